@@ -110,9 +110,9 @@ def started(names: tuple[str, ...]) -> HuntStarted:
     return HuntStarted(1, "demo", "update-index", HOST, "v1", "v2", len(names) - 1, names, 0, resumed=False)
 
 
-def log_of(history: History, names: tuple[str, ...]) -> SavedLog:
+def log_of(history: History, names: tuple[str, ...], began: float = 1000.0) -> SavedLog:
     settings = Settings("v1", "v2", "/repo", "demo", "update-index", "local", good_commit="a", bad_commit="b")
-    return SavedLog(history, history.begin(settings, HOST, started(names), 1000.0))
+    return SavedLog(history, history.begin(settings, HOST, started(names), began))
 
 
 def speeds(names: tuple[str, ...], culprit: int, slow: float = 0.8) -> dict[str, float]:

@@ -31,13 +31,24 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import BuildFacts, ChangeFacts, PlanFacts, ProfileFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Measure, Purpose, Reason, Step, Verdict
 from perfbisect.core.explain.evidence import EXACT_GROUP
+from perfbisect.core.inference.hunt_state import HuntState, fold
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt import explanation
-from perfbisect.hunt.changed_code import read_change
-from perfbisect.hunt.explanation import LEAST, explain, start_up
-from perfbisect.hunt.explanation_parts import PARTS, SLOWER, Part, by_function, counted_length, part_of, waiting
+from perfbisect.hunt.explanation import (
+    LEAST,
+    PARTS,
+    StudyPart,
+    by_function,
+    counted_length,
+    explain,
+    part_of,
+    read_change,
+    start_up,
+    waiting,
+)
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent, compare_merge_base
 from perfbisect.hunt.workers import InlineWorkers
+from perfbisect.lab.measure.counting import SLOWER
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.workload import Workload
 from perfbisect.store.history import History
@@ -56,11 +67,11 @@ class NoStudy:
     """Stands for a study, which no lab here makes; keeps how many seconds its turns may take, and the length of runs."""
 
     seconds: float
-    events: Sequence[Event]
+    state: HuntState
 
 
-PLANS = Part("plans", NoStudy, rounds=1, share=0.1, always=lambda _: True, of_all=True)  # type: ignore[arg-type]
-COUNTERS = Part("counters", NoStudy, rounds=3, share=0.5)  # type: ignore[arg-type]
+PLANS = StudyPart("plans", NoStudy, rounds=1, share=0.1, always=lambda _: True, of_all=True)  # type: ignore[arg-type]
+COUNTERS = StudyPart("counters", NoStudy, rounds=3, share=0.5)  # type: ignore[arg-type]
 COUNTS = replace(COUNTERS, name="instructions", rounds=1)
 
 
@@ -68,7 +79,7 @@ COUNTS = replace(COUNTERS, name="instructions", rounds=1)
 class StudyLab:
     """Studies builds as fast as it is told to, and notes which."""
 
-    part: Part = COUNTERS
+    part: StudyPart = COUNTERS
     seconds: float = 0.0  # of this process's clock, for one turn
     fails: frozenset[int] = frozenset()
     broken: bool = False
@@ -100,7 +111,7 @@ def run_facts(at: float, seconds: float, operations: int) -> RunFacts:
 
 @pytest.fixture
 def log(history: History) -> SavedLog:
-    return log_of(history, NAMES)
+    return log_of(history, NAMES, CLOCK.now())
 
 
 @dataclass
@@ -111,13 +122,15 @@ class Explained:
     patch: pytest.MonkeyPatch
 
     def __call__(
-        self, *labs: StudyLab, slow: float = 0.8, place: int = CULPRIT, again: bool = False
+        self, *labs: StudyLab, slow: float = 0.8, place: int = CULPRIT, again: bool = False, worked: float = 0.0
     ) -> Generator[Event]:
+        """``worked`` are the seconds that the hunt takes."""
+        CLOCK.go_on_from(CLOCK.now() + worked)
         self.patch.setattr(explanation, "PARTS", tuple(lab.part for lab in labs))
         log, left = SavedLog(self.log.history, self.log.hunt) if again else self.log, iter(labs)
 
         def afterwards(reached: Verdict) -> Iterator[TimedEvent]:
-            return explain(reached, NAMES, log, lambda _: InlineWorkers("local", next(left).measure), BUILDER, WORKLOAD)
+            return explain(reached, log, lambda _: InlineWorkers("local", next(left).measure), BUILDER, WORKLOAD)
 
         lab = ComputedLab(NAMES, speeds(NAMES, place, slow))
         for _, event in hunt(problem(NAMES), started(NAMES), log, measured_by(lab), afterwards=afterwards):
@@ -159,12 +172,12 @@ def test_good_beside_the_range_is_no_candidate_of_it(log: SavedLog, explained: E
     good = "f" * 40
     alone = measured_by(ComputedLab((NAMES[0], good), {NAMES[0]: 1.0, good: 1.0}))
     list(compare_merge_base(problem(NAMES), started(NAMES), good, log, alone))
-    timed: list[Event] = []
+    timed: list[RunFacts] = []
     plans = StudyLab(replace(PLANS, least=lambda _, runs: timed.extend(runs) or 0.0))  # type: ignore[func-returns-value]
     events = list(explained(plans, place=place))
     assert culprit(events).candidate == place
     assert plans.studied == [place, place - 1, *sorted(measured(events) - {place, place - 1})]
-    assert {event.facts.commit for event in timed if isinstance(event, RunFinished)} == {*NAMES[place - 1 : place + 1]}
+    assert {run.commit for run in timed} == {*NAMES[place - 1 : place + 1]}
 
 
 def test_where_nothing_is_named_nothing_is_studied(explained: Explained) -> None:
@@ -201,13 +214,12 @@ def test_a_turn_has_its_share_of_the_time(explained: Explained) -> None:
 
     A part that does not suit leaves its time to them.
     """
-    explained.patch.setattr(explanation, "worked", lambda _: 3600.0)
     explained.patch.setattr(explanation, "start_up", lambda _: 5.0)
     never = StudyLab(replace(COUNTERS, name="waits", share=5.0, suits=lambda *_: False))
     asked: list[float] = []
-    lab = StudyLab(replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, [])))  # type: ignore[func-returns-value,arg-type,return-value]
-    list(explained(lab, never))
-    assert asked == [360 / 6 - 5]
+    lab = StudyLab(replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, HuntState())))  # type: ignore[func-returns-value,arg-type,return-value]
+    list(explained(lab, never, worked=3600.0))
+    assert asked == [pytest.approx(360 / 6 - 5, abs=0.1)]
     assert never.studied == []
 
 
@@ -256,9 +268,14 @@ def test_counts_that_would_take_too_long_are_left_out_with_a_sentence(
     assert len(lab.studied) == (0 if said else 2)
 
 
-def timed(operations: int, clock: float | None) -> RunFinished:
+def timed(operations: int, clock: float | None) -> RunFacts:
     """A run of build 0 in two seconds; ``clock`` is its CPU time in milliseconds."""
-    return RunFinished(0, replace(run_facts(0.0, 2.0, operations), counters={"task-clock": clock}, system={"cs": None}))
+    return replace(run_facts(0.0, 2.0, operations), counters={"task-clock": clock}, system={"cs": None})
+
+
+def state_of(*runs: RunFacts, studied: Sequence[Profiled] = ()) -> HuntState:
+    """A hunt with these runs of build 0, and these events for the reason."""
+    return fold((float(at), event) for at, event in enumerate((*(RunFinished(0, run) for run in runs), *studied)))
 
 
 def test_how_long_an_exact_count_takes() -> None:
@@ -282,7 +299,7 @@ def test_waits_are_studied_where_threads_wait(clock: float | None, threads: int,
     workload = struct_replace(WORKLOAD, threads=threads)
     [part] = (part for part in PARTS if part.name == "waits")
     seen = [timed(100, 1990.0 * threads), timed(100, clock)]
-    assert part.suits(BUILDER, workload, seen) is waiting(workload, seen) is waits
+    assert part.suits(BUILDER, workload, state_of(*seen)) is waiting(workload, seen) is waits
     assert part.rounds > 1, "a single round does not say how much waits vary by themselves"
     assert not waiting(struct_replace(workload, command=["x"]), seen)
 
@@ -301,26 +318,26 @@ def test_every_event_for_the_reason_is_of_one_part() -> None:
         Planned(0, PlanFacts("a", "a", "h", "s", "p")),
         Profiled(0, profile),
         Profiled(0, replace(profile, off_cpu=True)),
-        Counted(0, timed(1, 1.0).facts, EXACT_GROUP),
+        Counted(0, timed(1, 1.0), EXACT_GROUP),
         Profiled(0, replace(profile, unit="instructions", samples=0)),
-        Counted(0, timed(1, 1.0).facts, "core"),
+        Counted(0, timed(1, 1.0), "core"),
     ]
     assert [part_of(event) for event in events] == [part.name for part in PARTS]
     assert [by_function(event) for event in events] == [False, False, False, False, True, False]
-    assert part_of(timed(1, 1.0)) == ""
+    assert part_of(RunFinished(0, timed(1, 1.0))) == ""
 
 
 def test_instructions_are_counted_by_function_or_sampled() -> None:
     """Sampled of what is not counted exactly, where a processor counts them."""
     server, run = load_builder("mysql"), timed(10, 2000.0)
-    by_processor = replace(run, facts=replace(run.facts, counters={"instructions": 5.0}))
+    by_processor = replace(run, counters={"instructions": 5.0})
     exact = Profiled(0, ProfileFacts("a", "a", "h", 10, 1.0, "instructions", {}, 0))
-    assert EXACT.suits(BUILDER, WORKLOAD, [by_processor])
-    assert not EXACT.suits(server, WORKLOAD, [])
-    assert not EXACT.suits(BUILDER, struct_replace(WORKLOAD, threads=2), [])
-    assert SAMPLED.suits(server, WORKLOAD, [by_processor])
-    assert not SAMPLED.suits(server, WORKLOAD, [run])
-    assert not SAMPLED.suits(BUILDER, WORKLOAD, [by_processor, exact])
+    assert EXACT.suits(BUILDER, WORKLOAD, state_of(by_processor))
+    assert not EXACT.suits(server, WORKLOAD, state_of())
+    assert not EXACT.suits(BUILDER, struct_replace(WORKLOAD, threads=2), state_of())
+    assert SAMPLED.suits(server, WORKLOAD, state_of(by_processor))
+    assert not SAMPLED.suits(server, WORKLOAD, state_of(run))
+    assert not SAMPLED.suits(BUILDER, WORKLOAD, state_of(by_processor, studied=[exact]))
 
 
 @pytest.mark.parametrize(("group", "known"), [(EXACT_GROUP, 77), (GROUPS[0], 0)])
@@ -328,7 +345,7 @@ def test_a_cut_between_two_exact_counts_keeps_their_length(explained: Explained,
     """Only that of exact counts: other runs are of other lengths."""
     asked: list[int] = []
     part = replace(COUNTS, name="instructions" if group == EXACT_GROUP else "counters")
-    part = replace(part, study=lambda seconds, events: asked.append(counted_length(events)) or NoStudy(seconds, events))  # type: ignore[func-returns-value,arg-type,return-value]
+    part = replace(part, study=lambda seconds, state: asked.append(counted_length(state)) or NoStudy(seconds, state))  # type: ignore[func-returns-value,arg-type,return-value]
     for event in explained(StudyLab(part, groups=(group,))):
         if isinstance(event, Counted):
             break

@@ -67,6 +67,7 @@ def story_of(
     """The report of a hunt with these events, straight from them."""
     folded = fold(events, [sample.BEGAN])
     folded.use_range(sample.CANDIDATES)
+    folded.started = folded.started and replace(folded.started, metric=settings.metric)
     listed = Listed(
         1, sample.BEGAN, "engine", "o2nofp", "update-index", "local", "qps", "1.0", "1.1", 14, 10, 2, state,
         None, None, None, 6, 16,

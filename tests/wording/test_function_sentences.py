@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from counted import profile
 from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.core.explain.evidence import Cause, Evidence, Explanation, Sureness
-from perfbisect.core.explain.functions import function_rows, of_kinds, waiter_rows
+from perfbisect.core.explain.functions import function_rows, waiter_rows
+from perfbisect.core.explain.profiles import of_kinds
 from perfbisect.wording.functions import notes, sentences
 from pinned import pinned
 

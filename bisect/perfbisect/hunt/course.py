@@ -10,8 +10,7 @@ from perfbisect.core.domain.orders import CodePlacement, Found, Interval, Verdic
 from perfbisect.host.lock import HostLock
 from perfbisect.hunt.auto_metric import by_instructions
 from perfbisect.hunt.build_hosts import HostLocks
-from perfbisect.hunt.changed_code import read_change, reader
-from perfbisect.hunt.explanation import explain
+from perfbisect.hunt.explanation import change_reader, explain, read_change
 from perfbisect.hunt.further_runs import culprit_timed, placement_counted
 from perfbisect.hunt.labs import HuntLabs
 from perfbisect.hunt.merge_base import merge_base_equals_good
@@ -104,10 +103,8 @@ class HuntCourse:
         if explains:
             usual = setup.by_metric(replace(settings, metric=setup.workload.metric)) if settings.prior.exact else setup
             workers = partial(self._workers_of(usual), commits)
-            yield from explain(
-                verdict, commits, log, workers, usual.builder, usual.workload, self._together, self._why or 0.0
-            )
-            yield from read_change(verdict, commits, log, reader(settings.repository))
+            yield from explain(verdict, log, workers, usual.builder, usual.workload, self._together, self._why or 0.0)
+            yield from read_change(verdict, commits, log, change_reader(settings.repository))
             yield ending(self.problem, log, verdict)
 
     def _labs_of(self, setup: HuntSetup) -> HuntLabs:

@@ -3,21 +3,27 @@
 One part after another: see ``PARTS``. Their events are stored in the log of the hunt, whose verdict stands,
 and no decision reads them. What an earlier session has measured is not measured again. A part that fails is left out with
 a sentence, until the reason is measured again.
+
+At last, which functions of the source code the culprit changes is read from the user's clone, and stored as an event, too:
+so a report needs no repository.
 """
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
+from typing import TypeGuard
 
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import (
     BuildFinished,
     BuildStarted,
     CandidateSkipped,
+    ChangedFunctions,
     Counted,
     Event,
-    HuntStarted,
     LabEvent,
     Planned,
     Profiled,
@@ -26,17 +32,24 @@ from perfbisect.core.domain.events import (
     Unexplained,
     Warned,
 )
-from perfbisect.core.domain.orders import Measure, Purpose, Share, Verdict, first_step
-from perfbisect.core.explain.evidence import Explanation
-from perfbisect.core.explain.explanation import explanation
+from perfbisect.core.domain.facts import ChangeFacts, RunFacts
+from perfbisect.core.domain.orders import Measure, Purpose, Share, Step, Verdict, first_step
+from perfbisect.core.explain.evidence import Explanation, Sureness
+from perfbisect.core.explain.explanation import FUNCTIONS, part_of, reason
+from perfbisect.core.explain.functions import SURE, part_error, whole
+from perfbisect.core.explain.profiles import functions_in
+from perfbisect.core.inference.hunt_state import HuntState, fold
 from perfbisect.errors import PerfBisectError, in_words
-from perfbisect.hunt.explanation_parts import PARTS, Part
 from perfbisect.hunt.loop import Listed, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
-from perfbisect.lab.measure.counting import has_length
+from perfbisect.lab.measure.counting import counting_time, has_length, obstacle
+from perfbisect.lab.measure.profiles import SAMPLED_INSTRUCTIONS, Profiles
+from perfbisect.lab.measure.studies import CounterGroups, ExactCounts, PlanStudy, has_statements
 from perfbisect.lab.measure.visit import StudyMaker
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import EVENTS, Workload
+from perfbisect.repository.changed_functions import changed_functions
+from perfbisect.repository.discovery import open_repository
 from perfbisect.wording.quantities import duration
 from perfbisect.wording.text import advised
 
@@ -44,8 +57,135 @@ SHARE = 0.1  # of the time of a hunt for all parts, but for rounds that are alwa
 LEAST = 90.0  # seconds for them in a short hunt
 NO_LENGTH = f"; with {{{EVENTS}}} in place of a number in the command, a short run would be enough"
 SHORTEST = 1.0  # seconds of a run that says anything
+WAITING = 0.3  # share of the time of the workload's threads that is spent off CPU, from which on waits are sampled
+PLACED = 0.02  # standard error of the share that the first function has, from which on no further profile is taken
 
 WorkersOf = Callable[[StudyMaker], Workers[LabEvent]]
+
+
+@dataclass(frozen=True, slots=True)
+class StudyPart:
+    """One part of an explanation."""
+
+    name: str
+    # For turns of so many seconds of measuring, in a hunt of this state.
+    study: Callable[[float, HuntState], StudyMaker]
+    rounds: int  # in each, both builds have one turn
+    share: float  # of the time for the whole explanation; what one part leaves, the next may use
+    # whether it can show what is not known yet, of a workload of a system, in a hunt of this state
+    suits: Callable[[Builder, Workload, HuntState], bool] = lambda *_: True
+    always: Callable[[Workload], bool] = lambda _: False  # whether the first round is taken however long it takes
+    # seconds of a turn at least, of a workload after these timed runs of a build
+    least: Callable[[Workload, Sequence[RunFacts]], float] = lambda *_: 0.0
+    enough: Callable[[Explanation], bool] = lambda _: False  # whether half of the rounds have shown what it can show
+    # of two parts of one name: whether its events are of samples, or of exact counts by function
+    sampled: bool | None = None
+    of_all: bool = False  # after culprit and parent, one turn of each other build that the hunt has measured there
+
+    def has(self, event: Event) -> TypeGuard[Counted | Profiled | Planned]:
+        """Whether an event is one of this part."""
+        if self.sampled is not None and not (isinstance(event, Profiled) and bool(event.facts.samples) is self.sampled):
+            return False
+        return part_of(event) == self.name
+
+
+def timed(runs: Iterable[RunFacts]) -> list[RunFacts]:
+    """Those of the runs that were timed, and not counted exactly."""
+    return [run for run in runs if not run.counted]
+
+
+def runs_in(state: HuntState) -> list[RunFacts]:
+    """All runs of the hunt."""
+    return [run for row in state.tested.values() for run in row.runs]
+
+
+def by_function(event: Event) -> bool:
+    """Whether it is an exact count by function."""
+    return isinstance(event, Profiled) and part_of(event) == "instructions" and not event.facts.samples
+
+
+def waiting(workload: Workload, runs: Iterable[RunFacts]) -> bool:
+    """Whether the threads of a workload are off CPU for a good part of the time, in any of the runs of a server."""
+    clocks = [(run.counters.get("task-clock"), run.seconds) for run in timed(runs) if not workload.command]
+    return any(clock and clock / 1000 < (1 - WAITING) * workload.threads * seconds for clock, seconds in clocks)
+
+
+def placed(found: Explanation) -> bool:
+    """Whether the profiles show in which function the difference is, far beyond noise."""
+    total, spread = whole(found.functions)
+    telling = [row for row in found.functions if row.difference * total > 0 and row.beyond_noise]
+    return bool(telling) and abs(total) >= SURE * spread and part_error(telling[:1], found.functions) <= PLACED
+
+
+def counted_length(state: HuntState) -> int:
+    """The length of exactly counted runs that the hunt has found; both builds have the same. 0: there is none."""
+    studied = [event.facts for event in state.studied if isinstance(event, Counted)]
+    return next((run.events for run in (*studied, *runs_in(state)) if run.counted), 0)
+
+
+PARTS: tuple[StudyPart, ...] = (
+    # First: it is short, and said first.
+    StudyPart(
+        "plans",
+        lambda *_: PlanStudy,
+        rounds=1,
+        share=0.1,
+        suits=lambda _, workload, __: has_statements(workload),
+        always=has_statements,
+        of_all=True,
+    ),
+    StudyPart(
+        "profiles",
+        lambda seconds, _: partial(Profiles, seconds=seconds),
+        rounds=3,
+        share=0.4,
+        always=lambda workload: bool(workload.command),  # which has no server to start
+        enough=placed,
+    ),
+    # Where threads wait for a good part of the time. A single round would not say how much waits vary by themselves.
+    StudyPart(
+        "waits",
+        # With the most switches of threads a second in the runs of the hunt; 0 where they are not known.
+        lambda seconds, state: partial(
+            Profiles,
+            seconds=seconds,
+            switches=max((run.system.get("cs") or 0.0 for run in runs_in(state)), default=0.0),
+        ),
+        rounds=2,
+        share=0.4,
+        suits=lambda _, workload, state: waiting(workload, runs_in(state)),
+    ),
+    # Where it can be counted exactly: this tells more code from everything else, and in which functions it is.
+    StudyPart(
+        "instructions",
+        lambda seconds, state: partial(ExactCounts, events=counted_length(state), seconds=seconds),
+        rounds=1,
+        sampled=False,
+        share=0.9,
+        suits=lambda builder, workload, _: not obstacle(builder, workload),
+        always=lambda workload: not workload.command,  # whose counted runs are as short as they can be
+        least=counting_time,
+    ),
+    # Where they were not, they are sampled, if the processor counts them.
+    StudyPart(
+        "instructions",
+        lambda seconds, _: partial(Profiles, seconds=seconds, events=SAMPLED_INSTRUCTIONS),
+        rounds=3,
+        sampled=True,
+        share=0.4,
+        suits=lambda _, __, state: (
+            any(run.counters.get("instructions") for run in timed(runs_in(state)))
+            and not any(map(by_function, state.studied))
+        ),
+    ),
+    StudyPart(
+        "counters",
+        lambda seconds, _: partial(CounterGroups, seconds=seconds),
+        rounds=6,
+        share=0.3,
+        enough=lambda found: found.classes[0].sure is Sureness.SURE,
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +207,38 @@ class PartLog:
                 return CLOCK.now(), event
 
 
+@dataclass(frozen=True, slots=True)
+class ReasonStudy:
+    """The change whose reason is measured, and by what."""
+
+    step: Step
+    state: HuntState  # from the log so far; it takes each event of a part
+    log: SavedLog
+    workers_of: WorkersOf
+    workload: Workload
+    host: str  # that with most runs of the culprit: its parent was measured there, too. "" if there is only one
+    visit: float  # seconds that most visits took beside what was timed
+
+    @property
+    def builds(self) -> tuple[int, int]:
+        """The culprit and its parent."""
+        return self.step.candidate, self.step.parents[0]
+
+    def others(self) -> list[int]:
+        """The other candidates that have runs on the host, oldest first.
+
+        By commit: good and its merge base, measured before the search, have the candidates of another range.
+        """
+        commits = {
+            event.facts.commit
+            for _, event in self.state.log
+            if isinstance(event, RunFinished) and event.host == self.host
+        }
+        return [node for node, commit in enumerate(self.state.commits) if commit in commits and node not in self.builds]
+
+
 def explain(
     verdict: Verdict,
-    commits: Sequence[str],
     log: SavedLog,
     workers_of: WorkersOf,
     builder: Builder,
@@ -83,21 +252,24 @@ def explain(
     """
     if (step := first_step(verdict)) is None:
         return
-    builds = step.candidate, step.parents[0]
-    before = [(entry.at, entry.event) for entry in log.history.events(log.hunt)]
-    seen = [event for _, event in before]
-    host = best_host(seen, commits[step.candidate])
-    left = seconds or max(LEAST, SHARE * worked(before) / together)
+    entries = [(entry.at, entry.event) for entry in log.history.events(log.hunt)]
+    state = fold(entries, log.history.sittings(log.hunt))
+    culprit = state.commits[step.candidate]
+    runs = Counter(
+        event.host for _, event in state.log if isinstance(event, RunFinished) and event.facts.commit == culprit
+    )
+    host = max(runs, key=lambda name: runs[name], default="")
+    study = ReasonStudy(step, state, log, workers_of, workload, host, start_up(entries))
+    left = seconds or max(LEAST, SHARE * state.elapsed / together)
     for number, part in enumerate(PARTS):
-        suit = [each for each in PARTS[number:] if each.suits(builder, workload, seen)]
+        suit = [each for each in PARTS[number:] if each.suits(builder, workload, state)]
         if part not in suit:
             continue
-        allowed = left * part.share / sum(each.share for each in suit)
         began = CLOCK.now()
-        others = measured_on(host, seen, commits, but=builds) if part.of_all else ()
         try:
-            for at, event in take(part, commits, builds, others, host, before, log, workers_of, allowed, workload):
-                seen.append(event)
+            for at, event in take(part, study, left * part.share / sum(each.share for each in suit)):
+                if isinstance(event, Studied):
+                    state.add(at, event)
                 yield at, event
         except (PerfBisectError, OSError) as trouble:
             failure = in_words(trouble)
@@ -105,48 +277,36 @@ def explain(
         left -= CLOCK.now() - began
 
 
-def take(
-    part: Part,
-    commits: Sequence[str],
-    builds: tuple[int, int],
-    others: Sequence[int],
-    host: str,
-    before: Sequence[tuple[float, Event]],
-    log: SavedLog,
-    workers_of: WorkersOf,
-    allowed: float,
-    workload: Workload,
-) -> Generator[TimedEvent]:
+def take(part: StudyPart, study: ReasonStudy, allowed: float) -> Generator[TimedEvent]:
     """The rounds of one part that are missing, as far as the time allows; ``allowed`` is in seconds.
 
     Another round is begun only if it ends in time as far as can be known: from the longest turn so far or, before the
     first, from what a visit took in the search. A round that has begun is finished.
     """
-    events = [event for _, event in before]
-    done = turns_done([event for event in events if part.has(event)])
-    usual = start_up(before)
-    least = sum(part.least(workload, [one for one in events if is_run_of(commits[build], one)]) for build in builds)
-    if least > max(0.0, allowed) and not any(done.values()):
+    state, workload, builds = study.state, study.workload, study.builds
+    done = turns_done([event for event in state.studied if part.has(event)])
+    least = sum(part.least(workload, timed(state.row(state.commits[build]).runs)) for build in builds)
+    if least > max(0.0, allowed) and not done.total():
         needed = (
             f"it would take {duration(least)} or more, and {duration(max(0.0, allowed))} are left of the time for the reason"
             f" (`bisect why --max-time`){NO_LENGTH * (not has_length(workload))}"
         )
-        yield log.append(Unexplained(part.name, needed))
+        yield study.log.append(Unexplained(part.name, needed))
         return
-    seconds = max(SHORTEST, allowed / (len(builds) * part.rounds) - usual)
-    workers = workers_of(part.study(seconds, events))
-    host_number = workers.hosts.index(host) if host in workers.hosts else 0
+    workers = study.workers_of(part.study(max(SHORTEST, allowed / (len(builds) * part.rounds) - study.visit), state))
+    host_number = workers.hosts.index(study.host) if study.host in workers.hosts else 0
+    others = study.others() if part.of_all else []
     failed = False
 
     def orders() -> Iterator[Measure]:
         began, turns = CLOCK.now(), [0.0]
         for number in range(part.rounds):
-            if 2 * number > part.rounds and part.enough(so_far(events, commits, builds)):
+            if 2 * number > part.rounds and part.enough(reason(state, study.step)):
                 break
             missing = [build for build in (builds if number % 2 == 0 else builds[::-1]) if done[build] <= number]
             for place, build in enumerate(missing):
                 start = CLOCK.now()
-                longest = max(turns) or usual + SHORTEST
+                longest = max(turns) or study.visit + SHORTEST
                 late = place == 0 and start - began + longest * len(missing) > allowed  # one side alone says nothing
                 if failed or (late and not (part.always(workload) and number == 0)):
                     return
@@ -158,16 +318,9 @@ def take(
             if not done[build]:
                 yield Measure((Share(build, 1),), Purpose.EXPLAIN, host_number)
 
-    for at, event in without_stored_builds(run(Listed(orders()), PartLog(log, part.name, builds), workers)):
+    for at, event in without_stored_builds(run(Listed(orders()), PartLog(study.log, part.name, builds), workers)):
         failed = failed or isinstance(event, Unexplained)
-        events.append(event)
         yield at, event
-
-
-def so_far(events: Iterable[Event], commits: Sequence[str], builds: tuple[int, int]) -> Explanation:
-    """What was measured for the reason so far."""
-    culprit, parent = (commits[build] for build in builds)
-    return explanation([event for event in events if isinstance(event, Studied)], parent, culprit)
 
 
 def without_stored_builds(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:
@@ -185,7 +338,7 @@ def without_stored_builds(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:
             yield at, event
 
 
-def turns_done(events: Sequence[Counted | Profiled | Planned]) -> Counter[int]:
+def turns_done(events: Iterable[Counted | Profiled | Planned]) -> Counter[int]:
     """The turns of each candidate: in each, one event of every sort happens. One that was interrupted counts."""
     turns: Counter[int] = Counter()
     for (candidate, _), number in Counter((event.candidate, sort(event)) for event in events).items():
@@ -204,27 +357,6 @@ def sort(event: Counted | Profiled | Planned) -> str:
             return plan.statement
 
 
-def is_run_of(commit: str, event: Event) -> bool:
-    """Whether it is a timed run of that commit."""
-    return isinstance(event, RunFinished) and event.facts.commit == commit and not event.facts.counted
-
-
-def worked(events: Sequence[tuple[float, Event]]) -> float:
-    """Seconds that the sessions of a hunt have worked; what passed between two sessions is left out."""
-    return sum(
-        later - earlier for (earlier, _), (later, event) in pairwise(events) if not isinstance(event, HuntStarted)
-    )
-
-
-def measured_on(host: str, events: Sequence[Event], commits: Sequence[str], but: Sequence[int]) -> tuple[int, ...]:
-    """The candidates that have runs on a host, oldest commit first.
-
-    By commit: good and its merge base, measured before the search, have the candidates of another range.
-    """
-    runs = {event.facts.commit for event in events if isinstance(event, RunFinished) and event.host == host}
-    return tuple(node for node, commit in enumerate(commits) if commit in runs and node not in but)
-
-
 def start_up(events: Sequence[tuple[float, Event]]) -> float:
     """Seconds that most visits of a hunt took beside what was timed: the upper quartile, as not each run begins a visit."""
     beside = sorted(
@@ -235,7 +367,31 @@ def start_up(events: Sequence[tuple[float, Event]]) -> float:
     return max(0.0, beside[3 * len(beside) // 4]) if beside else 0.0
 
 
-def best_host(events: Sequence[Event], culprit: str) -> str:
-    """The host with most runs of the culprit: its parent was measured there, too. Empty if there is only one."""
-    runs = Counter(event.host for event in events if isinstance(event, RunFinished) and event.facts.commit == culprit)
-    return max(runs, key=lambda name: runs[name], default="")
+# Reads what the second commit changes of the first; gets the names of the functions that profiles contain.
+ChangeReader = Callable[[str, str, frozenset[str]], ChangeFacts]
+
+
+def change_reader(folder: str) -> ChangeReader:
+    """Reads the repository in a folder of this machine."""
+    return lambda *change: changed_functions(open_repository(Path(folder)), *change)
+
+
+def read_change(verdict: Verdict, commits: Sequence[str], log: SavedLog, reader: ChangeReader) -> Generator[TimedEvent]:
+    """Read what the verdict's first step changes, unless that was done after its latest profile."""
+    step = first_step(verdict)
+    if step is None or not step.parents:
+        return
+    parent, culprit = commits[step.parents[0]], commits[step.candidate]
+    read, profiles = False, []
+    for entry in log.history.events(log.hunt):
+        if isinstance(entry.event, Profiled):
+            profiles.append(entry.event.facts)
+            read = False
+        elif isinstance(entry.event, ChangedFunctions):
+            read = read or (entry.event.facts.parent, entry.event.facts.commit) == (parent, culprit)
+    if read:
+        return
+    try:
+        yield log.append(ChangedFunctions(step.candidate, reader(parent, culprit, functions_in(profiles))))
+    except (PerfBisectError, OSError) as trouble:
+        yield log.append(Unexplained(FUNCTIONS, str(in_words(trouble))))

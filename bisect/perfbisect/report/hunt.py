@@ -26,7 +26,7 @@ from perfbisect.report.document import (
 )
 from perfbisect.report.hunt_report import CountedMetric, HuntCosts, HuntReport, NamedChange, is_left_out
 from perfbisect.wording.comparisons import ratio_title
-from perfbisect.wording.functions import beyond, notes, unit_of, waits_of
+from perfbisect.wording.functions import notes, unit_of, waits_of
 from perfbisect.wording.glyphs import UNICODE, dumbbell
 from perfbisect.wording.quantities import (
     MISSING,
@@ -247,7 +247,7 @@ def function_tables(found: Explanation) -> Iterator[Table]:
         rows = [
             row(cut(short(each.function), 48), each.binary, *costs_of(each), "; ".join(notes(each, found.changed)))
             for place, each in enumerate(measured)
-            if place < LEAST or (place < LISTED and beyond(each))
+            if place < LEAST or (place < LISTED and each.beyond_noise)
         ]
         yield Table(("function", "binary", *COSTS, ""), tuple(rows), COSTS, (above,))
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event, HuntStarted, Profiled, RunFinished
+from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event, HuntStarted, RunFinished
 from perfbisect.core.domain.facts import LEFT_OUT, Known, RunFacts, SkipFacts, hit_rate, pairs_of, remote_rate
 from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, quotient, typical, values_of
 from perfbisect.core.domain.orders import Inconclusive, Interval, Measure, Several, Step, all_steps, first_step
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.explain.evidence import Explanation
-from perfbisect.core.explain.explanation import done, explanation, usual_value
+from perfbisect.core.explain.explanation import profiled, reason
 from perfbisect.core.inference.hunt_state import HuntState, Tested, fold, ratios
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.profiles import HuntProfiles, profiles
@@ -178,10 +178,8 @@ class HuntReport:
 
     def _change(self, step: Step) -> NamedChange:
         """A step with its reason and its pairs."""
-        commits, metric = self.state.commits, self.settings.metric
-        own = self.state.runs_of(step, exact=self.settings.prior.exact)
-        parent = commits[step.parents[0]] if step.parents else ""
-        explained = explanation(self.state.studied, parent, commits[step.candidate], own, step, metric)
+        commits = self.state.commits
+        explained = reason(self.state, step)
         sides = {commits[step.candidate]: 1, **{commits[parent]: 0 for parent in step.parents}}
         made = pairs_of(event.facts for _, event in self.state.log if isinstance(event, RunFinished))
         both = (pair for pair in made if {sides.get(run.commit) for run in pair} == {0, 1})
@@ -250,14 +248,9 @@ class HuntReport:
     @cached_property
     def profiles(self) -> HuntProfiles | None:
         """Where culprit and parent spend their time; None where that was not recorded."""
-        studied, metric = self.state.studied, self.settings.metric
-        if step := first_step(self.state.verdict):
-            value = usual_value(self.state.runs_of(step, exact=self.settings.prior.exact), metric)
-            studied = [
-                replace(event, facts=done(event.facts, value, metric)) if isinstance(event, Profiled) else event
-                for event in studied
-            ]
-        return profiles(studied)
+        step = first_step(self.state.verdict)
+        usual = self.state.runs_of(step, exact=self.settings.prior.exact) if step else ([], [])
+        return profiles(profiled(self.state.studied, usual, self.settings.metric))
 
     @property
     def costs(self) -> HuntCosts:

@@ -32,9 +32,9 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.domain.trials import Trial
-from perfbisect.core.explain.explanation import explanation
+from perfbisect.core.explain.explanation import reason
 from perfbisect.core.inference.hunt_state import HuntState, Tested, fold, ratios
-from perfbisect.core.inference.observations import counted_exactly, observations, without_refused
+from perfbisect.core.inference.observations import observations, without_refused
 from perfbisect.core.inference.relative_speed import step_ratio
 from perfbisect.ui.session_view import ActiveBuild, ActiveRun, ExpectedRuns, OrderPhase, SessionView, TimedEvent, bits
 from perfbisect.wording import reasons
@@ -69,7 +69,7 @@ def _with(view: SessionView, event: Event, at: float) -> SessionView:
     if isinstance(event, HuntEnded) and event.reason_follows:
         return replace(view, decided=event.verdict, stands=True)
     if isinstance(event, HuntEnded):
-        why = why_of(state, view.metric, view.report(state.started.hunt if state.started else 0))
+        why = why_of(state, view.report(state.started.hunt if state.started else 0))
         return replace(view, ended=at, now=None, busy={}, decided=event.verdict, why=why)
     if isinstance(event, Decided):
         order = event.decision.order
@@ -212,16 +212,14 @@ def activity_after(
             return before
 
 
-def why_of(state: HuntState, metric: str, report: str) -> str:
-    """The reason of the first change of ``metric`` that the verdict names; "" where it was not studied.
+def why_of(state: HuntState, report: str) -> str:
+    """The reason of the first change that the verdict names; "" where it was not studied.
 
     ``report`` is the command that shows the hunt.
     """
     step = first_step(state.verdict)
     if step is None or not state.studied:
         return ""
-    parent, culprit = state.commits[step.parents[0]], state.commits[step.candidate]
-    runs = state.runs_of(step, exact=counted_exactly(state.log, metric))
-    found = explanation(state.studied, parent, culprit, runs, step, metric)
+    found = reason(state, step)
     helps = reasons.what_helps(found, report.replace(" show ", " why ", 1), studied=True)
-    return f"Why {culprit[:10]}: {' '.join((*reasons.sentences(found), helps))}".rstrip()
+    return f"Why {found.culprit[:10]}: {' '.join((*reasons.sentences(found), helps))}".rstrip()

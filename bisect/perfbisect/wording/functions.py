@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.explain.evidence import Cause, Explanation, FunctionRow
-from perfbisect.core.explain.functions import BEYOND, OTHERS, part_error, whole
+from perfbisect.core.explain.functions import OTHERS, SURE, part_error, whole
 from perfbisect.core.explain.profiles import COUNTED, same, short
 from perfbisect.wording.quantities import decimals, figure, percent, share
 from perfbisect.wording.text import listed, printable
@@ -16,7 +16,6 @@ FEW = 0.05  # share of one of two reasons below which only the other is named
 SMALLEST = 0.005  # of the calls of before, from which on a function is still called
 MANY = 10.0  # times as much from which on no percentage is written
 TEN = 9.95  # instructions from which on they are written without decimals
-SURE = 5.0  # standard errors from which on a difference needs no word of doubt
 NAMED = 3  # functions, and groups of them, in a sentence
 LEAST = 0.005  # share of the whole cost from which on a function that the commit changes is named
 SMALL = 0.1  # share of the whole difference below which a function is not named beside others
@@ -39,11 +38,11 @@ def sentences(found: Explanation) -> tuple[str, ...]:
         return (*said, *costs_of_changed(found, " ".join(said)))
     waits = waits_of(found)
     total, spread = whole(waits)
-    longer = [row for row in waits if row.difference > 0 and beyond(row) and row.function != OTHERS]
+    longer = [row for row in waits if row.difference > 0 and row.beyond_noise and row.function != OTHERS]
     waiting = (
         [place(replace(found, functions=waits), longer, "longer waiting")] if longer and total > 2 * spread else []
     )
-    kinds = [row for row in found.kinds_of_waits if waiting and row.difference > 0 and beyond(row)]
+    kinds = [row for row in found.kinds_of_waits if waiting and row.difference > 0 and row.beyond_noise]
     waiting += [f"The longer waiting is for {row.function}: {interval(row)} µs an operation." for row in kinds[:1]]
     said = (*waiting, *of_cpu(found))
     said += tuple(of_counts(found, " ".join(said)))
@@ -53,7 +52,7 @@ def sentences(found: Explanation) -> tuple[str, ...]:
 def costs_of_changed(found: Explanation, said: str = "") -> Iterator[str]:
     """The share of the whole cost that functions have which the commit changes, without those that were ``said``."""
     cost = sum(row.culprit for row in found.functions)
-    rows = sorted((row for row in found.functions if own(row) and row.culprit > 0), key=lambda row: -row.culprit)
+    rows = sorted((row for row in found.functions if row.own and row.culprit > 0), key=lambda row: -row.culprit)
     shares = [
         f"{quoted(row.function if row.changed else row.inlined[0])} ({share(row.culprit / cost)} of the cost of an operation"
         f"{'' if row.changed else f', inlined into {name(row)}'})"
@@ -80,9 +79,9 @@ def of_counts(found: Explanation, said: str = "") -> Iterator[str]:
     telling = [
         row
         for row in found.counts
-        if row.difference * total > 0 and beyond(row) and not row.partner and row.function != OTHERS
+        if row.difference * total > 0 and row.beyond_noise and not row.partner and row.function != OTHERS
     ]
-    explained = [row for row in telling if row.part >= FEW and (own(row) or row.below)]
+    explained = [row for row in telling if row.part >= FEW and (row.own or row.below)]
     first = [*telling[:1], *explained[:1]]  # many may have a little each
     shown = [row for row in telling if row in first or (row in explained and row.part >= SMALL)][:NAMED]
     for row in shown:
@@ -146,7 +145,7 @@ def explained_by_change(found: Explanation) -> bool:
     A binary without symbols may hide one.
     """
     return any(
-        (own(row) or row.below or nameless(row)) and beyond(row) and row.part >= SMALL
+        (row.own or row.below or nameless(row)) and row.beyond_noise and row.part >= SMALL
         for row in (*found.functions, *waits_of(found), *found.counts)
     )
 
@@ -157,7 +156,7 @@ def may_explain(found: Explanation, ratio: float) -> tuple[FunctionRow, ...]:
     return tuple(
         row
         for row in found.functions
-        if (own(row) or row.below) and not found.counts and abs(row.difference) + 2 * row.error > expected / 2
+        if (row.own or row.below) and not found.counts and abs(row.difference) + 2 * row.error > expected / 2
     )
 
 
@@ -176,7 +175,7 @@ def of_cpu(found: Explanation) -> tuple[str, ...]:
     if not found.functions:
         return ()
     total, spread = whole(found.functions)
-    telling = [row for row in found.functions if beyond(row) and not row.partner and row.function != OTHERS]
+    telling = [row for row in found.functions if row.beyond_noise and not row.partner and row.function != OTHERS]
     if abs(total) <= 2 * spread:
         single = "; ".join(by_itself(row, found) for row in telling[:NAMED])
         where = f", but single functions do: {single}" if single else ""
@@ -199,7 +198,7 @@ def of_cpu(found: Explanation) -> tuple[str, ...]:
 
 def place(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
     """Where the loss or the gain is; ``rows`` have a part of it each, the largest first."""
-    by_commit = [row for row in rows if own(row) or row.below]
+    by_commit = [row for row in rows if row.own or row.below]
     first = rows[0]
     named = [row for row in by_commit if row.part >= SMALL or row is first][:NAMED]
     if first in named or sum(row.part for row in named) >= 1 / 2:
@@ -217,7 +216,7 @@ def place(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
         others = share(sum(row.part for row in by_commit))
         return f"{text}, which this commit does not change; {others} is in or below functions that it changes."
     left = [row for group in exchanges(found.functions) if left_over(group) for row in (*group[0], *group[1])]
-    only = "" if any(map(own, left)) else ": it shows only there"
+    only = "" if any(row.own for row in left) else ": it shows only there"
     return f"{text}, which this commit does not change{only}."
 
 
@@ -229,11 +228,6 @@ def by_itself(row: FunctionRow, found: Explanation) -> str:
 def more_or_less(difference: float, found: Explanation) -> str:
     """A difference of costs: 1,600 µs more."""
     return f"{figure(abs(difference))} {unit_of(found.unit)} {'more' if difference > 0 else 'less'}"
-
-
-def own(row: FunctionRow) -> bool:
-    """Whether the commit changes the function, or one that is inlined into it."""
-    return row.changed or bool(row.inlined)
 
 
 def nameless(row: FunctionRow) -> bool:
@@ -251,7 +245,7 @@ def because(row: FunctionRow, found: Explanation) -> str:
         )
     if not row.below:
         return ""
-    above = next((one for one in found.functions if one.function == row.below and own(one)), None)
+    above = next((one for one in found.functions if one.function == row.below and one.own), None)
     if above is None:
         above = replace(row, changed=is_changed(row.below, found.changed), below="")
     why = because(above, found) or ", into which a function that this commit changes is inlined"
@@ -326,11 +320,6 @@ def doubt(rows: Sequence[FunctionRow]) -> str:
     """A word of doubt, where the difference is not far beyond noise."""
     total, spread = whole(rows)
     return "" if abs(total) >= SURE * spread else "Probably: "
-
-
-def beyond(row: FunctionRow) -> bool:
-    """Whether the difference of a function is no noise."""
-    return abs(row.difference) > BEYOND * row.error
 
 
 def name(row: FunctionRow) -> str:

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from counted import profile, run
 from perfbisect.core.domain.events import ChangedFunctions, Profiled
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
-from perfbisect.core.explain.counts import CALLS, counts_of
 from perfbisect.core.explain.explanation import NO_RUNS, explanation
-from perfbisect.core.explain.profiles import stack
+from perfbisect.core.explain.profiles import CALLS, counts_of, stack
 from perfbisect.wording.functions import by_calls, sentences
 
 

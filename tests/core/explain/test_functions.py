@@ -11,18 +11,9 @@ from hypothesis import strategies as st
 
 from counted import PERIOD, profile
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
-from perfbisect.core.explain.evidence import FunctionRow
-from perfbisect.core.explain.functions import (
-    BEYOND,
-    MOST,
-    OTHERS,
-    comparable,
-    function_rows,
-    functions_in,
-    part_error,
-    waiter_rows,
-    whole,
-)
+from perfbisect.core.explain.evidence import BEYOND, FunctionRow
+from perfbisect.core.explain.functions import MOST, OTHERS, function_rows, part_error, waiter_rows, whole
+from perfbisect.core.explain.profiles import comparable, functions_in
 
 Samples = Mapping[tuple[str, ...], int]
 

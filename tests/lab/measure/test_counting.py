@@ -17,7 +17,7 @@ from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import METRICS, exact, find_metric, shown, unit, value
 from perfbisect.core.domain.orders import Share
 from perfbisect.core.domain.settings import Quick
-from perfbisect.core.explain.counts import counts_of
+from perfbisect.core.explain.profiles import counts_of
 from perfbisect.errors import UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import Earlier, HostLab

@@ -89,34 +89,32 @@ def classify(
 
 def factors(rows: Mapping[str, CounterRow], metric: str = TIME, slower: bool | None = None) -> list[Evidence]:
     """The factors of the time of an operation, or of another ``metric``, that moved as it did, the largest first."""
-    each = per_instruction(rows)
-    rows = {**rows, each.name: each} if each else rows
+    exact = per_instruction(rows)
+    rows = {**rows, exact.name: exact} if exact else rows
     parts = {
         Cause.INSTRUCTIONS: rows.get("instructions/o"),
-        Cause.MEMORY: each or inverse(rows.get("ipc")),
+        Cause.MEMORY: exact or inverse(rows.get("ipc")),
         Cause.CLOCK: inverse(rows.get(CLOCK)),
         Cause.WAITING: rows.get(BUSY),
         Cause.UNKNOWN: rows.get("cpu/o") if "instructions/o" not in rows else None,  # no counters to split it
     }
     of = OF_METRIC.get(metric, tuple(parts))
-    moved = {cause: (row, log(row)) for cause, row in parts.items() if row and cause in of}
-    whole = log(rows[metric]) if metric in OF_METRIC and metric in rows else log(rows[TIME]) if TIME in rows else 0.0
+    moved = {cause: (row, row.log) for cause, row in parts.items() if row and cause in of}
+    whole = rows[metric].log if metric in OF_METRIC and metric in rows else rows[TIME].log if TIME in rows else 0.0
     if abs(whole) < NEGLIGIBLE:
         whole = next((change for row, change in moved.values() if notable(row)), 0.0)
     slower = whole >= 0 if slower is None else slower
     weights = moved if metric in OF_METRIC else weighed(moved, rows)
     same = {cause: (row, change) for cause, (row, change) in weights.items() if (change > 0) == slower and notable(row)}
     largest = max((abs(change) for _, change in same.values()), default=0.0)
-    ranked = sorted(same.items(), key=lambda item: abs(item[1][1]), reverse=True)
-    return [
-        detailed(
-            Evidence(cause, change / whole if whole * change > 0 else None, sureness(row), (rows[row.name],)),
-            rows,
-            slower,
-        )
-        for cause, (row, change) in ranked
-        if abs(change) >= SMALL * largest
-    ]
+    found = []
+    for cause, (row, change) in sorted(same.items(), key=lambda item: abs(item[1][1]), reverse=True):
+        if abs(change) >= SMALL * largest:
+            certain = row.beyond >= FAR and row.share == 1.0  # less sure where perf has extrapolated
+            sure = Sureness.POSSIBLE if not row.moved else Sureness.SURE if certain else Sureness.LIKELY
+            part = change / whole if whole * change > 0 else None
+            found.append(detailed(Evidence(cause, part, sure, (rows[row.name],)), rows, slower))
+    return found
 
 
 # Cause → its factor, and the part of the change that it explains, in log units.
@@ -125,9 +123,9 @@ Moved = Mapping[Cause, tuple[CounterRow, float]]
 
 def weighed(moved: Moved, rows: Mapping[str, CounterRow]) -> Moved:
     """The factors with parts that sum to the whole as times do: first waiting, then what CPU time has of the rest."""
-    if not (rows.keys() >= {TIME, "cpu/o"} and Cause.WAITING in moved) or abs(log(rows[TIME])) < NEGLIGIBLE:
+    if not (rows.keys() >= {TIME, "cpu/o"} and Cause.WAITING in moved) or abs(rows[TIME].log) < NEGLIGIBLE:
         return moved
-    whole, of_cpu = log(rows[TIME]), log(rows["cpu/o"])
+    whole, of_cpu = rows[TIME].log, rows["cpu/o"].log
     share = (math.exp(whole) - math.exp(of_cpu)) / math.expm1(whole)
     if not 0 < share < 1:
         return moved
@@ -136,10 +134,10 @@ def weighed(moved: Moved, rows: Mapping[str, CounterRow]) -> Moved:
     return {cause: (each, part * rest) for cause, (each, part) in moved.items()} | {Cause.WAITING: (row, share * whole)}
 
 
-def waiting(rows: Mapping[str, CounterRow]) -> float | None:
+def waiting(rows: Mapping[str, CounterRow]) -> float:
     """By how many microseconds an operation takes longer than its CPU time explains, each second as long as in the parent."""
     time, cpu = rows.get(TIME), rows.get("cpu/o")
-    return None if time is None or cpu is None else time.parent * (time.ratio.middle - cpu.ratio.middle)
+    return time.parent * (time.ratio.middle - cpu.ratio.middle) if time and cpu else 0.0
 
 
 def per_instruction(rows: Mapping[str, CounterRow]) -> CounterRow | None:
@@ -152,7 +150,7 @@ def per_instruction(rows: Mapping[str, CounterRow]) -> CounterRow | None:
     if time is None or code is None or "ipc" in rows:
         return None
     low, middle, high = (each / code.ratio.middle for each in (time.ratio.low, time.ratio.middle, time.ratio.high))
-    error = abs(log(time)) / time.beyond if time.beyond else math.inf
+    error = abs(time.log) / time.beyond if time.beyond else math.inf
     row = replace(
         time,
         name=PER_INSTRUCTION,
@@ -171,38 +169,37 @@ def notable(row: CounterRow) -> bool:
     One whose interval holds 1 explains nothing; that of a single round is not known.
     """
     moved = row.moved or row.ratio.high == math.inf
-    return (moved and abs(log(row)) >= NEGLIGIBLE) or (row.name == "instructions/o" and row.moved and row.beyond >= FAR)
+    return (moved and abs(row.log) >= NEGLIGIBLE) or (row.name == "instructions/o" and row.moved and row.beyond >= FAR)
 
 
 def detailed(evidence: Evidence, rows: Mapping[str, CounterRow], slower: bool) -> Evidence:
     """The evidence with the counters that say more of it, and what they say."""
+
+    def marked(*names: str) -> list[str]:
+        """Those counters that rose (of an improvement: fell) by enough to say something."""
+        moved = [name for name in names if name in rows and (rows[name].log > 0) == slower]
+        return [name for name in moved if abs(rows[name].log) >= MARKED]
+
     match evidence.cause:
         case Cause.MEMORY:
-            misses = sorted(
-                (name for name in MISSES if marked(rows.get(name), slower)), key=lambda name: -abs(cost(rows[name]))
-            )
-            slots = [name for name in (FRONT, WRONG, BACK) if marked(rows.get(name), slower)]
+            misses = sorted(marked(*MISSES), key=lambda name: -abs(cost(rows[name])))
             dear = [name for name in misses[:2] if abs(cost(rows[name])) >= SMALL * abs(cost(rows[misses[0]]))]
-            more = [*dear, *sorted(slots, key=lambda name: -abs(difference(rows[name])))[:1]]
+            more = [*dear, *sorted(marked(FRONT, WRONG, BACK), key=lambda name: -abs(rows[name].difference))[:1]]
             detail = MISSES[misses[0]][0] if misses else ""
         case Cause.WAITING:
-            storage = [name for name in STORAGE if marked(rows.get(name), slower) and matters(rows, name)]
-            locks = [name for name in ("cs/o", "cpu-migrations/o") if marked(rows.get(name), slower)]
+            # Those whose change would keep a slow disk busy for a tenth of the longer waiting.
+            least = 0.1 * abs(waiting(rows))
+            storage = [name for name in marked(*STORAGE) if abs(rows[name].difference) * STORAGE[name] >= least]
+            locks = marked("cs/o", "cpu-migrations/o")
             # Of a device that does other work at a steady rate, each operation that takes longer gets more.
-            time = abs(log(rows[TIME])) if TIME in rows else 0.0
-            busier = any(abs(log(rows[name])) >= time + MARKED for name in storage)
+            time = abs(rows[TIME].log) if TIME in rows else 0.0
+            busier = any(abs(rows[name].log) >= time + MARKED for name in storage)
             detail = "lock" if "cs/o" in locks else "scheduler" if locks else ""
             detail = "storage" if busier or (storage and not locks) else detail
             more = [*storage, *locks] if detail == "storage" else locks
         case _:
             more, detail = [], ""
     return replace(evidence, rows=(*evidence.rows, *(rows[name] for name in more)), detail=detail)
-
-
-def matters(rows: Mapping[str, CounterRow], name: str) -> bool:
-    """Whether a slow disk would need a tenth of the longer waiting for what a counter of storage changed by."""
-    waits = waiting(rows)
-    return waits is None or abs(difference(rows[name])) * STORAGE[name] >= 0.1 * abs(waits)
 
 
 def suspicious(
@@ -214,15 +211,15 @@ def suspicious(
     the commit was as slow in other orders of the functions, or a function that it changes has most of the loss.
     """
     instructions = rows.get("instructions/o")
-    if evidence.cause is not Cause.MEMORY or instructions is None or abs(log(instructions)) > SAME_CODE:
+    if evidence.cause is not Cause.MEMORY or instructions is None or abs(instructions.log) > SAME_CODE:
         return evidence
     in_code, in_data = (
-        [name for name in names if (row := rows.get(name)) and row.moved and abs(log(row)) >= NEGLIGIBLE]
+        [name for name in names if (row := rows.get(name)) and row.moved and abs(row.log) >= NEGLIGIBLE]
         for names in (OF_CODE, OF_DATA)
     )
     costs = [sum(abs(cost(rows[name])) for name in names if name in MISSES) for names in (in_code, in_data)]
     proven = layouts is not None and layouts.compared > 0 and layouts.changed == layouts.compared
-    of_commit = any((row.changed or row.inlined) and row.part > 0.5 for row in functions)
+    of_commit = any(row.own and row.part > 0.5 for row in functions)
     if not in_code or costs[0] < costs[1] or proven or of_commit:
         return evidence
     shown = sorted(in_code, key=lambda name: rows[name].beyond, reverse=True)[:3]
@@ -232,26 +229,9 @@ def suspicious(
     )
 
 
-def sureness(row: CounterRow) -> Sureness:
-    """How sure it is that a ratio has moved; less where perf has extrapolated."""
-    if not row.moved:
-        return Sureness.POSSIBLE
-    return Sureness.SURE if row.beyond >= FAR and row.share == 1.0 else Sureness.LIKELY
-
-
-def marked(row: CounterRow | None, slower: bool) -> bool:
-    """Whether a counter rose (of an improvement: fell) by enough to say something."""
-    return row is not None and abs(log(row)) >= MARKED and (log(row) > 0) == slower
-
-
 def cost(row: CounterRow) -> float:
     """Cycles per operation, roughly, that the change of a counter of misses costs."""
-    return difference(row) * MISSES[row.name][1] if row.name in MISSES else 0.0
-
-
-def difference(row: CounterRow) -> float:
-    """Culprit less parent."""
-    return row.culprit - row.parent
+    return row.difference * MISSES[row.name][1] if row.name in MISSES else 0.0
 
 
 def inverse(row: CounterRow | None) -> CounterRow | None:
@@ -261,8 +241,3 @@ def inverse(row: CounterRow | None) -> CounterRow | None:
     low, middle, high = row.ratio.low, row.ratio.middle, row.ratio.high
     turned = Interval(1 / high if high < math.inf else 0.0, 1 / middle, 1 / low if low > 0 else math.inf)
     return replace(row, ratio=turned)
-
-
-def log(row: CounterRow) -> float:
-    """The logarithm of a ratio."""
-    return math.log(row.ratio.middle)

@@ -18,15 +18,18 @@ that of the cycles.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import chain
 from statistics import fmean, stdev
 
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import COMPARED, METRICS, Metric, event_metric, quotient
 from perfbisect.core.domain.orders import Interval, Layouts
 from perfbisect.core.stats.distributions import Student
+
+BEYOND = 3.0  # standard errors from which on the difference of a function is no noise
 
 
 class Cause(StrEnum):
@@ -72,6 +75,16 @@ class CounterRow:
         """How imprecise it is: the length of its interval in log units, of one that was extrapolated as many times longer."""
         return math.log(self.ratio.high / self.ratio.low) / self.share if self.ratio.low else math.inf
 
+    @property
+    def log(self) -> float:
+        """The logarithm of the ratio."""
+        return math.log(self.ratio.middle)
+
+    @property
+    def difference(self) -> float:
+        """Culprit less parent."""
+        return self.culprit - self.parent
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -113,6 +126,21 @@ class FunctionRow:
         """Culprit less parent."""
         return self.culprit - self.parent
 
+    @property
+    def beyond_noise(self) -> bool:
+        """Whether the difference is no noise."""
+        return abs(self.difference) > BEYOND * self.error
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from all others: function and binary."""
+        return self.function, self.binary
+
+    @property
+    def own(self) -> bool:
+        """Whether the commit changes the function, or one that is inlined into it."""
+        return self.changed or bool(self.inlined)
+
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
@@ -148,61 +176,43 @@ class Explanation:
     layouts: Layouts | None = None  # the comparison in other orders of the functions, where the verdict has one
 
 
-Terms = tuple[tuple[str, int], ...]  # events with the sign with which they are added
-
 RETIRING, WRONG, FRONT, BACK = "retiring slots/o", "bad-speculation slots/o", "front-end slots/o", "back-end slots/o"
 
+# Of one family of processors: category → the event that counts its slots, less those of the events behind it.
+Family = Mapping[str, tuple[str, ...]]
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """The events of one family of processors."""
-
-    events: tuple[str, ...]
-    slots: Mapping[str, Terms]  # category → the events whose sum it is
-
-
-INTEL = Family(  # from Ice Lake on; perf turns the metrics of the kernel into slots
-    ("slots", "topdown-retiring", "topdown-bad-spec", "topdown-fe-bound", "topdown-be-bound"),
-    {
-        RETIRING: (("topdown-retiring", 1),),
-        WRONG: (("topdown-bad-spec", 1),),
-        FRONT: (("topdown-fe-bound", 1),),
-        BACK: (("topdown-be-bound", 1),),
-    },
-)
-AMD = Family(  # from Zen 4 on; AMD's "Pipeline Utilization" metrics. What another thread of the core takes is in none
-    (
-        "ex_ret_ops",
-        "de_src_op_disp.all",
-        "de_no_dispatch_per_slot.no_ops_from_frontend",
-        "de_no_dispatch_per_slot.backend_stalls",
-    ),
-    {
-        RETIRING: (("ex_ret_ops", 1),),
-        WRONG: (("de_src_op_disp.all", 1), ("ex_ret_ops", -1)),
-        FRONT: (("de_no_dispatch_per_slot.no_ops_from_frontend", 1),),
-        BACK: (("de_no_dispatch_per_slot.backend_stalls", 1),),
-    },
-)
-ARM = Family(  # Neoverse V1, N2 and later: Arm's "Topdown methodology", without its corrections for single models
-    ("op_retired", "op_spec", "stall_slot_frontend", "stall_slot_backend"),
-    {
-        RETIRING: (("op_retired", 1),),
-        WRONG: (("op_spec", 1), ("op_retired", -1)),
-        FRONT: (("stall_slot_frontend", 1),),
-        BACK: (("stall_slot_backend", 1),),
-    },
-)
+INTEL: Family = {  # from Ice Lake on; perf turns the metrics of the kernel into slots
+    RETIRING: ("topdown-retiring",),
+    WRONG: ("topdown-bad-spec",),
+    FRONT: ("topdown-fe-bound",),
+    BACK: ("topdown-be-bound",),
+}
+AMD: Family = {  # from Zen 4 on; AMD's "Pipeline Utilization" metrics. What another thread of the core takes is in none
+    RETIRING: ("ex_ret_ops",),
+    WRONG: ("de_src_op_disp.all", "ex_ret_ops"),
+    FRONT: ("de_no_dispatch_per_slot.no_ops_from_frontend",),
+    BACK: ("de_no_dispatch_per_slot.backend_stalls",),
+}
+ARM: Family = {  # Neoverse V1, N2 and later: Arm's "Topdown methodology", without its corrections for single models
+    RETIRING: ("op_retired",),
+    WRONG: ("op_spec", "op_retired"),
+    FRONT: ("stall_slot_frontend",),
+    BACK: ("stall_slot_backend",),
+}
 FAMILIES = (INTEL, AMD, ARM)
+
+
+def events_of(family: Family) -> tuple[str, ...]:
+    """The events of a family of processors."""
+    return tuple(dict.fromkeys(chain(*family.values())))
 
 
 def slots(counters: Mapping[str, float | None], category: str) -> float | None:
     """The slots of a category in what was counted; None where that has no such events, or counted more than were."""
     for family in FAMILIES:
-        terms = family.slots[category]
-        found = [counters.get(event) for event, _ in terms]
-        if None not in found:
-            total = sum(sign * (value or 0.0) for (_, sign), value in zip(terms, found, strict=True))
+        counts = [number for event in family[category] if (number := counters.get(event)) is not None]
+        if len(counts) == len(family[category]):
+            total = counts[0] - sum(counts[1:])
             return total if total >= 0 else None
     return None
 
@@ -222,34 +232,28 @@ def time_per_operation(run: RunFacts) -> float | None:
     return None if run.counted else quotient(1e6, run.qps)
 
 
-def time_per_cpu(run: RunFacts) -> float | None:
-    """Time that passes for each unit of CPU time of the measured processes; with one thread at least 1."""
-    return quotient(time_per_operation(run), METRICS["cpu/o"].read(run))
-
-
 def clock(run: RunFacts) -> float | None:
     """Cycles per nanosecond of CPU time."""
     milliseconds = run.counters.get("task-clock")
     return quotient(run.counters.get("cycles"), None if milliseconds is None else 1e6 * milliseconds)
 
 
-def slots_per_operation(category: str) -> Callable[[RunFacts], float | None]:
-    """Reads the pipeline slots of a category per operation."""
-    return lambda run: quotient(slots(run.counters, category), run.operations)
+def slots_metric(category: str) -> Metric:
+    """The pipeline slots of a category per operation."""
+    events = tuple(event for family in FAMILIES for event in family[category])
+    return Metric(category, lambda run: quotient(slots(run.counters, category), run.operations), events=events)
 
 
 FURTHER = ("L1-icache-load-misses/o", "LLC-load-misses/o", "cpu-migrations/o")
 UNITS = {"cpu/o": "us", "rKB/o": "kB", "wKB/o": "kB"}
 READINGS = (
     Metric(TIME, time_per_operation, "us"),
-    Metric(BUSY, time_per_cpu, events=("task-clock",)),
+    # Time that passes for each unit of CPU time of the measured processes; with one thread at least 1.
+    Metric(BUSY, lambda run: quotient(time_per_operation(run), METRICS["cpu/o"].read(run)), events=("task-clock",)),
     Metric(CLOCK, clock, "GHz", events=("cycles", "task-clock")),
     *(replace(METRICS[name], unit=UNITS.get(name, "")) for name in (*COMPARED, *FURTHER)),
     *map(event_metric, ("stalled-cycles-frontend", "stalled-cycles-backend")),
-    *(
-        Metric(name, slots_per_operation(name), events=tuple(each for one in FAMILIES for each, _ in one.slots[name]))
-        for name in (RETIRING, WRONG, FRONT, BACK)
-    ),
+    *map(slots_metric, INTEL),
 )
 
 

@@ -14,14 +14,14 @@ from statistics import median, variance
 from typing import TypeVar
 
 from perfbisect.core.domain.events import ChangedFunctions, Counted, Event, Planned, Profiled, Studied, Unexplained
-from perfbisect.core.domain.facts import ChangeFacts, PlanFacts, ProfileFacts, RunFacts
+from perfbisect.core.domain.facts import PlanFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Step
 from perfbisect.core.explain.classes import classify
-from perfbisect.core.explain.counts import count_rows
 from perfbisect.core.explain.evidence import (
     EXACT_GROUP,
     Cause,
+    CounterRow,
     Evidence,
     Explanation,
     PlanRow,
@@ -29,8 +29,10 @@ from perfbisect.core.explain.evidence import (
     Sureness,
     counter_rows,
 )
-from perfbisect.core.explain.functions import comparable, function_rows, functions_in, of_kinds, waiter_rows
-from perfbisect.core.explain.profiles import COUNTED
+from perfbisect.core.explain.functions import count_rows, function_rows, waiter_rows
+from perfbisect.core.explain.profiles import COUNTED, comparable, functions_in, of_kinds
+from perfbisect.core.inference.hunt_state import HuntState
+from perfbisect.core.inference.observations import counted_exactly
 from perfbisect.core.stats.distributions import Z_975, Student
 
 ESTIMATES = re.compile(
@@ -88,6 +90,17 @@ NO_COUNTERS = (
 )
 
 
+def reason(state: HuntState, step: Step) -> Explanation:
+    """Why the metric changed at a step, by all that the log of a hunt has.
+
+    Read by what measures the reason, to see whether it is known well enough, by the screen, and by the report.
+    """
+    metric = state.started.metric if state.started else "qps"
+    runs = state.runs_of(step, exact=counted_exactly(state.log, metric))
+    parent = state.commits[step.parents[0]] if step.parents else ""
+    return explanation(state.studied, parent, state.commits[step.candidate], runs, step, metric)
+
+
 def explanation(
     events: Sequence[Studied],
     parent: str,
@@ -103,59 +116,57 @@ def explanation(
     counts are always those of the search: they are what the hunt went by. ``step`` is that of the verdict on ``metric``,
     which is explained.
     """
+    commits = parent, culprit
     value = usual_value(usual, metric)
-    usual = [done(facts, value, metric) for facts in usual[0]], [done(facts, value, metric) for facts in usual[1]]
+    timed = [[done(facts, value, metric) for facts in side] for side in usual]
     counted = [
         replace(event, facts=done(event.facts, value, metric))
         for event in events
         if isinstance(event, Counted) and not (value and event.group == EXACT_GROUP)  # of one run, whatever it does
     ]
-    before, after = (of_commit(counted, commit) for commit in (parent, culprit))
-    rounds = [min(len(before[group]), len(after[group])) for group in {*before} & {*after} - {EXACT_GROUP}]
-    if max(rounds, default=0) < ENOUGH:
-        before, after = ({"": runs, **groups} for runs, groups in zip(usual, (before, after), strict=True))
-    planned = [event.facts for event in events if isinstance(event, Planned)]
-    recorded = [
-        done(event.facts, value, metric)
-        for event in events
-        if isinstance(event, Profiled) and (event.facts.samples or not value)
-    ]
-    plans = different_plans(*([facts for facts in planned if facts.commit == commit] for commit in (parent, culprit)))
-    both = [[facts for facts in recorded if facts.commit == commit] for commit in (parent, culprit)]
-    at_once = beside(*usual)
-    searched = counter_rows({"": at_once[0]}, {"": at_once[1]})
-    hunted = searched if any(run.counted for run in usual[0]) else ()
-    names = {row.name for row in hunted}
-    counters = (*hunted, *(row for row in counter_rows(before, after, searched) if row.name not in names))
+    recorded = [event.facts for event in profiled(events, usual, metric)]
+    counters = all_counters(timed, [of_commit(counted, commit) for commit in commits])
+    plans = different_plans(
+        *(
+            [event.facts for event in events if isinstance(event, Planned) and event.facts.commit == commit]
+            for commit in commits
+        )
+    )
+    both = [[facts for facts in recorded if facts.commit == commit] for commit in commits]
     profiles, seen = comparable(*both), functions_in(chain(*both))
-    change = change_of(events, parent, culprit)
+    change = next(
+        (
+            event.facts
+            for event in reversed(events)
+            if isinstance(event, ChangedFunctions) and (event.facts.parent, event.facts.commit) == commits
+        ),
+        None,
+    )  # as it was read last
     functions = function_rows(*profiles, change, seen)
     off_cpu = comparable(*both, off_cpu=True)
-    waits = waiter_rows(*off_cpu, change, seen)
-    kinds = waiter_rows(*comparable(*([of_kinds(run) for run in runs] for runs in off_cpu), off_cpu=True))
     of_counts = comparable(*both, counted=True)
     counts = count_rows(*of_counts, change)
     if not (counters or plans or functions or counts):
-        return unknown(parent, culprit, NO_RUNS)
+        return Explanation(*commits, (Evidence(Cause.UNKNOWN, None, Sureness.POSSIBLE, detail=NO_RUNS),))
     failed = not_done(events, parent, culprit)
-    missing = [f"{event.part}: {event.reason}" for event in failed]
-    countable = any(each.part == "instructions" for each in failed)  # why they were not is said then
-    if counters and not countable and not any(row.name == "instructions/o" for row in counters):
+    missing = [f"{part}: {why}" for part, why in failed.items()]
+    # Why instructions were not counted is said where that failed.
+    if counters and "instructions" not in failed and not any(row.name == "instructions/o" for row in counters):
         missing.append(NO_COUNTERS)
     if (functions or counts) and change and change.note:
         missing.append(change.note)
     if value:
         missing.append(NO_OPERATIONS)
+    layouts = step.layouts if step else None
     slower = (step.ratio.middle < 1) is find_metric(metric).higher_is_better if step else None
     return Explanation(
-        parent,
-        culprit,
-        classify(counters, plans, functions, step.layouts if step else None, metric, slower),
+        *commits,
+        classify(counters, plans, functions, layouts, metric, slower),
         counters,
         functions=functions,
-        shared=shared_error(usual, min(map(len, profiles))),
-        waits=waits,
-        kinds_of_waits=kinds,
+        shared=shared_error(timed, min(map(len, profiles))),
+        waits=waiter_rows(*off_cpu, change, seen),
+        kinds_of_waits=waiter_rows(*comparable(*([of_kinds(run) for run in runs] for runs in off_cpu), off_cpu=True)),
         counts=counts,
         whole_runs=all(run.operations == 1 for runs in of_counts for run in runs),
         unit=profiles[0][0].unit if functions else "",
@@ -164,8 +175,33 @@ def explanation(
         plans=plans,
         missing=tuple(dict.fromkeys(missing)),
         metric=metric,
-        layouts=step.layouts if step else None,
+        layouts=layouts,
     )
+
+
+def profiled(
+    events: Sequence[Studied], usual: tuple[Sequence[RunFacts], Sequence[RunFacts]], metric: str
+) -> list[Profiled]:
+    """The profiles of a hunt with the operations that their runs did; see ``usual_value``, and ``explanation``."""
+    value = usual_value(usual, metric)
+    return [
+        replace(event, facts=done(event.facts, value, metric))
+        for event in events
+        if isinstance(event, Profiled) and (event.facts.samples or not value)
+    ]
+
+
+def all_counters(usual: Sequence[Sequence[RunFacts]], studied: Sequence[Runs]) -> tuple[CounterRow, ...]:
+    """The ratios of the counters of both builds, parent first, in the runs of the search and in those for the reason."""
+    before, after = studied
+    rounds = [min(len(before[group]), len(after[group])) for group in {*before} & {*after} - {EXACT_GROUP}]
+    if max(rounds, default=0) < ENOUGH:
+        before, after = ({"": runs, **groups} for runs, groups in zip(usual, studied, strict=True))
+    parent, culprit = beside(*usual)
+    searched = counter_rows({"": parent}, {"": culprit})
+    hunted = searched if any(run.counted for run in usual[0]) else ()
+    names = {row.name for row in hunted}
+    return (*hunted, *(row for row in counter_rows(before, after, searched) if row.name not in names))
 
 
 def beside(parent: Sequence[RunFacts], culprit: Sequence[RunFacts]) -> tuple[Sequence[RunFacts], Sequence[RunFacts]]:
@@ -231,21 +267,15 @@ def shared_error(runs: Iterable[Sequence[RunFacts]], pairs: int) -> float:
     return math.sqrt(2 * pooled / pairs) * Student(freedom).quantile() / Z_975
 
 
-def change_of(events: Sequence[Studied], parent: str, culprit: str) -> ChangeFacts | None:
-    """What the commit changes, as it was read last."""
-    found = [event.facts for event in events if isinstance(event, ChangedFunctions)]
-    return next((each for each in reversed(found) if (each.parent, each.commit) == (parent, culprit)), None)
-
-
-def not_done(events: Sequence[Studied], parent: str, culprit: str) -> list[Unexplained]:
-    """The parts that could not be measured, each as it was last; without those that were measured later."""
-    found: dict[str, Unexplained] = {}
+def not_done(events: Sequence[Studied], parent: str, culprit: str) -> dict[str, str]:
+    """Part → why it could not be measured, as it was last; without those that were measured later."""
+    reasons: dict[str, str] = {}
     for event in events:
         if isinstance(event, Unexplained):
-            found[event.part] = event
+            reasons[event.part] = event.reason
         elif not isinstance(event, ChangedFunctions) or (event.facts.parent, event.facts.commit) == (parent, culprit):
-            found.pop(part_of(event), None)
-    return [*found.values()]
+            reasons.pop(part_of(event), None)
+    return reasons
 
 
 def part_of(event: Event) -> str:
@@ -261,11 +291,6 @@ def part_of(event: Event) -> str:
             return FUNCTIONS
         case _:
             return ""
-
-
-def unknown(parent: str, culprit: str, why: str) -> Explanation:
-    """An explanation from nothing, with the reason."""
-    return Explanation(parent, culprit, (Evidence(Cause.UNKNOWN, None, Sureness.POSSIBLE, detail=why),))
 
 
 def of_commit(events: Sequence[Counted], commit: str) -> Runs:

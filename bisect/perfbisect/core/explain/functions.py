@@ -10,51 +10,42 @@ million of the whole.
 A refactoring moves cost from one function to others. A function that lost what others gained, beyond noise, is reported as
 moved, if one of them is called by the other, or both by a third, or if the one is gone and the other new, as after a change
 of its name.
+
+Where instructions are counted one by one, a stack is a function and those that are inlined into it, outermost first, and
+it is known how often one function calls another.
 """
 
 import math
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from statistics import stdev
 
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
 from perfbisect.core.explain.evidence import EXACT, FunctionRow
 from perfbisect.core.explain.profiles import (
-    COUNTED,
     NO_CALLERS,
+    SEPARATOR,
+    SYSTEM,
     UNKNOWN,
+    Key,
+    called,
     frames,
-    read_frame,
+    functions_in,
+    key_of,
     same,
-    source_name,
     split,
 )
 
-Key = tuple[str, str]  # function and binary
-
-BEYOND = 3.0  # standard errors from which on a difference is no noise
+SURE = 5.0  # standard errors from which on a difference needs no word of doubt
 MOST = 200  # functions with a row of their own
 CALLERS = 5
-# The end of a stack in the scheduler of the kernel to which no function of a program has gone by itself.
-INTERRUPTED = re.compile(
-    r";[^;]*(?:exit_to_user_mode|irqentry_exit|preempt_schedule|cond_resched|exit_to_usermode)[^;]* \(\[kernel\]\)(?:;_*schedule \(\[kernel\]\))*$"
-)
-# Binaries in which a thread waits for what called them.
-SYSTEM = re.compile(r"\[|lib(?:c|pthread|stdc\+\+|c\+\+|gomp)[-.]|ld-linux")
-KINDS = {  # of waits, by functions of the kernel
-    kind: re.compile(rf"(?:{functions})[^;]* \(\[kernel\]\)")
-    for kind, functions in (
-        ("locks (futex)", "futex"),
-        ("storage", "io_schedule|blk_mq|submit_bio|jbd2|fsync|fdatasync|wait_on_page|folio_wait"),
-        ("others' answers (sockets, pipes)", "epoll|poll_schedule|sk_wait|unix_stream|tcp_|inet_|pipe_"),
-    )
-}
 OTHERS = "[other functions]"  # the row of all further ones: differences must sum to the whole
 EXAMINED = 60  # functions between which cost may have moved, those whose costs differ most
 SMALL = 0.005  # share of the cost of an operation below which nothing is reported as moved
 MOSTLY = 0.5  # share of a difference from which on it is that of a caller
 TOLERANCE = 0.1  # share of a moved cost that may be left over
+LEVELS = 5  # of calls from a function that the commit changes to one that it calls more often
 
 
 @dataclass(slots=True)
@@ -99,40 +90,6 @@ def side_of(profiles: Sequence[ProfileFacts]) -> Side:
     return side
 
 
-def key_of(text: str) -> Key:
-    """The function of the source code that a frame is of, and its binary."""
-    function, binary = read_frame(text)
-    return source_name(function), binary
-
-
-def functions_in(profiles: Iterable[ProfileFacts], *, inlined: bool = False) -> frozenset[str]:
-    """The names of all functions in the stacks of profiles, on CPU and off it, but for those of the binaries of `SYSTEM`.
-
-    Those that exact counts have told apart, but are ``inlined``, only if these are wanted.
-    """
-    stacks = {(stack, bool(run.samples) or inlined) for run in profiles for stack in run.stacks}
-    keys = {key_of(text) for stack, deep in stacks for text in frames(stack)[: None if deep else 1]}
-    return frozenset(function for function, binary in keys if not SYSTEM.match(binary))
-
-
-def comparable(
-    parent: Sequence[ProfileFacts], culprit: Sequence[ProfileFacts], *, off_cpu: bool = False, counted: bool = False
-) -> tuple[list[ProfileFacts], list[ProfileFacts]]:
-    """The profiles on (or off) CPU of both sides, or their counts, in one unit; empty lists where one side has none."""
-    usable = [
-        [
-            run
-            for run in runs
-            if run.stacks and run.operations > 0 and (run.off_cpu, run.unit == COUNTED) == (off_cpu, counted)
-        ]
-        for runs in (parent, culprit)
-    ]
-    units = [dict.fromkeys(run.unit for run in runs) for runs in usable]
-    unit = next((unit for unit in units[0] if unit in units[1]), None)
-    low, high = ([run for run in runs if run.unit == unit] for runs in usable)
-    return low, high
-
-
 def waiter_rows(
     parent: Sequence[ProfileFacts],
     culprit: Sequence[ProfileFacts],
@@ -151,33 +108,6 @@ def waiter_rows(
     each = [sum(run.seconds for run in runs) / sum(run.operations for run in runs) for runs in (parent, culprit)]
     longer = each[1] / each[0] if each[0] else 1.0
     return function_rows([called(run, longer) for run in parent], [called(run) for run in culprit], change, seen)
-
-
-def of_kinds(run: ProfileFacts) -> ProfileFacts:
-    """A profile off CPU with what is waited for in place of functions; waits of other kinds are left out."""
-    stacks: dict[str, float] = {}
-    for stack, cost in run.stacks.items():
-        kind = next((kind for kind, pattern in KINDS.items() if pattern.search(stack)), "")
-        if kind and not INTERRUPTED.search(stack):
-            stacks[f"waits;{kind} (all)"] = stacks.get(f"waits;{kind} (all)", 0.0) + cost
-    return replace(run, stacks=stacks)
-
-
-def called(run: ProfileFacts, factor: float = 1.0) -> ProfileFacts:
-    """A profile whose stacks end at the last function that is neither of the kernel nor of a language's library.
-
-    Without those of threads that were interrupted.
-    """
-    stacks: dict[str, float] = {}
-    for stack, cost in run.stacks.items():
-        if INTERRUPTED.search(stack):
-            continue
-        *above, last = stack.split(";")
-        while above and SYSTEM.match(read_frame(last)[1]):
-            *above, last = [*above]
-        kept = ";".join((*above, last))
-        stacks[kept] = stacks.get(kept, 0.0) + factor * cost
-    return replace(run, stacks=stacks, off_cpu=False)
 
 
 def function_rows(
@@ -239,7 +169,7 @@ def moved(rows: Mapping[Key, FunctionRow], before: Side, after: Side) -> Iterato
     several groups, it is in the one whose costs agree best.
     """
     least = SMALL * max(before.whole, after.whole)
-    beyond = [key for key, row in rows.items() if abs(row.difference) > max(BEYOND * row.error, least)]
+    beyond = [key for key, row in rows.items() if row.beyond_noise and abs(row.difference) > least]
     free = sorted(beyond, key=lambda key: -abs(rows[key].difference))[:EXAMINED]
     above = {key: {*before.callers.get(key, ()), *after.callers.get(key, ())} for key in free}
     chains = bool(before.callers and after.callers)
@@ -293,15 +223,10 @@ def shortened(rows: Sequence[FunctionRow]) -> Sequence[FunctionRow]:
     kept, rest = rows[:MOST], rows[MOST:]
     if not rest:
         return kept
-    others = FunctionRow(
-        OTHERS,
-        "",
-        parent=sum(row.parent for row in rest),
-        culprit=sum(row.culprit for row in rest),
-        error=math.sqrt(sum(row.error**2 for row in rest)),
-        part=sum(row.part for row in rest),
+    parent, culprit, part = (
+        sum(values) for values in zip(*((row.parent, row.culprit, row.part) for row in rest), strict=True)
     )
-    return [*kept, others]
+    return [*kept, FunctionRow(OTHERS, "", parent, culprit, whole(rest)[1], part)]
 
 
 def marked(
@@ -321,12 +246,12 @@ def marked(
     own = changed | bodies.keys()
     low, high = (under(own, runs) for runs in (parent, culprit))
     for row in rows:
-        key = row.function, row.binary
         if row.function in own and not SYSTEM.match(row.binary):
             is_changed = row.function in changed
             yield replace(row, changed=is_changed, inlined=() if is_changed else bodies[row.function])
             continue
-        grown = {name: high.get(key, {}).get(name, 0.0) - low.get(key, {}).get(name, 0.0) for name in own}
+        before, after = (side.get(row.key, {}) for side in (low, high))
+        grown = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in own}
         most = max(sorted(grown), key=lambda name: grown[name] * math.copysign(1, row.difference), default="")
         enough = most and grown[most] * row.difference > MOSTLY * row.difference**2
         yield replace(row, below=most) if enough else row
@@ -392,3 +317,58 @@ def part_error(some: Sequence[FunctionRow], rows: Sequence[FunctionRow], shared:
     common = shared * (sum(row.culprit for row in some) - share * sum(row.culprit for row in rows))
     error = (1 - share) ** 2 * noise**2 + share**2 * max(0.0, spread**2 - noise**2) + common**2
     return math.sqrt(error) / abs(total)
+
+
+Calls = Mapping[Key, Mapping[Key, float]]  # function → what calls it → how often in an operation
+
+
+def count_rows(
+    parent: Sequence[ProfileFacts], culprit: Sequence[ProfileFacts], change: ChangeFacts | None = None
+) -> tuple[FunctionRow, ...]:
+    """As ``function_rows``, of instructions; where they are counted exactly, with calls."""
+    both = (*parent, *culprit)
+    rows = function_rows(parent, culprit, change, functions_in(both, inlined=True))
+    stacks = [stack for run in both if not run.samples for stack in reversed([*run.stacks])]  # what costs most is last
+    chains = [[key_of(each) for each in frames(stack)] for stack in stacks]
+    inlined = {inner: outer for chain in chains for outer, inner in pairwise(chain)}
+    before, after = (calls_of(runs) for runs in (parent, culprit))
+    changed = above(rows, before, after)
+    calls = {key: (sum(before.get(key, {}).values()), sum(after.get(key, {}).values())) for key in {*before, *after}}
+
+    made = []
+    for row in rows:
+        outer = inlined.get(row.key)
+        row = replace(row, below=changed.get(outer or row.key, row.below))
+        made.append(replace(row, into=outer[0]) if outer else replace(row, calls=calls.get(row.key)))
+    return tuple(made)
+
+
+def calls_of(runs: Sequence[ProfileFacts]) -> Calls:
+    """The calls of each function, without those by which the parts of a function that the compiler has split call each other."""
+    operations, found = sum(run.operations for run in runs), dict[Key, dict[Key, float]]()
+    for run in runs:
+        for pair, number in run.calls.items():
+            caller, _, callee = pair.partition(SEPARATOR)
+            if caller == callee or key_of(caller) != key_of(callee):
+                callers = found.setdefault(key_of(callee), {})
+                callers[key_of(caller)] = callers.get(key_of(caller), 0.0) + number / operations
+    return found
+
+
+def above(rows: Sequence[FunctionRow], before: Calls, after: Calls) -> dict[Key, str]:
+    """The functions that the commit leaves as they are, and the changed one due to which each is called more or less often,
+    by others than itself."""
+    own = {row.key: row.function for row in rows if row.own}
+    found = dict(own)
+    for _ in range(LEVELS):
+        for key in sorted({*before, *after} - found.keys()):
+            low, high = before.get(key, {}), after.get(key, {})
+            grown = {caller: high.get(caller, 0.0) - low.get(caller, 0.0) for caller in {*low, *high} - {key}}
+            total = sum(grown.values())
+            due: dict[str, float] = {}
+            for caller in sorted(found.keys() & grown.keys()):
+                due[found[caller]] = due.get(found[caller], 0.0) + grown[caller] * total
+            most = max(due, key=lambda one: due[one], default=None)
+            if most and due[most] > MOSTLY * total**2 > 0:
+                found[key] = most
+    return {key: function for key, function in found.items() if key not in own}

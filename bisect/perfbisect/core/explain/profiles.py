@@ -12,11 +12,17 @@ Stacks are folded from the call chains that ``perf script`` prints. A host has a
 (``lab/measure/profiles.py``), so that what it prints is short. Each of its lines has a cost, the number of samples, the
 name of the thread and the frames, innermost first, with tabs between them; a frame is "symbol (path)", as of perf, or
 ``RARE`` for callers that it left out. A line "lost N" tells how many samples the kernel has dropped.
+
+Of instructions that are counted one by one, a host (``lab/measure/counting.py``) prints the same lines, and
+"N calls CALLEE CALLER". All of an execution is counted; of two, what the longer one has beyond the shorter.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from perfbisect.core.domain.facts import ProfileFacts
 
 SEPARATOR = ";"  # of the parts of a stack
 COUNTED = "instructions"  # unit of the costs of counts
@@ -121,6 +127,79 @@ def short(function: str) -> str:
     return name if len(name) <= LONGEST else f"{name[: LONGEST // 2]}…{name[1 - LONGEST // 2 :]}"
 
 
+Key = tuple[str, str]  # function and binary
+
+# The end of a stack in the scheduler of the kernel to which no function of a program has gone by itself.
+INTERRUPTED = re.compile(
+    r";[^;]*(?:exit_to_user_mode|irqentry_exit|preempt_schedule|cond_resched|exit_to_usermode)[^;]* \(\[kernel\]\)(?:;_*schedule \(\[kernel\]\))*$"
+)
+# Binaries in which a thread waits for what called them.
+SYSTEM = re.compile(r"\[|lib(?:c|pthread|stdc\+\+|c\+\+|gomp)[-.]|ld-linux")
+KINDS = {  # of waits, by functions of the kernel
+    kind: re.compile(rf"(?:{functions})[^;]* \(\[kernel\]\)")
+    for kind, functions in (
+        ("locks (futex)", "futex"),
+        ("storage", "io_schedule|blk_mq|submit_bio|jbd2|fsync|fdatasync|wait_on_page|folio_wait"),
+        ("others' answers (sockets, pipes)", "epoll|poll_schedule|sk_wait|unix_stream|tcp_|inet_|pipe_"),
+    )
+}
+
+
+def key_of(text: str) -> Key:
+    """The function of the source code that a frame is of, and its binary."""
+    function, binary = read_frame(text)
+    return source_name(function), binary
+
+
+def functions_in(profiles: Iterable[ProfileFacts], *, inlined: bool = False) -> frozenset[str]:
+    """The names of all functions in the stacks of profiles, on CPU and off it, but for those of the binaries of `SYSTEM`.
+
+    Those that exact counts have told apart, but are ``inlined``, only if these are wanted.
+    """
+    stacks = {(stack, bool(run.samples) or inlined) for run in profiles for stack in run.stacks}
+    keys = {key_of(text) for stack, deep in stacks for text in frames(stack)[: None if deep else 1]}
+    return frozenset(function for function, binary in keys if not SYSTEM.match(binary))
+
+
+def comparable(
+    parent: Sequence[ProfileFacts], culprit: Sequence[ProfileFacts], *, off_cpu: bool = False, counted: bool = False
+) -> tuple[list[ProfileFacts], list[ProfileFacts]]:
+    """The profiles on (or off) CPU of both sides, or their counts, in one unit; empty lists where one side has none."""
+    low, high = (
+        [run for run in runs if run.stacks and run.operations > 0 and run.off_cpu is off_cpu]
+        for runs in (parent, culprit)
+    )
+    units = [run.unit for run in low if (run.unit == COUNTED) is counted and run.unit in {other.unit for other in high}]
+    return [run for run in low if run.unit in units[:1]], [run for run in high if run.unit in units[:1]]
+
+
+def of_kinds(run: ProfileFacts) -> ProfileFacts:
+    """A profile off CPU with what is waited for in place of functions; waits of other kinds are left out."""
+    stacks: dict[str, float] = {}
+    for stack, cost in run.stacks.items():
+        kind = next((kind for kind, pattern in KINDS.items() if pattern.search(stack)), "")
+        if kind and not INTERRUPTED.search(stack):
+            stacks[f"waits;{kind} (all)"] = stacks.get(f"waits;{kind} (all)", 0.0) + cost
+    return replace(run, stacks=stacks)
+
+
+def called(run: ProfileFacts, factor: float = 1.0) -> ProfileFacts:
+    """A profile whose stacks end at the last function that is neither of the kernel nor of a language's library.
+
+    Without those of threads that were interrupted.
+    """
+    stacks: dict[str, float] = {}
+    for stack, cost in run.stacks.items():
+        if INTERRUPTED.search(stack):
+            continue
+        *above, last = stack.split(";")
+        while above and SYSTEM.match(read_frame(last)[1]):
+            *above, last = [*above]
+        kept = ";".join((*above, last))
+        stacks[kept] = stacks.get(kept, 0.0) + factor * cost
+    return replace(run, stacks=stacks, off_cpu=False)
+
+
 MOST = 800  # stacks of one profile that keep their callers: those that cost most. All of them are kept in the history
 NAME = 400  # characters of a function's name
 FEW = 0.05  # share of what is missing up to which no note says so
@@ -218,3 +297,29 @@ def bounded(costs: Mapping[str, float]) -> dict[str, float]:
         short = SEPARATOR.join([thread, RARE, frames[-1]] if len(frames) > 1 else [thread, *frames])
         made[short] = made.get(short, 0.0) + costs[text]
     return made
+
+
+CALLS = 5000  # pairs of caller and callee that are kept, those with most calls
+_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+def counts_of(short: Iterable[str], long: Iterable[str]) -> tuple[dict[str, float], dict[str, float]]:
+    """The stacks and the calls that were counted in a ``long`` execution and not in a ``short`` one, in what a host printed."""
+    beyond = counted(long) - counted(short)
+    calls: Counter[str] = Counter()
+    for what, number in beyond.items():
+        kind, *pair = what.split("\t")
+        if kind == "calls" and len(pair) == 2:
+            calls[SEPARATOR.join(readable(each) for each in reversed(pair))] += number
+    stacks = fold(f"{number}\t{what}" for what, number in beyond.items()).stacks
+    return dict(stacks), {pair: float(number) for pair, number in calls.most_common(CALLS)}
+
+
+def counted(lines: Iterable[str]) -> Counter[str]:
+    """What was counted → its number."""
+    found: Counter[str] = Counter()
+    for line in lines:
+        number, _, what = line.partition("\t")
+        if _NUMBER.fullmatch(number):
+            found[what] += int(number)
+    return found

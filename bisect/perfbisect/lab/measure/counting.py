@@ -8,8 +8,9 @@ of ``fixed_random.c``. Counts then repeat to parts per million, on a busy machin
 How long is a length? A new hunt finds it with its first build (``next_length``); all builds on a host have the same one.
 """
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
@@ -17,8 +18,7 @@ import msgspec
 
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.core.explain.counts import counts_of
-from perfbisect.core.explain.profiles import COUNTED
+from perfbisect.core.explain.profiles import COUNTED, counts_of
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.protocol import Host
@@ -33,6 +33,10 @@ from perfbisect.recipes.workload import EVENTS, Option, Workload
 PERF = "perf-user"
 ENOUGH = 250e6  # instructions between the two lengths: about a second under valgrind
 ENOUGH_BY_FUNCTION = ENOUGH / 8  # callgrind takes longer, and a change that was found needs less
+SLOWER = 40.0  # times that a program takes more CPU time while its instructions are counted by valgrind
+COUNTED_OPERATIONS = 4.0  # at the least; and of those that make a usual count, so many times as many
+TOUCHED = 12.0
+SPEED = 2e9  # instructions a second, about
 STEP = 16  # from one length that was too short to the next
 LONGEST = STEP**7  # length, from which on a command does not seem to use it
 
@@ -216,6 +220,26 @@ def obstacle(builder: Builder, workload: Workload) -> str:
     if workload.threads > 1:
         return f"workload {workload.name} has {workload.threads} threads, which wait for each other in their own ways"
     return ""
+
+
+def counting_time(workload: Workload, runs: Sequence[RunFacts]) -> float:
+    """Seconds that an exact count takes about, after these timed runs of a build; 0 where there is none.
+
+    What an operation computes becomes slower, up to the few operations that are counted in any case. What it waits takes
+    as long as ever, in as many operations as it takes to execute enough instructions. A command without a length is
+    counted once, as it is.
+    """
+    runs = [run for run in runs if run.operations]
+    if not runs:
+        return 0.0
+    if not has_length(workload):
+        clocks = [(run.counters.get("task-clock") or 1000 * run.seconds) / 1000 for run in runs]
+        return max(run.seconds for run in runs) + SLOWER * min(clocks)
+    slowest = max(runs, key=lambda run: run.seconds / run.operations)
+    duration = slowest.seconds / slowest.operations
+    computing = min(duration, (slowest.counters.get("task-clock") or math.inf) / 1000 / slowest.operations)
+    operations = max(1.0, TOUCHED * ENOUGH_BY_FUNCTION / (SPEED * computing))
+    return COUNTED_OPERATIONS * SLOWER * computing + operations * (duration - computing)
 
 
 def has_length(workload: Workload) -> bool:

@@ -17,7 +17,7 @@ from perfbisect.report.hunt_report import DiffOf, HuntReport, NamedChange, is_le
 from perfbisect.report.page import pages
 from perfbisect.report.page.charts import by_second, of_pairs, of_runs, posterior
 from perfbisect.report.page.flame import flame_graph
-from perfbisect.wording.functions import notes, own, unit_of
+from perfbisect.wording.functions import notes, unit_of
 from perfbisect.wording.quantities import count, figure
 from perfbisect.wording.text import metric_title
 
@@ -123,7 +123,7 @@ def drawn_change(report: HuntReport, diff_of: DiffOf, place: int) -> Iterator[Se
 def functions(found: Explanation, files: Sequence[ChangedFile]) -> Iterator[Table]:
     """The functions whose costs differ most, with links to what changes them."""
     for above, measured in profiled(found):
-        notable = [each for each in measured if abs(each.part) >= SMALL or own(each) or each.partner]
+        notable = [each for each in measured if abs(each.part) >= SMALL or each.own or each.partner]
         rows = [on_page(each, files, found.changed) for each in (notable or measured)[:MOST]]
         yield Table(("function", *COSTS), tuple(rows), COSTS, (above,), "functions")
 
@@ -138,7 +138,7 @@ def on_page(each: FunctionRow, files: Sequence[ChangedFile], changed: Sequence[s
     error = f" ± {figure(2 * each.error)}" if each.error else ""
     parent, culprit, difference, part = costs_of(each)
     cells = (name, *row(parent, culprit, difference + error, part).cells)
-    return Row(cells, (each.parent, each.culprit), "changed" if own(each) else "")
+    return Row(cells, (each.parent, each.culprit), "changed" if each.own else "")
 
 
 def due_to(each: FunctionRow) -> tuple[str, ...]:
