@@ -132,7 +132,7 @@ def begin_trial(
     history: History, request: TrialRequest, at: float = 1.0, settings: Settings = SETTINGS, host: HostFacts = HOST
 ) -> int:
     """Begin a trial; returns its number."""
-    number = history.begin_trial(settings, request, host, at)
+    number = history.begin(settings, host, request, at)
     history.append(number, TrialStarted(number, request, host, resumed=False), at)
     return number
 

@@ -99,7 +99,7 @@ def test_checks_are_no_rows_of_a_listing(history: History) -> None:
     accept(history.path, ["a"])
     other = check(history, "a", 9, name="")
     assert [each.id for each in history.trials()] == [f"n{other}"]
-    assert history.listed_session(1).state == "done"
+    assert history.listed(1).state == "done"
 
 
 def task(*choices: str) -> Task:

@@ -52,7 +52,7 @@ from perfbisect.report.published import of_hunt
 from perfbisect.report.terminal import text as in_terminal
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
-from perfbisect.store.listing import Listed
+from perfbisect.store.listing import SessionSummary
 from pinned import pinned
 
 RATIO = Interval(0.70, 0.72, 0.74)
@@ -68,9 +68,9 @@ def story_of(
     folded = fold(events, [sample.BEGAN])
     folded.use_range(sample.CANDIDATES)
     folded.started = folded.started and replace(folded.started, metric=settings.metric)
-    listed = Listed(
-        1, sample.BEGAN, "engine", "o2nofp", "update-index", "local", "qps", "1.0", "1.1", 14, 10, 2, state,
-        None, None, None, 6, 16,
+    listed = SessionSummary(
+        1, "hunt", sample.BEGAN, "engine", "o2nofp", ("update-index",), "local", "qps", state, 6, 16,
+        good="1.0", bad="1.1", commits=14, candidates=10, merges=2,
     )  # fmt: skip
     return HuntReport(listed, settings, folded, default_place())
 

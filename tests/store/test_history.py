@@ -127,7 +127,7 @@ def test_unknown_hunts(history: History) -> None:
     for ask in (History.settings, History.began, sample.logged, History.candidates, History.listed):
         with pytest.raises(UsageError, match="no hunt 7"):
             ask(history, 7)
-    assert history.hunts() == ()
+    assert history.hunts() == []
     with pytest.raises(UsageError, match="no hunts yet"):
         history.latest()
 

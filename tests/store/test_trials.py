@@ -137,7 +137,7 @@ def test_a_trial_is_its_log(history: History) -> None:
     assert [*rows] == [(4, "update-index", "new", 20_000.0, cost) for cost in (36.0, 11.0)]
     history.append(trial, TrialEnded(), 61.0)
     [listed] = history.trials()
-    assert (listed.id, listed.builds, listed.runs, listed.state) == ("c2", ("v1.0", "old", "new"), 2, "done")
+    assert (listed.id, listed.compared, listed.runs, listed.state) == ("c2", ("v1.0", "old", "new"), 2, "done")
     for wrong in ("n2", "c1", "c3"):
         with pytest.raises(UsageError, match=f"no {wrong} in the history"):
             history.trial(wrong)
@@ -155,7 +155,7 @@ def test_a_series_of_releases_and_a_proof_are_kept_and_are_no_hunts(history: His
     assert [[proof.name for proof in history.proofs(number)] for number in (trial, hunt)] == [[], ["p3"]]
     assert [each.id for each in history.hunts()] == [hunt]
     with pytest.raises(UsageError, match="no hunt 1"):
-        history.listed(trial)
+        history.candidates(trial)
 
 
 @pytest.mark.parametrize("runs", [0, 1])
@@ -255,7 +255,7 @@ def test_a_comparison_that_an_earlier_version_stored_of_results_by_hand_is_still
     works = (TrialWorkload("scan", "range", 0.0, 0.0),)
     request = TrialRequest(TrialType.COMPARE, "innodb", "", "unknown", "qps", {}, builds, works, rounds=1, runs=1)
     settings = Settings("", "", "", "innodb", "", "unknown", metric="qps")
-    trial = history.begin_trial(settings, request, HostFacts("unknown", "", 0, 0, "", ""), 1.0)
+    trial = history.begin(settings, HostFacts("unknown", "", 0, 0, "", ""), request, 1.0)
     history.connection.execute("UPDATE sessions SET origin = 'by hand: anna' WHERE id = ?", [trial])
     system = {"cs": 26.0, "us": 0.003, "sy": 0.0}
     for place, operations in enumerate((10**9, 55 * 10**7)):

@@ -132,7 +132,7 @@ def hunts_of(history: History, nights: Sequence[Trial], tips: Sequence[TrialBuil
     for number in hunts_about(history, [night.id for night in nights]):
         settings, listed = history.settings(number), history.listed(number)
         with suppress(KeyError):  # of tips so old that the line has left them out
-            ends = works[listed.workload], place[settings.good_commit], place[settings.bad_commit]
+            ends = works[listed.workloads[0]], place[settings.good_commit], place[settings.bad_commit]
             found[ends] = listed.for_drop(*ends)
     return tuple(sorted(found.values(), key=lambda hunt: hunt.hunt))
 

@@ -24,7 +24,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.orders import Measure, Purpose, first_step, interleave
 from perfbisect.store.history import History
-from perfbisect.store.listing import Listed, ListedTrial
+from perfbisect.store.listing import SessionSummary
 from perfbisect.ui.session_view import SessionRow, TimedEvent
 
 EVERY = 1.0  # seconds between two looks, each of which costs a millisecond beside what is measured
@@ -52,13 +52,12 @@ class View(Protocol):
 
 def running(history: History) -> list[int]:
     """The hunts and trials that processes of this machine work on now."""
-    trials = [int(trial.id[1:]) for trial in history.trials() if trial.state == RUNNING]
-    return [hunt.id for hunt in history.hunts() if hunt.state == RUNNING] + trials
+    return [session.number for session in (*history.hunts(), *history.trials()) if session.state == RUNNING]
 
 
 def watch(
     history: History, sessions: Sequence[int], view: View, pause: Callable[[float], None]
-) -> Generator[Listed | ListedTrial]:
+) -> Generator[SessionSummary]:
     """Show hunts and trials until all have ended; yields each when it has, in its last state.
 
     ``pause`` waits that many seconds.
@@ -69,7 +68,7 @@ def watch(
             view.recall(hunt, each.earlier())
         while followed:
             for hunt, each in [*followed.items()]:
-                state = history.listed_session(hunt)  # read first, so that no event follows those of one that has ended
+                state = history.listed(hunt)  # read first, so that no event follows those of one that has ended
                 if events := [*each.new()]:
                     view.show(hunt, events)
                 if state.state != RUNNING and not (each.reason_follows and history.is_carried_out(hunt)):

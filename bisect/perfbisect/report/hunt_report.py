@@ -23,7 +23,7 @@ from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.profiles import HuntProfiles, profiles
 from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
-from perfbisect.store.listing import Listed
+from perfbisect.store.listing import SessionSummary
 from perfbisect.wording import reasons
 from perfbisect.wording.quantities import count
 from perfbisect.wording.text import listed, printable, printable_commit
@@ -107,7 +107,7 @@ class BuiltAhead:
 class HuntReport:
     """One hunt; its state has the range of the hunt."""
 
-    listed: Listed
+    listed: SessionSummary
     settings: Settings
     state: HuntState
     history: Path

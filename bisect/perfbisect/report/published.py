@@ -41,7 +41,7 @@ def of_hunt(report: HuntReport) -> dict[str, Any]:
     """The report as `--json` prints it; patches have a hash."""
     state, settings, verdict, number = report.state, report.settings, report.state.verdict, report.listed.id
     found: dict[str, Any] = msgspec.to_builtins({
-        "hunt": report.listed,
+        "hunt": report.listed.as_object(),
         "settings": settings,
         "hosts": state.started.hosts if state.started else (),
         "effects": verdict.effects if isinstance(verdict, NotReproduced | Inconclusive) else (),
@@ -202,7 +202,7 @@ def notice(history: History, name: str, failure: str = "", page: str = "") -> st
         hunted = read_hunt(history, int(name))
         listed, kind, report = hunted.listed, "hunt", of_hunt(hunted)
         state, failed, said = listed.state, listed.failure, list(hunted.verdict)
-        what = f"{listed.builder} {listed.workload} {listed.good}..{listed.bad}"
+        what = f"{listed.builder} {' '.join(listed.workloads)} {listed.good}..{listed.bad}"
     else:
         made = history.trial(name)
         request = made.request

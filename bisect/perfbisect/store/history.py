@@ -37,17 +37,18 @@ from perfbisect.store.connection import (
     save_beside,
 )
 from perfbisect.store.listing import (
-    Listed,
-    ListedTrial,
+    ACCEPTED_CHECK,
+    DAMAGED,
+    FITNESS_CHECK,
+    NAME,
+    SessionSummary,
     called,
     check_value,
-    read_hunts,
-    read_trial,
-    read_trials,
-    undamaged,
+    read_drop_hunts,
+    read_sessions,
 )
 from perfbisect.store.maker import whose, worker
-from perfbisect.store.query import Answer, ask
+from perfbisect.store.query import QueryResult, ask
 
 if TYPE_CHECKING:
     import sqlite3
@@ -60,13 +61,9 @@ if TYPE_CHECKING:
     from perfbisect.core.domain.trials import Trial
     from perfbisect.store.log import SessionLog
 
-OF_SETTINGS = (
-    "good", "bad", "good_commit", "bad_commit", "repository", "builder", "variant", "workload", "host", "metric",
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """One entry of the log."""
 
     id: int  # increases along the log
@@ -116,56 +113,35 @@ class History:
         """Close the file. Everything has been written before."""
         self.connection.close()
 
-    def begin(self, settings: "Settings", host: "HostFacts", started: "HuntStarted", at: float) -> int:
-        """Enter a new hunt and return its number; the range is that of ``started``, whose ``hunt`` is ignored.
+    def begin(self, settings: "Settings", host: "HostFacts", plan: "HuntStarted | TrialRequest", at: float) -> int:
+        """Enter a new session of this process and return its number; the range of a hunt is that of ``plan``, whose ``hunt`` is ignored."""
+        with self.transaction():
+            session = self.enter(settings, host, plan, at)
+            self.sit(session, at)
+        return session
+
+    def enter(
+        self, settings: "Settings", host: "HostFacts", plan: "HuntStarted | TrialRequest", at: float, **more: object
+    ) -> int:
+        """Enter a session, on which no process works yet, with the columns ``more``.
 
         Its settings are stored as they are, since `resume` needs its commands. Where they contain a password, only the
         user can read the history from then on.
         """
-        with self.transaction():
-            span = started.candidates, started.commits, started.choices, started.merges
-            hunt = self.enter_hunt(settings, host, *span, at)
-            self.sit(hunt, at)
-        return hunt
-
-    def begin_trial(self, settings: "Settings", request: "TrialRequest", host: "HostFacts", at: float) -> int:
-        """Enter a new trial and return its number; its name is the first letter of its kind and that."""
-        with self.transaction():
-            trial = self.enter_trial(settings, request, host, at)
-            self.sit(trial, at)
-        return trial
-
-    def enter_hunt(
-        self, settings: "Settings", host: "HostFacts", candidates: tuple[str, ...], commits: int, choices: int, merges: int, at: float
-    ) -> int:  # fmt: skip
-        """Enter a hunt, on which no process works yet."""
-        row = {column: getattr(settings, column) for column in OF_SETTINGS}
-        size = {"commits": commits, "candidates": choices + 1, "merges": merges, "base_commit": candidates[0]}
-        with self.transaction() as db:
-            hunt = self.enter("hunt", settings, host, at, row | size)
-            db.table("ranges").insert({"session_id": hunt, "candidates": json.dumps(candidates)})
-        return hunt
-
-    def enter_trial(self, settings: "Settings", request: "TrialRequest", host: "HostFacts", at: float) -> int:
-        """Enter a trial, on which no process works yet."""
-        from perfbisect.store.log import compact
-
-        row = {column: getattr(request, column) for column in ("builder", "variant", "host", "metric")}
-        row["workload"] = ", ".join(work.name for work in request.works)
-        row["about"] = request.reverts.hunt if request.reverts else None
-        return self.enter(request.kind, settings, host, at, row | {"request": compact(masked_fields(request))})
-
-    def enter(self, kind: str, settings: "Settings", host: "HostFacts", at: float, row: dict[str, Any]) -> int:
-        """Enter a session with the columns of ``row``, too."""
         import secrets
 
-        from perfbisect.store.log import compact, host_row, insert
+        from perfbisect.store.log import compact, host_row, insert, session_row
 
         if masked_fields(settings) is not settings:
             make_private(self.path)
         with self.transaction() as db:
-            row |= {"uid": secrets.token_hex(16), "kind": kind, "started": at, "settings": compact(settings)}
-            return insert(db, "sessions", row | {"host_id": host_row(db, host, at)})
+            own = {"uid": secrets.token_hex(16), "started": at, "settings": compact(settings)}
+            row = session_row(settings, plan) | own | {"host_id": host_row(db, host, at)} | more
+            candidates = row.pop("range", None)
+            session = insert(db, "sessions", row)
+            if candidates:
+                insert(db, "ranges", {"session_id": session, "candidates": candidates})
+        return session
 
     def append(self, session: int, event: "Event", at: float) -> None:
         """Append ``event`` to the log of a session, and its rows to the other tables. It is durable when this returns."""
@@ -262,7 +238,7 @@ class History:
         with explained(self.path):
             return self.connection.execute(sql, values).fetchall()
 
-    def events(self, session: int, after: int = 0) -> Iterator[Entry]:
+    def events(self, session: int, after: int = 0) -> Iterator[LogEntry]:
         """The log of a session, in order: the entries after the id ``after``."""
         from perfbisect.store.log import decode
 
@@ -279,7 +255,7 @@ class History:
                 with intact(self.shown, f"{name}, table events, row {entry},"):
                     event = decode(type_.decode(), body, candidates)
                     check_value("at", at, float)
-                yield Entry(entry, at, event)
+                yield LogEntry(entry, at, event)
 
     def settings(self, session: int) -> "Settings":
         """The settings of a session."""
@@ -343,7 +319,24 @@ class History:
 
     def read_trial(self, number: int) -> "Trial":
         """A trial with all its runs: its log, folded. Raises EnvironmentFailure for a damaged one."""
-        return read_trial(self, number)
+        import msgspec
+
+        from perfbisect.core.domain.settings import TrialRequest
+        from perfbisect.core.domain.trials import Trial
+        from perfbisect.store.log import read_host
+
+        listed = self.listed(number)
+        host, stored = self.columns(number, "host_id", "CAST(request AS BLOB)")
+        with intact(self.shown, f"{listed.id}, table sessions, row {number}, column request,"):
+            request = msgspec.json.decode(stored, type=TrialRequest)
+        with intact(self.shown, f"table hosts, row {host},"):
+            facts = read_host(self.connection, host)
+        hunts = read_drop_hunts(self, number)
+        trial = Trial(number, request, facts, listed.started, origin=listed.origin, hunts=hunts)
+        for entry in self.events(number):
+            trial.add(entry.at, entry.event)
+        trial.state, trial.failure = listed.state, listed.failure
+        return trial
 
     def intact_trials(self, where: str, values: Sequence[object] | Mapping[str, object]) -> "Iterator[Trial]":
         """The trials for which a condition of SQL holds, newest first, as they are wanted.
@@ -359,28 +352,28 @@ class History:
         """The proofs of a hunt's verdict, oldest first; damaged ones are left out."""
         return [*self.intact_trials("kind = 'prove' AND about = ?", [hunt])][::-1]
 
-    def hunts(self) -> Sequence[Listed]:
-        """All hunts, oldest first."""
-        return read_hunts(self)
+    def hunts(self) -> list[SessionSummary]:
+        """All hunts, by their numbers."""
+        return [*read_sessions(self, "sessions.kind = 'hunt'")]
 
-    def trials(self) -> Sequence[ListedTrial]:
-        """All trials, oldest first."""
-        return read_trials(self)
+    def trials(self) -> list[SessionSummary]:
+        """All trials but fitness checks, which are many and alike, by their numbers."""
+        return [
+            *read_sessions(self, f"sessions.kind != 'hunt' AND {NAME} NOT IN (?, ?)", FITNESS_CHECK, ACCEPTED_CHECK)
+        ]
 
-    def listing(self) -> Sequence[Listed | ListedTrial]:
+    def listing(self) -> list[SessionSummary]:
         """All hunts and trials, oldest first."""
-        return sorted([*self.hunts(), *self.trials()], key=lambda one: one.started)
+        return sorted([*self.hunts(), *self.trials()], key=lambda session: session.started)
 
-    def listed(self, hunt: int) -> Listed:
-        """One hunt in its present state."""
-        self.columns(hunt, "id", hunts=True)
-        return undamaged(self, read_hunts(self, hunt)[0])
-
-    def listed_session(self, session: int) -> Listed | ListedTrial:
-        """One hunt or trial in its present state."""
-        if self.columns(session, "kind") == ("hunt",):
-            return self.listed(session)
-        return undamaged(self, read_trials(self, session)[0])
+    def listed(self, session: int) -> SessionSummary:
+        """A session in its present state. Raises UsageError without one, EnvironmentFailure for a damaged one."""
+        self.columns(session, "id")
+        [listed] = read_sessions(self, "sessions.id = ?", session)
+        if listed.state == DAMAGED:
+            with intact(self.shown, f"table sessions, row {session},"):
+                raise ValueError(listed.failure)
+        return listed
 
     def is_carried_out(self, session: int) -> bool:
         """Whether a process of this machine works on it."""
@@ -394,6 +387,6 @@ class History:
             raise UsageError(f"There are no hunts yet in {self.path}.", "Begin one with `bisect run`.")
         return int(newest)
 
-    def query(self, sql: str) -> Answer:
+    def query(self, sql: str) -> QueryResult:
         """The result of a user's SQL. Raises UsageError for a mistake in it, and for a statement that would write."""
         return ask(self.connection, sql, self.path)

@@ -42,7 +42,9 @@ from perfbisect.core.domain.orders import (
     Step,
     Verdict,
 )
+from perfbisect.core.domain.settings import Settings, TrialRequest
 from perfbisect.core.inference.observations import Logged
+from perfbisect.masking import masked_fields
 from perfbisect.store.schema import LAST_MOMENT
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ Row = dict[str, Any]
 
 LARGEST = repr(codec.LARGEST).encode()  # as it stands in JSON in place of infinity
 LONGEST_TEXT = 1 << 20  # characters
+# Columns of a hunt that are settings.
+OF_HUNT = ("good", "bad", "good_commit", "bad_commit", "repository", "builder", "variant", "workload", "host", "metric")
 # The fields that are counts, durations or positions, with the largest value of each: a whole number that a float holds.
 COUNTS = dict.fromkeys((
     "branch_points", "cache_hits", "cache_misses", "candidate", "candidates", "choices", "commits", "cores", "cost", "events",
@@ -132,6 +136,23 @@ def host_row(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
     made = str(table.insert(row | {"first_seen": at}, hash_id="id", hash_id_columns=[*row], ignore=True).last_pk)
     db.execute("UPDATE hosts SET first_seen = min(first_seen, ?) WHERE id = ?", [at, made])
     return made
+
+
+def session_row(settings: Settings, plan: HuntStarted | TrialRequest) -> Row:
+    """The columns of a session that are known when it is entered, and as ``range`` that of a hunt, as JSON."""
+    if isinstance(plan, HuntStarted):
+        size = {
+            "commits": plan.commits,
+            "candidates": plan.choices + 1,
+            "merges": plan.merges,
+            "base_commit": plan.candidates[0],
+        }
+        asked = {column: getattr(settings, column) for column in OF_HUNT}
+        return asked | size | {"kind": "hunt", "range": json.dumps(plan.candidates)}
+    asked = {column: getattr(plan, column) for column in ("kind", "builder", "variant", "host", "metric")}
+    about = plan.reverts.hunt if plan.reverts else None
+    named = {"workload": ", ".join(work.name for work in plan.works), "about": about}
+    return asked | named | {"request": compact(masked_fields(plan))}
 
 
 def read_host(connection: "sqlite3.Connection", key: str) -> HostFacts:

@@ -15,8 +15,8 @@ from perfbisect.process import this_process
 from perfbisect.store.central import SCHEMA, SESSION, connected, is_name, sentence
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
-from perfbisect.store.listing import Listed, ListedTrial, damaged
-from perfbisect.store.query import WRITES, Answer
+from perfbisect.store.listing import SessionSummary, damaged
+from perfbisect.store.query import WRITES, QueryResult
 from perfbisect.store.schema import TABLES, definition
 
 if TYPE_CHECKING:
@@ -71,13 +71,13 @@ class Central:
     address: str
     connection: "Connection"
 
-    def listing(self) -> list[Listed | ListedTrial]:
+    def listing(self) -> list[SessionSummary]:
         """All hunts and trials with their origins, oldest first."""
         numbers: dict[str, int] = {}  # of all origins together
         with closing(self._copied(OF_LIST, lambda name: numbers.setdefault(name, len(numbers) + 1))) as history:
             found = history.listing()
         names = {number: name for name, number in numbers.items()}
-        return [renamed(one, names[one.id if isinstance(one, Listed) else int(one.id[1:])]) for one in found]
+        return [renamed(one, names[one.number]) for one in found]
 
     @contextmanager
     def session(self, name: str | None = None) -> "Iterator[tuple[History, int | str, str]]":
@@ -101,7 +101,7 @@ class Central:
         with closing(self._copied(OF_SESSIONS, number_of, names)) as history:
             yield history, f"{kind}{number}" if kind else int(number), found[0]
 
-    def query(self, sql: str) -> Answer:
+    def query(self, sql: str) -> QueryResult:
         """The result of a user's SQL, which PostgreSQL executes with the rights of those who only read."""
         import psycopg
         from psycopg import errors
@@ -120,7 +120,7 @@ class Central:
             raise UsageError(f"PostgreSQL refuses the query: {sentence(failure)}.", OF_QUERIES) from failure
         if cursor.description is None:
             raise UsageError("The query is empty.", "Try: bisect query 'select * from culprits'")
-        return Answer(tuple(column.name for column in cursor.description), (row for row in cursor))
+        return QueryResult(tuple(column.name for column in cursor.description), (row for row in cursor))
 
     def _rows(self, sql: str, values: Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:
         return self.connection.execute(sql.encode(), values).fetchall()
@@ -153,13 +153,12 @@ def number_of(name: str) -> int | None:
     return int(found[3]) if found else None
 
 
-def renamed(one: Listed | ListedTrial, name: str) -> Listed | ListedTrial:
+def renamed(one: SessionSummary, name: str) -> SessionSummary:
     """A session with its number in its own history."""
     if (number := number_of(name)) is None:
-        return damaged(0, f"{name!r} is no ORIGIN:NUMBER", name)
-    if isinstance(one, Listed):
-        return replace(one, id=number, origin=name.partition(":")[0])
-    return replace(one, id=f"{one.id[0]}{number}", origin=name.partition(":")[0])
+        return damaged(0, "hunt", f"{name!r} is no ORIGIN:NUMBER", name)
+    here = number if one.kind == "hunt" else f"{str(one.id)[0]}{number}"
+    return replace(one, id=here, origin=name.partition(":")[0])
 
 
 @contextmanager

@@ -33,14 +33,14 @@ LIMIT 1
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryResult:
     """The rows of a query, read lazily."""
 
     columns: tuple[str, ...]
     rows: Generator[tuple[Any, ...]]
 
 
-def ask(connection: sqlite3.Connection, sql: str, path: Path) -> Answer:
+def ask(connection: sqlite3.Connection, sql: str, path: Path) -> QueryResult:
     """Run one statement that only reads. Raises UsageError for a mistake in it, and for anything that would write."""
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
     connection.set_authorizer(only_reading)
@@ -51,7 +51,7 @@ def ask(connection: sqlite3.Connection, sql: str, path: Path) -> Answer:
         connection.set_authorizer(None)
     if cursor.description is None:
         raise UsageError("The query is empty.", "Try: bisect query 'select * from culprits'")
-    return Answer(tuple(column[0] for column in cursor.description), rows(cursor, path))
+    return QueryResult(tuple(column[0] for column in cursor.description), rows(cursor, path))
 
 
 def rows(cursor: sqlite3.Cursor, path: Path) -> Generator[tuple[Any, ...]]:

@@ -70,8 +70,7 @@ class Head:
     settings: Settings
     host: HostFacts
     sittings: tuple[tuple[float, str], ...]  # start, and why it failed
-    hunted: tuple[tuple[str, ...], int, int, int] | None = None  # of a hunt: range, commits, choices, merges
-    request: TrialRequest | None = None  # of a trial
+    plan: HuntStarted | TrialRequest  # a hunt's range, or what a trial measures
     about: int | None = None  # the session that it is about, by its number there
     drop: tuple[int, int, int] | None = None  # of that, which it hunts
 
@@ -144,8 +143,8 @@ def copy(
         log = [*log_of(source, session)]
         with intact(source.shown, called(kind, session)):
             head = checked(head_of(source, session), log, requests)
-            if head.request:
-                requests[session] = head.request
+            if isinstance(head.plan, TrialRequest):
+                requests[session] = head.plan
             else:
                 fold(log, source.sittings(session))
             here[session], how = copy_session(numbered(head, here), log, turns, origin)
@@ -179,7 +178,7 @@ def copy_session(head: Head, log: list[Timed], turns: Turns, origin: str) -> tup
         tail = grown_by(log_of(target, here), iter(log)) if known else log
         # a file of others that adds to an own session could change the commands that `bisect resume` executes
         foreign = bool(own and origin)
-        if tail is None or (known and tail and (foreign or target.listed_session(here).state == "running")):
+        if tail is None or (known and tail and (foreign or target.listed(here).state == "running")):
             return here, "conflict"
         if known and not tail and (foreign or not is_news(target, here, head)):
             return here, how or "known"
@@ -188,7 +187,8 @@ def copy_session(head: Head, log: list[Timed], turns: Turns, origin: str) -> tup
                 continue  # another import has written it meanwhile
             if tail:
                 how = how or ("grown" if known else "new")
-            here = here or enter_head(target, head, head.origin or origin)
+            whose = {"uid": head.uid, "origin": head.origin or origin or None}
+            here = here or target.enter(head.settings, head.host, head.plan, head.started, **whose)
             row: dict[str, Any] = {"settings": compact(head.settings)}
             if head.about:
                 row |= {"about": head.about, "drop_between": json.dumps(head.drop) if head.drop else None}
@@ -244,29 +244,41 @@ def log_of(history: History, session: int) -> Iterator[Timed]:
 
 def head_of(history: History, session: int) -> Head:
     """What a history keeps of a session beside its log."""
-    kind, uid, origin, started, host_id, commits, choices, merges, base, request, about, drop = history.columns(
-        session, "kind", "uid", "coalesce(origin, '')", "started", "host_id", "commits", "candidates - 1", "merges",
-        "base_commit", "CAST(request AS BLOB)", "about", "drop_between",
+    kind, uid, origin, started, host_id, request, about, drop = history.columns(
+        session, "kind", "uid", "coalesce(origin, '')", "started", "host_id", "CAST(request AS BLOB)", "about", "drop_between"
     )  # fmt: skip
-    select = "SELECT started, coalesce(failure, '') FROM sittings WHERE session_id = ? ORDER BY id"
-    sittings = history.select(select, [session])
     check_values(host := builtins(read_host(history.connection, host_id)))
-    head = Head(
+    facts, settings = msgspec.convert(host, HostFacts), masked_fields(history.settings(session))
+    if kind == "hunt":
+        plan = range_of(history, session, settings, facts)
+    else:
+        plan, drop = masked_fields(msgspec.convert(json.loads(request), TrialRequest)), None
+    select = "SELECT started, coalesce(failure, '') FROM sittings WHERE session_id = ? ORDER BY id"
+    return Head(
         *msgspec.convert((kind, uid, origin), tuple[str, str, str]),
         check_value("started", started, float),
-        masked_fields(history.settings(session)),
-        msgspec.convert(host, HostFacts),
-        tuple((check_value("started", began, float), msgspec.convert(failure, str)) for began, failure in sittings),
-        about=msgspec.convert(about, int | None),
+        settings,
+        facts,
+        tuple(
+            (check_value("started", began, float), msgspec.convert(failure, str))
+            for began, failure in history.select(select, [session])
+        ),
+        plan,
+        msgspec.convert(about, int | None),
+        msgspec.convert(json.loads(drop), tuple[int, int, int]) if drop else None,
     )
-    if kind != "hunt":
-        return replace(head, request=masked_fields(msgspec.convert(json.loads(request), TrialRequest)))
-    span = history.candidates(session)
+
+
+def range_of(history: History, hunt: int, settings: Settings, host: HostFacts) -> HuntStarted:
+    """The range of a hunt, as an event that begins it."""
+    commits, choices, merges, base = history.columns(hunt, "commits", "candidates - 1", "merges", "base_commit")
+    span = history.candidates(hunt)
     check_values({"commits": commits, "choices": choices, "merges": merges})
     if not all(map(HASH.fullmatch, span)) or base != span[0]:
         raise ValueError("its range is none")
-    hunted = span, *msgspec.convert((commits, choices, merges), tuple[int, int, int])
-    return replace(head, hunted=hunted, drop=msgspec.convert(json.loads(drop), tuple[int, int, int]) if drop else None)
+    commits, choices, merges = msgspec.convert((commits, choices, merges), tuple[int, int, int])
+    asked = settings.builder, settings.workload, host, settings.good, settings.bad
+    return HuntStarted(hunt, *asked, commits, span, merges, resumed=False, branch_points=len(span) - 1 - choices)
 
 
 def checked(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialRequest]) -> Head:
@@ -277,17 +289,17 @@ def checked(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialReques
         raise ValueError("its origin is too long")
     check_values(builtins(head.settings))
     check_values(head.sittings, "sittings")
-    if head.request:
-        check_values(builtins(head.request))
-        if head.kind != head.request.kind:
+    if isinstance(head.plan, TrialRequest):
+        check_values(builtins(head.plan))
+        if head.kind != head.plan.kind:
             raise ValueError("it is of another kind")
         started = (event.request for _, event in log if isinstance(event, TrialStarted))
-        for request in (head.request, *started):
+        for request in (head.plan, *started):
             if (request.reverts.hunt if request.reverts else None) != head.about:
                 raise ValueError("it is about another hunt")
-            if sizes(request) != sizes(head.request) or request.kind != head.kind:
+            if sizes(request) != sizes(head.plan) or request.kind != head.kind:
                 raise ValueError("its sittings measure other builds or workloads")
-        builds, works = sizes(head.request)
+        builds, works = sizes(head.plan)
         for _, event in log:
             if isinstance(event, BuildFinished | RunFinished | CandidateSkipped) and event.candidate >= builds:
                 raise ValueError("a run or a failure is of no build")
@@ -308,28 +320,16 @@ def sizes(request: TrialRequest) -> tuple[int, int]:
 def numbered(head: Head, here: Mapping[int, int]) -> Head:
     """The same with the numbers of this history; a hunt for the drop of a comparison that is not copied is a hunt."""
     about = here.get(head.about or 0)
-    if head.request is None:
+    if isinstance(head.plan, HuntStarted):
         return replace(head, about=about, drop=head.drop if about else None)
-    if head.request.reverts and about is None:
+    if head.plan.reverts and about is None:
         raise ValueError("its hunt is missing")
-    return replace(head, about=about, request=about_hunt(head.request, about))
+    return replace(head, about=about, plan=about_hunt(head.plan, about))
 
 
 def is_news(history: History, session: int, head: Head) -> bool:
     """Whether it was not known here that a hunt is for the drop of a comparison."""
     return head.about is not None and history.columns(session, "about")[0] is None
-
-
-def enter_head(target: History, head: Head, origin: str) -> int:
-    """Enter a session; returns its number."""
-    if head.request:
-        session = target.enter_trial(head.settings, head.request, head.host, head.started)
-    else:
-        assert head.hunted
-        session = target.enter_hunt(head.settings, head.host, *head.hunted, head.started)
-    with target.transaction() as db:
-        db.table("sessions").update(session, {"uid": head.uid, "origin": origin or None})
-    return session
 
 
 def write(db: "sqlite_utils.Database", session: int, head: Head, log: Sequence[Timed], turns: Turns) -> bool:

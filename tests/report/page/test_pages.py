@@ -19,7 +19,7 @@ from perfbisect.report.page.dashboard import CULPRITS, LATEST, LINES, RUNNING, W
 from perfbisect.report.page.hunt import hunt_page
 from perfbisect.report.page.pages import with_code
 from perfbisect.store.history import History
-from perfbisect.store.listing import Listed, ListedTrial
+from perfbisect.store.listing import SessionSummary
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 EMBEDDED = ("src", "href", "data", "action", "formaction", "poster", "srcset", "xlink:href", "background", "ping")
@@ -156,11 +156,11 @@ def test_names_in_sentences_are_code() -> None:
 NOW = sample.BEGAN + 5 * WEEK
 
 
-def cell(one: Listed | ListedTrial) -> Cell:
+def cell(one: SessionSummary) -> Cell:
     return Cell(str(one.id), link=f"page-{one.id}")
 
 
-def shown(*sessions: Listed | ListedTrial, lines: tuple[Watched, ...] = ()) -> str:
+def shown(*sessions: SessionSummary, lines: tuple[Watched, ...] = ()) -> str:
     return dashboard_page(sessions, lines, cell, NOW)
 
 
@@ -172,7 +172,7 @@ def texts(page: str, table: str) -> list[list[str]]:
 
 
 @pytest.fixture
-def found(history: History) -> Listed:
+def found(history: History) -> SessionSummary:
     """The sample hunt."""
     return history.listed(sample.write(history))
 
@@ -183,7 +183,7 @@ def test_nothing() -> None:
     assert "No hunt has named one." in shown()
 
 
-def test_culprits_of_four_weeks_the_newest_first(found: Listed) -> None:
+def test_culprits_of_four_weeks_the_newest_first(found: SessionSummary) -> None:
     ages = {1: 4.1, 2: 3.9, 3: 0.0, 4: 1.0}
     hunts = [replace(found, id=number, started=NOW - age * WEEK) for number, age in ages.items()]
     others = [replace(found, id=9, started=NOW, state=state) for state in ("inconclusive", "code placement", "failed")]
@@ -193,7 +193,7 @@ def test_culprits_of_four_weeks_the_newest_first(found: Listed) -> None:
     assert '<a href="all">3 more</a>' in page
 
 
-def test_what_runs(found: Listed, history: History) -> None:
+def test_what_runs(found: SessionSummary, history: History) -> None:
     trial = sample.begin_trial(history, sample.comparison(2, sample.WORKS).request)
     compared = replace(history.trials()[0], state="running", started=NOW)
     begun = replace(found, id=7, state="running", culprit=None, probability=None, suspect="ab" * 20, suspicion=0.5)

@@ -125,7 +125,7 @@ def say_whether_right(planted: Mapping[str, str], answer_file: Path, history: Pa
     from perfbisect.store.history import History
 
     with closing(History.open(history, read_only=True)) as opened:
-        latest = [each.id for each in opened.trials() if each.kind == "compare"][-1]
+        latest = [str(each.id) for each in opened.trials() if each.kind == "compare"][-1]
         trial = opened.trial(latest)
     named = {trial.request.works[each.work].name: each.culprit for each in trial.hunts}
     for workload, commit in planted.items():

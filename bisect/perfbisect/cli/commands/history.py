@@ -1,7 +1,6 @@
 """`bisect history`: list hunts, comparisons, proofs and A/As; its subcommands copy them from and to other histories."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ from perfbisect.cli.options.common import history_option, json_option, output_wi
 from perfbisect.cli.transfers import export, import_
 from perfbisect.store.batches import all_batches
 from perfbisect.store.history import History
-from perfbisect.store.listing import Listed, ListedTrial
+from perfbisect.store.listing import SessionSummary
 from perfbisect.wording.quantities import MISSING, chance, moment, workloads
 from perfbisect.wording.text import printable
 
@@ -50,14 +49,14 @@ def history(ctx: click.Context, history: Path | None, central: str | None, as_js
     with opened_history(history, central) as opened:
         done = opened.listing()
         if as_json:
-            say_object([{"kind": "hunt"} | asdict(one) for one in done])
+            say_object([{"kind": one.kind} | one.as_object() for one in done])
         else:
             say(listing(done, central=central is not None))
             if isinstance(opened, History) and (batches := all_batches(opened)):
                 say("\n".join(["", *map(batch_line, batches)]))
 
 
-def listing(done: Sequence[Listed | ListedTrial], *, central: bool = False) -> str:
+def listing(done: Sequence[SessionSummary], *, central: bool = False) -> str:
     """The table of hunts and trials; those of a central history with ids that have their origins."""
     from perfbisect.wording.table import table
 
@@ -76,16 +75,19 @@ def listing(done: Sequence[Listed | ListedTrial], *, central: bool = False) -> s
     return "\n".join([*lines, *(f"{id_} failed: {printable(one.failure)}" for (id_, *_), one in pairs if one.failure)])
 
 
-def row(one: Listed | ListedTrial) -> tuple[str, ...]:
+def row(one: SessionSummary) -> tuple[str, ...]:
     """The row of a hunt or a trial."""
-    begun = (str(one.id), moment(one.started), one.builder)
-    if isinstance(one, Listed):
-        culprit = one.culprit[:10] if one.culprit else MISSING
-        measured = (one.workload, one.host, one.named_range, str(one.builds), str(one.runs))
-        return *begun, *measured, culprit, chance(one.probability), one.state, one.subject
-    state = one.state if one.state != "done" else DONE[one.kind]
-    measured = (workloads(one.workloads), one.host, one.title, str(len(one.builds)), str(one.runs))
-    return *begun, *measured, MISSING, MISSING, state, ""
+    builds = one.builds if one.kind == "hunt" else len(one.compared)
+    measured = (one.builder, workloads(one.workloads), one.host, one.span, str(builds), str(one.runs))
+    verdict = (one.culprit[:10] if one.culprit else MISSING, chance(one.probability))
+    return (
+        str(one.id),
+        moment(one.started),
+        *measured,
+        *verdict,
+        DONE.get(one.kind, "") if one.state == "done" else one.state,
+        one.subject,
+    )
 
 
 def batch_line(batch: "Batch") -> str:

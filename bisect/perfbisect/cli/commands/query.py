@@ -12,7 +12,7 @@ import click
 from perfbisect.cli.options.central import from_option, opened_history
 from perfbisect.cli.options.common import history_option, json_option, output_width, say, say_json
 from perfbisect.errors import UsageError
-from perfbisect.store.query import Answer
+from perfbisect.store.query import QueryResult
 from perfbisect.wording.text import printable
 
 WANTED = """\
@@ -77,7 +77,7 @@ def plain(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else value if isinstance(value, int | float | None) else str(value)
 
 
-def write_json(answer: Answer) -> None:
+def write_json(answer: QueryResult) -> None:
     """An array with one object a line. Raises UsageError where two columns have the same name."""
     from perfbisect.core.domain.codec import bounded
 
@@ -91,7 +91,7 @@ def write_json(answer: Answer) -> None:
     say_json("[]" if before == "[" else "]")
 
 
-def write_csv(answer: Answer) -> None:
+def write_csv(answer: QueryResult) -> None:
     """A header, then a line for each row."""
     from perfbisect.wording.table import separated
 
@@ -99,7 +99,7 @@ def write_csv(answer: Answer) -> None:
         say(separated(map(plain, row)))
 
 
-def write_table(answer: Answer) -> None:
+def write_table(answer: QueryResult) -> None:
     """Columns that line up, numbers on the right. The first rows decide about their widths."""
     from perfbisect.wording.table import Layout
 

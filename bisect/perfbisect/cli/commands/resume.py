@@ -100,10 +100,9 @@ def latest_unfinished(given: Path | None) -> int | str:
     from perfbisect.store.history import History
 
     with closing(History.open(given)) as opened:
-        known = [(one.id, one) for one in opened.hunts()] + [(int(one.id[1:]), one) for one in opened.trials()]
-        left = [(number, one.id) for number, one in known if one.state in UNFINISHED and not one.origin]
-        if left:
-            return max(left)[1]
+        sessions = (*opened.hunts(), *opened.trials())
+        if left := [one for one in sessions if one.state in UNFINISHED and not one.origin]:
+            return max(left, key=lambda one: one.number).id
         latest = opened.latest()
         note("No session is unfinished: the latest hunt goes on with its reason, if anything of it is missing.")
         return latest
@@ -159,8 +158,10 @@ def resume_all(given: Path | None, *, plain: bool) -> int:
             tasks += left
         for one in opened.hunts():
             if one.state == "interrupted" and not one.origin and one.id not in known:
-                hosts = opened.settings(one.id).hosts
-                tasks.append(Task(one.title, (), str(Path.cwd()), (hosts,), range_of("", [one.id]), hunt=one.id))
+                hosts = opened.settings(one.number).hosts
+                tasks.append(
+                    Task(one.title, (), str(Path.cwd()), (hosts,), range_of("", [one.number]), hunt=one.number)
+                )
         if not tasks:
             note("No hunt is interrupted.")
             return 0

@@ -17,7 +17,7 @@ from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
     from perfbisect.store.history import History
-    from perfbisect.store.listing import Listed, ListedTrial
+    from perfbisect.store.listing import SessionSummary
 
 EPILOG = """\b
 Examples:
@@ -50,12 +50,12 @@ def watch(sessions: tuple[int | str, ...], plain: bool, history: Path | None) ->
         together = batch is not None and {*chosen} <= {one.hunt for one in batch.hunts}
         lines = plain or lines_wanted()
 
-        def title(each: "Listed | ListedTrial") -> str:
-            return str(each.id) if lines else opened.listed(int(each.id)).workload if together else each.title
+        def title(each: "SessionSummary") -> str:
+            return str(each.id) if lines else each.workloads[0] if together else each.title
 
-        titles = {number: title(opened.listed_session(number)) for number in chosen}
+        titles = {number: title(opened.listed(number)) for number in chosen}
         view = view_of(titles, history, "plain" if lines else None, together=together and not lines)
-        ended: list[Listed | ListedTrial] = []
+        ended: list[SessionSummary] = []
         with suppress(KeyboardInterrupt), closing(watching.watch(opened, chosen, view, time.sleep)) as ends:
             for each in ends:
                 ended += [each]
@@ -77,7 +77,7 @@ def numbers(one: int | str, history: "History") -> list[int]:
     return found
 
 
-def say_how(session: "Listed | ListedTrial", history: Path) -> None:
+def say_how(session: "SessionSummary", history: Path) -> None:
     """On standard error: how a hunt has ended that has no verdict, or a trial that is incomplete."""
     if session.state in ("failed", "interrupted"):
         reason = f": {printable(session.failure)}" if session.failure else ""

@@ -208,7 +208,7 @@ def _hunt_named(name: str, ctx: click.Context | None) -> int | None:
 
     path = ctx.params.get("history") if ctx else None
     with suppress(PerfBisectError), closing(History.open(path, read_only=True)) as opened:
-        return max((each.id for each in opened.hunts() if each.name == name), default=None)
+        return max((each.number for each in opened.hunts() if each.name == name), default=None)
     return None
 
 

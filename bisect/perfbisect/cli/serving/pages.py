@@ -19,7 +19,7 @@ from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.masking import masked
 from perfbisect.store.central import ORIGIN, CentralFailure
 from perfbisect.store.history import History
-from perfbisect.store.listing import Listed, ListedTrial
+from perfbisect.store.listing import SessionSummary
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.trials import Trial
@@ -31,8 +31,6 @@ PAGE = re.compile(rf"/(?:hunt-({OF_ORIGIN}\d{{1,18}})|({OF_ORIGIN}[cnp]\d{{1,18}
 NOTHING = "There is no such page. / shows what runs, and leads to the list of all hunts and comparisons.\n"
 AWAY = "The central history cannot be reached at the moment.\n"
 PATIENCE = 60.0  # seconds for a client that sends or takes nothing
-
-Session = Listed | ListedTrial
 
 
 @dataclass(eq=False)
@@ -68,7 +66,7 @@ class Pages:
             return status, {}, said.replace(f" {masked(self.central)}", "") if self.central else said
         return 404, {}, NOTHING
 
-    def name(self, one: Session) -> str:
+    def name(self, one: SessionSummary) -> str:
         """The id of one: 12, c3; desk3:12."""
         return str(one.id) if self.central is None else f"{one.origin}:{one.id}"
 
@@ -78,7 +76,7 @@ class Pages:
             raise UsageError(f"{name} is of a central history, and a local one is served.")
         return opened_for(int(name) if name.isdecimal() else name, self.history, self.central)
 
-    def cell(self, one: Session) -> "Cell":
+    def cell(self, one: SessionSummary) -> "Cell":
         """The id of a session, with a link to its page."""
         from perfbisect.cli.commands.report import page_name
         from perfbisect.report.document import Cell
@@ -86,14 +84,14 @@ class Pages:
         name = self.name(one)
         return Cell(name, link=quote(page_name(name)))
 
-    def lines(self, sessions: Sequence[Session]) -> "list[Watched]":
+    def lines(self, sessions: Sequence[SessionSummary]) -> "list[Watched]":
         """The lines of the branches that are watched, then of the newest series, one for each range and how it is measured."""
         from perfbisect.core.stats.watched_branch import LONGEST
         from perfbisect.report.page.dashboard import LINES
 
-        groups: dict[object, list[ListedTrial]] = {}
+        groups: dict[object, list[SessionSummary]] = {}
         for one in sessions:
-            if isinstance(one, ListedTrial) and one.state == "done" and (one.branch or one.series):
+            if one.state == "done" and (one.branch or one.series):
                 how = one.origin, one.builder, one.variant, one.host, one.metric, one.workloads
                 groups.setdefault((*how, one.branch, one.series), []).append(one)
         newest = sorted(groups.values(), key=lambda each: (bool(each[-1].branch), each[-1].started), reverse=True)
@@ -102,7 +100,7 @@ class Pages:
         self.drawn = drawn = {key: self.drawn.get(key) or self.lines_of(each) for key, each in known.items()}
         return [line for each in drawn.values() for line in each]
 
-    def lines_of(self, trials: Sequence[ListedTrial]) -> "list[Watched]":
+    def lines_of(self, trials: Sequence[SessionSummary]) -> "list[Watched]":
         """The lines of a series, or of the nights of a branch, apart where they are measured in other ways.
 
         What is damaged is left out.
@@ -110,7 +108,7 @@ class Pages:
         from perfbisect.hunt.nightly import measured_by
         from perfbisect.report.page.dashboard import watched_of
 
-        read: dict[str, list[tuple[ListedTrial, Trial]]] = {}
+        read: dict[str, list[tuple[SessionSummary, Trial]]] = {}
         for one in trials:
             with suppress(PerfBisectError), self.session(self.name(one)) as (history, name, _):
                 trial = history.trial(str(name))

@@ -42,8 +42,8 @@ def claim_of(history: History, hunt: int | None) -> Claim:
     """What a hunt (None: the latest that named a culprit) says. Raises UsageError when it names no culprit."""
     if hunt is None:
         for listed in reversed(history.hunts()):
-            if listed.culprit and not listed.origin and named_steps(verdict_of(history, listed.id)):
-                return claim_of(history, listed.id)
+            if listed.culprit and not listed.origin and named_steps(verdict_of(history, listed.number)):
+                return claim_of(history, listed.number)
         raise UsageError(f"No hunt in the history {history.path} has named a culprit.", "Begin one with `bisect run`.")
     refuse_imported(history, hunt, "it is not proved here")
     candidates, verdict = history.candidates(hunt), verdict_of(history, hunt)

@@ -35,7 +35,7 @@ def begin(plan: TrialSetup, path: Path | None, open_view: OpenView, say: Say, be
     with lock_hosts(plan.setup, plan.waiting, plan.purpose) as held, closing(History.open(path)) as history:
         warnings = (*plan.setup.warnings, *warnings_of_unfit(history, plan.setup))
         plan = replace(plan, setup=replace(plan.setup, warnings=warnings)).with_prebuilt(say)
-        number = history.begin_trial(plan.setup.settings, plan.request, plan.setup.facts, CLOCK.now())
+        number = history.begin(plan.setup.settings, plan.setup.facts, plan.request, CLOCK.now())
         return follow(history, number, plan, open_view, held, begun, resumed=False)
 
 

@@ -13,7 +13,7 @@ from perfbisect.report.document import Row, Table, row
 from perfbisect.report.page.pages import CellOf, listing, render
 from perfbisect.report.page.svg import Scale, chart, element, percent, upright
 from perfbisect.report.series import series_of, spanned
-from perfbisect.store.listing import NAMED, Listed, ListedTrial
+from perfbisect.store.listing import NAMED, SessionSummary
 from perfbisect.wording.quantities import MISSING, chance, change, count, decimals, moment
 
 WEEKS = 4
@@ -68,11 +68,11 @@ def watched_of(trials: Sequence[Trial], link: str) -> list[Watched]:
     return found
 
 
-def dashboard_page(sessions: Iterable[Listed | ListedTrial], lines: Sequence[Watched], cell: CellOf, now: float) -> str:
+def dashboard_page(sessions: Iterable[SessionSummary], lines: Sequence[Watched], cell: CellOf, now: float) -> str:
     """The page; ``now`` is in seconds since the epoch."""
     every = sorted(sessions, key=lambda one: one.started, reverse=True)
     running = [one for one in every if one.state == "running"]
-    ended = [one for one in every if isinstance(one, Listed) and one.state in NAMED]
+    ended = [one for one in every if one.state in NAMED]
     named = [one for one in ended if one.started > now - WEEKS * WEEK]
     runs = f"{count(len(running), 'session')} {'runs' if len(running) == 1 else 'run'}"
     return render(
@@ -87,13 +87,13 @@ def dashboard_page(sessions: Iterable[Listed | ListedTrial], lines: Sequence[Wat
     )
 
 
-def culprits(named: Sequence[Listed], cell: CellOf) -> Table:
+def culprits(named: Sequence[SessionSummary], cell: CellOf) -> Table:
     """The first commits that verdicts name."""
     rows = []
     for one in named:
         effect = MISSING if one.ratio is None else f"{one.metric}: {change(one.ratio)}"
         day, *_ = moment(one.started).split()
-        where = f"{one.builder} {one.workload}"
+        where = " ".join((one.builder, *one.workloads))
         cells = row(one.subject, where, effect, chance(one.probability), day, cell(one).text).cells
         rows.append(Row((replace(cell(one), text=(one.culprit or MISSING)[:10]), *cells)))
     head = ("commit", "subject", "measured", "effect", "sure", "day", "hunt")

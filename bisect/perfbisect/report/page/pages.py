@@ -18,7 +18,7 @@ from markupsafe import Markup
 from perfbisect import __version__
 from perfbisect.report.document import Cell, Document, Row, Table, row
 from perfbisect.report.page import svg
-from perfbisect.store.listing import Listed, ListedTrial
+from perfbisect.store.listing import SessionSummary
 from perfbisect.wording.quantities import MISSING, chance, decimals, figure, moment, workloads
 from perfbisect.wording.text import safe
 
@@ -27,7 +27,7 @@ KINDS = {"compare": "comparison", "prove": "proof", "noise": "A/A"}
 # Kind of table → the column before which it has plots.
 BEFORE = {"ladder": 2, "counters": 3, "functions": 3, "ratios": 2}
 
-CellOf = Callable[[Listed | ListedTrial], Cell]  # with the id of a session, and a link to its page, if it has one
+CellOf = Callable[[SessionSummary], Cell]  # with the id of a session, and a link to its page, if it has one
 
 
 def page(document: Document, index: str = "") -> str:
@@ -35,28 +35,28 @@ def page(document: Document, index: str = "") -> str:
     return render("document.html", index, document=document)
 
 
-def index_page(sessions: Iterable[Listed | ListedTrial], cell: CellOf, index: str = "") -> str:
+def index_page(sessions: Iterable[SessionSummary], cell: CellOf, index: str = "") -> str:
     """The page that lists a history, the newest first; ``index`` is the address of a page above it, if there is one."""
     every = sorted(sessions, key=lambda one: one.started, reverse=True)
     return render("index.html", index, table=listing(every, cell))
 
 
-def listing(sessions: Iterable[Listed | ListedTrial], cell: CellOf) -> Table:
+def listing(sessions: Iterable[SessionSummary], cell: CellOf) -> Table:
     """The table of these hunts and trials."""
     head = ("id", "when", "what", "builder", "workload", "range or builds", "result", "sure", "ratio", "runs", "host")
     rows = tuple(entry(one, cell(one)) for one in sessions)
     return Table(head, rows, ("sure", "ratio", "runs"), name="listing")
 
 
-def entry(one: Listed | ListedTrial, cell: Cell) -> Row:
+def entry(one: SessionSummary, cell: Cell) -> Row:
     """The row of a hunt or a trial, which begins with that cell; of a hunt that runs with the candidate that leads."""
-    if isinstance(one, Listed):
+    if one.kind == "hunt":
         commit, sure = (one.culprit, one.probability) if one.culprit else (one.suspect, one.suspicion)
         result = f"{one.state} {commit[:10]}" if commit else one.state
         ratio = MISSING if one.ratio is None else decimals(one.ratio, 3)
-        texts = ("hunt", one.builder, one.workload, one.named_range, result, chance(sure), ratio)
+        texts = ("hunt", one.builder, *one.workloads, one.span, result, chance(sure), ratio)
     else:
-        texts = (KINDS[one.kind], one.builder, workloads(one.workloads), one.title, one.state, MISSING, MISSING)
+        texts = (KINDS[one.kind], one.builder, workloads(one.workloads), one.span, one.state, MISSING, MISSING)
     return Row((cell, *row(moment(one.started), *texts, str(one.runs), one.host).cells))
 
 
