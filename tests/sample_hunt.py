@@ -29,7 +29,9 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.measured_log import Logged
 from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step
+from perfbisect.core.domain.session_state import SessionState, TrialRun
 from perfbisect.core.domain.settings import (
     Pairing,
     Policy,
@@ -40,8 +42,7 @@ from perfbisect.core.domain.settings import (
     TrialType,
     TrialWorkload,
 )
-from perfbisect.core.domain.trials import Trial, TrialRun, order
-from perfbisect.core.inference.observations import Logged
+from perfbisect.core.domain.trials import order
 from perfbisect.store.history import History
 
 BEGAN = 1_700_000_000.0  # 2023-11-14 22:13:20 UTC
@@ -137,7 +138,7 @@ def begin_trial(
     return number
 
 
-def write_trial(history: History, trial: Trial, at: float = 1.0) -> int:
+def write_trial(history: History, trial: SessionState, at: float = 1.0) -> int:
     """Write a trial that has ended; returns its number."""
     number = begin_trial(history, trial.request, at)
     for one in trial.runs:
@@ -248,12 +249,14 @@ class Tale:
         yield self.at, RunFinished(candidate, facts)
 
 
-def comparison(builds: int, works: Sequence[str], *, rounds: int = 3, runs: int = 1, metric: str = "qps") -> Trial:
+def comparison(
+    builds: int, works: Sequence[str], *, rounds: int = 3, runs: int = 1, metric: str = "qps"
+) -> SessionState:
     """A comparison of so many builds without runs; a workload is of the group that its name begins with."""
     named = tuple(TrialBuild(f"v{number}", f"{number:040}", key=f"key-{number}") for number in range(builds))
     loads = tuple(TrialWorkload(name, name.partition("-")[0], 1.0, 10.0) for name in works)
     request = TrialRequest(TrialType.COMPARE, "demo", "o2nofp", "local", metric, {}, named, loads, rounds, runs)
-    return Trial(3, request, HOST, 0.0)
+    return SessionState.of_trial(3, request, HOST, 0.0)
 
 
 WORKS = ("scan", "update-index", "point-query")
@@ -268,14 +271,14 @@ def series(
     metric: str = "qps",
     noise: float = 0.01,
     lost: tuple[tuple[int, int], ...] = (),
-) -> Trial:
+) -> SessionState:
     """A series on a machine that is slower from round to round; ``lost`` are visits (round, release) that failed."""
     chance = random.Random(5)
     builds = tuple(TrialBuild(f"1.{number}", trouble="error" if number in gaps else "") for number in range(releases))
     works = tuple(TrialWorkload(name, "all", 1.0, 1.0) for name in WORKS)
     asked = Series(f"1.0..1.{releases - 1}", (("1.3.1", "a pre-release"),), ("--builder", "demo"))
     request = TrialRequest(TrialType.COMPARE, "demo", "", "local", metric, {}, builds, works, rounds, 1, series=asked)
-    trial = Trial(1, request, HOST, 0.0, state="done")
+    trial = SessionState.of_trial(1, request, HOST, 0.0, state="done")
     for number in range(rounds):
         for work, name in enumerate(WORKS):
             for release in order(range(releases), number, shuffled=True):
@@ -288,7 +291,7 @@ def series(
     return trial
 
 
-def night(number: int, *, drop: int = 5, branch: str = "main") -> Trial:
+def night(number: int, *, drop: int = 5, branch: str = "main") -> SessionState:
     """A night of a branch: its tip and the two before it; from tip ``drop`` on they are 20 % slower."""
     tips = [*range(max(0, number - 2), number + 1)]
     trial = comparison(0, ["scan"])

@@ -16,8 +16,8 @@ import pytest
 
 import postgres
 import sample_hunt as sample
+from perfbisect.core.domain.session_state import TrialRun
 from perfbisect.core.domain.settings import Settings, TrialBuild, TrialWorkload
-from perfbisect.core.domain.trials import TrialRun
 from perfbisect.demo.history import DemoAnswer, write_history
 from perfbisect.errors import Interrupted, UsageError
 from perfbisect.hunt.resolve import resolve_settings

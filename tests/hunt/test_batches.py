@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import sample_hunt as sample
+from perfbisect.core.domain.session_state import DropHunt
 from perfbisect.core.domain.settings import TrialBuild
-from perfbisect.core.domain.trials import DropHunt
 from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.core.stats.paired_comparison import Ratio
 from perfbisect.core.stats.watched_branch import Branch

@@ -54,8 +54,8 @@ from perfbisect.core.domain.orders import (
     Share,
     Verdict,
 )
+from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import Flags, Policy, PriorKnowledge, Quick
-from perfbisect.core.inference.hunt_state import fold
 from perfbisect.core.search.decide import decide
 from perfbisect.errors import (
     BuildFailed,

@@ -30,8 +30,8 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BuildFacts, ChangeFacts, PlanFacts, ProfileFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Measure, Purpose, Reason, Step, Verdict
+from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.explain.evidence import EXACT_GROUP
-from perfbisect.core.inference.hunt_state import HuntState, fold
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt import explanation
 from perfbisect.hunt.explanation import (
@@ -67,7 +67,7 @@ class NoStudy:
     """Stands for a study, which no lab here makes; keeps how many seconds its turns may take, and the length of runs."""
 
     seconds: float
-    state: HuntState
+    state: SessionState
 
 
 PLANS = StudyPart("plans", NoStudy, rounds=1, share=0.1, always=lambda _: True, of_all=True)  # type: ignore[arg-type]
@@ -217,7 +217,9 @@ def test_a_turn_has_its_share_of_the_time(explained: Explained) -> None:
     explained.patch.setattr(explanation, "start_up", lambda _: 5.0)
     never = StudyLab(replace(COUNTERS, name="waits", share=5.0, suits=lambda *_: False))
     asked: list[float] = []
-    lab = StudyLab(replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, HuntState())))  # type: ignore[func-returns-value,arg-type,return-value]
+    lab = StudyLab(
+        replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, SessionState()))
+    )  # type: ignore[func-returns-value,arg-type,return-value]
     list(explained(lab, never, worked=3600.0))
     assert asked == [pytest.approx(360 / 6 - 5, abs=0.1)]
     assert never.studied == []
@@ -273,7 +275,7 @@ def timed(operations: int, clock: float | None) -> RunFacts:
     return replace(run_facts(0.0, 2.0, operations), counters={"task-clock": clock}, system={"cs": None})
 
 
-def state_of(*runs: RunFacts, studied: Sequence[Profiled] = ()) -> HuntState:
+def state_of(*runs: RunFacts, studied: Sequence[Profiled] = ()) -> SessionState:
     """A hunt with these runs of build 0, and these events for the reason."""
     return fold((float(at), event) for at, event in enumerate((*(RunFinished(0, run) for run in runs), *studied)))
 

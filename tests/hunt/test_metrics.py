@@ -25,8 +25,9 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Purpose, Share
+from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import COUNTED, Direction, Policy, Settings
-from perfbisect.core.inference.hunt_state import effect_of, fold
+from perfbisect.core.inference.classification import effect_of
 from perfbisect.core.inference.metric_choice import COUNTS
 from perfbisect.errors import UsageError
 from perfbisect.hunt.auto_metric import takes_long

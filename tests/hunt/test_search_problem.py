@@ -45,8 +45,8 @@ from perfbisect.core.domain.orders import (
     Reason,
     Verdict,
 )
+from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import Flags, Policy
-from perfbisect.core.inference.hunt_state import fold
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.search_problem import SavedLog, compare_merge_base, ill_timed, replay
 from perfbisect.hunt.workers import InlineWorkers
@@ -217,11 +217,11 @@ def test_options_that_are_added_set_aside_what_was_measured_until_a_build_is_the
     log = SavedLog(history, sample.begin(history))
     kept = [log.append(event) for event in said[:7]]
     assert [event.facts.commit for _, event in log.entries] == [sample.CANDIDATES[4]], "by --skip"
-    assert set(log.aside) == {sample.CANDIDATES[0], sample.CANDIDATES[9]}
+    assert set(log.state.aside) == {sample.CANDIDATES[0], sample.CANDIDATES[9]}
     kept += [log.append(event) for event in said[7:]]
     runs = [event.facts.started for _, event in log.entries if isinstance(event, RunFinished)]
     assert runs == [10.0, 30.0], "that of the binary which has changed is gone"
-    assert not log.aside
+    assert not log.state.aside
     assert SavedLog(history, log.hunt).entries == log.entries
     state = fold([(0.0, sample.started()), *kept])
     assert state.log == log.entries

@@ -41,9 +41,10 @@ from perfbisect.core.domain.orders import (
     Unsettled,
     Verdict,
 )
+from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import Flags, PriorKnowledge, Settings
 from perfbisect.core.inference.analysis import prior_belief
-from perfbisect.core.inference.hunt_state import Classification, fold
+from perfbisect.core.inference.classification import Classification
 from perfbisect.report.command_line import command_to_run
 from perfbisect.report.hunt import document
 from perfbisect.report.hunt_report import HuntReport, known_failures, read_hunt

@@ -17,8 +17,8 @@ import sample_hunt as sample
 from perfbisect.core.domain.codec import over_numbers
 from perfbisect.core.domain.events import PairingChosen
 from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.session_state import DropHunt, SessionState, TrialRun, TrialSkip
 from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
-from perfbisect.core.domain.trials import DropHunt, Trial, TrialRun, TrialSkip
 from perfbisect.core.stats.watched_branch import Branch
 from perfbisect.report import branch, terminal
 from perfbisect.report.markdown import delimited, markdown
@@ -37,9 +37,9 @@ HUNTS = (
 )
 
 
-def made_of(request: TrialRequest, rates: Callable[[int, int, int], float]) -> Trial:
+def made_of(request: TrialRequest, rates: Callable[[int, int, int], float]) -> SessionState:
     """A trial whose runs have these rates: of round, workload and build; builds in trouble have none."""
-    made = Trial(3, request, sample.HOST, 0.0, "done")
+    made = SessionState.of_trial(3, request, sample.HOST, 0.0, "done")
     sizes = (request.rounds, len(request.works), len(request.subjects))
     for number, work, subject in product(*map(range, sizes)):
         if not request.subjects[subject].trouble:
@@ -48,7 +48,7 @@ def made_of(request: TrialRequest, rates: Callable[[int, int, int], float]) -> T
     return made
 
 
-def comparison(*, broken: bool = False) -> Trial:
+def comparison(*, broken: bool = False) -> SessionState:
     """Three builds and three workloads, measured in two rounds that hardly differ."""
     third = TrialBuild("community", path="/opt/mysql-8.0.40", key="key-c", binary="3", version="8.0.40")
     builds = (
@@ -65,7 +65,7 @@ def comparison(*, broken: bool = False) -> Trial:
     )
 
 
-def failed() -> Trial:
+def failed() -> SessionState:
     """The same, with a crash, and a build of which nothing was counted."""
     made = comparison()
     skip = TrialSkip(2, 1, 5.0, SkipFacts("b" * 40, "run", "it crashed", "log", 1.0))
@@ -74,7 +74,7 @@ def failed() -> Trial:
     return replace(made, runs=runs, skips=[skip], request=request, state="failed", failure="no room")
 
 
-def paced(share: float) -> Trial:
+def paced(share: float) -> SessionState:
     """The same with a background of 100 rows per second in its first workload, of which one build holds a share."""
     made = comparison()
     for place, each in enumerate(made.runs):
@@ -85,13 +85,13 @@ def paced(share: float) -> Trial:
     return made
 
 
-def line() -> Trial:
+def line() -> SessionState:
     """Twenty releases of which 1.7 is a gap: one change in two workloads, one for the better, and the newest release."""
     steps = {"scan": ((5, -0.1), (12, 0.4)), "update-index": ((5, -0.2),), "point-query": ((19, -0.5),)}
     return series(steps, gaps=(7,))
 
 
-def proof() -> Trial:
+def proof() -> SessionState:
     """A revert that regains most."""
     builds = tuple(TrialBuild(name, name * 10, key=name) for name in ("1.0", "1.1", "1.1 without cccccccccc"))
     request = TrialRequest(
@@ -101,7 +101,7 @@ def proof() -> Trial:
     return made_of(request, lambda number, _, build: (1000.0, 500.0, 900.0)[build] + number * (0.0, 4.0, 10.0)[build])
 
 
-def noise() -> Trial:
+def noise() -> SessionState:
     """One build against itself."""
     builds, works = (TrialBuild("3.42.0", "d" * 40),), (TrialWorkload("scan", "scan", 1.0, 10.0),)
     request = TrialRequest(TrialType.NOISE, "sqlite", "o2nofp", "local", "qps", {}, builds, works, 8, 1)
@@ -129,21 +129,21 @@ def painted(line: str | Text) -> str:
     return shown
 
 
-def plain(made: Trial) -> list[str]:
+def plain(made: SessionState) -> list[str]:
     return [str(line) for line in terminal.lines(document(made))]
 
 
-def as_object(made: Trial) -> Any:
+def as_object(made: SessionState) -> Any:
     return msgspec.json.decode(msgspec.json.encode(of_trial(made)))
 
 
-def as_json(made: Trial) -> str:
+def as_json(made: SessionState) -> str:
     """Indented, to eight digits: the last ones differ from processor to processor."""
     rounded = over_numbers(as_object(made), lambda number: float(f"{number:.8g}"))
     return msgspec.json.format(msgspec.json.encode(rounded)).decode()
 
 
-FORMS: dict[str, Callable[[Trial], Iterable[str]]] = {
+FORMS: dict[str, Callable[[SessionState], Iterable[str]]] = {
     "txt": lambda made: map(painted, terminal.lines(document(made))),
     "md": lambda made: markdown(document(made)),
     "tsv": lambda made: delimited(document(made), "\t"),
@@ -170,7 +170,7 @@ def test_in_short_without_how_it_was_measured_and_costs() -> None:
     assert "    –      –  point-query" in plain(replace(comparison(), runs=[])), "nothing is measured yet"
 
 
-def beside() -> Trial:
+def beside() -> SessionState:
     """A comparison of two builds in pairs; runs in turns had been made before."""
     made = comparison()
     chosen = PairingChosen(True, "Builds are measured two at the same time.", alone=None, beside=None)
@@ -258,7 +258,7 @@ def test_pages() -> None:
 
 
 @pytest.fixture
-def watched() -> tuple[Trial, Branch]:
+def watched() -> tuple[SessionState, Branch]:
     """Eight nights, with a drop whose hunt names a commit with a hostile subject."""
     nights = [sample.night(number) for number in range(8)]
     found = Branch.of(nights)
@@ -266,7 +266,7 @@ def watched() -> tuple[Trial, Branch]:
     return replace(nights[-1], request=replace(nights[-1].request, subjects=found.tips), hunts=hunts), found
 
 
-def test_a_step_with_its_commit(watched: tuple[Trial, Branch]) -> None:
+def test_a_step_with_its_commit(watched: tuple[SessionState, Branch]) -> None:
     """And on the page, which leads to the hunt."""
     first, second = branch.summary(*watched)
     assert first == "The line has 8 tips and 1 step:"
@@ -281,7 +281,7 @@ def test_a_step_with_its_commit(watched: tuple[Trial, Branch]) -> None:
     assert "main: 8 tips, 1 step" in written and "<b>twice" not in written
 
 
-def test_later_tips_that_could_not_be_built_are_told(watched: tuple[Trial, Branch]) -> None:
+def test_later_tips_that_could_not_be_built_are_told(watched: tuple[SessionState, Branch]) -> None:
     """Those since the last tip that was measured, by the summary and by the page."""
     nights = [sample.night(number) for number in range(5)]
     for number in (1, 3, 4):

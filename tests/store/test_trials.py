@@ -11,6 +11,7 @@ import pytest
 import sample_hunt as sample
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished, TrialEnded, TrialStarted, Warned
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.session_state import DropHunt, TrialRun, TrialSkip
 from perfbisect.core.domain.settings import (
     Reverts,
     Series,
@@ -20,7 +21,7 @@ from perfbisect.core.domain.settings import (
     TrialType,
     TrialWorkload,
 )
-from perfbisect.core.domain.trials import DropHunt, TrialRun, TrialSkip
+from perfbisect.core.domain.trials import visits as to_visit
 from perfbisect.core.stats.noise import noise_in
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.report.terminal import lines
@@ -130,7 +131,8 @@ def test_a_trial_is_its_log(history: History) -> None:
     assert known.request == replace(wanted, subjects=(built, replace(old, trouble=sample.skip(1).reason), new))
     assert known.runs == [TrialRun(4, 0, 2, 44.0, 36.0, run), TrialRun(4, 0, 2, 55.0, 11.0, run)]
     assert known.skips == [TrialSkip(0, 2, 60.0, crash)]
-    assert (known.host, known.started, known.state, known.pairs()) == (sample.HOST, 5.0, "running", [(0, 0)])
+    assert (known.host, known.began, known.state) == (sample.HOST, 5.0, "running")
+    assert to_visit(known) == [(0, 0)]
     rows = history.query(
         "select t.round, t.workload, build, t.qps, cost from trial_readings t join runs using (event_id)"
     ).rows

@@ -34,7 +34,7 @@ from perfbisect.core.domain.orders import (
     Purpose,
     Share,
 )
-from perfbisect.core.inference.hunt_state import Classification
+from perfbisect.core.inference.classification import Classification
 from perfbisect.hunt.watching import Completed
 from perfbisect.ui.candidates import table
 from perfbisect.ui.session_update import caught_up, recalled, update

@@ -38,7 +38,7 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import Measure, Purpose
 from perfbisect.core.domain.settings import Pairing, TrialBuild, TrialRequest, TrialType, TrialWorkload
-from perfbisect.core.inference.hunt_state import Classification
+from perfbisect.core.inference.classification import Classification
 from perfbisect.hunt.watching import Completed
 from perfbisect.ui.lines import JsonLines, PlainLines, lines
 from perfbisect.ui.live import LiveScreen

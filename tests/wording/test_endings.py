@@ -18,6 +18,7 @@ from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import UNKNOWN, Fleet, Found, Inconclusive, MergeBase, Reason, Verdict
+from perfbisect.core.domain.session_state import SessionState, TrialRun, TrialSkip
 from perfbisect.core.domain.settings import (
     NOTHING_KNOWN,
     Policy,
@@ -28,7 +29,6 @@ from perfbisect.core.domain.settings import (
     TrialType,
     TrialWorkload,
 )
-from perfbisect.core.domain.trials import Trial, TrialRun, TrialSkip
 from perfbisect.core.inference.observations import Observation, Skipped
 from perfbisect.core.search.decide import decide
 from perfbisect.report.trial import document
@@ -142,7 +142,7 @@ def commit_of(candidate: int) -> Commit:
     return Commit(f"{candidate:02d}" * 20, "2021-10-13", "A. Author", f"Change {candidate}")
 
 
-def trial(kind: TrialType, *rates: Sequence[float], state: str = "done", failure: str = "") -> Trial:
+def trial(kind: TrialType, *rates: Sequence[float], state: str = "done", failure: str = "") -> SessionState:
     """A trial with one run of each build in each round; a proof has good, bad and the revert."""
     names = ["1.0", "1.1", "1.1 without cc"][: {TrialType.NOISE: 1, TrialType.COMPARE: 2}.get(kind, 3)]
     request = TrialRequest(
@@ -154,10 +154,10 @@ def trial(kind: TrialType, *rates: Sequence[float], state: str = "done", failure
         for number, round_ in enumerate(rates)
         for build, rate in enumerate(round_)
     ]
-    return Trial(5, request, sample.HOST, 0.0, state, runs=runs, failure=failure)
+    return SessionState.of_trial(5, request, sample.HOST, 0.0, state, runs=runs, failure=failure)
 
 
-def near(*levels: float) -> Trial:
+def near(*levels: float) -> SessionState:
     """Four rounds with a noise of about 1 %."""
     noise = (0.99, 1.012, 1.0, 1.003)
     kind = list(TrialType)[len(levels) - 1]
@@ -165,7 +165,7 @@ def near(*levels: float) -> Trial:
     return trial(kind, *([level * each[place][n] for place, level in enumerate(levels)] for n in range(4)))
 
 
-def broken(made: Trial, *, built: bool) -> Trial:
+def broken(made: SessionState, *, built: bool) -> SessionState:
     if built:
         made.skips.append(TrialSkip(0, 1, 1.0, SkipFacts("1.1", "run", "it crashed", "/log", 1.0)))
         return made
@@ -174,7 +174,7 @@ def broken(made: Trial, *, built: bool) -> Trial:
     return replace(made, request=request, runs=[run for run in made.runs if run.subject != 1])
 
 
-def costs() -> Trial:
+def costs() -> SessionState:
     """Of a metric of which less is better, a rise is lost."""
     made = trial(TrialType.PROVE, *[(1, 1, 1)] * 3)
     for run, milliseconds in zip(made.runs, (1000.0, 2000.0, 1000.0) * 3, strict=True):
@@ -183,7 +183,7 @@ def costs() -> Trial:
 
 
 FAILED = {"state": "failed", "failure": "no room on /"}
-PROOFS: dict[str, tuple[int, Trial]] = {  # exit status, trial
+PROOFS: dict[str, tuple[int, SessionState]] = {  # exit status, trial
     "a part is regained": (0, near(1000, 500, 900)),
     "all is regained": (0, near(1000, 500, 1000)),
     "more is regained": (0, near(1000, 500, 2000)),

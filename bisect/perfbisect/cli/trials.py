@@ -13,13 +13,13 @@ from perfbisect.errors import Interrupted
 from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
-    from perfbisect.core.domain.trials import Trial
+    from perfbisect.core.domain.session_state import SessionState
     from perfbisect.hunt.notification import Begun
     from perfbisect.hunt.sitting import OpenView
     from perfbisect.hunt.trials.setup import TrialSetup
 
-    Ended = tuple[Trial, Interrupted | None]
-    CarryOut = Callable[[OpenView, Begun], Trial]
+    Ended = tuple[SessionState, Interrupted | None]
+    CarryOut = Callable[[OpenView, Begun], SessionState]
 
 INCOMPLETE = 2
 

@@ -15,7 +15,15 @@ from perfbisect.hunt.further_runs import culprit_timed, placement_counted
 from perfbisect.hunt.labs import HuntLabs
 from perfbisect.hunt.merge_base import merge_base_equals_good
 from perfbisect.hunt.prior_hunts import known_failures
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor, ending, made_again, opening
+from perfbisect.hunt.search_problem import (
+    SavedLog,
+    SearchProblem,
+    TimedEvent,
+    WorkersFor,
+    ending,
+    made_again,
+    opening,
+)
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.lab.guarded_lab import changed
 

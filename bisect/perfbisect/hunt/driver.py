@@ -23,10 +23,10 @@ from perfbisect.core.domain.events import (
     RunFinished,
 )
 from perfbisect.core.domain.facts import BUILDING
+from perfbisect.core.domain.measured_log import is_of_build
 from perfbisect.core.domain.orders import CodePlacement, Interval, Measure, Verdict, first_step, named_steps
 from perfbisect.core.domain.orders import Step as Change
 from perfbisect.core.inference.metric_choice import indistinct
-from perfbisect.core.inference.observations import is_of_build
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.loop import Planner, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, constant, ill_timed, outlook
@@ -84,7 +84,7 @@ class Member:
     def decided(self, event: Decided) -> Iterator[TimedEvent]:
         """Enter a decision, and once what it shows of the length of the hunt."""
         yield self.log.append(event)
-        ways, known = event.decision.ways, self.log.pairing
+        ways, known = event.decision.ways, self.log.state.pairing
         if ways and (not known or known.by_cpu or known.together is not ways.together):
             yield self.log.append(pairing_chosen(ways))
         if not self.problem or self.warned:

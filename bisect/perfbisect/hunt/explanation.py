@@ -34,11 +34,11 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import ChangeFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share, Step, Verdict, first_step
+from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.explain.evidence import Explanation, Sureness
 from perfbisect.core.explain.explanation import FUNCTIONS, part_of, reason
 from perfbisect.core.explain.functions import SURE, part_error, whole
 from perfbisect.core.explain.profiles import functions_in
-from perfbisect.core.inference.hunt_state import HuntState, fold
 from perfbisect.errors import PerfBisectError, in_words
 from perfbisect.hunt.loop import Listed, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
@@ -69,11 +69,11 @@ class StudyPart:
 
     name: str
     # For turns of so many seconds of measuring, in a hunt of this state.
-    study: Callable[[float, HuntState], StudyMaker]
+    study: Callable[[float, SessionState], StudyMaker]
     rounds: int  # in each, both builds have one turn
     share: float  # of the time for the whole explanation; what one part leaves, the next may use
     # whether it can show what is not known yet, of a workload of a system, in a hunt of this state
-    suits: Callable[[Builder, Workload, HuntState], bool] = lambda *_: True
+    suits: Callable[[Builder, Workload, SessionState], bool] = lambda *_: True
     always: Callable[[Workload], bool] = lambda _: False  # whether the first round is taken however long it takes
     # seconds of a turn at least, of a workload after these timed runs of a build
     least: Callable[[Workload, Sequence[RunFacts]], float] = lambda *_: 0.0
@@ -94,7 +94,7 @@ def timed(runs: Iterable[RunFacts]) -> list[RunFacts]:
     return [run for run in runs if not run.counted]
 
 
-def runs_in(state: HuntState) -> list[RunFacts]:
+def runs_in(state: SessionState) -> list[RunFacts]:
     """All runs of the hunt."""
     return [run for row in state.tested.values() for run in row.runs]
 
@@ -117,7 +117,7 @@ def placed(found: Explanation) -> bool:
     return bool(telling) and abs(total) >= SURE * spread and part_error(telling[:1], found.functions) <= PLACED
 
 
-def counted_length(state: HuntState) -> int:
+def counted_length(state: SessionState) -> int:
     """The length of exactly counted runs that the hunt has found; both builds have the same. 0: there is none."""
     studied = [event.facts for event in state.studied if isinstance(event, Counted)]
     return next((run.events for run in (*studied, *runs_in(state)) if run.counted), 0)
@@ -212,7 +212,7 @@ class ReasonStudy:
     """The change whose reason is measured, and by what."""
 
     step: Step
-    state: HuntState  # from the log so far; it takes each event of a part
+    state: SessionState  # from the log so far; it takes each event of a part
     log: SavedLog
     workers_of: WorkersOf
     workload: Workload

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
+from perfbisect.core.domain.session_state import DropHunt, SessionState
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, Settings, TrialBuild, TrialType
-from perfbisect.core.domain.trials import DropHunt, Trial
 from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.core.stats.paired_comparison import Ratio
 from perfbisect.core.stats.watched_branch import LONGEST, Branch, companions
@@ -42,7 +42,7 @@ class Watch:
     settings: Settings
     works: Mapping[str, Workload]
 
-    def nights(self, history: History) -> list[Trial]:
+    def nights(self, history: History) -> list[SessionState]:
         """The nights of the line, oldest first; where workloads have changed, those since then.
 
         Without those whose tip the repository no longer has, since the branch was rewritten: it cannot be built, nor hunted from.
@@ -58,7 +58,7 @@ class Watch:
         there = [each for each, tip in zip(found, tips, strict=True) if tip]
         return [each for each in reversed(there) if each.request.works == there[0].request.works]
 
-    def plan(self, nights: Sequence[Trial], visits: int, runs: int, waiting: WaitCallback | None) -> TrialSetup:
+    def plan(self, nights: Sequence[SessionState], visits: int, runs: int, waiting: WaitCallback | None) -> TrialSetup:
         """The comparison of the tip with earlier ones; the first tip is measured alone, to know that it can be."""
         broken = {build.commit for night in nights for build in night.request.subjects if build.trouble}
         earlier = companions([tip for tip in Branch.of(nights).tips if tip.commit not in {*broken, self.tip}])
@@ -83,7 +83,7 @@ class Watched(Comparison):
 
     line: Branch
     drops: tuple[DropRange, ...]
-    tonight: Trial  # the newest night
+    tonight: SessionState  # the newest night
 
     @classmethod
     def read(cls, history: History, watch: Watch) -> "Watched":
@@ -95,7 +95,7 @@ class Watched(Comparison):
         settings = replace(stored, policy=policy, explain=watch.settings.explain)
         request = replace(newest.request, subjects=line.tips)
         hunts = with_open_reasons(history, hunts_of(history, nights, line.tips), settings)
-        trial = Trial(newest.id, request, newest.host, newest.started, newest.state, hunts=hunts)
+        trial = SessionState.of_trial(newest.id, request, newest.host, newest.began, newest.state, hunts=hunts)
         searched = [(hunt.work, hunt.first, hunt.last) for hunt in hunts if not hunt.culprit]
         drops = tuple(line.drops(request.metric, policy.min_effect, searched))
         return cls(trial, settings, line, drops, newest)
@@ -124,7 +124,7 @@ class Watched(Comparison):
         return bool(culprits and culprits & members(open_repository(Path(self.settings.repository)), "..".join(ends)))
 
 
-def hunts_of(history: History, nights: Sequence[Trial], tips: Sequence[TrialBuild]) -> tuple[DropHunt, ...]:
+def hunts_of(history: History, nights: Sequence[SessionState], tips: Sequence[TrialBuild]) -> tuple[DropHunt, ...]:
     """The newest hunt for each range of the line, oldest first."""
     place = {tip.commit: number for number, tip in enumerate(tips)}
     works = {work.name: number for number, work in enumerate(nights[-1].request.works)}

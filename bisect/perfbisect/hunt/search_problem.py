@@ -22,12 +22,13 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.measured_log import Logged
 from perfbisect.core.domain.orders import Decision, Interval, Measure, Purpose, Share, Verdict
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Direction, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import PLAIN
 from perfbisect.core.inference.code_placement import with_counts
-from perfbisect.core.inference.observations import Logged, Observation, Reading, observations
-from perfbisect.core.inference.set_aside import SetAside
+from perfbisect.core.inference.observations import Observation, Reading, observations
 from perfbisect.core.search.decide import decide_in, runs_of_one
 from perfbisect.core.search.situation import Proposal, Situation, Spent
 from perfbisect.hunt.loop import Listed, Search, Workers, run
@@ -77,30 +78,24 @@ class SearchProblem:
 
 
 class SavedLog:
-    """The log of one hunt: what earlier sessions left in the history, and everything since."""
+    """The log of a session, or of one hunt of several: what earlier attempts left in the history, and everything since."""
 
     def __init__(self, history: History, hunt: int) -> None:
         self.history = history
         self.hunt = hunt
         self.began = history.began(hunt)
-        self.entries: list[tuple[float, Logged]] = []
-        self.aside = SetAside()
-        self.pairing: PairingChosen | None = None  # of the present metric
+        self.state = SessionState(hunt, began=self.began)
+        self.entries = self.state.log
         for entry in history.events(hunt):
-            self._take(entry.at, entry.event)
-        CLOCK.go_on_from(max([self.began, *(at for at, _ in self.entries)]))
+            self.state.add(entry.at, entry.event)
+        CLOCK.go_on_from(max(self.began, self.state.last or 0.0))
 
     def append(self, event: Event, workload: int | None = None) -> TimedEvent:
         """Make ``event`` durable, then return it with its time."""
         at = CLOCK.now()
         self.history.append(self.hunt, event, at)
-        self._take(at, event)
+        self.state.add(at, event)
         return at, event
-
-    def _take(self, at: float, event: Event) -> None:
-        self.aside.enter(at, event, self.entries)
-        if isinstance(event, PairingChosen | MetricChosen):
-            self.pairing = event if isinstance(event, PairingChosen) else None
 
 
 def pursue(problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]) -> Generator[TimedEvent, None, Verdict]:
@@ -186,7 +181,7 @@ def opening(
 
 def made_again(problem: SearchProblem, log: SavedLog, workers_for: WorkersFor) -> Generator[TimedEvent]:
     """Make the builds again of which readings were set aside: those of the same binaries count again."""
-    pending = [node for node, commit in enumerate(problem.commits) if commit in log.aside]
+    pending = [node for node, commit in enumerate(problem.commits) if commit in log.state.aside]
     if pending:
         orders = iter([Measure((Share(node, 0),), Purpose.SEARCH) for node in pending])
         yield from run(Listed(orders), log, workers_for(problem.commits))
@@ -228,16 +223,12 @@ def replay(
     begins = changes[-1] if changes else -1
     log = [(at, event) for at, event in events if isinstance(event, BuildFinished | CandidateSkipped | RunFinished)]
     shared = shared or any(isinstance(event, BuildFinished) and event.facts.for_another for _, event in log)
-    entries: list[tuple[float, Logged]] = []
-    chosen: PairingChosen | None = None
-    aside = SetAside()
+    state = SessionState()
     for place, (at, event) in enumerate(events):
-        aside.enter(at, event, entries)
-        if isinstance(event, PairingChosen) and place > begins:
-            chosen = event
+        state.add(at, event)
         if isinstance(event, Decided) and place > begins:
-            seen, policy = problem.observations(entries, began, chosen), problem.rules(chosen)
-            elsewhere = problem.spent(entries)
+            seen, policy = problem.observations(state.log, began, state.pairing), problem.rules(state.pairing)
+            elsewhere = problem.spent(state.log)
             now = Situation(problem.graph, seen, policy, problem.prior, event.fleet, shared=shared, elsewhere=elsewhere)
             decision = decide_in(now)
             order = decision.order

@@ -45,6 +45,6 @@ def situation(member: Member) -> Situation:
     """What the next decision of a hunt depends on."""
     problem = member.problem
     assert problem, "a hunt has a problem"
-    seen = problem.observations(member.log.entries, member.log.began, member.log.pairing)
-    rules, spent = problem.rules(member.log.pairing), problem.spent(member.log.entries)
+    seen = problem.observations(member.log.entries, member.log.began, member.log.state.pairing)
+    rules, spent = problem.rules(member.log.state.pairing), problem.spent(member.log.entries)
     return Situation(problem.graph, seen, rules, problem.prior, elsewhere=spent)

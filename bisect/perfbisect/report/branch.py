@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from perfbisect.core.domain.trials import DropHunt, Trial
+from perfbisect.core.domain.session_state import DropHunt, SessionState
 from perfbisect.core.stats.paired_comparison import levels, paired, step_of
 from perfbisect.core.stats.release_series import LevelStep, SpeedLine, is_worse
 from perfbisect.core.stats.watched_branch import Branch
@@ -13,7 +13,7 @@ from perfbisect.wording.quantities import count, moment, ratio
 from perfbisect.wording.text import listed, metric_title, printable
 
 
-def night(trial: Trial) -> Iterator[str]:
+def night(trial: SessionState) -> Iterator[str]:
     """What one night has measured: the tip against the one before it, in each workload; and what has failed."""
     request = trial.request
     *earlier, tip = (build.name for build in request.subjects)
@@ -33,7 +33,9 @@ def night(trial: Trial) -> Iterator[str]:
         yield printable(f"{workload.name}: {tip} {said or 'has too few rounds'}")
 
 
-def steps(trial: Trial, lines: Sequence[SpeedLine]) -> Iterator[tuple[SpeedLine, LevelStep, DropHunt | None, str]]:
+def steps(
+    trial: SessionState, lines: Sequence[SpeedLine]
+) -> Iterator[tuple[SpeedLine, LevelStep, DropHunt | None, str]]:
     """The steps of the line, oldest first in each workload, with the hunt of each for the worse and what became of it."""
     for work, line in enumerate(lines):
         for step in line.steps:
@@ -51,7 +53,7 @@ def steps(trial: Trial, lines: Sequence[SpeedLine]) -> Iterator[tuple[SpeedLine,
                 yield line, step, best, f"hunt {best.hunt}: {best.state}"
 
 
-def summary(trial: Trial, branch: Branch) -> Iterator[str]:
+def summary(trial: SessionState, branch: Branch) -> Iterator[str]:
     """The line in sentences: its steps, and the tips since its last one that could not be built."""
     names = [build.name for build in trial.request.subjects]
     found = [*steps(trial, branch.lines)]
@@ -67,7 +69,7 @@ def broken(branch: Branch) -> Iterator[str]:
         yield printable(f"{count(len(tips), 'later tip')} could not be built: {listed(tips)}.")
 
 
-def document(trial: Trial, branch: Branch, page_name: Callable[[int], str]) -> Document:
+def document(trial: SessionState, branch: Branch, page_name: Callable[[int], str]) -> Document:
     """The page of the line; ``page_name`` is the address of the page of a hunt that names a commit."""
     request = trial.request
     y = f"{metric_title(request.metric)} relative to the first tip"
@@ -81,8 +83,8 @@ def document(trial: Trial, branch: Branch, page_name: Callable[[int], str]) -> D
     return Document(
         session=f"Branch {printable(request.branch)}",
         what=f"{request.builder} {', '.join(work.name for work in request.works)}",
-        started=trial.started,
-        state=f"last night {trial.name}, {moment(trial.started)}",
+        started=trial.began,
+        state=f"last night {trial.name}, {moment(trial.began)}",
         facts=Facts((("metric", metric_title(request.metric)), ("host", host_line(trial.host)))),
         summary=tuple(broken(branch)),
         headline=f"{request.branch}: {count(len(request.subjects), 'tip')}, {count(len(rows), 'step')}",

@@ -7,7 +7,7 @@ from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import SAME
 from perfbisect.core.explain.evidence import Explanation, FunctionRow
 from perfbisect.core.explain.profiles import short
-from perfbisect.core.inference.hunt_state import Classification, classify
+from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.report.command_line import command_on, command_to_compare, command_to_run
 from perfbisect.report.document import (
     Cell,

@@ -15,10 +15,11 @@ from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event,
 from perfbisect.core.domain.facts import LEFT_OUT, Known, RunFacts, SkipFacts, hit_rate, pairs_of, remote_rate
 from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, quotient, typical, values_of
 from perfbisect.core.domain.orders import Inconclusive, Interval, Measure, Several, Step, all_steps, first_step
+from perfbisect.core.domain.session_state import SessionState, Tested, fold
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.explain.evidence import Explanation
 from perfbisect.core.explain.explanation import profiled, reason
-from perfbisect.core.inference.hunt_state import HuntState, Tested, fold, ratios
+from perfbisect.core.inference.classification import ratios
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.profiles import HuntProfiles, profiles
 from perfbisect.store.batches import batch_together
@@ -109,7 +110,7 @@ class HuntReport:
 
     listed: SessionSummary
     settings: Settings
-    state: HuntState
+    state: SessionState
     history: Path
     describe: Describe = Commit  # gives commits that the log does not describe
     link_of: LinkOf = NO_LINK  # gives the page of a commit at a forge
@@ -300,7 +301,7 @@ def read_hunt(history: History, hunt: int, describe: Describe = Commit, link_of:
     )
 
 
-def known_failures(state: HuntState, settings: Settings, path: Path, of_set: Collection[str]) -> dict[str, str]:
+def known_failures(state: SessionState, settings: Settings, path: Path, of_set: Collection[str]) -> dict[str, str]:
     """Of each class of known errors in how many commits ``of_set`` it was seen, and the command that mends it."""
     classes: dict[str, list[SkipFacts]] = {}
     for sha, row in state.tested.items():

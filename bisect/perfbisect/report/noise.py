@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 from statistics import median
 
-from perfbisect.core.domain.trials import Trial
+from perfbisect.core.domain.session_state import SessionState
+from perfbisect.core.domain.trials import counting, pairs_made
 from perfbisect.core.search.pairing import GAIN
 from perfbisect.core.stats.noise import noise_of_trial, of_pairs, smallest_in_pairs
 from perfbisect.core.stats.noise import rows as detectable
@@ -14,7 +15,7 @@ from perfbisect.wording.quantities import MISSING, count, duration, percent
 from perfbisect.wording.reasons import pairs_sentence, unmeasured
 
 
-def summary(trial: Trial) -> tuple[str, ...]:
+def summary(trial: SessionState) -> tuple[str, ...]:
     """What was measured against itself."""
     request, subject = trial.request, trial.request.subjects[0]
     found = noise_of_trial(trial)
@@ -23,13 +24,13 @@ def summary(trial: Trial) -> tuple[str, ...]:
     wild = f", {count(found.wild, 'outlier')} left out" if found.wild else ""
     groups = count(found.visits, "visit" if found.shared else "round")
     # Those of a command are not known before.
-    seconds = median(run.facts.seconds for run in trial.counting() if not run.facts.layout)
+    seconds = median(run.facts.seconds for run in counting(trial) if not run.facts.layout)
     what = f"{request.builder} {request.works[0].name} on {request.host}, {subject.name}"
-    pairs = f"; and {count(2 * trial.pairs_made, 'run')} at the same time" * bool(trial.pairs_made)
+    pairs = f"; and {count(2 * pairs_made(trial), 'run')} at the same time" * bool(pairs_made(trial))
     return (f"{what}: {groups}, {count(found.runs, 'run')} of {seconds:.3g} s{wild}{pairs}",)
 
 
-def sections(trial: Trial) -> Iterator[Section]:
+def sections(trial: SessionState) -> Iterator[Section]:
     """How a build varies on a host, and what size of change that allows to detect."""
     found = noise_of_trial(trial)
     if found is None:
@@ -53,7 +54,7 @@ def sections(trial: Trial) -> Iterator[Section]:
     rows = (
         row(
             str(each.runs), str(each.visits), duration(each.seconds), percent(each.drop),
-            *([percent(smallest_in_pairs(beside, trial.pairs_made, each.runs))] if gains else []),
+            *([percent(smallest_in_pairs(beside, pairs_made(trial), each.runs))] if gains else []),
         )
         for each in detectable(trial, found)
     )  # fmt: skip

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 
 from perfbisect.core.domain.orders import Inconclusive, NotReproduced, Several
+from perfbisect.core.domain.session_state import SessionState, Tested
 from perfbisect.core.domain.settings import TrialType
-from perfbisect.core.domain.trials import Trial
-from perfbisect.core.inference.hunt_state import Tested, classify
+from perfbisect.core.inference.classification import classify
 from perfbisect.core.stats import noise
 from perfbisect.core.stats.paired_comparison import (
     COLUMNS,
@@ -125,7 +125,7 @@ def of_candidate(report: HuntReport, sha: str, row: Tested) -> dict[str, Any]:
     }
 
 
-def of_trial(made: Trial) -> dict[str, Any]:
+def of_trial(made: SessionState) -> dict[str, Any]:
     """The whole report of a trial."""
     found = {
         "id": made.name,
@@ -141,7 +141,7 @@ def of_trial(made: Trial) -> dict[str, Any]:
     rows, builds, works = compared(made, made.request.metric), made.request.subjects, made.request.works
     found |= {
         "origin": made.origin,
-        "started": made.started,
+        "started": made.began,
         "runs": len(made.runs),
         "workloads": rows,
         "groups": summaries(rows),
@@ -168,7 +168,7 @@ def of_trial(made: Trial) -> dict[str, Any]:
     return found | of_proof(made) if made.request.kind is TrialType.PROVE else found
 
 
-def of_noise(made: Trial) -> dict[str, Any]:
+def of_noise(made: SessionState) -> dict[str, Any]:
     """What an A/A shows; None and nothing where there are too few runs."""
     found, pairs = noise.noise_of_trial(made), noise.of_pairs(made)
     return {
@@ -179,7 +179,7 @@ def of_noise(made: Trial) -> dict[str, Any]:
     }
 
 
-def of_proof(made: Trial) -> dict[str, Any]:
+def of_proof(made: SessionState) -> dict[str, Any]:
     """What a proof shows."""
     found = regained(made)
     return {
@@ -226,7 +226,7 @@ def notice(history: History, name: str, failure: str = "", page: str = "") -> st
     return masked(msgspec.json.encode(found).decode())
 
 
-def of_ended(made: Trial) -> list[str]:
+def of_ended(made: SessionState) -> list[str]:
     """What is said of a trial that has ended: the sentences of a proof, the tables of a comparison."""
     if made.request.kind is TrialType.PROVE:
         return list(proof_sentences(made))

@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from perfbisect.core.domain.metrics import find_metric
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import Direction, Policy, Series
-from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.release_series import FEWEST, RATE, Hunt, LevelStep, SpeedLine, hunts_of, is_worse, lines_of
 from perfbisect.report.document import Cell, Code, Figure, Prose, Row, Section, Table, missing
 from perfbisect.wording.quantities import MISSING, change, count, decimals, percent, ratio
@@ -22,7 +22,7 @@ from perfbisect.wording.text import metric_title, printable, shell_words
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-    Draw = Callable[[Trial, SpeedLine], Markup]
+    Draw = Callable[[SessionState, SpeedLine], Markup]
 
 WIDE = 48  # columns of the chart
 NARROWEST = 0.04  # of the ratios that the chart spans, in logarithms
@@ -34,7 +34,7 @@ RULE = (
 )
 
 
-def drawings(trial: Trial, lines: Sequence[SpeedLine], draw: "Draw", y: str, builds: str) -> tuple[Figure, ...]:
+def drawings(trial: SessionState, lines: Sequence[SpeedLine], draw: "Draw", y: str, builds: str) -> tuple[Figure, ...]:
     """The line of each workload, which a page draws; ``y`` says what the levels are, ``builds`` what they are of."""
     x = f"{builds}, oldest first"
     return tuple(
@@ -42,7 +42,7 @@ def drawings(trial: Trial, lines: Sequence[SpeedLine], draw: "Draw", y: str, bui
     )
 
 
-def sections(trial: Trial, draw: "Draw") -> Iterator[Section]:
+def sections(trial: SessionState, draw: "Draw") -> Iterator[Section]:
     """The line of each workload, which a page draws; the steps, and what to hunt; and as tables all levels and steps."""
     found, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
     y = f"{metric_title(trial.request.metric)} relative to the first release that was measured"
@@ -60,12 +60,12 @@ def sections(trial: Trial, draw: "Draw") -> Iterator[Section]:
     yield Section("Tables", (Prose((y,)), *tables), "tables", quiet=True, charted=True)
 
 
-def steps_in(trial: Trial) -> int:
+def steps_in(trial: SessionState) -> int:
     """How many steps all lines have."""
     return sum(len(line.steps) for line in lines_of(trial))
 
 
-def levels(trial: Trial, lines: Sequence[SpeedLine]) -> Table:
+def levels(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
     """A row for each release, a column for each workload."""
     rows = []
     for number, subject in enumerate(trial.request.subjects):
@@ -76,7 +76,7 @@ def levels(trial: Trial, lines: Sequence[SpeedLine]) -> Table:
     return Table((*head, "release"), tuple(rows), head, field=True)
 
 
-def steps(trial: Trial, lines: Sequence[SpeedLine]) -> Table:
+def steps(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
     """A row for each step."""
     rows = [Row((*step_cells(trial, step), Cell(line.work))) for line in lines for step in line.steps]
     head = ("after", "since", "within (95 %)", "ratio (95 %)")
@@ -84,7 +84,7 @@ def steps(trial: Trial, lines: Sequence[SpeedLine]) -> Table:
     return Table((*head, "workload"), tuple(rows), head, ("Steps",), field=True, plain_head=plain)
 
 
-def step_cells(trial: Trial, step: LevelStep) -> tuple[Cell, Cell, Cell, Cell]:
+def step_cells(trial: SessionState, step: LevelStep) -> tuple[Cell, Cell, Cell, Cell]:
     """The builds before and after a step, those that it is within, and its size."""
     names = [subject.name for subject in trial.request.subjects]
     tone = "worse" if is_worse(step, trial.request.metric) else "better"
@@ -115,7 +115,7 @@ def sentence(step: LevelStep, names: Sequence[str]) -> str:
     return f"{where}: ×{ratio(step.size)}, {change(step.size.middle)}{alone}"
 
 
-def command(trial: Trial, hunt: Hunt) -> str:
+def command(trial: SessionState, hunt: Hunt) -> str:
     """The `bisect run` between two releases, for all workloads that have a step there."""
     request = trial.request
     names = [subject.name for subject in request.subjects]
@@ -127,7 +127,7 @@ def command(trial: Trial, hunt: Hunt) -> str:
     return shell_words([*words, *series_of(trial).options])
 
 
-def chart(trial: Trial, line: SpeedLine) -> Iterator[str]:
+def chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
     """The line of one workload, a row for each release."""
     names = [printable(subject.name) for subject in trial.request.subjects]
     known = [ratio for ratio in line.ratios if ratio is not None]
@@ -175,13 +175,13 @@ def place(value: float, low: float, high: float) -> int:
     return round((WIDE - 1) * math.log(value / low) / math.log(high / low))
 
 
-def series_of(trial: Trial) -> Series:
+def series_of(trial: SessionState) -> Series:
     """What the series was asked for."""
     assert trial.request.series is not None
     return trial.request.series
 
 
-def as_object(trial: Trial) -> dict[str, Any]:
+def as_object(trial: SessionState) -> dict[str, Any]:
     """The lines, their steps and the hunts as JSON has them."""
     found, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
     return {

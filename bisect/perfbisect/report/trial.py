@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.facts import pairs_of
 from perfbisect.core.domain.metrics import BUSY, Background, background, busiest, find_metric, values_of
+from perfbisect.core.domain.session_state import DropHunt, SessionState
 from perfbisect.core.domain.settings import TrialBuild, TrialType
-from perfbisect.core.domain.trials import DropHunt, Trial
 from perfbisect.core.stats.paired_comparison import (
     COLUMNS,
     Compared,
@@ -60,7 +60,9 @@ SIDES = ("parent", "culprit", "third")  # classes of the colours of builds; all 
 TONES = {"worse": "bad", "better": "good", "": "unclear"}
 
 
-def document(trial: Trial, *, detailed: bool = True, page: bool = False, history: Path | None = None) -> Document:
+def document(
+    trial: SessionState, *, detailed: bool = True, page: bool = False, history: Path | None = None
+) -> Document:
     """The report of a trial; ``detailed`` with costs per operation, and for a ``page`` with what is drawn."""
     request = trial.request
     names = [build.name for build in request.subjects]
@@ -80,7 +82,7 @@ def document(trial: Trial, *, detailed: bool = True, page: bool = False, history
     return Document(
         session=f"{KINDS[request.kind]} {trial.name}",
         what=f"{request.builder} {one}: {', '.join(of)}",
-        started=trial.started,
+        started=trial.began,
         state=": ".join(filter(None, (trial.state, trial.failure))),
         facts=Facts(tuple(facts(trial))),
         summary=summary,
@@ -89,14 +91,14 @@ def document(trial: Trial, *, detailed: bool = True, page: bool = False, history
     )
 
 
-def draw_line(trial: Trial, line: SpeedLine) -> "Markup":
+def draw_line(trial: SessionState, line: SpeedLine) -> "Markup":
     """The line of a series on a page."""
     from perfbisect.report.page.charts import releases
 
     return releases(line, [build.name for build in trial.request.subjects], trial.request.metric)
 
 
-def facts(trial: Trial) -> Iterator[tuple[str, str]]:
+def facts(trial: SessionState) -> Iterator[tuple[str, str]]:
     """How it was measured, and where."""
     request = trial.request
     changed = (f"{name} {value}" for name, value in request.overrides.items())
@@ -109,7 +111,7 @@ def facts(trial: Trial) -> Iterator[tuple[str, str]]:
     yield "host", host_line(trial.host)
 
 
-def headline_of(trial: Trial, rows: Sequence[Compared], names: Sequence[str]) -> str:
+def headline_of(trial: SessionState, rows: Sequence[Compared], names: Sequence[str]) -> str:
     """The answer in a line: how many differences are real, in which way; or how many steps a series has."""
     request, works = trial.request, count(len(trial.request.works), "workload")
     if request.series:
@@ -121,7 +123,7 @@ def headline_of(trial: Trial, rows: Sequence[Compared], names: Sequence[str]) ->
     return f"{', '.join(names[1:])} against {names[0]}: {said} {each}"
 
 
-def comparison(trial: Trial, rows: Sequence[Compared], *, page: bool) -> Iterator[Section]:
+def comparison(trial: SessionState, rows: Sequence[Compared], *, page: bool) -> Iterator[Section]:
     """Ratios, their intervals, groups, service levels."""
     if page:
         title = f"Relative to {trial.request.subjects[0].name}"
@@ -139,7 +141,7 @@ def comparison(trial: Trial, rows: Sequence[Compared], *, page: bool) -> Iterato
         yield Section("Service levels", (levels,), quiet=True)
 
 
-def columns(trial: Trial) -> tuple[str, ...]:
+def columns(trial: SessionState) -> tuple[str, ...]:
     """col-1, col-2 …: a column for each build but the baseline."""
     return tuple(f"col-{number}" for number in range(1, len(trial.request.subjects)))
 
@@ -158,7 +160,7 @@ def numbers(
     )
 
 
-def legend(trial: Trial) -> tuple[str, ...]:
+def legend(trial: SessionState) -> tuple[str, ...]:
     """Which build each column is, and what they are relative to."""
     request = trial.request
     further = zip(columns(trial), request.subjects[1:], strict=True)
@@ -175,7 +177,7 @@ def named(subject: TrialBuild) -> str:
     return f"{subject.name}{version}" + (f" = {subject.path}{config}" if subject.path else "")
 
 
-def ratios(trial: Trial, rows: Sequence[Compared]) -> Table:
+def ratios(trial: SessionState, rows: Sequence[Compared]) -> Table:
     """The relative table, with the culprits of drops that were hunted; for programs these are columns of their own."""
     works = trial.request.works
     hunts = {(works[each.work].name, each.last): each for each in sorted(trial.hunts, key=lambda each: each.hunt)}
@@ -196,7 +198,7 @@ def brief(hunt: DropHunt) -> str:
     return hunt.culprit[:10] or (f"hunt {hunt.hunt}" if hunt.state in ("running", "interrupted") else hunt.state)
 
 
-def intervals(trial: Trial, rows: Sequence[Compared]) -> Table:
+def intervals(trial: SessionState, rows: Sequence[Compared]) -> Table:
     """The intervals of all ratios; for programs, which of them are coloured, too."""
     found = sorted({ratio.rounds for row in rows for ratio in row.ratios if ratio}) or [0]
     rounds = f"{found[0]} to {count(found[-1], 'round')}" if len(found) > 1 else count(found[0], "round")
@@ -226,7 +228,7 @@ def by_group(rows: Sequence[Compared], cell: Callable[[str, int, Ratio], Cell], 
         yield Row((*cells, Cell(each.work)))
 
 
-def plotted(trial: Trial, rows: Sequence[Compared]) -> Table:
+def plotted(trial: SessionState, rows: Sequence[Compared]) -> Table:
     """A row for each workload and build, with its interval drawn."""
     found = []
     for each in rows:
@@ -255,7 +257,7 @@ def exact(value: float) -> Cell:
     return Cell(figure(value), (f"{value:.6g}",))
 
 
-def per_operation(trial: Trial, rows: Sequence[Compared]) -> Iterator[Table]:
+def per_operation(trial: SessionState, rows: Sequence[Compared]) -> Iterator[Table]:
     """For each workload what an operation costs, and its counters: absolute, and relative to the first build."""
     builds = [each.name for each in trial.request.subjects]
     unit = "cpu/o in % of the machine per o/s" if by_machine(trial) else "cpu/o in µs"
@@ -284,7 +286,7 @@ def per_operation(trial: Trial, rows: Sequence[Compared]) -> Iterator[Table]:
             yield counters(trial, each, f"absolute{way}", lambda base, other: exact(base * other))
 
 
-def counters(trial: Trial, found: Compared, what: str, cell: Callable[[float, float], Cell]) -> Table:
+def counters(trial: SessionState, found: Compared, what: str, cell: Callable[[float, float], Cell]) -> Table:
     """The counters of a workload per operation: of the baseline, and of the others by their ratios to it."""
     rows = [
         Row((exact(base), *(missing() if other is None else cell(base, other) for other in others), Cell(name)))
@@ -294,7 +296,7 @@ def counters(trial: Trial, found: Compared, what: str, cell: Callable[[float, fl
     return numbers(("baseline", *columns(trial)), "per operation", rows, (f"{found.work}, {what}",))
 
 
-def service_levels(trial: Trial) -> Iterator[tuple[str, list[Background | None], list[float | None]]]:
+def service_levels(trial: SessionState) -> Iterator[tuple[str, list[Background | None], list[float | None]]]:
     """Workload by workload the background that each build sustained beside the measured queries (its service level, SLA).
 
     None where it was not measured or has no background; and the share of their time in which the measured threads of the
@@ -315,7 +317,7 @@ def wanted(held: Sequence[Background | None]) -> float | None:
     return next((build.wanted for build in held if build), None)
 
 
-def service_table(trial: Trial) -> Table | None:
+def service_table(trial: SessionState) -> Table | None:
     """The rate that each build sustained, coloured where it fails; None where no workload has a background."""
 
     def cell(rate: float, sustained: bool = True) -> Cell:
@@ -331,7 +333,7 @@ def service_table(trial: Trial) -> Table | None:
     return numbers(head, "workload", rows, ("Background rows per second",), plain=plain) if rows else None
 
 
-def remarks(trial: Trial) -> Iterator[str]:
+def remarks(trial: SessionState) -> Iterator[str]:
     """What hunts have found, what is missing from the table, and why; and which builds are the same binary."""
     subjects, works = trial.request.subjects, trial.request.works
     for each in trial.hunts:
@@ -357,7 +359,7 @@ def remarks(trial: Trial) -> Iterator[str]:
     yield from (f"{' and '.join(names)} are the same binary." for names in alike.values() if len(names) > 1)
 
 
-def drawn(trial: Trial, history: Path | None) -> Iterator[Section]:
+def drawn(trial: SessionState, history: Path | None) -> Iterator[Section]:
     """What a page has beside: the runs of each workload in order of time, the builds, the host, the command."""
     from perfbisect.report.page.charts import by_second, of_pairs, of_runs
 

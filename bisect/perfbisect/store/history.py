@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 
     from perfbisect.core.domain.events import Event, HuntStarted
     from perfbisect.core.domain.facts import HostFacts
+    from perfbisect.core.domain.session_state import SessionState
     from perfbisect.core.domain.settings import Settings, TrialRequest
-    from perfbisect.core.domain.trials import Trial
     from perfbisect.store.log import SessionLog
 
 
@@ -305,7 +305,7 @@ class History:
         """The same by two of its columns. What is in the user's state folder is the user's, whoever wrote it."""
         return str(origin or ("" if in_usual_place(self.path) else whose(process)))
 
-    def trial(self, name: str) -> "Trial":
+    def trial(self, name: str) -> "SessionState":
         """The trial of that name, as c3. Raises UsageError when none exists."""
         return self.read_trial(self.number_of_trial(name))
 
@@ -317,12 +317,12 @@ class History:
                 return number
         raise UsageError(f"There is no {name} in the history {self.shown}.", "`bisect history` lists all.")
 
-    def read_trial(self, number: int) -> "Trial":
+    def read_trial(self, number: int) -> "SessionState":
         """A trial with all its runs: its log, folded. Raises EnvironmentFailure for a damaged one."""
         import msgspec
 
+        from perfbisect.core.domain.session_state import SessionState
         from perfbisect.core.domain.settings import TrialRequest
-        from perfbisect.core.domain.trials import Trial
         from perfbisect.store.log import read_host
 
         listed = self.listed(number)
@@ -332,13 +332,13 @@ class History:
         with intact(self.shown, f"table hosts, row {host},"):
             facts = read_host(self.connection, host)
         hunts = read_drop_hunts(self, number)
-        trial = Trial(number, request, facts, listed.started, origin=listed.origin, hunts=hunts)
+        trial = SessionState.of_trial(number, request, facts, listed.started, origin=listed.origin, hunts=hunts)
         for entry in self.events(number):
             trial.add(entry.at, entry.event)
         trial.state, trial.failure = listed.state, listed.failure
         return trial
 
-    def intact_trials(self, where: str, values: Sequence[object] | Mapping[str, object]) -> "Iterator[Trial]":
+    def intact_trials(self, where: str, values: Sequence[object] | Mapping[str, object]) -> "Iterator[SessionState]":
         """The trials for which a condition of SQL holds, newest first, as they are wanted.
 
         Damaged ones, which `bisect show` reports, are left out.
@@ -348,7 +348,7 @@ class History:
             with suppress(EnvironmentFailure):
                 yield self.read_trial(number)
 
-    def proofs(self, hunt: int) -> "list[Trial]":
+    def proofs(self, hunt: int) -> "list[SessionState]":
         """The proofs of a hunt's verdict, oldest first; damaged ones are left out."""
         return [*self.intact_trials("kind = 'prove' AND about = ?", [hunt])][::-1]
 

@@ -31,6 +31,7 @@ from perfbisect.core.domain.events import (
     TrialStarted,
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts
+from perfbisect.core.domain.measured_log import Logged
 from perfbisect.core.domain.metrics import METRICS, operations_per_second, value
 from perfbisect.core.domain.orders import (
     CodePlacement,
@@ -43,7 +44,6 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.settings import Settings, TrialRequest
-from perfbisect.core.inference.observations import Logged
 from perfbisect.masking import masked_fields
 from perfbisect.store.schema import LAST_MOMENT
 

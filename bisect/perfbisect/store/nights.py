@@ -3,11 +3,11 @@
 import json
 from collections.abc import Collection, Iterator
 
-from perfbisect.core.domain.trials import Trial
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.store.history import History
 
 
-def read_nights(history: History, branch: str) -> Iterator[Trial]:
+def read_nights(history: History, branch: str) -> Iterator[SessionState]:
     """Our own nights of a branch, the newest first, as they are wanted."""
     its_branch = "iif(json_valid(request), json_extract(request, '$.branch'), NULL)"
     return history.intact_trials(f"kind = 'compare' AND origin IS NULL AND {its_branch} = ?", [branch])

@@ -12,6 +12,7 @@ from perfbisect.core.domain.events import RunFinished, TrialEnded
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import exact, value
 from perfbisect.core.domain.settings import Quick, Settings
+from perfbisect.core.domain.trials import counting
 from perfbisect.core.stats.fitness import Check
 from perfbisect.core.stats.noise import ENOUGH, Noise, at_least, noise_in
 from perfbisect.errors import EnvironmentFailure
@@ -200,7 +201,7 @@ def trial_noise(history: "History", settings: Settings) -> Noise | None:
     overrides = "iif(json_valid(request), json_extract(request, '$.overrides'), NULL) = :overrides"
     where = f"kind = 'noise' AND {ALIKE.format('sessions')} AND host = :host AND workload = :workload AND {overrides}"
     for trial in history.intact_trials(f"{where} AND run_count >= {ENOUGH}", parameters(settings)):
-        alike = [run for run in trial.counting() if exact(run.facts, settings.metric) == settings.prior.exact]
+        alike = [run for run in counting(trial) if exact(run.facts, settings.metric) == settings.prior.exact]
         if not trial.failure and (noise := noise_in([(run.round, run.facts) for run in alike], settings.metric)):
             return noise
     return None

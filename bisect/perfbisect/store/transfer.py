@@ -26,8 +26,8 @@ from perfbisect.core.domain import codec
 from perfbisect.core.domain.codec import builtins
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Event, HuntStarted, RunFinished, TrialStarted
 from perfbisect.core.domain.facts import HostFacts
+from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import Settings, TrialRequest
-from perfbisect.core.inference.hunt_state import fold
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked, masked_fields
 from perfbisect.store.batches import copy_batches, read_batch

@@ -15,8 +15,8 @@ from rich.text import Text
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import RunFacts, pairs_of
 from perfbisect.core.domain.metrics import comparable, shown, unit, values_of
-from perfbisect.core.domain.trials import Trial
-from perfbisect.core.inference.hunt_state import Classification, classify
+from perfbisect.core.domain.session_state import SessionState
+from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.core.stats.paired_comparison import levels, paired
 from perfbisect.ui.session_view import ActiveBuild, SessionView
 from perfbisect.wording import table as texts
@@ -275,7 +275,7 @@ def line(what: Classification | None, texts: Mapping[str, str], widths: Mapping[
     return text
 
 
-def ratio_lines(trial: Trial, room: int) -> Iterator[str]:
+def ratio_lines(trial: SessionState, room: int) -> Iterator[str]:
     """The ratios of all builds to the first in each workload, as far as rounds have both; the longer side is down."""
     request = trial.request
     if len(request.subjects) < 2 or not trial.runs:

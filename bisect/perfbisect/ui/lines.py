@@ -48,11 +48,11 @@ from perfbisect.core.domain.events import (
     Unexplained,
     Warned,
 )
+from perfbisect.core.domain.measured_log import is_of_build
 from perfbisect.core.domain.metrics import comparable, find_metric, shown, unit
 from perfbisect.core.domain.orders import Decision, Measure
-from perfbisect.core.domain.trials import Trial
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.explain.profiles import COUNTED
-from perfbisect.core.inference.observations import is_of_build
 from perfbisect.errors import PerfBisectError
 from perfbisect.ui.screen import activity_of_trial, verdict_sentences
 from perfbisect.ui.session_update import recalled, update
@@ -153,7 +153,7 @@ def of_commit(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
             return None
 
 
-def lines_of_trial(view: SessionView, trial: Trial, event: Event) -> Iterator[str]:
+def lines_of_trial(view: SessionView, trial: SessionState, event: Event) -> Iterator[str]:
     """The lines of an event of a trial."""
     request = trial.request
     if view.moved:  # a history does not keep that a run begins

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntEnded
-from perfbisect.core.inference.observations import is_of_build
+from perfbisect.core.domain.measured_log import is_of_build
 from perfbisect.ui.screen import lines
 from perfbisect.ui.session_update import caught_up, recalled
 from perfbisect.ui.session_view import REPORT, ActiveRun, Report, SessionRow, SessionView, TimedEvent

@@ -10,7 +10,7 @@ from rich.text import Text
 from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.metrics import shown, unit
 from perfbisect.core.domain.orders import Purpose, Verdict
-from perfbisect.core.domain.trials import Trial
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.ui.candidates import RECENT, end_of_range, pairs, ratio_lines, strip, table
 from perfbisect.ui.session_view import ActiveBuild, ActiveRun, SessionView, minutes_left, within
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
@@ -134,7 +134,7 @@ def header(view: SessionView, room: int, now: float, glyphs: Glyphs) -> list[Tex
     ]
 
 
-def header_of_trial(view: SessionView, trial: Trial, room: int, now: float, glyphs: Glyphs) -> list[Text]:
+def header_of_trial(view: SessionView, trial: SessionState, room: int, now: float, glyphs: Glyphs) -> list[Text]:
     """What is measured, its time and estimated time left; and how far it is."""
     what = [trial.name, trial.request.builder, *(work.name for work in trial.request.works[:3]), trial.host.name]
     far = f"{view.runs:,} of {'about ' * view.expected.open}{count(view.expected.runs, 'run')}"
@@ -291,7 +291,7 @@ def pairs_of_hunt(view: SessionView, room: int, glyphs: Glyphs) -> list[Text]:
     return pairs(runs, metric, lambda sha: state.row(sha).commit.short, room, glyphs)
 
 
-def pairs_of_trial(trial: Trial, room: int, glyphs: Glyphs) -> list[Text]:
+def pairs_of_trial(trial: SessionState, room: int, glyphs: Glyphs) -> list[Text]:
     """The latest pairs of a trial."""
     metric = trial.pairing.compared(trial.request.metric) if trial.pairing else trial.request.metric
     runs = trial.runs[-RECENT:]

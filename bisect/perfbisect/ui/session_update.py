@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from perfbisect.core.domain.events import (
-    PASSING,
     BuildCancelled,
     BuildFinished,
     BuildProgress,
@@ -30,10 +29,11 @@ from perfbisect.core.domain.orders import (
     Purpose,
     first_step,
 )
+from perfbisect.core.domain.session_state import SessionState, Tested, fold
 from perfbisect.core.domain.settings import TrialType
-from perfbisect.core.domain.trials import Trial
+from perfbisect.core.domain.trials import pairs_to_try, rounds_to_do, visits
 from perfbisect.core.explain.explanation import reason
-from perfbisect.core.inference.hunt_state import HuntState, Tested, fold, ratios
+from perfbisect.core.inference.classification import ratios
 from perfbisect.core.inference.observations import observations, without_refused
 from perfbisect.core.inference.relative_speed import step_ratio
 from perfbisect.ui.session_view import ActiveBuild, ActiveRun, ExpectedRuns, OrderPhase, SessionView, TimedEvent, bits
@@ -106,14 +106,7 @@ def phase_after(before: OrderPhase | None, order: Measure, runs: int) -> OrderPh
 
 def with_trial(view: SessionView, event: Event, at: float) -> SessionView:
     """The view of a trial after ``event``."""
-    if isinstance(event, TrialStarted) and view.trial is None:
-        trial = Trial.begun(at, event)
-    else:
-        assert view.trial, "it has begun"
-        trial = view.trial
-        if not isinstance(event, PASSING):
-            trial = replace(trial, runs=[*trial.runs], skips=[*trial.skips], since={**trial.since})
-            trial.add(at, event)
+    trial = (view.trial or SessionState(began=at)).after(at, event)
     view = replace(view, trial=trial, moved=False)
     match event:
         case TrialStarted():
@@ -139,12 +132,13 @@ def with_trial(view: SessionView, event: Event, at: float) -> SessionView:
     return with_activity(view, event, at)
 
 
-def expected_runs(trial: Trial) -> ExpectedRuns:
+def expected_runs(trial: SessionState) -> ExpectedRuns:
     """What is made, and what is to come."""
-    rounds, tried = trial.rounds_to_do(), trial.pairs_to_try
+    rounds, tried = rounds_to_do(trial), pairs_to_try(trial)
     open_ = tried > 0 and trial.request.kind is not TrialType.NOISE
-    visits = len(trial.pairs()) if not trial.together else 2 * sum(build > 0 for _, build in trial.pairs())
-    runs = len(trial.runs) + len(rounds) * visits * trial.request.runs + 2 * tried
+    due = visits(trial)
+    made = len(due) if not trial.together else 2 * sum(build > 0 for _, build in due)
+    runs = len(trial.runs) + len(rounds) * made * trial.request.runs + 2 * tried
     return ExpectedRuns(rounds.stop + (tried if open_ else min(1, tried)), runs, open_)
 
 
@@ -160,7 +154,7 @@ def recalled(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
     return with_ratios(SessionView(state, rows(state), report=view.report))
 
 
-def rows(state: HuntState) -> dict[int, Tested]:
+def rows(state: SessionState) -> dict[int, Tested]:
     """What was tested of the present range, by candidate."""
     return {state.node[sha]: row for sha, row in state.tested.items() if sha in state.node}
 
@@ -212,7 +206,7 @@ def activity_after(
             return before
 
 
-def why_of(state: HuntState, report: str) -> str:
+def why_of(state: SessionState, report: str) -> str:
     """The reason of the first change that the verdict names; "" where it was not studied.
 
     ``report`` is the command that shows the hunt.

@@ -29,8 +29,8 @@ from perfbisect.core.domain.orders import (
     Several,
     Verdict,
 )
-from perfbisect.core.domain.trials import Trial
-from perfbisect.core.inference.hunt_state import Classification, HuntState, Tested, classify
+from perfbisect.core.domain.session_state import SessionState, Tested
+from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.wording.comparisons import ratio_title
 from perfbisect.wording.quantities import chance
 from perfbisect.wording.text import printable_commit
@@ -99,7 +99,7 @@ class ExpectedRuns:
 class SessionView:
     """Everything that is drawn. Times are seconds since the epoch."""
 
-    state: HuntState = field(default_factory=HuntState)
+    state: SessionState = field(default_factory=SessionState)
     rows: Mapping[int, Tested] = field(default_factory=dict)  # of the candidates that were tested
     ratios: Mapping[str, Interval] = field(default_factory=dict)  # to the good end, by commit
     began: float | None = None  # of this session
@@ -113,7 +113,7 @@ class SessionView:
     phase: OrderPhase | None = None  # of the orders of this session
     layouts: str = ""  # what fresh layouts show so far, while a commit is compared with another build in them
     report: Report = REPORT  # the command that shows the report of a hunt
-    trial: Trial | None = None  # what is measured without a search; ``state`` has nothing but its warnings then
+    trial: SessionState | None = None  # what is measured without a search; ``state`` has nothing but its warnings then
     expected: ExpectedRuns = ExpectedRuns()  # of a trial
     place: str = ""  # the round, workload and build of a trial that are measured
     moved: bool = False  # whether the latest event began that place

@@ -2,7 +2,8 @@
 
 from perfbisect.core.domain.events import PairingChosen
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.trials import Trial
+from perfbisect.core.domain.session_state import SessionState
+from perfbisect.core.domain.trials import counting
 from perfbisect.wording.quantities import count, percent
 from perfbisect.wording.text import metric_title
 
@@ -25,7 +26,7 @@ def ratio_title(metric: str, chosen: PairingChosen | None) -> str:
     return f"r{metric_title(metric)}{by_cpu(chosen).removesuffix(' time')}"
 
 
-def relative_metric(trial: Trial) -> str:
+def relative_metric(trial: SessionState) -> str:
     """What is relative, and of a cost which way is worse."""
     metric = trial.request.metric
     what = "Throughput" if metric == "qps" else metric
@@ -33,12 +34,12 @@ def relative_metric(trial: Trial) -> str:
     return f"{what}{by_cpu(trial.pairing)}{worse * (not find_metric(metric).higher_is_better)}"
 
 
-def runs_of(trial: Trial, rounds: str = "") -> str:
+def runs_of(trial: SessionState, rounds: str = "") -> str:
     """The runs that figures are from, in so many rounds (those that were asked for), and how many there are in all."""
-    counting, request, made = trial.counting(), trial.request, len(trial.runs)
-    if len(counting) == made:
+    runs, request, made = counting(trial), trial.request, len(trial.runs)
+    if len(runs) == made:
         return f"{rounds or count(request.rounds, 'round')} of {count(request.runs, 'run')} each"
     way, other = ("at the same time", "in turns")[:: 1 if trial.together else -1]
-    aside = f"{made - len(counting)} {other} {'helped to choose that' if trial.pairing else 'are beside them'}"
-    runs = f"{count(len({run.round for run in counting}), 'round')} with {count(len(counting), 'run')} {way}"
-    return f"{runs}; {aside}: {count(made, 'run')} in all"
+    aside = f"{made - len(runs)} {other} {'helped to choose that' if trial.pairing else 'are beside them'}"
+    counted = f"{count(len({run.round for run in runs}), 'round')} with {count(len(runs), 'run')} {way}"
+    return f"{counted}; {aside}: {count(made, 'run')} in all"

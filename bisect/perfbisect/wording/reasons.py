@@ -10,8 +10,9 @@ from itertools import pairwise
 from perfbisect.core.domain.events import PairingChosen
 from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric
 from perfbisect.core.domain.orders import Interval, NotReproduced, Ways
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import Direction, Policy
-from perfbisect.core.domain.trials import Trial
+from perfbisect.core.domain.trials import counting
 from perfbisect.core.explain.classes import PER_INSTRUCTION
 from perfbisect.core.explain.evidence import (
     BUSY,
@@ -277,12 +278,12 @@ STATUS = {
 }
 
 
-def proof_status(trial: Trial) -> int:
+def proof_status(trial: SessionState) -> int:
     """0: reverting regains something. 1: it is not shown to, or nothing was lost. 2: undecided."""
     return STATUS[outcome(regained(trial))]
 
 
-def comparison_sentence(trial: Trial, rows: Sequence[Compared]) -> Iterator[str]:
+def comparison_sentence(trial: SessionState, rows: Sequence[Compared]) -> Iterator[str]:
     """What a comparison of two builds in one workload has shown, in a sentence."""
     names = [printable(build.name) for build in trial.request.subjects]
     if len(rows) != 1 or len(names) != 2:
@@ -295,7 +296,7 @@ def comparison_sentence(trial: Trial, rows: Sequence[Compared]) -> Iterator[str]
     metric = trial.request.metric
     of = "" if metric in WORDS else f"{metric_title(metric)} of "
     less, more = WORDS.get(metric, LOWER)
-    runs = count(min(Counter(run.subject for run in trial.counting(0)).values()), "run")
+    runs = count(min(Counter(run.subject for run in counting(trial, 0)).values()), "run")
     low, high, by = only.interval.low - 1, only.interval.high - 1, by_cpu(trial.pairing)
     if only.certain:
         nearer, farther = sorted((100 * abs(low), 100 * abs(high)))
@@ -307,7 +308,7 @@ def comparison_sentence(trial: Trial, rows: Sequence[Compared]) -> Iterator[str]
         yield MORE
 
 
-def proof_sentences(trial: Trial) -> Iterator[str]:
+def proof_sentences(trial: SessionState) -> Iterator[str]:
     """What a proof shows, a sentence a line."""
     request, found = trial.request, regained(trial)
     good, bad = (printable(request.subjects[build].name) for build in (GOOD, BAD))
@@ -345,7 +346,7 @@ def proof_sentences(trial: Trial) -> Iterator[str]:
             yield MORE
 
 
-def unmeasured(trial: Trial, no: str) -> Iterator[str]:
+def unmeasured(trial: SessionState, no: str) -> Iterator[str]:
     """Why nothing is known, which ``no`` says; and what to try."""
     subjects = trial.request.subjects
     failed = [(build.name, build.trouble) for build in subjects]

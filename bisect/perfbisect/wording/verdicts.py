@@ -24,7 +24,8 @@ from perfbisect.core.domain.orders import (
     Unsettled,
     Verdict,
 )
-from perfbisect.core.inference.hunt_state import Classification, HuntState, effect_of
+from perfbisect.core.domain.session_state import SessionState
+from perfbisect.core.inference.classification import Classification, effect_of
 from perfbisect.wording.comparisons import by_cpu
 from perfbisect.wording.quantities import NOTHING, chance, change, count, figure, percent, ratio
 from perfbisect.wording.reasons import why_not_hunted
@@ -104,7 +105,13 @@ class Teller:
 
     @classmethod
     def of(
-        cls, state: HuntState, commit_of: CommitOf, metric: str, size: int, hosts: Sequence[str], classes: Sequence[str]
+        cls,
+        state: SessionState,
+        commit_of: CommitOf,
+        metric: str,
+        size: int,
+        hosts: Sequence[str],
+        classes: Sequence[str],
     ) -> Self:
         """Says what a hunt has found in its present state; ``classes`` are those of its hosts."""
         usual = state.chosen.usual

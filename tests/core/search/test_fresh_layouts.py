@@ -13,6 +13,7 @@ from counted import run
 from perfbisect.core.domain.events import BuildFinished, RunFinished
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.measured_log import Logged
 from perfbisect.core.domain.orders import (
     CodePlacement,
     Found,
@@ -26,7 +27,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.code_placement import sides, with_counts, without_modes
-from perfbisect.core.inference.observations import Built, Logged, Observation, Reading
+from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import Record, arrange
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.fresh_layouts import FEWEST

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sample_hunt as sample
+from perfbisect.core.domain.session_state import SessionState, TrialRun
 from perfbisect.core.domain.settings import TrialBuild
-from perfbisect.core.domain.trials import Trial, TrialRun
 from perfbisect.core.stats.drops import Drop, differences, find_drops, loss, ranges
 from perfbisect.core.stats.paired_comparison import Ratio, compared, tone
 
@@ -23,7 +23,9 @@ ROUNDS = 5
 Speeds = Sequence[Sequence[float | None]]
 
 
-def trial(speeds: Speeds, noise: float = 0.001, seed: int = 1, rounds: int = ROUNDS, metric: str = "qps") -> Trial:
+def trial(
+    speeds: Speeds, noise: float = 0.001, seed: int = 1, rounds: int = ROUNDS, metric: str = "qps"
+) -> SessionState:
     """A comparison of builds so fast in each workload, on a machine whose speed differs from round to round."""
     chance = random.Random(seed)
     works = [f"w{number}" for number in range(len(speeds))]
@@ -133,7 +135,7 @@ def test_a_clear_drop_to_a_neighbour_is_never_missed(speeds: Speeds, seed: int) 
                 assert (work, first, last) not in found
 
 
-def ratios(made: Trial) -> list[tuple[int, Ratio]]:
+def ratios(made: SessionState) -> list[tuple[int, Ratio]]:
     """Of the table that is shown: each ratio to the first build, with its workload."""
     rows = compared(made, "qps")
     return [(work, ratio) for work, row in enumerate(rows) for ratio in row.ratios if ratio is not None]

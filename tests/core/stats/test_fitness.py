@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import sample_hunt as sample
 from perfbisect.core.domain.facts import FitnessFacts
+from perfbisect.core.domain.session_state import SessionState, TrialRun
 from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
-from perfbisect.core.domain.trials import Trial, TrialRun
 from perfbisect.core.stats.fitness import EARLIER, LEAST, Check, Fault, Fitness, course, fitness_facts
 from perfbisect.wording.fitness import why_unfit
 
@@ -182,11 +182,11 @@ def test_chance_alone_makes_few_hosts_unfit(spread: float, most: float) -> None:
     assert alarms(spread, 0.0, 10, 1) <= most
 
 
-def trial(metric: str, values: Sequence[float]) -> Trial:
+def trial(metric: str, values: Sequence[float]) -> SessionState:
     builds, works = (TrialBuild("1.0", key="key"),), (TrialWorkload("scan", "all", 1, 1, "hash"),)
     request = TrialRequest(TrialType.NOISE, "engine", "", "local", metric, {}, builds, works, len(values), 1)
     runs = [TrialRun(place, 0, 0, 0.0, 1.0, sample.run(0, 0.0, qps=each)) for place, each in enumerate(values)]
-    return Trial(1, request, sample.HOST, 7.0, "done", runs)
+    return SessionState.of_trial(1, request, sample.HOST, 7.0, "done", runs=runs)
 
 
 def test_what_an_aa_shows() -> None:

@@ -37,7 +37,7 @@ from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
-    from perfbisect.core.domain.trials import Trial
+    from perfbisect.core.domain.session_state import SessionState
     from perfbisect.host.lock import WaitCallback
     from perfbisect.hunt.nightly import Watch, Watched
     from perfbisect.hunt.notification import Begun
@@ -153,8 +153,13 @@ def check(watch: "Watch", history: Path | None, waiting: "WaitCallback | None") 
 
 
 def measure(
-    watch: "Watch", nights: "list[Trial]", visits: int, runs: int, history: Path | None, waiting: "WaitCallback | None"
-) -> "tuple[Trial, Interrupted | None]":
+    watch: "Watch",
+    nights: "list[SessionState]",
+    visits: int,
+    runs: int,
+    history: Path | None,
+    waiting: "WaitCallback | None",
+) -> "tuple[SessionState, Interrupted | None]":
     """Tonight's comparison, begun or continued unless it is complete; and what has cut it short."""
     from perfbisect.cli.options.measurement import continued
     from perfbisect.cli.trials import carried_out
@@ -165,7 +170,7 @@ def measure(
         return known, None
     announce_system(watch.settings)
 
-    def follow(view: "OpenView", noted: "Begun") -> "Trial":
+    def follow(view: "OpenView", noted: "Begun") -> "SessionState":
         if known:
             with suppress(CannotGoOn):  # its workload or what is built for it has changed
                 return session.resume(known.name, history, view, waiting, continued, noted, note)

@@ -45,7 +45,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     """
     from perfbisect.core.domain.events import HuntStarted
     from perfbisect.core.domain.orders import Measure, Purpose
-    from perfbisect.core.inference.hunt_state import fold
+    from perfbisect.core.domain.session_state import fold
     from perfbisect.errors import UsageError
     from perfbisect.hunt.search_problem import SearchProblem
     from perfbisect.hunt.search_problem import replay as decisions

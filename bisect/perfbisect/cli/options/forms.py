@@ -11,7 +11,7 @@ from perfbisect.cli.options.common import added, output_width, say, say_json, sa
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.events import Commit
-    from perfbisect.core.domain.trials import Trial
+    from perfbisect.core.domain.session_state import SessionState
     from perfbisect.report.document import Document
     from perfbisect.repository.git import Repository
 
@@ -41,7 +41,7 @@ def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return added(*flags)(with_form)
 
 
-def print_trial(trial: "Trial", form: str, *, detailed: bool) -> None:
+def print_trial(trial: "SessionState", form: str, *, detailed: bool) -> None:
     """Print a trial in one of the forms. In ``detailed`` text there is how it was measured, in Markdown, too, costs per operation."""
     from perfbisect.report import markdown, published
     from perfbisect.report.trial import document

@@ -22,7 +22,7 @@ from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
 
 if TYPE_CHECKING:
-    from perfbisect.core.domain.trials import Trial
+    from perfbisect.core.domain.session_state import SessionState
     from perfbisect.report.document import Cell
     from perfbisect.report.page.dashboard import Watched
 
@@ -108,7 +108,7 @@ class Pages:
         from perfbisect.hunt.nightly import measured_by
         from perfbisect.report.page.dashboard import watched_of
 
-        read: dict[str, list[tuple[SessionSummary, Trial]]] = {}
+        read: dict[str, list[tuple[SessionSummary, SessionState]]] = {}
         for one in trials:
             with suppress(PerfBisectError), self.session(self.name(one)) as (history, name, _):
                 trial = history.trial(str(name))

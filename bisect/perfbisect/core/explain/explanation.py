@@ -17,6 +17,7 @@ from perfbisect.core.domain.events import ChangedFunctions, Counted, Event, Plan
 from perfbisect.core.domain.facts import PlanFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Step
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.explain.classes import classify
 from perfbisect.core.explain.evidence import (
     EXACT_GROUP,
@@ -31,7 +32,6 @@ from perfbisect.core.explain.evidence import (
 )
 from perfbisect.core.explain.functions import count_rows, function_rows, waiter_rows
 from perfbisect.core.explain.profiles import COUNTED, comparable, functions_in, of_kinds
-from perfbisect.core.inference.hunt_state import HuntState
 from perfbisect.core.inference.observations import counted_exactly
 from perfbisect.core.stats.distributions import Z_975, Student
 
@@ -90,7 +90,7 @@ NO_COUNTERS = (
 )
 
 
-def reason(state: HuntState, step: Step) -> Explanation:
+def reason(state: SessionState, step: Step) -> Explanation:
     """Why the metric changed at a step, by all that the log of a hunt has.
 
     Read by what measures the reason, to see whether it is known well enough, by the screen, and by the report.

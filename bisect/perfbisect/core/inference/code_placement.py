@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.events import BuildFinished, RunFinished
+from perfbisect.core.domain.measured_log import Binaries, Logged
 from perfbisect.core.domain.metrics import INSTRUCTIONS, exact, readable
 from perfbisect.core.domain.orders import CodePlacement, Step, Verdict
 from perfbisect.core.inference.metric_choice import CLEAR
 from perfbisect.core.inference.noise_model import EXACT, NoiseModel
-from perfbisect.core.inference.observations import Binaries, Logged
 from perfbisect.core.inference.record import Behaviour, Record, behaviour
 
 Array = NDArray[np.float64]

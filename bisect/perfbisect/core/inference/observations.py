@@ -7,18 +7,12 @@ The list of observations is the whole state of a hunt between two decisions.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from perfbisect.core.domain.events import (
-    BuildFinished,
-    BuildStarted,
-    CandidateSkipped,
-    Event,
-    PairingChosen,
-    RunFinished,
-)
-from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, PairingChosen, RunFinished
+from perfbisect.core.domain.facts import LEFT_OUT
+from perfbisect.core.domain.measured_log import Binaries, Logged, host_of
 from perfbisect.core.domain.metrics import by_cpu_time, exact, find_metric, readable
 
 
@@ -77,33 +71,6 @@ class Skipped:
 
 
 Observation = Reading | Built | Skipped
-
-
-def is_of_build(event: Event) -> bool:
-    """Whether it concerns a build, of which all hunts of a group know; not one whose run has failed."""
-    if isinstance(event, CandidateSkipped):
-        return event.facts.of_build
-    return isinstance(event, BuildStarted | BuildFinished)
-
-
-Logged = BuildFinished | CandidateSkipped | RunFinished
-
-
-SHARED = -1  # in place of the number of a host, for builds that build hosts made: every host gets them
-
-
-class Binaries(dict[tuple[int, str], str]):
-    """The first commit built with each binary on each host: its number, 0 where there is one, SHARED for all build hosts."""
-
-    def same_as(self, host: int, build: BuildFacts) -> str | None:
-        """Add a build; the commit that was built with the same binary before, if that is another one."""
-        first = self.setdefault((host, build.binary), build.commit)
-        return None if first == build.commit else first
-
-
-def host_of(name: str, hosts: Mapping[str, int], build_hosts: Collection[str]) -> int:
-    """Where binaries are compared with those of a build that was made on the host of this name."""
-    return SHARED if len(hosts) > 1 and name in build_hosts else hosts.get(name, 0)
 
 
 def _difference(one: Reading, other: Reading) -> Reading:

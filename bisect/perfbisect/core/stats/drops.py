@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from perfbisect.core.domain.metrics import find_metric
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialBuild
-from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.paired_comparison import Ratio, levels, paired, real, step_of
 
 Ends = tuple[int, int]  # numbers of two builds
@@ -46,7 +46,7 @@ class DropRange:
     drops: tuple[Drop, ...]  # in the order of their workloads
 
 
-def find_drops(trial: Trial, least: float) -> list[Drop]:
+def find_drops(trial: SessionState, least: float) -> list[Drop]:
     """The drops of a comparison by at least ``least`` (a fraction) that are hunted: by workloads, then builds."""
     works = range(len(trial.request.works))
     family = [drop for work in works for drop in differences(trial, work)]
@@ -59,7 +59,7 @@ def find_drops(trial: Trial, least: float) -> list[Drop]:
     return [drop for work in works for drop in hunted(trial, [drop for drop in worse if drop.work == work])]
 
 
-def differences(trial: Trial, work: int) -> list[Drop]:
+def differences(trial: SessionState, work: int) -> list[Drop]:
     """All pairs of builds that are tested in a workload, whatever their difference: those with several rounds in common."""
     rounds = levels(trial, work, trial.request.metric)
     step = step_of(trial, work, trial.request.metric)
@@ -67,7 +67,7 @@ def differences(trial: Trial, work: int) -> list[Drop]:
     return [Drop(work, first, last, ratio) for first, last, ratio in ratios if ratio and ratio.p is not None]
 
 
-def tested(trial: Trial, measured: Collection[int]) -> list[Ends]:
+def tested(trial: SessionState, measured: Collection[int]) -> list[Ends]:
     """The pairs of those builds that were ``measured`` in a workload: neighbours, then others with their first."""
     beside, since_first = list[Ends](), list[Ends]()
     for line in lines(trial.request.subjects):
@@ -86,7 +86,7 @@ def lines(subjects: Sequence[TrialBuild]) -> list[list[int]]:
     return list(found.values())
 
 
-def hunted(trial: Trial, worse: Sequence[Drop]) -> list[Drop]:
+def hunted(trial: SessionState, worse: Sequence[Drop]) -> list[Drop]:
     """Of the real drops of one workload those that are hunted, by builds."""
     if not worse:
         return []

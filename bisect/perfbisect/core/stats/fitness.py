@@ -20,8 +20,9 @@ from statistics import median
 
 from perfbisect.core.domain.facts import FitnessFacts
 from perfbisect.core.domain.metrics import find_metric, readable
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialType
-from perfbisect.core.domain.trials import Trial
+from perfbisect.core.domain.trials import counting
 from perfbisect.core.stats.noise import noise_of_trial, of_pairs
 
 FALL = 0.05  # of the level
@@ -69,10 +70,10 @@ class Fitness:
     unfit: Unfit | None = None
 
 
-def fitness_facts(trial: Trial) -> FitnessFacts | None:
+def fitness_facts(trial: SessionState) -> FitnessFacts | None:
     """What an A/A shows of its host; None for another trial, and where its runs have no value of the metric."""
     request, metric = trial.request, find_metric(trial.request.metric)
-    levels = [level for run in trial.counting(0) if (level := readable(run.facts, metric.name)) is not None]
+    levels = [level for run in counting(trial, 0) if (level := readable(run.facts, metric.name)) is not None]
     if request.kind is not TrialType.NOISE or not levels:
         return None
     pairs, runs = of_pairs(trial), noise_of_trial(trial)

@@ -25,7 +25,8 @@ import numpy as np
 
 from perfbisect.core.domain.facts import RunFacts, pairs_of
 from perfbisect.core.domain.metrics import by_cpu_time, readable, value
-from perfbisect.core.domain.trials import Trial
+from perfbisect.core.domain.session_state import SessionState
+from perfbisect.core.domain.trials import counting
 from perfbisect.core.stats.distributions import Z_975, Student, chi_square_quantile
 
 ENOUGH = 6  # runs of an A/A without which older hunts know better
@@ -223,12 +224,12 @@ class Advice:
     seconds: int | None  # of each run; None where unknown
 
 
-def noise_of_trial(trial: Trial) -> Noise | None:
+def noise_of_trial(trial: SessionState) -> Noise | None:
     """What the runs of an A/A come to; None when they are too few."""
-    return noise_in([(run.round, run.facts) for run in trial.counting()], trial.request.metric)
+    return noise_in([(run.round, run.facts) for run in counting(trial)], trial.request.metric)
 
 
-def of_pairs(trial: Trial) -> tuple[float, float | None] | None:
+def of_pairs(trial: SessionState) -> tuple[float, float | None] | None:
     """S.d. of the ratio of two runs at the same time, and the same of their CPU times; None where there are too few."""
     pairs = [*pairs_of(run.facts for run in trial.runs)]
     noise, of_cpu = (
@@ -244,11 +245,11 @@ def spread(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
     return float(np.std(known, ddof=1)) if len(known) >= FEWEST_PAIRS else None
 
 
-def costs(trial: Trial) -> tuple[float, float]:
+def costs(trial: SessionState) -> tuple[float, float]:
     """Seconds of a run, and of opening a visit. Loading the data for the first visit does not count."""
     first: dict[int, float] = {}  # visit → seconds of its first run, the opening included
     later = []
-    for made in trial.counting():
+    for made in counting(trial):
         if made.round in first:
             later.append(made.cost)
         first.setdefault(made.round, made.cost)
@@ -257,13 +258,13 @@ def costs(trial: Trial) -> tuple[float, float]:
     return run, max(0.0, median(opened[1:] or opened or [run]) - run)
 
 
-def advice(trial: Trial, found: Noise) -> Advice:
+def advice(trial: SessionState, found: Noise) -> Advice:
     """How often and how long to run."""
     run, visit = costs(trial)
     return Advice(best_runs(found, run, visit), best_seconds(found, trial.request.works[0].time, run))
 
 
-def rows(trial: Trial, found: Noise) -> Iterator[DetectableDrop]:
+def rows(trial: SessionState, found: Noise) -> Iterator[DetectableDrop]:
     """The table: for so many runs on each side, as many in a visit as is best."""
     run, opening = costs(trial)
     most = advice(trial, found).runs
@@ -274,7 +275,7 @@ def rows(trial: Trial, found: Noise) -> Iterator[DetectableDrop]:
         )
 
 
-def sentences(trial: Trial, found: Noise) -> Iterator[str]:
+def sentences(trial: SessionState, found: Noise) -> Iterator[str]:
     """The advice in words."""
     best, now = advice(trial, found), trial.request.works[0].time
     if found.shared and found.between is not None:

@@ -55,7 +55,8 @@ from statistics import correlation, mean, median, stdev, variance
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import COMPARED, by_cpu_time, find_metric, quotient, readable, typical, value
 from perfbisect.core.domain.orders import Interval, ratio_of
-from perfbisect.core.domain.trials import Trial, TrialRun
+from perfbisect.core.domain.session_state import SessionState, TrialRun
+from perfbisect.core.domain.trials import counting
 from perfbisect.core.stats.distributions import Student
 
 RATE = 0.05  # of false discoveries
@@ -109,12 +110,12 @@ class Summary:
     median: float
 
 
-def compared(trial: Trial, metric: str) -> list[Compared]:
+def compared(trial: SessionState, metric: str) -> list[Compared]:
     """Every workload of a trial in a metric: in the order in which they were requested, those of a group together."""
     further = range(1, len(trial.request.subjects))
     found = []
     for number, work in enumerate(trial.request.works):
-        runs = trial.counting(number)
+        runs = counting(trial, number)
         rounds = levels(trial, number, metric)
         step = step_of(trial, number, metric)
         ratios = tuple(paired(rounds.get(0, {}), rounds.get(subject, {}), step) for subject in further)
@@ -138,7 +139,7 @@ def judged(rows: Sequence[Compared]) -> list[Compared]:
     ]
 
 
-def levels(trial: Trial, work: int, metric: str) -> dict[int, dict[int, float]]:
+def levels(trial: SessionState, work: int, metric: str) -> dict[int, dict[int, float]]:
     """TrialBuild → round → mean logarithm of the metric in a workload; runs that do not have it are left out.
 
     Of builds that ran at the same time as the first one it is what they are above that one.
@@ -146,7 +147,7 @@ def levels(trial: Trial, work: int, metric: str) -> dict[int, dict[int, float]]:
     logs: dict[int, dict[int, list[float]]] = {}
     beside: dict[str, tuple[TrialRun, float]] = {}
     by_cpu = trial.together and trial.pairing is not None and trial.pairing.by_cpu
-    for run in trial.counting(work):
+    for run in counting(trial, work):
         measured = by_cpu_time(run.facts, metric) if by_cpu else readable(run.facts, metric)
         if measured is None:
             continue
@@ -161,9 +162,9 @@ def levels(trial: Trial, work: int, metric: str) -> dict[int, dict[int, float]]:
     return {subject: {number: mean(each) for number, each in rounds.items()} for subject, rounds in logs.items()}
 
 
-def step_of(trial: Trial, work: int, metric: str) -> float:
+def step_of(trial: SessionState, work: int, metric: str) -> float:
     """The steps in which the logarithm of a metric comes in a workload: those of its histogram, or of the last digit printed."""
-    known = [found for run in trial.counting(work) if (found := value(run.facts, metric)) and 0 < found < math.inf]
+    known = [found for run in counting(trial, work) if (found := value(run.facts, metric)) and 0 < found < math.inf]
     digits = max((-int(Decimal(repr(each).removesuffix(".0")).as_tuple().exponent) for each in known), default=0)
     return max(find_metric(metric).step, 10.0 ** -max(digits, 0) / median(known) if known else 0.0)
 
@@ -192,13 +193,13 @@ def paired(base: Mapping[int, float], other: Mapping[int, float], step: float = 
     return Ratio(interval.middle, interval, count, law.two_sided(t))
 
 
-def whole(trial: Trial) -> bool:
+def whole(trial: SessionState) -> bool:
     """Whether nothing has failed, and every build has a ratio in every workload."""
     ratios = (ratio for row in compared(trial, trial.request.metric) for ratio in row.ratios)
     return not trial.skips and all(ratio is not None for ratio in ratios)
 
 
-def silent(trial: Trial) -> list[tuple[int, int]]:
+def silent(trial: SessionState) -> list[tuple[int, int]]:
     """Workload and build of which there are runs, but none that has the metric."""
     made = {(run.work, run.subject) for run in trial.runs}
     telling = {(run.work, run.subject) for run in trial.runs if (value(run.facts, trial.request.metric) or 0) > 0}
@@ -251,13 +252,13 @@ class OperationCosts:
     relative: tuple[Values, ...]
 
 
-def spent_per_operation(trial: Trial) -> list[OperationCosts]:
+def spent_per_operation(trial: SessionState) -> list[OperationCosts]:
     """The table of each workload, in their order in the request."""
     whole = by_machine(trial)
     found = []
     for number, work in enumerate(trial.request.works):
         rows = tuple(
-            _medians([run.facts for run in trial.counting(number) if run.subject == subject], whole=whole)
+            _medians([run.facts for run in counting(trial, number) if run.subject == subject], whole=whole)
             for subject in range(len(trial.request.subjects))
         )
         relative = tuple(tuple(map(quotient, row, rows[0])) for row in rows[1:])
@@ -265,7 +266,7 @@ def spent_per_operation(trial: Trial) -> list[OperationCosts]:
     return found
 
 
-def by_machine(trial: Trial) -> bool:
+def by_machine(trial: SessionState) -> bool:
     """Whether CPU is that of the whole machine (of vmstat), because perf has counted it in no run.
 
     Its unit is then percent of the machine per operation per second; else it is microseconds of the measured processes.
@@ -323,7 +324,7 @@ def outcome(found: Regained | None) -> RevertOutcome:
             return RevertOutcome.UNCLEAR
 
 
-def regained(trial: Trial) -> Regained | None:
+def regained(trial: SessionState) -> Regained | None:
     """The share in the trial's metric; None before all three builds were measured in two rounds."""
     found = levels(trial, 0, trial.request.metric)
     good, bad, reverted = (found.get(build, {}) for build in (GOOD, BAD, REVERTED))

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Interval, ratio_of
-from perfbisect.core.domain.trials import Trial
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.paired_comparison import levels
 
@@ -249,7 +249,7 @@ class Hunt:
     least: float  # the smallest of the changes, as a fraction
 
 
-def lines_of(trial: Trial) -> list[SpeedLine]:
+def lines_of(trial: SessionState) -> list[SpeedLine]:
     """The line of every workload, in the order in which they were requested."""
     request = trial.request
     found = []

@@ -26,8 +26,8 @@ from itertools import pairwise, takewhile
 from typing import TypeVar
 
 from perfbisect.core.domain.orders import Interval
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialBuild
-from perfbisect.core.domain.trials import Trial
 from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.drops import Drop, DropRange, loss, ranges
 from perfbisect.core.stats.paired_comparison import Ratio, levels
@@ -64,7 +64,7 @@ class Branch:
     broken: tuple[TrialBuild, ...] = ()  # later tips that could not be built, oldest first
 
     @classmethod
-    def of(cls, nights: Sequence[Trial]) -> "Branch":
+    def of(cls, nights: Sequence[SessionState]) -> "Branch":
         """The line of these nights, oldest first, which have the same workloads; the last build of a night is its tip."""
         newest = [night.request.subjects[-1] for night in nights]
         measured = {run.facts.commit for night in nights for run in night.runs}

@@ -13,8 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
+from perfbisect.core.domain.session_state import DropHunt, SessionState
 from perfbisect.core.domain.settings import Settings, TrialBuild, TrialType
-from perfbisect.core.domain.trials import DropHunt, Trial
+from perfbisect.core.domain.trials import rounds_to_do
 from perfbisect.core.stats.drops import Drop, DropRange, find_drops, lines, ranges
 from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, UsageError
 from perfbisect.host.lock import WaitCallback
@@ -51,7 +52,7 @@ class DropOptions:
 class Comparison:
     """A stored comparison, and the settings that its drops are hunted with."""
 
-    trial: Trial
+    trial: SessionState
     settings: Settings
 
     def ranges(self) -> Iterable[DropRange]:
@@ -101,7 +102,7 @@ def between(settings: Settings, subjects: Sequence[TrialBuild]) -> dict[str, int
     return found
 
 
-def to_find(path: Path | None, trial: Trial) -> list[Drop]:
+def to_find(path: Path | None, trial: SessionState) -> list[Drop]:
     """The drops of a comparison whose commit is not known yet: there are several candidates between their builds."""
     with closing(History.open(path, read_only=True)) as history, suppress(PerfBisectError):
         found = read_comparison(history, trial.name, DropOptions())
@@ -122,7 +123,7 @@ def outlook(found: Comparison) -> Iterator[str]:
     if not every:
         least = percent(found.settings.policy.min_effect)
         unseen = f"No drop of {found.trial.name} is real and {least} or more: nothing would be hunted."
-        if found.trial.state != "done" and found.trial.rounds_to_do():
+        if found.trial.state != "done" and rounds_to_do(found.trial):
             unseen += f" It was interrupted: bisect resume {found.trial.name} continues it."
         elif found.trial.request.rounds < FEWEST_ROUNDS:
             unseen += f" A drop is seen from {FEWEST_ROUNDS} rounds on: --visits."

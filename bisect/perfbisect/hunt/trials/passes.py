@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from perfbisect.core.domain.events import (
     CandidateSkipped,
-    Event,
     LabEvent,
     PairingChosen,
     RunFinished,
@@ -21,7 +20,7 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import busiest
 from perfbisect.core.domain.orders import Measure, Purpose, Share, Verdict
 from perfbisect.core.domain.settings import Pairing, TrialType
-from perfbisect.core.domain.trials import order
+from perfbisect.core.domain.trials import next_round, order, pairs_to_try, rounds_to_do, visits
 from perfbisect.core.inference.observations import observations
 from perfbisect.core.search.pairing import ways_of
 from perfbisect.core.stats.fitness import fitness_facts
@@ -37,32 +36,17 @@ from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.guarded_lab import HostWatch, Lab
 from perfbisect.lab.host_lab import Earlier
-from perfbisect.store.history import History
 from perfbisect.wording.reasons import pairing_chosen
 
 BOTH = 2  # rounds in turns, before builds are measured at the same time
 Way = tuple[str, str]  # the variant of a build and the hash of its configuration
 
 
-class TrialLog(SavedLog):
-    """The log of a trial, and the trial that it amounts to."""
-
-    def __init__(self, history: History, number: int) -> None:
-        super().__init__(history, number)
-        self.trial = history.read_trial(number)
-
-    def append(self, event: Event, workload: int | None = None) -> TimedEvent:
-        """Make ``event`` durable, then return it with its time."""
-        happened = super().append(event, workload)
-        self.trial.add(*happened)
-        return happened
-
-
 @dataclass
 class TrialCourse:
     """One sitting of a trial."""
 
-    log: TrialLog
+    log: SavedLog
     setup: TrialSetup
     resumed: bool
     problem: SearchProblem | None = None  # nothing is searched
@@ -81,7 +65,7 @@ class TrialCourse:
 
     def closing(self, _verdict: Verdict | None = None) -> Generator[TimedEvent]:
         """The end of a trial."""
-        yield self.log.append(TrialEnded(fitness_facts(self.log.trial)))
+        yield self.log.append(TrialEnded(fitness_facts(self.log.state)))
 
     def orders(self) -> Iterator[Measure | PairingChosen]:
         """The builds that are missing, then the visits of the rounds that are still to be made.
@@ -90,7 +74,7 @@ class TrialCourse:
         the baseline cannot be built, or nothing to compare it with (in a series of releases: fewer than two of them); and at
         the end where nothing could be measured.
         """
-        trial, request = self.log.trial, self.setup.request
+        trial, request = self.log.state, self.setup.request
         for number in range(len(request.subjects)):
             if number not in self.setup.prebuilt and not trial.request.subjects[number].trouble:
                 yield Measure((Share(number, 0),), Purpose.ENDS)
@@ -101,12 +85,12 @@ class TrialCourse:
         changed = True
         while changed:
             changed, way = False, trial.together
-            for number in trial.rounds_to_do():
+            for number in rounds_to_do(trial):
                 yield from self._pass(number)
                 if changed := trial.together is not way:
                     break
-        if request.kind is TrialType.NOISE and (more := trial.pairs_to_try):
-            yield Measure((Share(0, more), Share(0, more)), Purpose.ENDS, round=trial.next_round, together=True)
+        if request.kind is TrialType.NOISE and (more := pairs_to_try(trial)):
+            yield Measure((Share(0, more), Share(0, more)), Purpose.ENDS, round=next_round(trial), together=True)
         for skip in trial.skips:
             if not trial.runs or (request.kind is TrialType.NOISE and not skip.subject):
                 nothing = "" if trial.runs else "Nothing was measured: "
@@ -115,28 +99,28 @@ class TrialCourse:
 
     def _pass(self, number: int) -> Iterator[Measure]:
         """The visits of one round."""
-        trial, request = self.log.trial, self.setup.request
+        trial, request = self.log.state, self.setup.request
         for work in range(len(request.works)):
             for subject in order(range(len(request.subjects)), number, shuffled=request.series is not None):
-                if (work, subject) in trial.pairs() and (subject or not trial.together):
+                if (work, subject) in visits(trial) and (subject or not trial.together):
                     beside = (Share(0, request.runs),) if trial.together else ()
                     plan = (Share(subject, request.runs), *beside)
                     yield Measure(plan, Purpose.ENDS, workload=work, round=number, together=trial.together)
 
     def _both_ways(self) -> Iterator[Measure | PairingChosen]:
         """The first two builds in turns and at the same time, until it is known which way is better."""
-        trial, request = self.log.trial, self.setup.request
+        trial, request = self.log.state, self.setup.request
         commits = [subject.commit or subject.name for subject in request.subjects[:2]]
         if request.pairing is not Pairing.AUTO or trial.pairing or len(set(commits)) < 2:
             return
-        if not {(0, 0), (0, 1)} <= {*trial.pairs()}:  # one of them has failed
+        if not {(0, 0), (0, 1)} <= {*visits(trial)}:  # one of them has failed
             return
-        began = trial.next_round
+        began = next_round(trial)
         for number in range(began, began + BOTH - len({run.round for run in trial.runs})):
             yield from self._pass(number)
-        while (left := trial.pairs_to_try) and not trial.skips:
-            yield Measure((Share(1, 1), Share(0, 1)), Purpose.ENDS, round=trial.next_round, together=True)
-            if left == trial.pairs_to_try:
+        while (left := pairs_to_try(trial)) and not trial.skips:
+            yield Measure((Share(1, 1), Share(0, 1)), Purpose.ENDS, round=next_round(trial), together=True)
+            if left == pairs_to_try(trial):
                 return
         first = [run for run in trial.runs if not run.work and run.subject < 2]
         entries = [(run.at, RunFinished(run.subject, run.facts)) for run in first]
@@ -145,7 +129,7 @@ class TrialCourse:
             yield pairing_chosen(ways, *(subject.name for subject in request.subjects[:2]))
 
     def _check_builds(self) -> None:
-        request = self.log.trial.request
+        request = self.log.state.request
         failed = [subject for subject in request.subjects if subject.trouble]
         few = len(request.subjects) - len(failed) < min(2, len(request.subjects))
         if few or (request.subjects[0].trouble and not request.series):
@@ -177,7 +161,7 @@ def workers_of(course: TrialCourse, held: Mapping[str, HostLock]) -> InlineWorke
 
 def labs_at(course: TrialCourse, site: PreparedHost, locks: HostLocks, watch: HostWatch) -> dict[tuple[int, int], Lab]:
     """The labs at one host, by workload and build; those of a variant share their builds."""
-    plan, trial = course.setup, course.log.trial
+    plan, trial = course.setup, course.log.state
     setup, subjects = plan.setup, trial.request.subjects
     ways: dict[Way, list[int]] = defaultdict(list)
     for number, subject in enumerate(subjects):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import TrialStarted
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import Settings, TrialBuild, TrialType
-from perfbisect.core.domain.trials import Trial
 from perfbisect.errors import CannotGoOn, UsageError
 from perfbisect.host.lock import HostLock, WaitCallback
 from perfbisect.hunt.driver import Member
@@ -17,10 +17,11 @@ from perfbisect.hunt.host_locks import lock_hosts, tell_number
 from perfbisect.hunt.leased_hosts import known_nodes
 from perfbisect.hunt.loop import Listed
 from perfbisect.hunt.notification import Begun
+from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.session import Leased
 from perfbisect.hunt.sitting import OpenView, Sitting, refuse_imported
 from perfbisect.hunt.trials.builds import configured
-from perfbisect.hunt.trials.passes import TrialCourse, TrialLog, workers_of
+from perfbisect.hunt.trials.passes import TrialCourse, workers_of
 from perfbisect.hunt.trials.proof import claim_of, proof_setup
 from perfbisect.hunt.trials.setup import TrialSetup
 from perfbisect.recipes.requested import requested_builder, requested_workloads
@@ -30,7 +31,9 @@ from perfbisect.store.history import History
 Say = Callable[[str], None]  # is given remarks
 
 
-def begin(plan: TrialSetup, path: Path | None, open_view: OpenView, say: Say, begun: Begun | None = None) -> Trial:
+def begin(
+    plan: TrialSetup, path: Path | None, open_view: OpenView, say: Say, begun: Begun | None = None
+) -> SessionState:
     """Begin a trial in the history at ``path`` and follow it to its end. ``begun`` gets its name."""
     with lock_hosts(plan.setup, plan.waiting, plan.purpose) as held, closing(History.open(path)) as history:
         warnings = (*plan.setup.warnings, *warnings_of_unfit(history, plan.setup))
@@ -48,7 +51,7 @@ def resume(
     begun: Begun | None,
     say: Say,
     leased: Leased | None = None,
-) -> Trial:
+) -> SessionState:
     """Continue the trial of that name where its log ends; see ``hunt.session.resume``.
 
     Raises UsageError for one that is complete, CannotGoOn where new runs could not be compared with its earlier ones.
@@ -73,7 +76,7 @@ def resume(
 @contextmanager
 def set_up_again(
     history: History,
-    trial: Trial,
+    trial: SessionState,
     settings: Settings,
     continued: Callable[[Settings], Settings],
     waiting: WaitCallback | None,
@@ -101,7 +104,7 @@ def as_requested(build: TrialBuild) -> TrialBuild:
     return TrialBuild(build.name, build.commit, build.path, variant=build.variant, config=build.config)
 
 
-def check_unchanged(trial: Trial, plan: TrialSetup) -> None:
+def check_unchanged(trial: SessionState, plan: TrialSetup) -> None:
     """Raise CannotGoOn when the workloads, binaries or configurations of a trial have changed."""
     before, now = trial.request, plan.request
     alike = [
@@ -125,10 +128,10 @@ def follow(
     begun: Begun | None,
     *,
     resumed: bool,
-) -> Trial:
+) -> SessionState:
     """Measure, showing every event, until all rounds are made. Raises as ``Sitting.carry_out``."""
-    log = TrialLog(history, number)
-    name = log.trial.name
+    log = SavedLog(history, number)
+    name = f"{plan.request.kind[0]}{number}"
     tell_number(held, name)
     if begun:
         begun(name)
@@ -139,7 +142,7 @@ def follow(
         history, name, [title(plan)], members, plan.setup, plan_of, lambda: workers_of(course, held), resumed
     )
     sitting.carry_out(open_view)
-    return log.trial
+    return history.read_trial(number)
 
 
 def title(plan: TrialSetup) -> str:

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from perfbisect.core.domain.trials import Trial
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.stats.release_series import SpeedLine, is_worse, lines_of
 from perfbisect.core.stats.watched_branch import Branch
 from perfbisect.report.document import Row, Table, row
@@ -54,7 +54,7 @@ class Watched:
         return chart(HEIGHT, f"{label}, {len(self.steps) - worse} for the better", *parts, class_="series spark")
 
 
-def watched_of(trials: Sequence[Trial], link: str) -> list[Watched]:
+def watched_of(trials: Sequence[SessionState], link: str) -> list[Watched]:
     """The lines of a series of releases, or of the nights of a branch, oldest first; ``link`` leads to the page of the last one."""
     request = trials[-1].request
     if text := request.branch:

@@ -10,7 +10,7 @@ from markupsafe import escape
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.explain.evidence import Explanation, FunctionRow
 from perfbisect.core.explain.profiles import short, split
-from perfbisect.core.inference.hunt_state import classify
+from perfbisect.core.inference.classification import classify
 from perfbisect.report.document import Cell, Figure, Prose, Row, Section, Table, row
 from perfbisect.report.hunt import COSTS, TONES, costs_of, document, profiled, titled
 from perfbisect.report.hunt_report import DiffOf, HuntReport, NamedChange, is_left_out

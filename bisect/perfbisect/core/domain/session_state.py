@@ -1,14 +1,14 @@
-"""The state of a hunt, folded once from its events; views and reports read it. Pure.
+"""The state of a session, folded once from its events; the plan, views and reports read it. Pure.
 
-It is keyed by commit (full hash), not by candidate: a hunt may begin with a range of its own, to compare good with the
-merge base, and what was measured then stays known. ``classify`` says on which side of the change a commit is.
+What a hunt has tested is keyed by commit (full hash), not by candidate: a hunt may begin with a range of its own, to compare
+good with the merge base, and what was measured then stays known. Runs of a trial are told apart by the numbers of their
+round, workload and build.
 """
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from typing import Any
 
 from perfbisect.core.domain.events import (
     PASSING,
@@ -35,33 +35,26 @@ from perfbisect.core.domain.events import (
     Unexplained,
     Warned,
 )
-from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts, RunFacts, SkipFacts, hit_rate
-from perfbisect.core.domain.orders import (
-    SAME,
-    Belief,
-    CodePlacement,
-    Interval,
-    Measure,
-    NotReproduced,
-    Purpose,
-    Step,
-    Verdict,
-    named_steps,
-)
-from perfbisect.core.inference.noise_model import EXACT, USUAL
-from perfbisect.core.inference.observations import (
-    Binaries,
-    Logged,
-    counted_exactly,
-    host_of,
-    observations,
-    without_refused,
-)
-from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
-from perfbisect.core.inference.set_aside import SetAside
+from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts, HostFacts, RunFacts, SkipFacts, hit_rate
+from perfbisect.core.domain.measured_log import Binaries, Logged, SetAside, host_of
+from perfbisect.core.domain.orders import Belief, Measure, Purpose, Step, Verdict, named_steps
+from perfbisect.core.domain.settings import Pairing, TrialRequest, TrialType
 
-SURE = 0.95
-MUTABLE = ("tested", "log", "aside", "studied", "in_flight", "cancelled", "warnings", "binaries", "since")
+SEARCH = TrialRequest(TrialType.NOISE, "", "", "", "", {}, (), (), 0, 0)  # of a hunt: no rounds are requested
+FOUND = ("key", "binary", "version", "seconds")  # of a TrialBuild: what is not asked for
+MUTABLE = (
+    "tested",
+    "log",
+    "aside",
+    "studied",
+    "in_flight",
+    "cancelled",
+    "warnings",
+    "binaries",
+    "since",
+    "runs",
+    "skips",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +101,55 @@ class Tested:
         return hit_rate(self.made)
 
 
+@dataclass(frozen=True, slots=True)
+class TrialRun:
+    """One run of a trial. Numbers are positions in its request."""
+
+    round: int  # never shared by two attempts, as the machine may have changed between them
+    work: int
+    subject: int
+    at: float  # when it ended, in seconds since the epoch
+    cost: float  # seconds since the run before, or since its visit was ordered
+    facts: RunFacts
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSkip:
+    """A build that failed in a workload; it is not tried there again."""
+
+    work: int
+    subject: int
+    at: float
+    facts: SkipFacts
+
+
+@dataclass(frozen=True, slots=True)
+class DropHunt:
+    """The hunt for a drop of a comparison, in its present state. Numbers are positions in the request of the comparison."""
+
+    work: int
+    first: int  # the build before the drop
+    last: int
+    hunt: int  # its number in the history
+    state: str  # as `bisect history` lists it: running, interrupted, found, not reproduced …
+    culprit: str = ""  # full hash of the commit that the verdict names
+    subject: str = ""  # of that
+
+
 @dataclass(slots=True, eq=False)
-class HuntState:
-    """What the events of a hunt have shown so far. ``add`` changes it, ``after`` leaves it as it is."""
+class SessionState:
+    """What the events of a session have shown so far. ``add`` changes it, ``after`` leaves it as it is."""
+
+    id: int = 0  # in the history
+    request: TrialRequest = SEARCH  # of a trial: with what is known of its builds
+    sites: tuple[HostFacts, ...] = ()  # its hosts in the latest attempt
+    began: float = 0.0  # seconds since the epoch
+    state: str = "running"  # of a trial; or "interrupted", "failed", "done"
+    runs: list[TrialRun] = field(default_factory=list)  # of a trial
+    skips: list[TrialSkip] = field(default_factory=list)
+    failure: str = ""  # why it could not go on
+    origin: str = ""  # whose it is, if it was imported
+    hunts: tuple[DropHunt, ...] = ()  # of a comparison, for its drops
 
     started: HuntStarted | None = None  # the latest
     commits: tuple[str, ...] = ()  # of the present range, by candidate: the good end first, the bad one last
@@ -134,7 +173,29 @@ class HuntState:
     last: float | None = None  # when the latest event happened
     since: dict[str, float] = field(default_factory=dict)  # when each host did its latest work in this session
 
-    def after(self, at: float, event: Event) -> "HuntState":
+    @classmethod
+    def of_trial(
+        cls, number: int, request: TrialRequest, host: HostFacts, began: float, state: str = "running", **more: Any
+    ) -> "SessionState":
+        """A trial of which nothing is measured yet; ``more`` are further fields."""
+        return cls(number, request, (host,), began, state, **more)
+
+    @property
+    def name(self) -> str:
+        """Its short name: 12, c3, n4, p5."""
+        return f"{self.request.kind[:1] if self.request.works else ''}{self.id}"
+
+    @property
+    def host(self) -> HostFacts:
+        """Its first host."""
+        return self.sites[0]
+
+    @property
+    def together(self) -> bool:
+        """Whether each build is measured at the same time as the first one, as far as that is chosen."""
+        return self.pairing.together if self.pairing else self.request.pairing is Pairing.TOGETHER
+
+    def after(self, at: float, event: Event) -> "SessionState":
         """The state after ``event``, which happened ``at`` seconds since the epoch."""
         if isinstance(event, PASSING):
             return self
@@ -155,7 +216,13 @@ class HuntState:
         self.last = at
         match event:
             case HuntStarted():
-                self._start(event)
+                self.id, self.sites, self.started, self.verdict, self.since = event.hunt, event.hosts, event, None, {}
+                self.use_range(event.candidates)
+            case TrialStarted(request=request):
+                if not self.runs:  # what kept it from measuring anything is tried again
+                    self.skips.clear()
+                self.id, self.sites, self.since = event.trial, event.hosts, {}
+                self.request, self.state, self.failure = self._as_known(request), "running", ""
             case MetricChosen(metric):
                 self.chosen, self.pairing = event, None
                 if self.started:
@@ -178,6 +245,18 @@ class HuntState:
                     self.since[self.started.hosts[decision.order.host].name] = at
             case BuildStarted(commit=commit):
                 self.tested[commit.sha] = replace(self.row(commit.sha), commit=commit)
+            case BuildFinished(number, build) if self.request.works:
+                # Each workload asks for the build anew.
+                seconds = build.seconds or self.request.subjects[number].seconds
+                self._note(number, key=build.key, binary=build.binary, seconds=seconds, trouble="")
+            case CandidateSkipped(number, skip) if self.request.works:
+                if skip.of_build:
+                    self._note(number, trouble=skip.reason)
+                else:
+                    self.skips.append(TrialSkip(event.workload, number, at, skip))
+            case RunFinished(number, run) if self.request.works:
+                took = max(at - self.since.get(event.host, before), run.seconds)
+                self.runs.append(TrialRun(event.round, event.workload, number, at, took, run))
             case BuildFinished(facts=build):
                 row = self.row(build.commit)
                 same = self.binaries.same_as(self._place(event), build) or row.same_as
@@ -199,8 +278,8 @@ class HuntState:
                 self.studied.append(event)
             case HuntEnded(verdict):
                 self.verdict = verdict
-            case TrialStarted() | TrialEnded():  # of no hunt
-                pass
+            case TrialEnded():
+                self.state = "done"
         self._follow_builds(at, event)
         if isinstance(event, BuildStarted | BuildFinished | CandidateSkipped | RunFinished) and event.host:
             self.since[event.host] = at
@@ -217,10 +296,23 @@ class HuntState:
             case _:
                 pass
 
-    def _start(self, event: HuntStarted) -> None:
-        """A session, or another range, begins."""
-        self.started, self.verdict, self.since = event, None, {}
-        self.use_range(event.candidates)
+    def _note(self, number: int, **known: Any) -> None:
+        """Enter what is known of a build of a trial."""
+        subjects = list(self.request.subjects)
+        subjects[number] = replace(subjects[number], **known)
+        self.request = replace(self.request, subjects=tuple(subjects))
+
+    def _as_known(self, request: TrialRequest) -> TrialRequest:
+        """The request of another attempt, with what is known of its builds from earlier ones."""
+        known = [
+            replace(
+                new,
+                **{name: getattr(new, name) or getattr(old, name) for name in FOUND},
+                trouble=old.trouble if self.runs else "",
+            )
+            for old, new in zip(self.request.subjects or request.subjects, request.subjects, strict=True)
+        ]
+        return replace(request, subjects=tuple(known))
 
     def use_range(self, commits: tuple[str, ...]) -> None:
         """Count candidates in this range; beliefs about another one are void. Binaries are compared within a range."""
@@ -289,108 +381,11 @@ class HuntState:
         return before, after
 
 
-def fold(events: Iterable[tuple[float, Event]], sessions: Sequence[float] = ()) -> HuntState:
+def fold(events: Iterable[tuple[float, Event]], sessions: Sequence[float] = ()) -> SessionState:
     """The state after events with their times; ``sessions`` are the times at which processes began to work."""
-    state, begins = HuntState(), [*sessions]
+    state, begins = SessionState(), [*sessions]
     for at, event in events:
         while begins and begins[0] <= at:
             state.begin_session(begins.pop(0))
         state.add(at, event)
     return state
-
-
-def ratios(
-    state: HuntState, metric: str, hosts: Sequence[str] = (), host_classes: Sequence[str] = ()
-) -> dict[str, Interval]:
-    """The metric of each measured commit relative to the good end, equal binaries taken together.
-
-    ``hosts`` and ``host_classes`` are the names and classes where there are several hosts. The good end has no entry.
-    Commits of the range are compared by their own runs alone, as the search compares them.
-    """
-    if not state.commits or not state.log:
-        return {}
-    outside = dict.fromkeys(event.facts.commit for _, event in state.log if event.facts.commit not in state.node)
-    wider = state.node | {sha: len(state.commits) + place for place, sha in enumerate(outside)}
-    found: dict[str, Interval] = {}
-    model = EXACT if counted_exactly(state.log, metric) else USUAL
-    for node in (wider, state.node) if outside else (state.node,):
-        by_cpu = state.pairing is not None and state.pairing.by_cpu
-        seen = observations(state.log, node, metric, state.log[0][0], hosts, state.build_hosts, by_cpu=by_cpu)
-        seen = without_refused(seen, state.pairing)
-        speeds = relative_speeds(seen, len(state.commits) - 1, host_classes, model)
-        found |= {sha: speeds[number] for sha, number in node.items() if number in speeds}
-    good = state.commits[0]
-    same = [sha for sha in state.tested if sha != good and state.binary_of(sha) == state.binary_of(good)]
-    return found | dict.fromkeys(same, SAME)
-
-
-def effect_of(
-    state: HuntState, step: Step, metric: str, hosts: Sequence[str] = (), host_classes: Sequence[str] = ()
-) -> Interval | None:
-    """What a step does to a metric that was not hunted, by the runs of the commit and of those it was compared with.
-
-    Of several, the one that differs least. None where two runs of each have no value for it, or where hosts are of
-    several classes.
-    """
-    if len(set(host_classes)) > 1 or not state.log:
-        return None
-    seen = observations(state.log, state.node, metric, state.log[0][0], hosts, state.build_hosts)
-    seen = without_refused(seen, state.pairing)
-    each = [step_ratio(seen, len(state.commits) - 1, step.candidate, parent) for parent in step.parents]
-    known = [ratio for ratio in each if ratio is not None]
-    return min(known, key=lambda ratio: abs(math.log(ratio.middle))) if known and len(known) == len(each) else None
-
-
-class Classification(StrEnum):
-    """What is known of a commit that was built, measured or skipped; the values are those of reports in JSON."""
-
-    BASELINE = "base"  # the good end
-    GOOD = "good"  # as fast as the good end
-    BAD = "bad"  # as slow as the bad end
-    CULPRIT = "culprit"
-    UNCLEAR = "measured"
-    BUILT = "built"  # and not measured
-    SKIPPED = "skipped"
-    NOW = "now"  # being built or measured: for live views
-
-
-def classify(state: HuntState, sha: str, ratios: Mapping[str, Interval]) -> Classification:
-    """The classification of a commit; ``ratios`` are those to the good end.
-
-    The ends are what the user says they are. Between them the search's belief decides, or, outside of the range, the
-    commit's own interval.
-    """
-    good, bad = state.commits[0], state.commits[-1]
-    build = state.binary_of(sha)
-    if state.row(sha).skip is not None:
-        return Classification.SKIPPED
-    if sha == good:
-        return Classification.BASELINE
-    if sha in {state.commits[step.candidate] for step in named_steps(state.verdict)}:
-        return Classification.CULPRIT
-    if build == state.binary_of(good):
-        return Classification.GOOD
-    if not state.measured(sha):
-        return Classification.BUILT
-    if build == state.binary_of(bad):
-        return Classification.BAD
-    candidate = state.node.get(build, state.node.get(sha))
-    if candidate is not None and state.belief is not None and len(state.belief.slow) == len(state.commits):
-        return by_belief(state, float(state.belief.slow[candidate]))
-    return by_interval(ratios.get(bad), ratios.get(sha, ratios.get(build)))
-
-
-def by_belief(state: HuntState, slow: float) -> Classification:
-    """For a build that is slow with this probability. Without a change between the ends there are no sides."""
-    if state.belief is None or state.belief.change < SURE or isinstance(state.verdict, NotReproduced | CodePlacement):
-        return Classification.UNCLEAR
-    return Classification.BAD if slow > SURE else Classification.GOOD if slow < 1 - SURE else Classification.UNCLEAR
-
-
-def by_interval(bad: Interval | None, own: Interval | None) -> Classification:
-    """The end to which the whole of the commit's own interval is nearer, if the bad end differs from the good one."""
-    if bad is None or own is None or not bad.excludes_one:
-        return Classification.UNCLEAR
-    lowest, highest = math.log(own.low) if own.low else -math.inf, math.log(own.high)
-    near, far = sorted((lowest / math.log(bad.middle), highest / math.log(bad.middle)))
-    return Classification.GOOD if far < 0.5 else Classification.BAD if near > 0.5 else Classification.UNCLEAR

@@ -30,7 +30,8 @@ from perfbisect.core.domain.orders import (
     Share,
     Step,
 )
-from perfbisect.core.inference.hunt_state import Classification, HuntState, by_interval, classify, fold, ratios
+from perfbisect.core.domain.session_state import SessionState, fold
+from perfbisect.core.inference.classification import Classification, by_interval, classify, ratios
 from perfbisect.core.inference.observations import Built, observations
 
 SHAS = tuple(f"{n:040x}" for n in range(4))
@@ -59,12 +60,12 @@ def decided(slow: tuple[float, ...] = (), change: float = 0.99) -> Decided:
     return Decided(Decision(Measure((Share(1, 1),), Purpose.SEARCH), belief))
 
 
-def after(*events: Event) -> HuntState:
+def after(*events: Event) -> SessionState:
     """The state after the start of a hunt and these events, one second apart."""
     return fold(enumerate((STARTED, *events), 1000))
 
 
-def measured(*rates: tuple[int, float]) -> HuntState:
+def measured(*rates: tuple[int, float]) -> SessionState:
     """These candidates were built and ran three times in turns, at about these rates."""
     runs = [ran(each, qps * (1 + 0.002 * (n % 3)), 1000.0 + 20 * n) for n, (each, qps) in enumerate(rates * 3)]
     builds = [(1000.0, built(candidate)) for candidate, _ in rates]
@@ -73,7 +74,7 @@ def measured(*rates: tuple[int, float]) -> HuntState:
 
 def test_folding_at_once_and_step_by_step_agree_and_leave_earlier_states_alone() -> None:
     events = [STARTED, built(0), ran(0), Warned("Slow."), skipped(2, "compile"), decided(), HuntEnded(SAME)]
-    whole, state = fold(enumerate(events, 1000)), HuntState()
+    whole, state = fold(enumerate(events, 1000)), SessionState()
     for at, event in enumerate(events, 1000):
         before, tested = state, dict(state.tested)
         state = state.after(at, event)
@@ -88,7 +89,7 @@ def test_rows_of_commits() -> None:
     row = after(BuildStarted(1, commit), built(1), built(1, reused=True), ran(1)).row(SHAS[1])
     assert (row.commit, len(row.builds), len(row.made), row.reused) == (commit, 2, 1, True)
     assert (row.build_seconds, row.hit_rate, [run.qps for run in row.runs]) == (5.0, 0.75, [100.0])
-    assert HuntState().row("x").commit == Commit("x")
+    assert SessionState().row("x").commit == Commit("x")
 
 
 def test_a_failure_is_charged_to_the_build_and_ends_with_a_run() -> None:
@@ -133,7 +134,7 @@ def test_ratios_are_those_to_the_baseline() -> None:
     bad = ratios(state, "qps")[SHAS[3]]
     assert bad.low < 0.7 < bad.high
     assert ratios(state, "qps") == {SHAS[1]: Interval(1.0, 1.0, 1.0), SHAS[2]: bad, SHAS[3]: bad}
-    assert ratios(HuntState(), "qps") == {}
+    assert ratios(SessionState(), "qps") == {}
 
 
 def test_classifications_without_a_belief_follow_the_intervals() -> None:

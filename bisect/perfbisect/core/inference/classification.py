@@ -1,0 +1,110 @@
+"""How fast the commits of a hunt are, and on which side of the change each of them is. Pure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+from perfbisect.core.domain.orders import SAME, CodePlacement, Interval, NotReproduced, Step, named_steps
+from perfbisect.core.domain.session_state import SessionState
+from perfbisect.core.inference.noise_model import EXACT, USUAL
+from perfbisect.core.inference.observations import counted_exactly, observations, without_refused
+from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
+
+SURE = 0.95
+
+
+def ratios(
+    state: SessionState, metric: str, hosts: Sequence[str] = (), host_classes: Sequence[str] = ()
+) -> dict[str, Interval]:
+    """The metric of each measured commit relative to the good end, equal binaries taken together.
+
+    ``hosts`` and ``host_classes`` are the names and classes where there are several hosts. The good end has no entry.
+    Commits of the range are compared by their own runs alone, as the search compares them.
+    """
+    if not state.commits or not state.log:
+        return {}
+    outside = dict.fromkeys(event.facts.commit for _, event in state.log if event.facts.commit not in state.node)
+    wider = state.node | {sha: len(state.commits) + place for place, sha in enumerate(outside)}
+    found: dict[str, Interval] = {}
+    model = EXACT if counted_exactly(state.log, metric) else USUAL
+    for node in (wider, state.node) if outside else (state.node,):
+        by_cpu = state.pairing is not None and state.pairing.by_cpu
+        seen = observations(state.log, node, metric, state.log[0][0], hosts, state.build_hosts, by_cpu=by_cpu)
+        seen = without_refused(seen, state.pairing)
+        speeds = relative_speeds(seen, len(state.commits) - 1, host_classes, model)
+        found |= {sha: speeds[number] for sha, number in node.items() if number in speeds}
+    good = state.commits[0]
+    same = [sha for sha in state.tested if sha != good and state.binary_of(sha) == state.binary_of(good)]
+    return found | dict.fromkeys(same, SAME)
+
+
+def effect_of(
+    state: SessionState, step: Step, metric: str, hosts: Sequence[str] = (), host_classes: Sequence[str] = ()
+) -> Interval | None:
+    """What a step does to a metric that was not hunted, by the runs of the commit and of those it was compared with.
+
+    Of several, the one that differs least. None where two runs of each have no value for it, or where hosts are of
+    several classes.
+    """
+    if len(set(host_classes)) > 1 or not state.log:
+        return None
+    seen = observations(state.log, state.node, metric, state.log[0][0], hosts, state.build_hosts)
+    seen = without_refused(seen, state.pairing)
+    each = [step_ratio(seen, len(state.commits) - 1, step.candidate, parent) for parent in step.parents]
+    known = [ratio for ratio in each if ratio is not None]
+    return min(known, key=lambda ratio: abs(math.log(ratio.middle))) if known and len(known) == len(each) else None
+
+
+class Classification(StrEnum):
+    """What is known of a commit that was built, measured or skipped; the values are those of reports in JSON."""
+
+    BASELINE = "base"  # the good end
+    GOOD = "good"  # as fast as the good end
+    BAD = "bad"  # as slow as the bad end
+    CULPRIT = "culprit"
+    UNCLEAR = "measured"
+    BUILT = "built"  # and not measured
+    SKIPPED = "skipped"
+    NOW = "now"  # being built or measured: for live views
+
+
+def classify(state: SessionState, sha: str, ratios: Mapping[str, Interval]) -> Classification:
+    """The classification of a commit; ``ratios`` are those to the good end.
+
+    The ends are what the user says they are. Between them the search's belief decides, or, outside of the range, the
+    commit's own interval.
+    """
+    good, bad = state.commits[0], state.commits[-1]
+    build = state.binary_of(sha)
+    if state.row(sha).skip is not None:
+        return Classification.SKIPPED
+    if sha == good:
+        return Classification.BASELINE
+    if sha in {state.commits[step.candidate] for step in named_steps(state.verdict)}:
+        return Classification.CULPRIT
+    if build == state.binary_of(good):
+        return Classification.GOOD
+    if not state.measured(sha):
+        return Classification.BUILT
+    if build == state.binary_of(bad):
+        return Classification.BAD
+    candidate = state.node.get(build, state.node.get(sha))
+    if candidate is not None and state.belief is not None and len(state.belief.slow) == len(state.commits):
+        return by_belief(state, float(state.belief.slow[candidate]))
+    return by_interval(ratios.get(bad), ratios.get(sha, ratios.get(build)))
+
+
+def by_belief(state: SessionState, slow: float) -> Classification:
+    """For a build that is slow with this probability. Without a change between the ends there are no sides."""
+    if state.belief is None or state.belief.change < SURE or isinstance(state.verdict, NotReproduced | CodePlacement):
+        return Classification.UNCLEAR
+    return Classification.BAD if slow > SURE else Classification.GOOD if slow < 1 - SURE else Classification.UNCLEAR
+
+
+def by_interval(bad: Interval | None, own: Interval | None) -> Classification:
+    """The end to which the whole of the commit's own interval is nearer, if the bad end differs from the good one."""
+    if bad is None or own is None or not bad.excludes_one:
+        return Classification.UNCLEAR
+    lowest, highest = math.log(own.low) if own.low else -math.inf, math.log(own.high)
+    near, far = sorted((lowest / math.log(bad.middle), highest / math.log(bad.middle)))
+    return Classification.GOOD if far < 0.5 else Classification.BAD if near > 0.5 else Classification.UNCLEAR
