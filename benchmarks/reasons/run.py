@@ -21,7 +21,7 @@ from typing import Any
 
 from plants import PLANTS, Plant, Tree, drawn
 
-from perfbisect.demo.plan import first_tree
+from perfbisect.demo.history import first_tree
 
 HEADER = """\
 | plant | class | function | its share of the loss | s |

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from perfbisect.demo.history import BAD, GOOD, write_history
-from perfbisect.demo.plan import Change, Effort, Tree, applied, first_tree, read_changes
+from perfbisect.demo.history import BAD, GOOD, Change, Effort, Tree, applied, first_tree, read_changes, write_history
 from perfbisect.recipes.workload import read_suite
 from repos import git
 
@@ -33,7 +32,7 @@ def everything() -> Tree:
         ready = next(change for change in waiting if {each.name for each in order}.issuperset(change.needs))
         waiting.remove(ready)
         order.append(ready)
-    return applied([change.filled(Effort(every=1, size=256).words) for change in order], first_tree())
+    return applied([Effort(every=1, size=256).filled(change) for change in order], first_tree())
 
 
 @pytest.fixture(scope="session", params=["first release", "every change"])

@@ -8,15 +8,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from perfbisect.demo.history import BAD, GOOD, DemoAnswer, write_history
-from perfbisect.demo.plan import (
+from perfbisect.demo.history import (
+    BAD,
     CLEAR,
     COST,
+    GOOD,
     LARGEST,
     LARGEST_DROP,
     RARE,
     SMALLEST,
     Change,
+    DemoAnswer,
     Edit,
     HistoryPlan,
     applied,
@@ -24,6 +26,7 @@ from perfbisect.demo.plan import (
     effort_for,
     first_tree,
     read_changes,
+    write_history,
 )
 from perfbisect.errors import UsageError
 from repos import git

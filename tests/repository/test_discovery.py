@@ -58,7 +58,7 @@ def test_what_is_no_repository(repo: Path, tmp_path: Path, monkeypatch: pytest.M
 def test_a_file_that_keeps_git_waiting_is_named(
     git: Repo, repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    monkeypatch.setattr("perfbisect.repository.discovery.PROMPT", 1.0)
+    monkeypatch.setattr("perfbisect.repository.git.LIMITED", 1.0)
     fifo = tmp_path / "fifo" if "." in what else repo / ".git" / what
     if "." in what:
         git("config", what, str(fifo))

@@ -1,18 +1,307 @@
-"""Writes the demo's repository: a storage engine from v1.0 to v1.1, in which one commit slows update-index down.
+"""The demo's repository: a storage engine from v1.0 to v1.1, in which one commit slows update-index down.
+
+A plan is drawn from a seed: the order of the changes, the side branches, and how much the planted commit adds. Plans are drawn
+until the planted commits have some distance from those that do not compile, so that a hunt can name them.
+
+Changes are small edits of the engine's sources, stored as TOML in ``changes/``. An edit is located by a passage of text,
+not by a line number, so that changes can be applied in almost any order; one that depends on others names them in
+``needs``.
+
+Each of the features in ``changes/index.toml`` has two knobs: EFFORT_EVERY, how many changes of the index lie between
+two checks, and EFFORT_SIZE, how much one check reads. Their cost was measured in one thread on a server of 2021, as a
+multiple of the time of one update-index; other machines differ by a few hundredths.
 
 The same seed gives the same commit hashes: author, dates and texts are fixed, and the git configuration of the machine
 is not read.
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
+from math import ceil
 from pathlib import Path
+from random import Random
 
-from perfbisect.demo.plan import HistoryPlan, Tree, applied, draw, first_tree
-from perfbisect.errors import EnvironmentFailure, UsageError
+import msgspec
+import numpy as np
+
+from perfbisect.errors import UsageError
 from perfbisect.repository.git import failure, run, sealed
+
+FOLDER = Path(__file__).parent
+
+Tree = dict[str, str]  # path → text
+
+
+class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Put ``text`` instead of a passage, after it or before it; without a passage, at the end of the file."""
+
+    file: str
+    text: str
+    replace: str = ""
+    after: str = ""
+    before: str = ""
+
+    def apply(self, tree: Tree) -> None:
+        """Change the tree. Raises ValueError unless the file contains the passage exactly once."""
+        old = tree.get(self.file, "")
+        passage = self.replace or self.after or self.before
+        if not passage:
+            tree[self.file] = old + self.text
+            return
+        if (found := old.count(passage)) != 1:
+            raise ValueError(f"{self.file} has {passage!r} {found} times, not once")
+        new = self.text if self.replace else passage + self.text if self.after else self.text + passage
+        tree[self.file] = old.replace(passage, new)
+
+
+class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of one commit, without its parents."""
+
+    name: str
+    subject: str
+    edits: tuple[Edit, ...]
+    body: str = ""
+    needs: tuple[str, ...] = ()
+
+
+@cache
+def read_changes(kind: str) -> tuple[Change, ...]:
+    """The changes of ``changes/KIND.toml``, in the order of the file."""
+    tables = msgspec.toml.decode((FOLDER / "changes" / f"{kind}.toml").read_bytes(), type=dict[str, tuple[Change, ...]])
+    return tables["change"]
+
+
+def first_tree() -> Tree:
+    """The engine of the first release."""
+    root = FOLDER / "engine"
+    return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def applied(changes: Iterable[Change], before: Tree) -> Tree:
+    """The tree after ``changes``, in that order. Raises ValueError for a change that cannot be applied."""
+    tree = dict(before)
+    for change in changes:
+        for edit in change.edits:
+            try:
+                edit.apply(tree)
+            except ValueError as error:
+                raise ValueError(f"change {change.name}: {error}") from None
+    return tree
+
+
+Unit = tuple[Change, ...]  # successive changes on one branch
+
+OPTIONAL = ("documentation", "comments", "refactorings", "tests", "features")
+KEPT = {"children-without-division"}  # every history has this small improvement
+FIXED_TOGETHER = "both-fixed"
+
+
+def choose(random: Random, commits: int, wanted_features: Iterable[Change]) -> list[Unit]:
+    """The units of a history with ``commits`` changes (without the release), ``wanted_features`` among them, in an order that can be applied.
+
+    Raises ValueError for a number of commits that is not possible.
+    """
+    units = [*_breaks(random), *((change,) for change in wanted_features)]
+    wanted = commits - sum(map(len, units))
+    optional = [change for kind in OPTIONAL for change in read_changes(kind)]
+    if not len(KEPT) <= wanted <= len(optional):
+        raise ValueError(
+            f"{commits} commits are not possible: there are {len(optional)} changes to choose from, and {wanted} are needed"
+        )
+    random.shuffle(optional)
+    while len(optional) > wanted:
+        needed = KEPT.union(*(change.needs for change in optional))
+        optional.remove(next(change for change in optional if change.name not in needed))
+    units += ((change,) for change in optional)
+    random.shuffle(units)
+    return _in_order(units)
+
+
+def _breaks(random: Random) -> list[Unit]:
+    """Two commits that do not compile: each fixed by the next commit, or in succession and fixed together."""
+    first, first_fix, second, second_fix = read_changes("broken")
+    if random.random() < 0.5:
+        return [(first, first_fix), (second, second_fix)]
+    fix = Change(FIXED_TOGETHER, "Mend the build", first_fix.edits + second_fix.edits)
+    return [(first, second, fix)]
+
+
+def _in_order(units: Sequence[Unit]) -> list[Unit]:
+    """The units in their order, but each after the changes that it needs."""
+    waiting, ordered = list(units), list[Unit]()
+    while waiting:
+        done = {change.name for unit in ordered for change in unit}
+        ready = next(unit for unit in waiting if done.issuperset(*(c.needs for c in unit[:1])))
+        waiting.remove(ready)
+        ordered.append(ready)
+    return ordered
+
+
+# feature → (size, extra time with a check at every change), both ascending
+COST: Mapping[str, tuple[tuple[int, float], ...]] = {
+    "order": ((4, 0.42), (24, 0.60), (100, 1.00), (170, 1.30), (250, 1.50)),
+    "repeats": ((32, 0.13), (108, 0.36), (150, 0.54), (256, 1.05), (384, 1.70)),
+    "trail": ((64, 0.20), (360, 0.44), (560, 0.66), (1280, 1.55)),
+}
+GRAIN = 8  # sizes above the smallest are multiples of it; a checksum needs whole words
+LARGEST_DROP = 0.6
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """The two knobs: a feature is checked at every so many changes of the index, and a check reads so much."""
+
+    every: int
+    size: int
+
+    def filled(self, change: Change) -> Change:
+        """A change with the placeholders in its texts replaced by these numbers."""
+        edits = []
+        for edit in change.edits:
+            text = edit.text.replace("EFFORT_EVERY", str(self.every)).replace("EFFORT_SIZE", str(self.size))
+            edits.append(msgspec.structs.replace(edit, text=text))
+        return msgspec.structs.replace(change, edits=tuple(edits))
+
+
+RARE = Effort(every=512, size=128)  # under a hundredth of an update
+
+
+def effort_for(feature: str, drop: float) -> Effort:
+    """The effort after which update-index has ``drop`` (a fraction) less throughput. Raises ValueError beyond 0.6."""
+    if not 0 < drop <= LARGEST_DROP:
+        raise ValueError(f"a planted drop of {drop} is not possible: it must be between 0 and {LARGEST_DROP}")
+    extra = drop / (1 - drop)
+    sizes, costs = zip(*COST[feature], strict=True)
+    every = ceil(costs[0] / extra)  # where the smallest size costs too much, checks are rarer
+    return Effort(every, max(sizes[0], round(np.interp(extra * every, costs, sizes) / GRAIN) * GRAIN))
+
+
+BRANCHES = ("interface", "checks", "smaller-steps", "tidy")
+LENGTHS = range(5, 10)  # commits between fork and merge, on both sides together
+SMALLEST, LARGEST = 0.32, 0.50  # of the drops that a seed chooses, with a margin for other machines
+ON_SIDE = 0.3  # probability that the planted commit is on a side branch
+CLEAR = 2  # generations between the planted commit and one that does not compile
+TRIES = 2000
+SHORTEST = 30
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCommit:
+    """One commit: a change, or the merge of a side branch, which has no edits."""
+
+    change: Change
+    parents: tuple[int, ...]  # positions of earlier steps, first parent first; position 0 is the first release
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPlan:
+    """All commits after the first release, in the order of their creation; ``steps[0]`` has position 1."""
+
+    steps: tuple[PlannedCommit, ...]
+    planted: int  # position
+    drop: float  # planned, a fraction
+    further: tuple[int, ...] = ()  # positions of the other changes that slow a workload, named after it
+
+    def history(self, position: int) -> list[Change]:
+        """The changes that a commit contains, oldest first, its own last."""
+        found, waiting = set[int](), [position]
+        while waiting:
+            here = waiting.pop()
+            if here and here not in found:
+                found.add(here)
+                waiting += self.steps[here - 1].parents
+        return [self.steps[at - 1].change for at in sorted(found)]
+
+    @property
+    def broken(self) -> tuple[int, ...]:
+        """The positions of the commits that do not compile."""
+        first, first_fix, second, second_fix = (change.name for change in read_changes("broken"))
+        mended = {first: {first_fix, FIXED_TOGETHER}, second: {second_fix, FIXED_TOGETHER}}
+        contents = [{change.name for change in self.history(at)} for at in range(len(self.steps) + 1)]
+        breaks = [[name for name in names & mended.keys() if not names & mended[name]] for names in contents]
+        return tuple(position for position, names in enumerate(breaks) if names)
+
+
+def draw(seed: int, commits: int, drop: float | None, changes: int = 1) -> HistoryPlan:
+    """The plan of a seed, with so many planted changes. Raises ValueError for numbers or a drop that are not possible."""
+    if commits < SHORTEST:
+        raise ValueError(f"{commits} commits are too few: not possible below {SHORTEST}")
+    random = Random(seed)
+    chosen = random.uniform(SMALLEST, LARGEST)  # always drawn, so that later random numbers do not depend on ``drop``
+    drop = chosen if drop is None else drop
+    feature, on_side = random.choice(sorted(COST)), random.random() < ON_SIDE
+    effort = effort_for(feature, drop)
+    index = [(effort if change.name == feature else RARE).filled(change) for change in read_changes("index")]
+    further = read_changes("further")[: changes - 1]
+    for _ in range(TRIES):
+        units = choose(random, commits - 3, [*index, *further])  # without two merges and the release
+        steps = _steps(units, random)
+        place = {step.change.name: at for at, step in enumerate(steps, 1)}
+        planted = place.get(feature, 0)
+        on_main = len(steps)  # the line of first parents, from the end back to the planted commit or beyond it
+        while on_main > planted:
+            on_main = steps[on_main - 1].parents[0]
+        if planted and on_side == (on_main != planted):
+            plan = HistoryPlan(steps, planted, drop, tuple(place[change.name] for change in further))
+            if all(_stands_clear(plan, at) for at in (planted, *plan.further)):
+                return plan
+    raise ValueError(f"seed {seed} gives no history of {commits} commits")
+
+
+def _steps(units: Sequence[Unit], random: Random) -> tuple[PlannedCommit, ...]:
+    """The commits of ``units`` with two side branches and the release; empty where no branch is possible."""
+    names = random.sample(BRANCHES, 2)
+    lengths = random.choices(LENGTHS, k=2)
+    middle = len(units) // 2
+    starts = (random.randrange(middle - lengths[0]), random.randrange(middle, len(units) - lengths[1]))
+    steps: list[PlannedCommit] = []
+    main = done = 0
+    for name, start, length in zip(names, starts, lengths, strict=True):
+        main = _append(steps, units[done:start], main)
+        done = start + length
+        sides = _divide(units[start:done], random)
+        if not sides:
+            return ()
+        tips = {False: main, True: main}  # of the main line and of the side branch
+        for unit, side in zip(units[start:done], sides, strict=True):
+            tips[side] = _append(steps, [unit], tips[side])
+        steps.append(PlannedCommit(Change(f"merge-{name}", f"Merge branch '{name}'", ()), (tips[False], tips[True])))
+        main = len(steps)
+    main = _append(steps, units[done:], main)
+    _append(steps, [read_changes("release")], main)
+    return tuple(steps)
+
+
+def _append(steps: list[PlannedCommit], units: Sequence[Unit], parent: int) -> int:
+    """Append the units in succession; the position of the last commit."""
+    for unit in units:
+        for change in unit:
+            steps.append(PlannedCommit(change, (parent,)))
+            parent = len(steps)
+    return parent
+
+
+def _divide(units: Sequence[Unit], random: Random) -> list[bool]:
+    """For each unit True if it is on the side branch; empty where one side needs the other."""
+    sides = [random.random() < 0.5 for _ in units]
+    placed = [*zip(units, sides, strict=True)]
+    side_of = {unit[0].name: side for unit, side in placed}
+    dependent = any(side_of.get(need, side) is not side for unit, side in placed for need in unit[0].needs)
+    fits = not dependent and sum(sides) >= 2 and not all(sides) and all(len(unit) == 1 for unit in units)
+    return sides if fits else []
+
+
+def _stands_clear(plan: HistoryPlan, position: int) -> bool:
+    """True where no commit within CLEAR generations of ``position`` fails to compile."""
+    near = {position}
+    for _ in range(CLEAR):
+        children = {at for at, step in enumerate(plan.steps, 1) if near & set(step.parents)}
+        near |= children.union(*(plan.steps[at - 1].parents for at in near if at))
+    return not near & set(plan.broken)
+
 
 GOOD, BAD = "v1.0", "v1.1"
 AUTHOR = "perfbisect demo <demo@perfbisect.invalid>"
@@ -50,7 +339,11 @@ def write_history(
         raise UsageError(f"No demo history can be written: {error}.", "Choose other numbers.") from None
     folder.mkdir(parents=True, exist_ok=True)
     _git(folder, "init", "-q", "--template=", "--initial-branch=main")
-    hashes = _import(folder, plan)
+    with tempfile.TemporaryDirectory() as aside:
+        marks = Path(aside) / "marks"
+        _git(folder, "fast-import", "--quiet", f"--export-marks={marks}", stdin="".join(_stream(plan)))
+        pairs = dict(line[1:].split() for line in marks.read_text().splitlines())
+    hashes = [pairs[str(position + 1)] for position in range(len(plan.steps) + 1)]  # the first release's included
     _git(folder, "reset", "-q", "--hard", "main")
     step = plan.steps[plan.planted - 1]
     return DemoAnswer(
@@ -65,15 +358,6 @@ def write_history(
     )
 
 
-def _import(folder: Path, plan: HistoryPlan) -> list[str]:
-    """Import the plan into git; the hash of each position, the first release included."""
-    with tempfile.TemporaryDirectory() as aside:
-        marks = Path(aside) / "marks"
-        _git(folder, "fast-import", "--quiet", f"--export-marks={marks}", stdin="".join(_stream(plan)))
-        pairs = dict(line[1:].split() for line in marks.read_text().splitlines())
-    return [pairs[str(position + 1)] for position in range(len(plan.steps) + 1)]
-
-
 def _stream(plan: HistoryPlan) -> Iterator[str]:
     """The input of git fast-import. Position p has mark p + 1, as marks begin at 1."""
     trees = [first_tree()]
@@ -82,7 +366,9 @@ def _stream(plan: HistoryPlan) -> Iterator[str]:
         first, *others = step.parents
         after = applied(plan.history(position), trees[0]) if others else applied([step.change], trees[first])
         trees.append(after)
-        yield _commit(position, step.change.message, step.parents, trees[first], after)
+        body = step.change.body
+        message = f"{step.change.subject}\n" + (f"\n{body}" if body else "")
+        yield _commit(position, message, step.parents, trees[first], after)
     for tag, position in ((GOOD, 0), (BAD, len(plan.steps))):
         yield f"tag {tag}\nfrom :{position + 1}\ntagger {_signature(position)}\n{_data(f'Release {tag[1:]}')}"
 
@@ -107,9 +393,6 @@ def _data(text: str) -> str:
 
 def _git(folder: Path, *arguments: str, stdin: str = "") -> None:
     """Run git in ``folder`` without the configuration of the machine."""
-    try:
-        done = run(arguments, folder, sealed(), stdin)
-    except FileNotFoundError:
-        raise EnvironmentFailure("git is not installed.", "Install it, for example with: apt install git") from None
+    done = run(arguments, folder, sealed(), stdin)
     if done.returncode:
         raise failure(f"git {arguments[0]} failed in {folder}", done.stderr)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.errors import UsageError
 from perfbisect.folders import cache_folder
 from perfbisect.recipes.builder import Builder
 from perfbisect.repository.commits import look_up, tags_of
@@ -31,8 +31,6 @@ from perfbisect.repository.git import (
 
 _TAKES = "--repo takes the folder of a git repository."
 
-
-PROMPT = 20.0  # seconds in which git has read a file of a repository
 _READ = {  # what git reads for a command that finds nothing
     "packed-refs": ["rev-parse", "-q", "--verify", "refs/perfbisect/none"],
     "objects/info/alternates": ["cat-file", "-e", "1" * 40],
@@ -48,8 +46,6 @@ def open_repository(path: Path, *, named: bool = True, shallow: bool = False) ->
     Raises UsageError when none exists, for a shallow clone unless ``shallow`` permits it, and for a path that is not UTF-8; EnvironmentFailure when git
     refuses it, as it does for one of another user.
     """
-    if shutil.which("git") is None:
-        raise EnvironmentFailure("git is not installed.", "apt-get install git")
     _refuse_bytes(path)
     folder = path.expanduser()
     if not folder.is_dir():
@@ -59,7 +55,7 @@ def open_repository(path: Path, *, named: bool = True, shallow: bool = False) ->
     git_dir = Path(_ask(folder, [*explicit, NO_WORK_TREE, "rev-parse", "--absolute-git-dir"]).removesuffix("\n"))
     _refuse_bytes(git_dir)
     for reads, arguments in _READ.items():
-        run([f"--git-dir={git_dir}", NO_WORK_TREE, *arguments], git_dir, environment(), reads=reads, limit=PROMPT)
+        run([f"--git-dir={git_dir}", NO_WORK_TREE, *arguments], git_dir, environment(), reads=reads)
     of_it = ["rev-parse", "--is-shallow-repository", "--show-object-format", "--git-path", "objects"]
     is_shallow, object_format, objects = _ask(git_dir, [f"--git-dir={git_dir}", NO_WORK_TREE, *of_it]).split("\n", 2)
     if is_shallow == "true" and not shallow:
@@ -104,7 +100,7 @@ def _refuse_bytes(path: Path) -> None:
 
 def _ask(folder: Path, arguments: list[str]) -> str:
     config = "its configuration, or a file that this includes"
-    done = run(arguments, folder, environment(), errors="surrogateescape", reads=config, limit=PROMPT)
+    done = run(arguments, folder, environment(), errors="surrogateescape", reads=config)
     if done.returncode == 0:
         return done.stdout
     if "fatal: not a git repository (or any" in done.stderr:

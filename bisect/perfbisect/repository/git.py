@@ -29,6 +29,7 @@ OPTIONS = ("--no-pager", "--no-replace-objects", *(word for setting in SETTINGS 
 NO_WORK_TREE = "--work-tree=."
 
 LONGEST = 3600.0  # seconds that a command takes at most: histories of a million commits take minutes
+LIMITED = 20.0  # seconds in which git has read a file of a repository
 
 # For every command. Grafts and replaced objects would change the history.
 FIXED = {"LC_ALL": "C", "LANGUAGE": "C", "GIT_GRAFT_FILE": os.devnull, "GIT_NO_REPLACE_OBJECTS": "1",
@@ -85,12 +86,10 @@ def sealed() -> dict[str, str]:
 
 def _inherited(patterns: Sequence[str]) -> dict[str, str]:
     known = [name for name in os.environ if any(fnmatchcase(name, pattern) for pattern in patterns)]
-    values = {name: _absolute(os.environ[name]) if name in SEARCHED else os.environ[name] for name in known}
+    values = {name: os.environ[name] for name in known}
+    for name in values.keys() & set(SEARCHED):
+        values[name] = ":".join(folder for folder in values[name].split(":") if folder.startswith("/"))
     return {name: value for name, value in values.items() if value}
-
-
-def _absolute(folders: str) -> str:
-    return ":".join(folder for folder in folders.split(":") if folder.startswith("/"))
 
 
 def all_but(ignore: Iterable[str]) -> list[str]:
@@ -100,12 +99,12 @@ def all_but(ignore: Iterable[str]) -> list[str]:
 
 def run(
     arguments: Sequence[str], folder: Path, env: Mapping[str, str], stdin: str = "", *, errors: str = "replace",
-    script: str = "", reads: str = "", limit: float = LONGEST,
+    script: str = "", reads: str = "",
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a git command, or a ``script`` of the shell with such commands, in a folder of this machine to its end.
 
-    ``errors`` is how bytes that are not UTF-8 are decoded. Raises EnvironmentFailure where it does not end in ``limit``
-    seconds; ``reads`` is what it may wait for.
+    ``errors`` is how bytes that are not UTF-8 are decoded. Raises EnvironmentFailure where git is missing or does not end
+    in time; ``reads`` is what it may wait for, and has to read in LIMITED seconds.
     """
     program = ["sh", "-c", script, "git"] if script else ["git", *OPTIONS]
     try:
@@ -118,11 +117,15 @@ def run(
             capture_output=True,
             encoding="utf-8",
             errors=errors,
-            timeout=limit,
+            timeout=LIMITED if reads else LONGEST,
         )
-    except subprocess.TimeoutExpired:
+    except FileNotFoundError as error:
+        if error.filename != "git":
+            raise
+        raise EnvironmentFailure("git is not installed.", "apt-get install git") from None
+    except subprocess.TimeoutExpired as error:
         raise EnvironmentFailure(
-            f"git has not ended after {limit:g} s in {printable(folder)}{reads and ': it may wait for '}{reads}",
+            f"git has not ended after {error.timeout:g} s in {printable(folder)}{reads and ': it may wait for '}{reads}",
             "A FIFO, or a file of a server that does not answer, in place of a file keeps it waiting.",
         ) from None
 
