@@ -127,7 +127,7 @@ def test_what_changes_touch() -> None:
     edits = [edit for change in read_changes("documentation") for edit in change.edits]
     assert all(edit.file.endswith(".md") or edit.file.startswith((".", "doc/")) for edit in edits)
     for change in read_changes("index"):
-        texts = "".join(edit.text for edit in change.filled(RARE.words).edits)
+        texts = "".join(edit.text for edit in RARE.filled(change).edits)
         assert "EFFORT" not in texts and "_EVERY 512" in texts
 
 
