@@ -61,7 +61,8 @@ def test_environment_folder_processors_and_memory(
     monkeypatch.setenv("SOMETHING_OF_THE_TERMINAL", "x")
     cpu, place = min(os.sched_getaffinity(0)), PurePosixPath(tmp_path)
     script = "pwd; cat /proc/self/oom_score_adj; grep Cpus_allowed_list /proc/self/status; exec env"
-    job = shell(host, script, cwd=place, cpus=str(cpu), env={"GIVEN": "a; b 'c"})
+    argv = [*jobs.pinned(str(cpu)), "sh", "-c", script]
+    job = jobs.start(host, argv, name="test", timeout=60, cwd=place, env={"GIVEN": "a; b 'c"})
     (where, score, pinned, *env), _ = wait(host, job)
     assert (where, pinned) == (str(place), f"Cpus_allowed_list:\t{cpu}")
     assert "GIVEN=a; b 'c" in env
@@ -72,7 +73,7 @@ def test_environment_folder_processors_and_memory(
 
 def test_what_cannot_start_says_so(host: LocalHost) -> None:
     with pytest.raises(EnvironmentFailure, match="no-such-program is not installed on host here"):
-        jobs.start(host, ["no-such-program"], name="x", timeout=60)
+        jobs.start(host, [*jobs.pinned("0"), "no-such-program"], name="x", timeout=60)
     nowhere = jobs.start(host, ["true"], name="x", timeout=60, cwd=PurePosixPath("/nowhere"), merged=True)
     lines, status = wait(host, nowhere)
     assert status == 2

@@ -16,9 +16,9 @@ import pytest
 from fake_host import FakeHost
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host import leases
-from perfbisect.host.connection import Listener, Unsubscribe
 from perfbisect.host.leases import LeasedHost, LeaseEnded, LeaseRecord, LeaseRequest
 from perfbisect.host.registry import connect
+from perfbisect.host.remote import Listener, Unsubscribe
 from perfbisect.hunt.leased_hosts import leased_hosts
 from perfbisect.process import machine as this_boot
 from perfbisect.recipes.inventory import LeaseEntry, load_host, load_lease

@@ -216,31 +216,21 @@ done
 """
 )
 
-# Jobs that run, and in ORPHANED those whose leader was killed alone. $1 is the folder of all jobs.
-RUNNING = (
-    STATE
-    + """\
-for status in "$1"/*/status; do
-    read -r ended <"$status" && [ -z "$ended" ] || continue
-    folder=${status%/*}
-    read -r leader <"$folder/pid" || continue
-    set -- "$1" ${leader##*) }
-    [ "$(state "$folder" "${leader%% *}" "${21}")" != running ] || printf '%s\\n%s\\n' "$folder" "$leader"
-done 2>/dev/null
-"""
-)
-ORPHANED = (
+# Prints state, folder and /proc/PID/stat of each job that runs or, as orphaned, whose leader was killed alone: some of its
+# processes still run. $1 is the folder of all jobs.
+UNENDED = (
     STATE
     + """\
 sessions=$(ps -e -o sess= -o stat= | awk '$2 !~ /^[ZX]/ { printf " %s ", $1 }')
 for status in "$1"/*/status; do
     read -r ended <"$status" && [ -z "$ended" ] || continue
     folder=${status%/*}
-    from_this_boot "$folder" && read -r leader <"$folder/pid" || continue
-    pid=${leader%% *}
-    case $sessions in *" $pid "*) ;; *) continue;; esac
+    read -r leader <"$folder/pid" || continue
     set -- "$1" ${leader##*) }
-    [ "$(state "$folder" "$pid" "${21}")" != lost ] || printf '%s\\n%s\\n' "$folder" "$leader"
+    case "$(state "$folder" "${leader%% *}" "${21}") $sessions" in
+        'running '*) printf 'running\\n%s\\n%s\\n' "$folder" "$leader";;
+        'lost '*" ${leader%% *} "*) ! from_this_boot "$folder" || printf 'orphaned\\n%s\\n%s\\n' "$folder" "$leader";;
+    esac
 done 2>/dev/null
 """
 )

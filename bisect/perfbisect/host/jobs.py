@@ -32,11 +32,12 @@ from pathlib import PurePosixPath
 from perfbisect.errors import Cancelled, CommandFailed, EnvironmentFailure, JobLost, TooMuchOutput
 from perfbisect.host import job_scripts
 from perfbisect.host.packages import absent, missing
-from perfbisect.host.protocol import ARGUMENT, HEAD, LINE, TAIL, Host, Result, unwritten
+from perfbisect.host.protocol import ARGUMENT, HEAD, LINE, NO_SPACE, TAIL, Host, Result, last_line, no_space
 
 LOST = -1  # stands for the missing status of a job that was killed from outside, or whose host was restarted
 GRACE = 10.0  # seconds between TERM and KILL for what exceeds its time
 SOON = 0.5  # the same for what is not wanted any more: a run, a server on a copy of data, a build, which begins anew
+PINNED = 3  # words of ``pinned``
 NOT_THERE = 127  # the status of a shell, of env and of timeout for a program that does not exist
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
@@ -86,7 +87,6 @@ def start(
     timeout: float,
     cwd: PurePosixPath | None = None,
     env: Mapping[str, str] | None = None,
-    cpus: str = "",
     merged: bool = False,
 ) -> Job:
     """Start ``argv`` as a job and return at once.
@@ -94,31 +94,33 @@ def start(
     The command sees a clean environment: PATH, HOME and USER of the host, LC_ALL=C, a TMPDIR below the root folder,
     and ``env``. Any other variable would shift the stack, and would differ from one terminal to the next.
     After ``timeout`` seconds the command gets TERM, and KILL after GRACE more; the status is then 124 or 137.
-    ``cpus`` is a taskset list, ``merged`` sends stderr to stdout.
+    ``merged`` sends stderr to stdout.
 
     Raises EnvironmentFailure where the program does not exist, or an argument is too long. Where the folder ``cwd`` does not
     exist the command fails: it may be part of a build, which has deleted it.
     """
     _check_length(argv, env or {})
+    program = argv[PINNED] if [*argv[:2]] == ["taskset", "-c"] and argv[PINNED:] else argv[0]
     kept = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{_NAME.sub('_', name)}-{secrets.token_hex(3)}"
     folder = host.root / "jobs" / kept
     where = cwd or host.root
-    command = _command(host, argv, where, env, timeout, cpus)
+    command = _command(host, argv, where, env, timeout)
     streams = "merged" if merged else "apart"
     limits = [str(int(timeout)), job_scripts.LEADER, str(HEAD), str(TAIL)]
-    arguments = [str(folder), str(where), argv[0], str(scratch(host)), streams, *limits]
+    arguments = [str(folder), str(where), program, str(scratch(host)), streams, *limits]
     search = {"PATH": env["PATH"]} if env and "PATH" in env else None
     try:
         started = host.run(["sh", "-c", job_scripts.START, "start", *arguments], env=search, stdin=command, check=False)
     except (KeyboardInterrupt, SystemExit, Cancelled):
-        with contextlib.suppress(EnvironmentFailure):
-            _abandon(host, folder)
+        with contextlib.suppress(EnvironmentFailure):  # the leader does nothing once its command is not there
+            if stat := host.run(["sh", "-c", job_scripts.ABANDON, "abandon", str(folder)]).stdout:
+                kill(host, _job(folder, stat))
         raise
     if started.status == NOT_THERE:
-        raise absent([argv[0]], host.name)
+        raise absent([program], host.name)
     if not started.ok:
-        reason = (started.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-        raise EnvironmentFailure(f"{argv[0]} cannot be started as job {folder} on host {host.name}: {reason}")
+        reason = last_line(started.stderr) or "it printed nothing"
+        raise EnvironmentFailure(f"{program} cannot be started as job {folder} on host {host.name}: {reason}")
     return _job(folder, started.stdout)
 
 
@@ -137,7 +139,7 @@ def run(
     """
     _check_length(argv, env or {})
     # The script's own limit never applies before that of ``run``.
-    command = _command(host, argv, cwd or host.root, env, timeout + GRACE, "")
+    command = _command(host, argv, cwd or host.root, env, timeout + GRACE)
     try:
         result = host.run(["sh", "-c", command], timeout=timeout, check=False)
     except TooMuchOutput as flood:
@@ -158,12 +160,12 @@ def attach(host: Host, job_id: str) -> Job:
 
 def running(host: Host) -> tuple[Job, ...]:
     """All jobs that run, oldest first: those of an interrupted controller included."""
-    return _listed(host, "running", job_scripts.RUNNING)
+    return _unended(host, "running")
 
 
 def orphaned(host: Host) -> tuple[Job, ...]:
     """Jobs whose leader was killed alone: it has no status, and some of its processes still run."""
-    return _listed(host, "orphaned", job_scripts.ORPHANED)
+    return _unended(host, "orphaned")
 
 
 def status(host: Host, job: Job, *, patience: float = 0) -> int | None:
@@ -262,22 +264,16 @@ def kill_all(host: Host) -> None:
             kill(host, job)
 
 
-def _abandon(host: Host, folder: PurePosixPath) -> None:
-    """End a job that may have begun or be about to: its leader does nothing once its command is not there."""
-    stat = host.run(["sh", "-c", job_scripts.ABANDON, "abandon", str(folder)]).stdout
-    if stat:
-        kill(host, _job(folder, stat))
-
-
 def remove(host: Host, job: Job) -> None:
     """Remove the folder of a job that has ended."""
     host.run(["rm", "-rf", "--", str(job.folder)])
 
 
-def _listed(host: Host, name: str, script: str) -> tuple[Job, ...]:
-    """The jobs whose folder and stat the script of that name prints; its argument is the folder of all jobs."""
-    lines = host.run(["sh", "-c", script, name, str(host.root / "jobs")], check=False).stdout.splitlines()
-    return tuple(_job(PurePosixPath(folder), stat) for folder, stat in zip(lines[::2], lines[1::2], strict=True))
+def _unended(host: Host, wanted: str) -> tuple[Job, ...]:
+    """The jobs in that state."""
+    listing = host.run(["sh", "-c", job_scripts.UNENDED, "jobs", str(host.root / "jobs")], check=False)
+    rows = zip(*[iter(listing.stdout.splitlines())] * 3, strict=True)
+    return tuple(_job(PurePosixPath(folder), stat) for state, folder, stat in rows if state == wanted)
 
 
 def pinned(cpus: str) -> list[str]:
@@ -290,9 +286,7 @@ def scratch(host: Host) -> PurePosixPath:
     return host.root / "tmp"
 
 
-def _command(
-    host: Host, argv: Sequence[str], cwd: PurePosixPath, env: Mapping[str, str] | None, timeout: float, cpus: str
-) -> str:
+def _command(host: Host, argv: Sequence[str], cwd: PurePosixPath, env: Mapping[str, str] | None, timeout: float) -> str:
     """The text of the file ``command``."""
     given = {"LC_ALL": "C", "TMPDIR": str(scratch(host)), **(env or {})}
     settings = shlex.join(f"{name}={value}" for name, value in given.items())
@@ -300,7 +294,7 @@ def _command(
     return (
         f"cd -- {shlex.quote(str(cwd))} &&\n"
         f'exec env -i PATH="$PATH" HOME="$HOME" USER="${{USER:-}}" {settings} \\\n'
-        f"    {shlex.join([*limit, *pinned(cpus), *argv])}\n"
+        f"    {shlex.join([*limit, *argv])}\n"
     )
 
 
@@ -331,7 +325,10 @@ def _poll(host: Host, job: Job, offset: int, limit: int, stream: str, patience: 
     state, left = line.split()
     if state == "torn":
         reasons = host.run(["cat", str(job.folder / "stdout.kept"), str(job.folder / "stderr.kept")]).stdout.split("\n")
-        raise unwritten(host.name, str(job.folder), next(r.strip() for r in reasons if r.strip() not in {"", "whole"}))
+        reason = next(line.strip() for line in reasons if line.strip() not in {"", "whole"})
+        if NO_SPACE in reason:
+            raise no_space(host.name, reason)
+        raise EnvironmentFailure(f"the output of job {job.folder} on host {host.name} cannot be written: {reason}")
     ended = None if state == "running" else LOST if state == "lost" else int(state)
     return _Polled(ended, int(left), base64.b64decode(chunk))
 

@@ -15,10 +15,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from perfbisect.errors import Cancelled, CommandFailed, EnvironmentFailure, TooMuchOutput
-from perfbisect.host.connection import Connection, Listener, Unsubscribe
+
+if TYPE_CHECKING:
+    from perfbisect.host.remote import Connection, Listener, Unsubscribe
 
 HEAD = 8 << 20  # bytes of each stream of a job that are kept from its beginning: several times the log of a long build
 TAIL = 2 << 20  # bytes that are kept from its end, where totals and the reasons of failures are
@@ -30,7 +32,7 @@ ARGUMENT = (128 << 10) - 1  # bytes of one argument or variable of a program: th
 # locale is. Jobs, which run the user's commands, have an environment of their own.
 LOCALE = {"LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
 TIMED_OUT = 124  # the status of coreutils' timeout
-_NO_SPACE = os.strerror(errno.ENOSPC)
+NO_SPACE = os.strerror(errno.ENOSPC)
 _LAST = 1000  # characters of an output, in whose last line its reason is searched for
 
 
@@ -93,7 +95,7 @@ class Host(ABC):
     name: str  # in hosts.toml
     root: PurePosixPath  # the folder on that host that contains everything perfbisect writes there
     is_local: bool  # whether commands see the files of this process
-    connection: Connection[Any] | None = None  # what commands need to be open, if anything
+    connection: "Connection[Any] | None" = None  # what commands need to be open, if anything
     node: str = ""  # the machine behind a leased host, which may be another in another session
 
     def acquire(self) -> None:
@@ -117,7 +119,7 @@ class Host(ABC):
         """Release the host."""
         self.release()
 
-    def subscribe(self, listener: Listener) -> Unsubscribe:
+    def subscribe(self, listener: "Listener") -> "Unsubscribe":
         """Report connection events to the listener until the returned function is called."""
         return self.connection.subscribe(listener) if self.connection else lambda: None
 
@@ -176,7 +178,7 @@ class Host(ABC):
 
 def judged(host: str, result: Result, check: bool) -> Result:
     """The result of a command, or the errors of ``Host.run``."""
-    if not result.ok and _NO_SPACE in result.stderr:
+    if not result.ok and NO_SPACE in result.stderr:
         raise no_space(host, last_line(result.stderr))
     if check and not result.ok:
         output = last_line(result.stderr) or last_line(result.stdout) or "it printed nothing"
@@ -203,13 +205,6 @@ def no_space(host: str, detail: str) -> EnvironmentFailure:
         f"no space left on host {host}: {detail}",
         f"Free some with `bisect gc {host} --keep SIZE`: builds and datasets are made again when they are needed.",
     )
-
-
-def unwritten(host: str, job: str, reason: str) -> EnvironmentFailure:
-    """The error for a job whose output could not be written, with the message of the program that writes it."""
-    if _NO_SPACE in reason:
-        return no_space(host, reason)
-    return EnvironmentFailure(f"the output of job {job} on host {host} cannot be written: {reason}")
 
 
 def too_much(host: str, argv: tuple[str, ...]) -> TooMuchOutput:

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import remote
-from perfbisect.host.connection import SILENCE, broken_off
-from perfbisect.host.connection import Connection as HostConnection
 from perfbisect.host.protocol import PRINTED, Command, Streamed
-from perfbisect.host.remote import RemoteHost, TooMuch, check_started
+from perfbisect.host.remote import SILENCE, RemoteHost, TooMuch, broken_off, check_started
+from perfbisect.host.remote import Connection as HostConnection
 from perfbisect.recipes.inventory import HostEntry
 
 if TYPE_CHECKING:

@@ -23,10 +23,9 @@ from pathlib import PurePosixPath
 from queue import SimpleQueue
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
-from perfbisect.host.connection import Connection, broken_off
 from perfbisect.host.local import LocalHost, end
 from perfbisect.host.protocol import PRINTED, Command, Streamed
-from perfbisect.host.remote import RemoteHost, TooMuch, check_started, surrounded
+from perfbisect.host.remote import Connection, RemoteHost, TooMuch, broken_off, check_started, surrounded
 from perfbisect.masking import masked
 from perfbisect.recipes.inventory import HostEntry
 

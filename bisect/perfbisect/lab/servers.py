@@ -211,11 +211,10 @@ def serve(service: Service) -> Iterator[Job]:
             f" {shlex.join(service.argv(service.recipe.ready))} succeeds before it is started",
             PORT_TAKEN,
         )
-    argv = by_path(service.argv(service.recipe.start))
+    argv = [*jobs.pinned(service.cpus), *by_path(service.argv(service.recipe.start))]
     job = jobs.start(
-        service.host, argv, name=NAME, timeout=LONGEST_LIFE, cwd=service.folder, env=service.env, cpus=service.cpus,
-        merged=True,
-    )  # fmt: skip
+        service.host, argv, name=NAME, timeout=LONGEST_LIFE, cwd=service.folder, env=service.env, merged=True
+    )
     try:
         wait_until_ready(service, job)
         yield job

@@ -262,7 +262,7 @@ def start(visit: Visit, limit: float, other: PurePosixPath | None = None) -> Job
     argv = perf.beside(
         run.argv, visit.folder, bench.entry.device, watched=not bench.counter, other=other, threads=threads
     )
-    return jobs.start(bench.host, argv, name=NAME, timeout=limit, cwd=run.cwd, env=run.env, cpus=run.cpus)
+    return jobs.start(bench.host, [*jobs.pinned(run.cpus), *argv], name=NAME, timeout=limit, cwd=run.cwd, env=run.env)
 
 
 def timed(visit: Visit, counted: Sequence[int]) -> Timed:
