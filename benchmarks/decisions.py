@@ -59,7 +59,7 @@ def plain(value: Any) -> Any:
 def play_one(cell: "Cell | duet.Cell", seed: int) -> Facts:
     """One hunt: each order that it gave, its verdict, and its most probable candidates."""
     orders: list[Any] = []
-    outcomes: list[simulated.Outcome] = []
+    outcomes: list[simulated.HuntResult] = []
     measure, hunt = World.measure, simulated.hunt
 
     def recorded(world: World, order: Measure) -> Any:
@@ -67,7 +67,7 @@ def play_one(cell: "Cell | duet.Cell", seed: int) -> Facts:
         orders.append([shares, order.purpose.value, order.host, order.fresh, order.together])
         return measure(world, order)
 
-    def followed(*args: Any, **options: Any) -> simulated.Outcome:
+    def followed(*args: Any, **options: Any) -> simulated.HuntResult:
         outcomes.append(hunt(*args, **options))
         return outcomes[-1]
 

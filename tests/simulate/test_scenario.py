@@ -15,7 +15,7 @@ from perfbisect.core.inference.ancestry import Ancestry
 from perfbisect.core.search.decide import decide
 from perfbisect.simulate.host_model import Habits, RandomDraw, generator
 from perfbisect.simulate.hunt import HuntResult, hunt
-from perfbisect.simulate.scenario import CHANGES, merging, trunk
+from perfbisect.simulate.scenario import CHANGES, merging, steps_of, trunk
 from perfbisect.simulate.tally import Judgement, judge
 from perfbisect.simulate.world import World
 
@@ -45,9 +45,9 @@ def test_merges_are_as_frequent_as_requested() -> None:
 
 def test_only_known_answers_are_planted() -> None:
     graph = Graph.line(200)
-    for name, change in CHANGES.items():
+    for name in CHANGES:
         for seed in range(20):
-            steps = change(graph, 70, 0.1, generator(seed, RandomDraw.DECOYS))
+            steps = steps_of(name, graph, 70, 0.1, generator(seed, RandomDraw.DECOYS))
             answers = World(graph, steps).answers
             drops = {v for v, size in steps.items() if size < 0}
             if name in ("reverted", "slope", "cancelling"):
@@ -59,9 +59,8 @@ def test_only_known_answers_are_planted() -> None:
                 assert answers == {70} or (name in ("large", "smaller") and 70 in steps)
             assert all(1 <= v <= 200 for v in steps)
         for commits, last in ((2, 1), (2, 2), (3, 2)):
-            assert all(
-                1 <= v <= commits for v in change(Graph.line(commits), last, 0.1, generator(1, RandomDraw.DECOYS))
-            )
+            steps = steps_of(name, Graph.line(commits), last, 0.1, generator(1, RandomDraw.DECOYS))
+            assert all(1 <= v <= commits for v in steps)
 
 
 def test_places() -> None:

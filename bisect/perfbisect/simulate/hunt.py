@@ -162,11 +162,5 @@ def hunt(
         pass
     assert log.decision
     assert not isinstance(log.decision.order, Measure), "the search ends only with a verdict"
-    return HuntResult(
-        log.decision.order,
-        log.decision.belief,
-        tuple(log.observations),
-        world.builds,
-        world.runs,
-        world.now / 60,
-    )
+    verdict, belief, seen = log.decision.order, log.decision.belief, tuple(log.observations)
+    return HuntResult(verdict, belief, seen, world.builds, world.runs, world.now / 60)

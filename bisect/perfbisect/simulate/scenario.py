@@ -1,12 +1,11 @@
 """Scenarios: the properties of a history and a host, and the worlds that are drawn from them by a seed.
 
-``CHANGES`` are the commits that change the speed besides the culprit, which can mislead a search.
+Commits that change the speed besides the culprit can mislead a search: ``steps_of``.
 
 Histories to search, with usual merges; the odd shapes that git allows are in benchmarks/shapes.py.
 """
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -64,94 +63,55 @@ def trunk(graph: Graph) -> tuple[int, ...]:
 
 
 Steps = dict[int, float]  # change of the log metric by candidate
-Rng = np.random.Generator
 TINY = 50  # steps of a slope
-
-
-def one(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
-    """Nothing but the culprit."""
-    return {culprit: -drop}
-
-
-def nothing(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
-    """No commit changes anything."""
-    return {}
-
-
-def improvement(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
-    """The bad end is the faster one."""
-    return {culprit: drop}
-
-
-def smaller(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
-    """Two smaller drops and a rise anywhere, a third of the drop or less."""
-    return _and(graph, culprit, drop, rng, (-0.35, 0.3, -0.2))
-
-
-def large(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
-    """A second drop of 70 %."""
-    return _and(graph, culprit, drop, rng, (-0.7,))
-
-
-def cancelling(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
-    """Another drop of the same size, and later a rise that cancels it. To name either drop is right."""
-    first, second = np.sort(rng.choice(graph.candidates, 2, replace=len(graph.candidates) < 2)).tolist()
-    return _sum((culprit, -drop), (first, -drop), (second, drop))
-
-
-def before_and_after(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
-    """A drop of half the size on either side."""
-    first = graph.candidates.start
-    older = int(rng.integers(first, culprit)) if culprit > first else first
-    newer = int(rng.integers(culprit + 1, graph.size)) if culprit < graph.size - 1 else culprit
-    return _sum((culprit, -drop), (older, -0.5 * drop), (newer, -0.5 * drop))
-
-
-def adjacent(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
-    """The next commit drops by half as much again."""
-    return _sum((culprit, -drop), (min(culprit + 1, graph.size - 1), -0.5 * drop))
-
-
-def reverted(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
-    """Good, bad, good, bad: the change was reverted, and applied again. To name either commit is right."""
-    places = np.sort(rng.choice(graph.candidates, min(3, len(graph.candidates)), replace=False)).tolist()
-    return dict(zip(places, (-drop, drop, -drop), strict=False))
-
-
-def sloping(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
-    """Many tiny drops, half of the size together."""
-    return _sum((culprit, -drop), *((v, -drop / 2 / TINY) for v in _scattered(graph, rng)))
-
-
-def slope(graph: Graph, culprit: int, drop: float, rng: Rng) -> Steps:
-    """Many tiny drops and no culprit: no name is right."""
-    return _sum(*((v, -drop / TINY) for v in _scattered(graph, rng)))
-
-
-_ALL = (
-    one, nothing, improvement, smaller, large, cancelling, before_and_after, adjacent, reverted, sloping, slope
+CHANGES = (
+    "one", "nothing", "improvement", "smaller", "large", "cancelling", "before-and-after", "adjacent", "reverted",
+    "sloping", "slope",
 )  # fmt: skip
-CHANGES: Mapping[str, Callable[[Graph, int, float, Rng], Steps]] = {
-    change.__name__.replace("_", "-"): change for change in _ALL
-}
 
 
-def _and(graph: Graph, culprit: int, drop: float, rng: Rng, shares: tuple[float, ...]) -> Steps:
-    places = rng.integers(graph.candidates.start, graph.size, len(shares)).tolist()
-    return _sum((culprit, -drop), *((v, share * drop) for v, share in zip(places, shares, strict=True)))
-
-
-def _sum(*steps: tuple[int, float]) -> Steps:
-    """The steps, where those of the same candidate are added."""
-    total: Steps = {}
-    for candidate, size in steps:
+def steps_of(changes: str, graph: Graph, culprit: int, drop: float, rng: np.random.Generator) -> Steps:
+    """The commits that change the speed, by one of CHANGES: the culprit with its ``drop``, and others that are drawn."""
+    start, end = graph.candidates.start, graph.size
+    places, sizes = list[int](), [-drop]  # of the others, and what they change
+    match changes:
+        case "nothing":
+            return {}
+        case "improvement":  # the bad end is the faster one
+            return {culprit: drop}
+        case "smaller":  # two drops and a rise anywhere, a third of the drop or less
+            sizes = [-0.35 * drop, 0.3 * drop, -0.2 * drop]
+            places = rng.integers(start, end, len(sizes)).tolist()
+        case "large":  # a second drop of 70 %
+            sizes = [-0.7 * drop]
+            places = rng.integers(start, end, len(sizes)).tolist()
+        case (
+            "cancelling"
+        ):  # another drop of the same size, and later a rise that cancels it: to name either drop is right
+            sizes = [-drop, drop]
+            places = np.sort(rng.choice(graph.candidates, 2, replace=len(graph.candidates) < 2)).tolist()
+        case "before-and-after":  # a drop of half the size on either side
+            sizes = [-0.5 * drop, -0.5 * drop]
+            places = [int(rng.integers(start, culprit)) if culprit > start else start]
+            places += [int(rng.integers(culprit + 1, end)) if culprit < end - 1 else culprit]
+        case "adjacent":  # the next commit drops by half as much again
+            places, sizes = [min(culprit + 1, end - 1)], [-0.5 * drop]
+        case (
+            "reverted"
+        ):  # good, bad, good, bad: the change was reverted, and applied again: to name either drop is right
+            places = np.sort(rng.choice(graph.candidates, min(3, len(graph.candidates)), replace=False)).tolist()
+            return dict(zip(places, (-drop, drop, -drop), strict=False))
+        case (
+            "sloping" | "slope"
+        ):  # many tiny drops, half of the size together; or all of it without a culprit: no name is right
+            places = rng.integers(start, end, TINY).tolist()
+            sizes = [-drop / TINY if changes == "slope" else -drop / 2 / TINY] * TINY
+        case _:
+            assert changes == "one"
+    total: Steps = {} if changes == "slope" else {culprit: -drop}
+    for candidate, size in zip(places, sizes, strict=False):
         total[candidate] = total.get(candidate, 0.0) + size
     return total
-
-
-def _scattered(graph: Graph, rng: Rng) -> list[int]:
-    places: list[int] = rng.integers(graph.candidates.start, graph.size, TINY).tolist()
-    return places
 
 
 STRETCH = 5  # commits of a typical stretch that does not build
@@ -164,7 +124,7 @@ class Scenario:
 
     graph: Graph
     effect: float = 0.05  # the drop, as a fraction
-    changes: str = "one"  # a key of CHANGES
+    changes: str = "one"  # one of CHANGES
     habits: Habits = field(default_factory=Habits)
     failing: float = 0.0  # share of candidates that do not build, in stretches
 
@@ -177,11 +137,13 @@ class Scenario:
         """The world of this seed."""
         graph, culprit = self.graph, self.culprit(seed)
         gap, slow_modes = self._modes(seed)
+        starts = generator(seed, RandomDraw.FAILURES).random(graph.size) < self.failing / STRETCH
+        failing = {int(v) + i for v in np.flatnonzero(starts) for i in range(STRETCH) if v + i < graph.size}
         return World(
             graph,
-            CHANGES[self.changes](graph, culprit, self.drop, generator(seed, RandomDraw.DECOYS)),
+            steps_of(self.changes, graph, culprit, self.drop, generator(seed, RandomDraw.DECOYS)),
             self.habits,
-            unbuildable=frozenset(self._failing(seed) - {0, graph.size - 1}),
+            unbuildable=frozenset(failing - {0, graph.size - 1}),
             mode_gap=gap,
             slow_modes=slow_modes,
             culprits=frozenset() if self.changes in ("slope", "nothing") else None,
@@ -191,10 +153,6 @@ class Scenario:
     def culprit(self, seed: int) -> int:
         """The commit with the drop."""
         return int(generator(seed, RandomDraw.CULPRIT).choice(np.array(self.graph.candidates)))
-
-    def _failing(self, seed: int) -> set[int]:
-        starts = generator(seed, RandomDraw.FAILURES).random(self.graph.size) < self.failing / STRETCH
-        return {int(v) + i for v in np.flatnonzero(starts) for i in range(STRETCH) if v + i < self.graph.size}
 
     def _modes(self, seed: int) -> tuple[float, frozenset[int]]:
         """The gap between two modes of layout, and the candidates in the slow one as they are linked."""

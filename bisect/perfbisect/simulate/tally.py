@@ -62,17 +62,11 @@ def account(verdict: Verdict, world: World, min_effect: float) -> Account:
             seen = -math.log1p(-detectable)
         case Inconclusive():
             left_open = (Unsettled(0, world.graph.size - 1, verdict),)
-    missed = unsettled = unseen = 0
-    for candidate, size in world.steps.items():
-        if abs(size) < least or candidate in named:
-            continue
-        if any(_inside(world, one, candidate) for one in left_open):
-            unsettled += 1
-        elif abs(size) < seen:
-            unseen += 1
-        else:
-            missed += 1
-    return Account(len(named), wrong, missed, unsettled, unseen)
+    not_named = {v: abs(size) for v, size in world.steps.items() if abs(size) >= least and v not in named}
+    unsettled = {v for v in not_named if any(_inside(world, part, v) for part in left_open)}
+    unseen = {v for v, size in not_named.items() if size < seen} - unsettled
+    missed = len(not_named) - len(unsettled) - len(unseen)
+    return Account(len(named), wrong, missed, len(unsettled), len(unseen))
 
 
 def judge(verdict: Verdict, world: World, min_effect: float = Policy().min_effect) -> Judgement:

@@ -135,19 +135,8 @@ class World:
             cpu = None
             if self.habits.waits:
                 cpu = value + self.habits.kept * (self._stalled(one) - self._stalled(other))
-            seen.append(
-                Reading(
-                    one,
-                    value + unfair,
-                    middle,
-                    self.runs,
-                    order.host,
-                    seconds,
-                    layout=layouts[0],
-                    partner=other,
-                    cpu=cpu,
-                )
-            )
+            visit = one, value + unfair, middle, self.runs, order.host, seconds
+            seen.append(Reading(*visit, layout=layouts[0], partner=other, cpu=cpu))
         return seen
 
     def _with_waits(self, one: Reading) -> Reading:
@@ -171,7 +160,10 @@ class World:
         self.builds += 1
         self.build_seconds[candidate] = self.build_seconds.get(candidate, 0.0) + seconds
         self.wait(host, self.clock(host) + seconds)
-        if candidate in self.unbuildable or self._flakes_now(candidate):
+        fails = candidate in self.unbuildable
+        if self.habits.flaky and candidate not in (0, self.graph.size - 1) and not fails:  # each attempt is a new one
+            fails = bool(self._generator(RandomDraw.FLAKES, candidate).random() < self.habits.flaky)
+        if fails:
             return Skipped(candidate, NO_BUILD, seconds)
         binary = self.binaries.get(candidate, candidate)
         near = [*made, *self._shared]
@@ -273,12 +265,6 @@ class World:
         if not self.habits.visits:
             return 0.0
         return self.habits.visits * float(self._generator(RandomDraw.VISITS, candidate).normal())
-
-    def _flakes_now(self, candidate: int) -> bool:
-        """Whether this attempt to build fails by chance; each attempt is a new one."""
-        if not self.habits.flaky or candidate in (0, self.graph.size - 1):
-            return False
-        return bool(self._generator(RandomDraw.FLAKES, candidate).random() < self.habits.flaky)
 
     def _cost(self, candidate: int, made: Collection[int]) -> float:
         """Seconds that a build takes: the less, the nearer an existing build is."""
