@@ -15,9 +15,18 @@ from perfbisect.core.domain.events import MetricChosen, PairingChosen
 from perfbisect.core.explain.evidence import PlanRow
 from perfbisect.report.document import Cell
 from perfbisect.report.hunt_report import read_hunt
-from perfbisect.report.page.dashboard import CULPRITS, LATEST, LINES, RUNNING, WEEK, Watched, dashboard_page, watched_of
 from perfbisect.report.page.hunt import hunt_page
-from perfbisect.report.page.pages import with_code
+from perfbisect.report.page.pages import (
+    CULPRITS,
+    LATEST,
+    LINES,
+    RUNNING,
+    WEEK,
+    WatchedLine,
+    dashboard_page,
+    watched_of,
+    with_code,
+)
 from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
 
@@ -160,7 +169,7 @@ def cell(one: SessionSummary) -> Cell:
     return Cell(str(one.id), link=f"page-{one.id}")
 
 
-def shown(*sessions: SessionSummary, lines: tuple[Watched, ...] = ()) -> str:
+def shown(*sessions: SessionSummary, lines: tuple[WatchedLine, ...] = ()) -> str:
     return dashboard_page(sessions, lines, cell, NOW)
 
 
@@ -208,18 +217,18 @@ def test_what_runs(found: SessionSummary, history: History) -> None:
 
 def test_a_line_has_the_latest_points_and_the_steps_between_them() -> None:
     points = (1.0, None, 0.98, 0.97, 0.7, 0.7)
-    drawing = Watched("scan, main", points, ((4, True), (0, False)), "c1.html").draw()
+    drawing = WatchedLine("scan, main", points, ((4, True), (0, False)), "c1.html").draw()
     assert drawing.count('class="line"') == 4, "a gap is bridged"
     assert re.findall(r'x1="([\d.]+)%"[^>]*class="step (\w+)"', drawing) == [("70", "bad")]
     assert "scan, main: ×0.700 of the first, 1 step for the worse, 1 for the better" in drawing
-    long = Watched("scan", (*[1.0] * 500, None), ((3, True), (499, True)), "c1.html")
+    long = WatchedLine("scan", (*[1.0] * 500, None), ((3, True), (499, True)), "c1.html")
     assert [long.draw().count(each) for each in ('class="line"', "step bad")] == [LATEST - 2, 1]
     assert long.latest == "×1.000"
 
 
 def test_a_line_of_almost_nothing() -> None:
     for points in ((), (None,), (None, None), (1.0,), (0.5, 0.5)):
-        line = Watched("scan", points, (), "c1.html")
+        line = WatchedLine("scan", points, (), "c1.html")
         assert "nan" not in line.draw() + shown(lines=(line,) * (LINES + 1))
 
 

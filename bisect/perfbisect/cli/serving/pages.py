@@ -24,7 +24,7 @@ from perfbisect.store.listing import SessionSummary
 if TYPE_CHECKING:
     from perfbisect.core.domain.session_state import SessionState
     from perfbisect.report.document import Cell
-    from perfbisect.report.page.dashboard import Watched
+    from perfbisect.report.page.pages import WatchedLine
 
 OF_ORIGIN = rf"(?:{ORIGIN.pattern}:)?"
 PAGE = re.compile(rf"/(?:hunt-({OF_ORIGIN}\d{{1,18}})|({OF_ORIGIN}[cnp]\d{{1,18}}))\.html", re.ASCII)
@@ -39,13 +39,14 @@ class Pages:
 
     history: Path | None
     central: str | None
-    drawn: "dict[tuple[str, ...], list[Watched]]" = field(default_factory=dict)  # by the ids of trials that have ended
+    drawn: "dict[tuple[str, ...], list[WatchedLine]]" = field(
+        default_factory=dict
+    )  # by the ids of trials that have ended
 
     def answer(self, place: str) -> Answer:
         """The page at a place; status 404 and a sentence where there is none."""
         from perfbisect.cli.commands.report import page_of
-        from perfbisect.report.page.dashboard import dashboard_page
-        from perfbisect.report.page.pages import index_page
+        from perfbisect.report.page.pages import dashboard_page, index_page
 
         named = PAGE.fullmatch(unquote(place))
         try:
@@ -84,10 +85,10 @@ class Pages:
         name = self.name(one)
         return Cell(name, link=quote(page_name(name)))
 
-    def lines(self, sessions: Sequence[SessionSummary]) -> "list[Watched]":
+    def lines(self, sessions: Sequence[SessionSummary]) -> "list[WatchedLine]":
         """The lines of the branches that are watched, then of the newest series, one for each range and how it is measured."""
         from perfbisect.core.stats.watched_branch import LONGEST
-        from perfbisect.report.page.dashboard import LINES
+        from perfbisect.report.page.pages import LINES
 
         groups: dict[object, list[SessionSummary]] = {}
         for one in sessions:
@@ -100,13 +101,13 @@ class Pages:
         self.drawn = drawn = {key: self.drawn.get(key) or self.lines_of(each) for key, each in known.items()}
         return [line for each in drawn.values() for line in each]
 
-    def lines_of(self, trials: Sequence[SessionSummary]) -> "list[Watched]":
+    def lines_of(self, trials: Sequence[SessionSummary]) -> "list[WatchedLine]":
         """The lines of a series, or of the nights of a branch, apart where they are measured in other ways.
 
         What is damaged is left out.
         """
         from perfbisect.hunt.nightly import measured_by
-        from perfbisect.report.page.dashboard import watched_of
+        from perfbisect.report.page.pages import watched_of
 
         read: dict[str, list[tuple[SessionSummary, SessionState]]] = {}
         for one in trials:
