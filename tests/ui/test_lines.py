@@ -244,8 +244,8 @@ SHAS = ("a" * 40, "b" * 40)
 HOST = HostFacts("local", "CPU", 2, 1024, "6", "gcc")
 STARTED = HuntStarted(1, "kv-1", "bench-1", HOST, "v1", "v2", 1, SHAS, 0, False)
 FACTS = RunFacts(SHAS[0], "k", "v", "local", 1000.0, 2.0, 4, {"avg": 500.0}, (), {}, {}, reported=12_345.0, unit="MB/s")
-HUNTED = [("rate", "12,345 MB/s", "rrate"), ("cost", "12,345 MB/s", "rcost"), ("latency", "500 ms", "rlat…"),
-          ("qps", "2.00 QPS", "rQPS"), ("cpu/o", "2.00 QPS", "rcpu…")]  # fmt: skip
+HUNTED = [("rate", "12,345 MB/s", "rrate"), ("cost", "12,345 MB/s", "rcost"), ("latency", "500 ms", "rlatency"),
+          ("qps", "2.00 QPS", "rQPS"), ("cpu/o", "2.00 QPS", "rcpu/o")]  # fmt: skip
 
 
 def view_of(metric: str) -> tuple[SessionView, list[Event]]:

@@ -19,7 +19,7 @@ from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.core.stats.paired_comparison import levels, paired
 from perfbisect.ui.session_view import ActiveBuild, SessionView
-from perfbisect.wording import table as texts
+from perfbisect.wording import table as tables
 from perfbisect.wording.comparisons import relative_metric
 from perfbisect.wording.glyphs import Glyphs, dumbbell
 from perfbisect.wording.quantities import MISSING, builds, chance, clock, compared, count, decimals, duration, figure
@@ -153,21 +153,13 @@ def pairs(runs: Sequence[RunFacts], metric: str, name: Callable[[str], str], roo
 
 SUBJECT_MOST = 44
 SUBJECT_FAIR = 18  # further columns that a subject gets before the rate does
-COLUMNS = {  # in their order on the line: least width, and whether it is aligned at the right
-    "commit": (10, False),
-    "date": (10, False),
-    "subject": (14, False),
-    "rate": (9, True),
-    "ratio": (5, True),
-    "95 % interval": (13, False),
-    "build": (6, True),
-    "runs": (4, True),
-    "culprit": (7, True),
-    "state": (9, False),
-}
-# what is left out last comes first
-NEEDED = ("commit", "ratio", "95 % interval", "state", "runs", "culprit", "subject", "build", "date", "rate")
+COLUMNS = {  # in their order on the line, the least width of each, so that they seldom move
+    "commit": 10, "date": 10, "subject": 14, "rate": 9, "ratio": 5, "95 % interval": 13, "build": 6, "runs": 4,
+    "culprit": 7, "state": 9,
+}  # fmt: skip
+RIGHT = ("rate", "ratio", "build", "runs", "culprit")
 TEXTS = ("subject", "state")  # which may be cut; numbers are not
+MINOR = ("rate", "date", "build", "subject", "culprit", "runs", "state", "95 % interval", "ratio")  # the first go first
 
 
 def cells(view: SessionView, candidate: int) -> dict[str, str]:
@@ -211,42 +203,51 @@ def table(view: SessionView, width: int, rows: int) -> list[Text]:
     """A header and at most ``rows`` further lines of at most ``width`` columns."""
     if not view.rows:
         return []
+    candidates = sorted(view.rows)
+    if hidden := max(0, len(candidates) - max(1, rows - 1)) if len(candidates) > rows else 0:
+        candidates = most_relevant(view, len(candidates) - hidden)
     any_run = next((run for row in view.rows.values() for run in row.runs), None)
     titles = {"rate": printable(unit(view.metric, any_run)), "ratio": view.ratio_title}
-    candidates = sorted(view.rows)
-    hidden = 0
-    if len(candidates) > rows:
-        kept = most_relevant(view, max(1, rows - 1))
-        hidden, candidates = len(candidates) - len(kept), kept
     shown = {candidate: cells(view, candidate) for candidate in candidates}
-    widest = {name: max(cell_len(row[name]) for row in shown.values()) for name in COLUMNS if name not in TEXTS}
-    widest["ratio"] = max(widest["ratio"], " " in view.ratio_title and cell_len(view.ratio_title))  # by CPU
-    widths = chosen(width, {name: max(least, widest.get(name, 0)) for name, (least, _) in COLUMNS.items()})
-    head = (aligned(titles.get(name, name), size, right=COLUMNS[name][1]) for name, size in widths.items())
-    lines = [Text(GAP.join(head).rstrip(), "dim")]
-    lines += [line(view.classification(candidate), row, widths) for candidate, row in shown.items()]
-    if hidden and rows > 1:
-        lines.append(Text(f"and {hidden} more", "dim"))
-    return lines
+    widths = {
+        name: least
+        if name in TEXTS
+        else max(least, *map(cell_len, (titles.get(name, ""), *(row[name] for row in shown.values()))))
+        for name, least in COLUMNS.items()
+    }
+    widths = fitted(width, widths)
+    lines = [line({name: titles.get(name, name) for name in widths}, widths, "")]
+    lines[0].stylize("dim")
+    for candidate, row in shown.items():
+        what = view.classification(candidate)
+        lines.append(line(row, widths, STYLES[what] if what else ""))
+    return [*lines, Text(f"and {hidden} more", "dim")] if hidden and rows > 1 else lines
 
 
-def chosen(width: int, leasts: Mapping[str, int]) -> dict[str, int]:
-    """The columns that fit, with their widths, at least ``leasts``; what room is left goes to the subject, then to the state."""
-    fitting: list[str] = []
-    used = -len(GAP)
-    for name in NEEDED:
-        least = len(GAP) + leasts[name]
-        if used + least + SUBJECT_FAIR * (name == "rate") <= width or not fitting:
-            fitting.append(name)
-            used += least
-    spare = max(0, width - used)
-    widths = {name: least for name, least in leasts.items() if name in fitting}
+def fitted(width: int, widths: Mapping[str, int]) -> dict[str, int]:
+    """The columns that fit, with their widths; what room is left goes to the subject, then to the state."""
+    for dropped in range(len(MINOR) + 1):
+        kept = {name: size for name, size in widths.items() if name not in MINOR[:dropped]}
+        spare = width - sum(kept.values()) - len(GAP) * (len(kept) - 1)
+        if spare >= SUBJECT_FAIR * ("rate" in kept):
+            break
     for name, most in (("subject", SUBJECT_MOST), ("state", width)):
-        if name in widths:
-            more = min(most - widths[name], spare)
-            widths[name] += more
+        if name in kept:
+            more = max(0, min(most - kept[name], spare))
+            kept[name] += more
             spare -= more
-    return widths
+    return kept
+
+
+def line(texts: Mapping[str, str], widths: Mapping[str, int], style: str) -> Text:
+    """The row of a candidate, whose ratio and state have a style; a state that does not fit loses its details."""
+    text = Text()
+    for name, size in widths.items():
+        cell = texts[name].partition(",")[0] if name == "state" and cell_len(texts[name]) > size else texts[name]
+        text.append(GAP if text else "")
+        text.append(aligned(cell, size, right=name in RIGHT), style if name in ("ratio", "state") else "")
+    text.rstrip()
+    return text
 
 
 def most_relevant(view: SessionView, rows: int) -> list[int]:
@@ -259,20 +260,6 @@ def most_relevant(view: SessionView, rows: int) -> list[int]:
         return view.activity(candidate) is None, candidate not in ends, skipped, abs(candidate - leader)
 
     return sorted(sorted(view.rows, key=rank)[:rows])
-
-
-def line(what: Classification | None, texts: Mapping[str, str], widths: Mapping[str, int]) -> Text:
-    """The row of a candidate that is ``what``."""
-    text = Text()
-    for place, (name, size) in enumerate(widths.items()):
-        style = STYLES[what] if what is not None and name in ("state", "ratio") else ""
-        cell = texts[name]
-        if name == "state" and cell_len(cell) > size:
-            cell = cell.partition(",")[0]
-        text.append(GAP if place else "")
-        text.append(aligned(cell, size, right=COLUMNS[name][1]), style)
-    text.rstrip()
-    return text
 
 
 def ratio_lines(trial: SessionState, room: int) -> Iterator[str]:
@@ -292,7 +279,7 @@ def ratio_lines(trial: SessionState, room: int) -> Iterator[str]:
     lines = [[name, *row] for name, row in zip(down, rows, strict=True)]
     title = f"{relative_metric(trial)} relative to {printable(request.subjects[0].name)}"
     for fitting in range(len(across), 0, -1):  # as many columns as fit
-        made = texts.table((title, *across[:fitting]), [row[: fitting + 1] for row in lines], right=across)
+        made = tables.table((title, *across[:fitting]), [row[: fitting + 1] for row in lines], right=across)
         if max(map(cell_len, made)) <= room:
             break
     yield from made
