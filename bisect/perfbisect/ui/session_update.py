@@ -29,7 +29,7 @@ from perfbisect.core.domain.orders import (
     Purpose,
     first_step,
 )
-from perfbisect.core.domain.session_state import SessionState, Tested, fold
+from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.domain.trials import pairs_to_try, rounds_to_do, visits
 from perfbisect.core.explain.explanation import reason
@@ -58,43 +58,63 @@ def caught_up(view: SessionView, events: Iterable[tuple[float, Event]]) -> Sessi
 def _with(view: SessionView, event: Event, at: float) -> SessionView:
     """The view after ``event``, with the ratios as they were before it."""
     began = at if view.began is None else view.began
-    if view.trial or isinstance(event, TrialStarted):
-        return with_trial(view, event, at)
     state = view.state.after(at, event)
     if state.commits is not view.state.commits:  # what was done before compared good with the merge base
         view = SessionView(report=view.report)
     if state is not view.state:
-        view = replace(view, state=state, rows=rows(state))
-    view = replace(view, began=began)
-    if isinstance(event, HuntEnded) and event.reason_follows:
-        return replace(view, decided=event.verdict, stands=True)
-    if isinstance(event, HuntEnded):
-        why = why_of(state, view.report(state.started.hunt if state.started else 0))
-        return replace(view, ended=at, now=None, busy={}, decided=event.verdict, why=why)
-    if isinstance(event, Decided):
-        order = event.decision.order
-        begins = view.searching is None and state.purpose in (Purpose.SEARCH, Purpose.CONFIRM)
-        searching = (at, bits(event.decision.belief)) if begins else view.searching
-        view = replace(view, searching=searching, layouts="")
-        if not isinstance(order, Measure):
-            return replace(view, decided=order)
-        view = replace(view, decided=None, phase=phase_after(view.phase, order, view.runs))
-        return replace(view, layouts=layouts_so_far(view))
-    if isinstance(event, MetricChosen):
-        return with_ratios(view)
-    if isinstance(event, HuntStarted):
-        begins = view.ended is not None or view.stands
-        return replace(view, began=at, ended=None, decided=None, stands=False) if begins else view
-    host = getattr(event, "host", "")
-    view = with_activity(view, event, at)
-    return view if host in state.build_hosts or host not in view.busy else replace(view, now=view.busy[host])
-
-
-def with_activity(view: SessionView, event: Event, at: float) -> SessionView:
-    """The view with what a host is busy with after one of its events."""
-    if isinstance(event, Warned | PairingChosen) or not isinstance(event, LabEvent):
+        view = with_state(view, state)
+    view = replace(view, began=began, moved=False)
+    match event:
+        case HuntEnded(reason_follows=True):
+            return replace(view, decided=event.verdict, stands=True)
+        case HuntEnded():
+            why = why_of(state, view.report(state.id))
+            return replace(view, ended=at, now=None, busy={}, decided=event.verdict, why=why)
+        case TrialEnded():
+            return replace(view, ended=at, now=None, busy={})
+        case Decided(decision):
+            begins = view.searching is None and state.purpose in (Purpose.SEARCH, Purpose.CONFIRM)
+            searching = (at, bits(decision.belief)) if begins else view.searching
+            view = replace(view, searching=searching, layouts="")
+            if not isinstance(decision.order, Measure):
+                return replace(view, decided=decision.order)
+            view = replace(view, decided=None, phase=phase_after(view.phase, decision.order, view.runs))
+            return replace(view, layouts=layouts_so_far(view))
+        case MetricChosen():
+            return with_ratios(view)
+        case HuntStarted():
+            begins = view.ended is not None or view.stands
+            return replace(view, began=at, ended=None, decided=None, stands=False) if begins else view
+        case TrialStarted():
+            return replace(view, began=at, ended=None, busy={}, place="", expected=expected_runs(state))
+        case PairingChosen():
+            return replace(view, place="", expected=expected_runs(state)) if view.trial else view
+        case CandidateSkipped(number, skip, workload=work) if view.trial:
+            what = "is left out" if skip.of_build else f"fails in {state.request.works[work].name}"
+            warned = Warned(f"{state.request.subjects[number].name} {what}: {skip.reason}", f"See {skip.log}.")
+            view = replace(view, state=state.after(at, warned))
+        case RunStarted(number, workload=work, round=made) | RunFinished(number, workload=work, round=made) if (
+            view.trial
+        ):
+            rounds, request = view.expected.rounds, state.request
+            where = f"{made + 1} of {rounds}" if made < rounds and not view.expected.open else f"{made + 1}"
+            place = printable(f"round {where}: {request.works[work].name}, {request.subjects[number].name}")
+            place = place if len(request.subjects) > 1 else f"visit {where}"
+            view = replace(view, place=place, moved=place != view.place)
+        case _:
+            pass
+    if isinstance(event, Warned) or not isinstance(event, LabEvent):
         return view
-    return replace(view, busy={**view.busy, event.host: activity_after(view.busy.get(event.host), event, at)})
+    doing = activity_after(view.busy.get(event.host), event, at)
+    view = replace(view, busy={**view.busy, event.host: doing})
+    return view if event.host in state.build_hosts else replace(view, now=doing)
+
+
+def with_state(view: SessionView, state: SessionState) -> SessionView:
+    """The view with another state, and what was tested of its present range, by candidate."""
+    return replace(
+        view, state=state, rows={state.node[sha]: row for sha, row in state.tested.items() if sha in state.node}
+    )
 
 
 def phase_after(before: OrderPhase | None, order: Measure, runs: int) -> OrderPhase:
@@ -102,34 +122,6 @@ def phase_after(before: OrderPhase | None, order: Measure, runs: int) -> OrderPh
     new = before is None or (before.order.purpose, before.order.fresh) != (order.purpose, order.fresh)
     began, until = (runs, runs) if before is None or new else (before.began, max(runs, before.until))
     return OrderPhase(order, began, until + sum(share.runs for share in order.plan))
-
-
-def with_trial(view: SessionView, event: Event, at: float) -> SessionView:
-    """The view of a trial after ``event``."""
-    trial = (view.trial or SessionState(began=at)).after(at, event)
-    view = replace(view, trial=trial, moved=False)
-    match event:
-        case TrialStarted():
-            return replace(view, began=at, ended=None, busy={}, place="", expected=expected_runs(trial))
-        case TrialEnded():
-            return replace(view, ended=at, busy={})
-        case PairingChosen():
-            view = replace(view, place="", expected=expected_runs(trial))
-        case Warned():
-            return replace(view, state=view.state.after(at, event))
-        case CandidateSkipped(number, skip, workload=work):
-            what = "is left out" if skip.of_build else f"fails in {trial.request.works[work].name}"
-            said = f"{trial.request.subjects[number].name} {what}: {skip.reason}"
-            view = replace(view, state=view.state.after(at, Warned(said, f"See {skip.log}.")))
-        case RunStarted(number, workload=work, round=made) | RunFinished(number, workload=work, round=made):
-            rounds, request = view.expected.rounds, trial.request
-            where = f"{made + 1} of {rounds}" if made < rounds and not view.expected.open else f"{made + 1}"
-            place = printable(f"round {where}: {request.works[work].name}, {request.subjects[number].name}")
-            place = place if len(request.subjects) > 1 else f"visit {where}"
-            view = replace(view, place=place, moved=place != view.place)
-        case _:
-            pass
-    return with_activity(view, event, at)
 
 
 def expected_runs(trial: SessionState) -> ExpectedRuns:
@@ -151,12 +143,7 @@ def recalled(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
         return replace(caught_up(view, known), began=None)
     state = fold(known)
     state.verdict = None
-    return with_ratios(SessionView(state, rows(state), report=view.report))
-
-
-def rows(state: SessionState) -> dict[int, Tested]:
-    """What was tested of the present range, by candidate."""
-    return {state.node[sha]: row for sha, row in state.tested.items() if sha in state.node}
+    return with_ratios(with_state(SessionView(report=view.report), state))
 
 
 def with_ratios(view: SessionView) -> SessionView:

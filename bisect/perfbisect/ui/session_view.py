@@ -113,10 +113,14 @@ class SessionView:
     phase: OrderPhase | None = None  # of the orders of this session
     layouts: str = ""  # what fresh layouts show so far, while a commit is compared with another build in them
     report: Report = REPORT  # the command that shows the report of a hunt
-    trial: SessionState | None = None  # what is measured without a search; ``state`` has nothing but its warnings then
     expected: ExpectedRuns = ExpectedRuns()  # of a trial
     place: str = ""  # the round, workload and build of a trial that are measured
     moved: bool = False  # whether the latest event began that place
+
+    @property
+    def trial(self) -> SessionState | None:
+        """What is measured without a search; None of a hunt."""
+        return self.state if self.state.request.works else None
 
     @property
     def name(self) -> str:

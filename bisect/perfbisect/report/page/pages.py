@@ -117,9 +117,7 @@ def watched_of(trials: Sequence[SessionState], link: str) -> list[WatchedLine]:
     ]
 
 
-def dashboard_page(
-    sessions: Iterable[SessionSummary], lines: Sequence[WatchedLine], cell: CellOf, now: float
-) -> str:
+def dashboard_page(sessions: Iterable[SessionSummary], lines: Sequence[WatchedLine], cell: CellOf, now: float) -> str:
     """The page; ``now`` is in seconds since the epoch."""
     every = sorted(sessions, key=lambda one: one.started, reverse=True)
     running = [one for one in every if one.state == "running"]
