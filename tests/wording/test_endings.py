@@ -35,7 +35,7 @@ from perfbisect.report.trial import document
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.world import Habits, World
-from perfbisect.wording.reasons import proof_status
+from perfbisect.wording.trials import proof_status
 from perfbisect.wording.verdicts import Teller
 from pinned import pinned
 from simulated_worlds import ImpatientWorld

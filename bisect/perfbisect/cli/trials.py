@@ -67,7 +67,7 @@ def conclude(ended: "Ended", history: Path | None, form: str) -> int:
     from perfbisect.errors import INTERRUPTED, EnvironmentFailure
     from perfbisect.hunt.trials.drop_hunts import to_find
     from perfbisect.report.command_line import command_on
-    from perfbisect.wording.reasons import proof_status
+    from perfbisect.wording.trials import proof_status
 
     trial, cut = ended
     kind = trial.request.kind

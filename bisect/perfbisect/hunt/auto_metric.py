@@ -15,7 +15,7 @@ from perfbisect.hunt.further_runs import affordable, count, missing, runs_of
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor
 from perfbisect.hunt.setup import HuntSetup
 from perfbisect.lab.measure.counting import PERF, has_length
-from perfbisect.wording.reasons import changed_over, not_taken
+from perfbisect.wording.unnamed import changed_over, not_taken
 
 LONGEST = 10.0  # seconds of a run, from which on a whole command takes too long under valgrind
 

@@ -31,7 +31,7 @@ from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunF
 from perfbisect.hunt.loop import Planner, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, constant, ill_timed, outlook
 from perfbisect.lab.guarded_lab import Lab
-from perfbisect.wording.reasons import pairing_chosen
+from perfbisect.wording.trials import pairing_chosen
 
 T = TypeVar("T")
 Numbered = tuple[int, TimedEvent]  # the number of a member, and what happened

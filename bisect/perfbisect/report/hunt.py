@@ -25,7 +25,6 @@ from perfbisect.report.document import (
     tools,
 )
 from perfbisect.report.hunt_report import CountedMetric, HuntCosts, HuntReport, NamedChange, is_left_out
-from perfbisect.wording.comparisons import ratio_title
 from perfbisect.wording.functions import notes, unit_of, waits_of
 from perfbisect.wording.glyphs import UNICODE, dumbbell
 from perfbisect.wording.quantities import (
@@ -48,6 +47,7 @@ from perfbisect.wording.quantities import (
 from perfbisect.wording.reasons import plan_lines, plans_sentence, sentences
 from perfbisect.wording.table import cut
 from perfbisect.wording.text import built_with, cited, metric_title, patched, printable
+from perfbisect.wording.trials import ratio_title
 from perfbisect.wording.verdicts import classification_name, effect
 
 Draw = Callable[[int], Iterable[Section]]  # what a page draws of the case at that place

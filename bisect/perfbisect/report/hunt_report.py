@@ -28,6 +28,7 @@ from perfbisect.store.listing import SessionSummary
 from perfbisect.wording import reasons
 from perfbisect.wording.quantities import count
 from perfbisect.wording.text import listed, printable, printable_commit
+from perfbisect.wording.trials import proof_sentences
 from perfbisect.wording.verdicts import Teller
 
 MOST = 10  # suspects of an unfinished hunt
@@ -140,9 +141,7 @@ class HuntReport:
     @property
     def teller(self) -> Teller:
         """Says what the hunt has found."""
-        classes = self.settings.prior.host_classes
-        size = self.listed.candidates
-        return Teller.of(self.state, self.candidate, self.settings.metric, size, self.hosts, classes)
+        return Teller.of(self.state, self.candidate)
 
     @property
     def verdict(self) -> tuple[str, ...]:
@@ -297,7 +296,7 @@ def read_hunt(history: History, hunt: int, describe: Describe = Commit, link_of:
         link_of,
         tuple(course([event for _, event in entries], state.commits)),
         together_with(history, hunt),
-        {trial.name: tuple(reasons.proof_sentences(trial)) for trial in history.proofs(hunt)},
+        {trial.name: tuple(proof_sentences(trial)) for trial in history.proofs(hunt)},
     )
 
 

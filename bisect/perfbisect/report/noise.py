@@ -12,7 +12,7 @@ from perfbisect.core.stats.noise import rows as detectable
 from perfbisect.core.stats.noise import sentences as advice
 from perfbisect.report.document import Facts, Prose, Section, Table, row
 from perfbisect.wording.quantities import MISSING, count, duration, percent
-from perfbisect.wording.reasons import pairs_sentence, unmeasured
+from perfbisect.wording.trials import pairs_sentence, unmeasured
 
 
 def summary(trial: SessionState) -> tuple[str, ...]:

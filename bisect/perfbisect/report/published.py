@@ -25,8 +25,8 @@ from perfbisect.report.hunt import issue, skipped, stopped
 from perfbisect.report.hunt_report import HuntReport, NamedChange, Suspect, is_left_out, read_hunt
 from perfbisect.report.terminal import lines
 from perfbisect.store.history import History
-from perfbisect.wording.reasons import proof_sentences
 from perfbisect.wording.text import printable
+from perfbisect.wording.trials import proof_sentences
 from perfbisect.wording.unnamed import why
 
 UNFINISHED = "running"  # in the history, as long as its process is

@@ -46,10 +46,9 @@ from perfbisect.report.document import (
     tools,
 )
 from perfbisect.report.hunt import titled
-from perfbisect.wording.comparisons import relative_metric, runs_of
 from perfbisect.wording.quantities import MISSING, between, count, decimals, figure, percent
-from perfbisect.wording.reasons import comparison_sentence, proof_sentences
 from perfbisect.wording.text import metric_title
+from perfbisect.wording.trials import comparison_sentence, proof_sentences, relative_metric, runs_of
 
 if TYPE_CHECKING:
     from markupsafe import Markup

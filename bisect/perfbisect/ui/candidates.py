@@ -20,11 +20,11 @@ from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.core.stats.paired_comparison import levels, paired
 from perfbisect.ui.session_view import ActiveBuild, SessionView
 from perfbisect.wording import table as tables
-from perfbisect.wording.comparisons import relative_metric
 from perfbisect.wording.glyphs import Glyphs, dumbbell
 from perfbisect.wording.quantities import MISSING, builds, chance, clock, compared, count, decimals, duration, figure
 from perfbisect.wording.table import GAP, aligned, cut
 from perfbisect.wording.text import metric_title, printable
+from perfbisect.wording.trials import relative_metric
 from perfbisect.wording.verdicts import classification_name
 
 MARKS = {  # style, and name of the sign; where one column has several candidates, the last of these is shown

@@ -329,10 +329,7 @@ def warnings(view: SessionView, room: int, whole: bool) -> list[Text]:
 
 def verdict_sentences(view: SessionView, verdict: Verdict) -> tuple[str, ...]:
     """The verdict in sentences, and what was done so that commits build."""
-    state, hunt = view.state, view.hunt
-    size, classes = (hunt.choices, hunt.host_classes) if hunt else (0, ())
-    teller = Teller.of(state, view.commit, view.metric, size, state.hosts, classes)
-    return *teller.sentences(verdict), *state.remedy
+    return *Teller.of(view.state, view.commit).sentences(verdict), *view.state.remedy
 
 
 def verdict(view: SessionView, room: int) -> list[Text]:

@@ -31,9 +31,9 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.session_state import SessionState, Tested
 from perfbisect.core.inference.classification import Classification, classify
-from perfbisect.wording.comparisons import ratio_title
 from perfbisect.wording.quantities import chance
 from perfbisect.wording.text import printable_commit
+from perfbisect.wording.trials import ratio_title
 
 TimedEvent = tuple[float, Event]  # seconds since the epoch, what happened
 Report = Callable[[int], str]  # the command that shows the report of a hunt

@@ -33,20 +33,23 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     Of a commit that waits longer, first where it waits. Profiles are of times: what they say of a count is only what the
     functions cost that the commit changes.
     """
-    if found.metric == INSTRUCTIONS:
-        said = tuple(of_counts(found))
-        return (*said, *costs_of_changed(found, " ".join(said)))
+    said = [] if found.metric == INSTRUCTIONS else [*of_waits(found), *of_cpu(found)]
+    said += of_counts(found, " ".join(said))
+    return (*said, *costs_of_changed(found, " ".join(said)))
+
+
+def of_waits(found: Explanation) -> Iterator[str]:
+    """Where and for what a commit waits longer."""
     waits = waits_of(found)
     total, spread = whole(waits)
     longer = [row for row in waits if row.difference > 0 and row.beyond_noise and row.function != OTHERS]
-    waiting = (
-        [place(replace(found, functions=waits), longer, "longer waiting")] if longer and total > 2 * spread else []
-    )
-    kinds = [row for row in found.kinds_of_waits if waiting and row.difference > 0 and row.beyond_noise]
-    waiting += [f"The longer waiting is for {row.function}: {interval(row)} µs an operation." for row in kinds[:1]]
-    said = (*waiting, *of_cpu(found))
-    said += tuple(of_counts(found, " ".join(said)))
-    return (*said, *costs_of_changed(found, " ".join(said)))
+    if not longer or total <= 2 * spread:
+        return
+    yield place(replace(found, functions=waits), longer, "longer waiting")
+    if kind := next((row for row in found.kinds_of_waits if row.difference > 0 and row.beyond_noise), None):
+        half = 1.96 * kind.error  # of the 95 % interval
+        ends = f"{figure(kind.difference - half)} to {figure(kind.difference + half)}"
+        yield f"The longer waiting is for {kind.function}: {figure(kind.difference)} ({ends}) µs an operation."
 
 
 def costs_of_changed(found: Explanation, said: str = "") -> Iterator[str]:
@@ -55,9 +58,9 @@ def costs_of_changed(found: Explanation, said: str = "") -> Iterator[str]:
     rows = sorted((row for row in found.functions if row.own and row.culprit > 0), key=lambda row: -row.culprit)
     shares = [
         f"{quoted(row.function if row.changed else row.inlined[0])} ({share(row.culprit / cost)} of the cost of an operation"
-        f"{'' if row.changed else f', inlined into {name(row)}'})"
+        f"{'' if row.changed else f', inlined into {quoted(row.function)}'})"
         for row in rows
-        if name(row) not in said and row.culprit >= LEAST * cost
+        if quoted(row.function) not in said and row.culprit >= LEAST * cost
     ]
     if shares:
         yield f"This commit changes {listed(shares[:NAMED])}."
@@ -104,10 +107,10 @@ def executes(row: FunctionRow, found: Explanation, one: str, said: str) -> str:
     why = because(row, replace(found, functions=found.counts))
     if not why and found.change_known:
         why = STRIPPED if nameless(row) else ", which this commit does not change"
-    if f"{name(row)}{why}" in said:
+    if f"{quoted(row.function)}{why}" in said:
         why = ""
     inlined = f", inlined into {quoted(row.into)}" if row.into else ""
-    return f"{name(row)}{inlined}{why}{',' if inlined or why else ''} executes {more}{'' if nameless(row) else as_often(row)}."
+    return f"{quoted(row.function)}{inlined}{why}{',' if inlined or why else ''} executes {more}{'' if nameless(row) else as_often(row)}."
 
 
 def as_often(row: FunctionRow) -> str:
@@ -131,12 +134,6 @@ def by_calls(found: Explanation) -> bool:
     """Whether most of what is executed more is due to more calls: it would be with each call as long as before."""
     more = sum(row.parent * (row.calls[1] / row.calls[0] - 1) for row in found.counts if row.calls and row.calls[0] > 0)
     return 0 < whole(found.counts)[0] / 2 < more
-
-
-def interval(row: FunctionRow) -> str:
-    """By how many microseconds a function differs, with its 95 % interval: 120 (90.5 to 150)."""
-    half = 1.96 * row.error
-    return f"{figure(row.difference)} ({figure(row.difference - half)} to {figure(row.difference + half)})"
 
 
 def explained_by_change(found: Explanation) -> bool:
@@ -177,7 +174,10 @@ def of_cpu(found: Explanation) -> tuple[str, ...]:
     total, spread = whole(found.functions)
     telling = [row for row in found.functions if row.beyond_noise and not row.partner and row.function != OTHERS]
     if abs(total) <= 2 * spread:
-        single = "; ".join(by_itself(row, found) for row in telling[:NAMED])
+        single = "; ".join(
+            f"{more_or_less(row.difference, found)} in {quoted(row.function)}{because(row, found)}"
+            for row in telling[:NAMED]
+        )
         where = f", but single functions do: {single}" if single else ""
         return (
             f"The whole cost of an operation in their profiles does not differ beyond noise{where}.",
@@ -191,7 +191,7 @@ def of_cpu(found: Explanation) -> tuple[str, ...]:
     rows = [row for row in found.functions if row.part >= SMALL and not row.partner and row.function != OTHERS]
     spread_out = f"The {kind} is spread over many functions: none of them has a part beyond noise."
     if rows:
-        named = listed([f"{name(row)} ({share(row.part)}{because(row, found)})" for row in rows[:NAMED]])
+        named = listed([f"{quoted(row.function)} ({share(row.part)}{because(row, found)})" for row in rows[:NAMED]])
         spread_out = f"No single function has a part of the {kind} beyond noise; it may be in {named}."
     return (spread_out, *moved(found, kind, ""))
 
@@ -203,11 +203,11 @@ def place(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
     named = [row for row in by_commit if row.part >= SMALL or row is first][:NAMED]
     if first in named or sum(row.part for row in named) >= 1 / 2:
         if len(named) == 1:
-            text = f"is in {name(named[0])}{because(named[0], found)}"
+            text = f"is in {quoted(named[0].function)}{because(named[0], found)}"
         else:
             text = f"is in or below functions that this commit changes: {', '.join(each(row) for row in named)}"
         return f"{doubt(named)}{extent(named, found)} of the {kind} {text}."
-    text = f"{doubt([first])}{extent([first], found)} of the {kind} is in {name(first)}"
+    text = f"{doubt([first])}{extent([first], found)} of the {kind} is in {quoted(first.function)}"
     if nameless(first):
         return f"{text}{STRIPPED} (its functions cannot be told apart: link it without -s, and do not strip it)."
     if not found.change_known:
@@ -218,11 +218,6 @@ def place(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
     left = [row for group in exchanges(found.functions) if left_over(group) for row in (*group[0], *group[1])]
     only = "" if any(row.own for row in left) else ": it shows only there"
     return f"{text}, which this commit does not change{only}."
-
-
-def by_itself(row: FunctionRow, found: Explanation) -> str:
-    """By how much the cost of a function differs."""
-    return f"{more_or_less(row.difference, found)} in {name(row)}{because(row, found)}"
 
 
 def more_or_less(difference: float, found: Explanation) -> str:
@@ -261,7 +256,7 @@ def each(row: FunctionRow) -> str:
     """A function in a list, with its part and what the commit has to do with it."""
     more = f", below {quoted(row.below)}" if row.below else ""
     more = f", with {quoted(row.inlined[0])} inlined" if row.inlined else more
-    return f"{name(row)} ({share(row.part)}{more})"
+    return f"{quoted(row.function)} ({share(row.part)}{more})"
 
 
 def moved(found: Explanation, kind: str, ending: str) -> Iterator[str]:
@@ -270,7 +265,7 @@ def moved(found: Explanation, kind: str, ending: str) -> Iterator[str]:
     for sources, to in exchanges(found.functions)[:NAMED]:
         cost = min(abs(sum(row.difference for row in side)) for side in (sources, to))
         amount = f"{figure(cost)} {unit_of(found.unit)} an operation"
-        before, after = (listed([*map(name, side)]) for side in (sources, to))
+        before, after = (listed([quoted(row.function) for row in side]) for side in (sources, to))
         left = left_over((sources, to))
         if kind and left * total > 0:
             both = [*sources, *to]
@@ -293,13 +288,9 @@ def exchanges(rows: Sequence[FunctionRow]) -> list[tuple[list[FunctionRow], list
         if to and row.function not in done:
             sources = [one for one in lost if one.partner == to[0].function] or [row]
             done |= {one.function for one in sources}
-            groups.append((largest_first(sources), largest_first(to)))
+            left, right = (sorted(side, key=lambda row: -abs(row.difference)) for side in (sources, to))
+            groups.append((left, right))
     return groups
-
-
-def largest_first(rows: Sequence[FunctionRow]) -> list[FunctionRow]:
-    """By how much they differ."""
-    return sorted(rows, key=lambda row: -abs(row.difference))
 
 
 def left_over(group: tuple[Sequence[FunctionRow], Sequence[FunctionRow]]) -> float:
@@ -320,11 +311,6 @@ def doubt(rows: Sequence[FunctionRow]) -> str:
     """A word of doubt, where the difference is not far beyond noise."""
     total, spread = whole(rows)
     return "" if abs(total) >= SURE * spread else "Probably: "
-
-
-def name(row: FunctionRow) -> str:
-    """A function in a sentence."""
-    return quoted(row.function)
 
 
 def quoted(function: str) -> str:

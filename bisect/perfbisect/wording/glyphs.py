@@ -24,21 +24,8 @@ class Glyphs:
 UNICODE = Glyphs("▁▂▃▄▅▆▇█", "─", "○", "●", "◐", "×", "◆", "━", "─", "·", "→")
 ASCII = Glyphs("_.:-=+*#", "-", "o", "@", "?", "x", "^", "=", "-", "|", "->")
 
-SIMILAR = {
-    "“": "'",
-    "”": "'",
-    "’": "'",
-    "…": "~",
-    "×": "x",
-    "–": "-",
-    "·": "|",
-    "→": ">",
-    "●": "o",
-    "○": ".",
-    "━": "=",
-    "─": "-",
-    "│": "|",
-}  # never a double quote: in JSON text it would end a string
+# Of each sign one that is similar, never a double quote: in JSON text it would end a string.
+SIMILAR = dict(zip("“”’…×–·→●○━─│", "'''~x-|>o.=-|", strict=True))
 
 
 def glyphs_for(encoding: str) -> Glyphs:

@@ -1,10 +1,14 @@
-"""Why a hunt names no culprit, and what to try next."""
+"""Why a hunt names no culprit, or does not hunt a difference, and what to try next."""
 
+import math
 from collections.abc import Callable
 
 from perfbisect.core.domain.facts import SkipFacts
-from perfbisect.core.domain.orders import Inconclusive, MergeBase, Reason
-from perfbisect.wording.quantities import count, duration, ratio
+from perfbisect.core.domain.metrics import INSTRUCTIONS
+from perfbisect.core.domain.orders import Inconclusive, Interval, MergeBase, NotReproduced, Reason
+from perfbisect.core.domain.settings import Direction, Policy
+from perfbisect.core.inference.metric_choice import Shown
+from perfbisect.wording.quantities import change, count, duration, percent, ratio
 from perfbisect.wording.text import metric_title
 
 REASONS = {
@@ -86,3 +90,49 @@ def what_next(known: Inconclusive, skip_of: SkipOf) -> str:
     fail = failing(known, skip_of)
     again = "--retry-failed" if "build" in fail else "a new hunt"  # which remembers builds that failed, and no runs
     return f"Try next: {NEXT[known.reason].format(succeed=fail.replace(' or ', ' and '), again=again)}"
+
+
+def changed_over(shown: Shown, usual: str, time: Interval) -> str:
+    """That a hunt goes on by instructions."""
+    seen = f"{metric_title(usual)}, of which bad has {ratio(time)} of good, is not enough to find it"
+    return f"The metric is {INSTRUCTIONS} from here on, which shows {shown_by(shown)}; {seen}."
+
+
+def shown_by(one: Shown) -> str:
+    """The change, and the noise that it is seen in."""
+    noise = "less than 0.01 %" if one.noise < 0.0001 else percent(one.noise)
+    return f"{change(one.ratio)}, where runs are taken to vary by {noise}"
+
+
+def not_taken(shown: Shown, usual: str, policy: Policy) -> tuple[str, str]:
+    """Why a rise of the instructions is not hunted, and how it is."""
+    small = not shown.large(policy)
+    seen = "that is no change of interest" if small else f"{metric_title(usual)} may show another change than this one"
+    option = f" {smaller_option(shown.ratio)}" * small
+    return f"{INSTRUCTIONS} shows {shown_by(shown)}: {seen}", f"To hunt it: --metric {INSTRUCTIONS}{option}"
+
+
+TOO_SMALL = 1.5e-4  # log ratio below which the search takes no change for one
+
+
+def why_not_hunted(verdict: NotReproduced) -> tuple[str, str]:
+    """Why a difference between the ends that is shown is not hunted; and what to try, "" where nothing hunts it."""
+    seen, wanted = abs(math.log(verdict.ratio.middle)), verdict.direction
+    way = Direction.DROP if verdict.ratio.middle < 1 else Direction.RISE
+    small, other = seen < -math.log1p(-verdict.least), wanted not in (way, Direction.ANY)
+    options = " ".join([*([f"--direction {way}"] * other), *([smaller_option(verdict.ratio.middle)] * small)])
+    least = f"that is less than the smallest change of interest, {percent(verdict.least)} (--min-effect)"
+    if small and seen < TOO_SMALL:
+        return f"{least}, and too small to be hunted", ""
+    if other:
+        swapped = "the older revision first, if good and bad were swapped"
+        return f"a {wanted} is hunted, and excluded", f"{swapped}; or {options}, which hunts this {way}"
+    if small:
+        return least, f"{options}, which hunts it"
+    more = "longer runs (--time), or another variant, which changes the code layout"
+    return "that is no more than noise or code layout can cause", more
+
+
+def smaller_option(ratio: float) -> str:
+    """The option with which a change by that factor is large enough to be hunted: three quarters of it, in one digit."""
+    return f"--min-effect {float(f'{70 * -math.expm1(-abs(math.log(ratio))):.1g}'):g}%"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from perfbisect.core.domain.events import Commit, PairingChosen
-from perfbisect.core.domain.facts import BuildFacts, SkipFacts
+from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_speed
 from perfbisect.core.domain.orders import (
     UNKNOWN,
@@ -26,11 +26,10 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.inference.classification import Classification, effect_of
-from perfbisect.wording.comparisons import by_cpu
 from perfbisect.wording.quantities import NOTHING, chance, change, count, figure, percent, ratio
-from perfbisect.wording.reasons import why_not_hunted
 from perfbisect.wording.text import cited, listed, metric_title, printable
-from perfbisect.wording.unnamed import DOUBTED, SkipOf, what_next, why
+from perfbisect.wording.trials import by_cpu
+from perfbisect.wording.unnamed import DOUBTED, SkipOf, what_next, why, why_not_hunted
 
 CommitOf = Callable[[int], Commit]
 # what a step does to the metric of the workload, where another was hunted; None where that was not measured
@@ -104,25 +103,21 @@ class Teller:
     pairing: PairingChosen | None = None  # where it was chosen how builds are compared
 
     @classmethod
-    def of(
-        cls,
-        state: SessionState,
-        commit_of: CommitOf,
-        metric: str,
-        size: int,
-        hosts: Sequence[str],
-        classes: Sequence[str],
-    ) -> Self:
-        """Says what a hunt has found in its present state; ``classes`` are those of its hosts."""
-        usual = state.chosen.usual
-
-        def speed_of(step: Step) -> Interval | None:
-            return effect_of(state, step, usual, hosts, classes)
-
-        def skip_of(candidate: int) -> SkipFacts | None:
-            return state.row(commit_of(candidate).sha).skip
-
-        return cls(commit_of, metric, state.built, speed_of, size, usual, state.belief, skip_of, state.pairing)
+    def of(cls, state: SessionState, commit_of: CommitOf) -> Self:
+        """Says what a hunt has found in its present state."""
+        started, usual = state.started, state.chosen.usual
+        size, classes = (started.choices, started.host_classes) if started else (0, ())
+        return cls(
+            commit_of,
+            state.metric,
+            state.built,
+            lambda step: effect_of(state, step, usual, state.hosts, classes),
+            size,
+            usual,
+            state.belief,
+            lambda candidate: state.row(commit_of(candidate).sha).skip,
+            state.pairing,
+        )
 
     def sentences(self, verdict: Verdict) -> tuple[str, ...]:
         """The verdict, one sentence or list entry an element; list entries begin with two spaces."""

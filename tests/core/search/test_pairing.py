@@ -17,7 +17,7 @@ from perfbisect.core.search.pairing import ways_of
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
 from perfbisect.wording.quantities import ratio
-from perfbisect.wording.reasons import pairing_chosen
+from perfbisect.wording.trials import pairing_chosen
 from simulated_worlds import found
 
 LINE = Graph.line(40)

@@ -27,7 +27,7 @@ from perfbisect.lab.checks.all_hosts import DIFFERENCES, BuildSide, differing, r
 from perfbisect.lab.checks.preflight import compiler_cache, shared_findings
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.inventory import HostEntry
-from perfbisect.wording.reasons import pairs_sentence
+from perfbisect.wording.trials import pairs_sentence
 from program import executable
 from sharing import object_server
 

@@ -80,11 +80,10 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
         order, culprit = decision.order, decision.belief.culprit
         if not isinstance(order, Measure):
             say(f"{runs:5} runs  verdict")
-            size, classes = len(span.graph.candidates), settings.prior.host_classes
             commits = [describe(repository, commit) for commit in candidates]
             state = fold(events)
             state.use_range(candidates)
-            teller = Teller.of(state, commits.__getitem__, settings.metric, size, hosts, classes)
+            teller = Teller.of(state, commits.__getitem__)
             say("\n".join(replace(teller, belief=decision.belief).sentences(order)))
             return exit_status(order)
         leader = int(culprit.argmax())

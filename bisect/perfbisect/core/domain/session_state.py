@@ -334,6 +334,11 @@ class SessionState:
         self.tested[event.facts.commit] = row
 
     @property
+    def metric(self) -> str:
+        """What is compared."""
+        return self.started.metric if self.started else "qps"
+
+    @property
     def hosts(self) -> list[str]:
         """The names of the hosts, where there are several."""
         return [facts.name for facts in self.started.hosts] if self.started and self.started.further else []

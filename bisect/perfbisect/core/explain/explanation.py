@@ -95,10 +95,9 @@ def reason(state: SessionState, step: Step) -> Explanation:
 
     Read by what measures the reason, to see whether it is known well enough, by the screen, and by the report.
     """
-    metric = state.started.metric if state.started else "qps"
-    runs = state.runs_of(step, exact=counted_exactly(state.log, metric))
+    runs = state.runs_of(step, exact=counted_exactly(state.log, state.metric))
     parent = state.commits[step.parents[0]] if step.parents else ""
-    return explanation(state.studied, parent, state.commits[step.candidate], runs, step, metric)
+    return explanation(state.studied, parent, state.commits[step.candidate], runs, step, state.metric)
 
 
 def explanation(

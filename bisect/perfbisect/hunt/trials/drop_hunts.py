@@ -30,9 +30,9 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
 from perfbisect.store.listing import reason_is_open
-from perfbisect.wording.comparisons import difference
 from perfbisect.wording.quantities import count, percent, ratio
 from perfbisect.wording.text import listed, printable, shell_word
+from perfbisect.wording.trials import difference
 
 T = TypeVar("T", bound="Comparison")
 

@@ -36,7 +36,7 @@ from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.guarded_lab import HostWatch, Lab
 from perfbisect.lab.host_lab import Earlier
-from perfbisect.wording.reasons import pairing_chosen
+from perfbisect.wording.trials import pairing_chosen
 
 BOTH = 2  # rounds in turns, before builds are measured at the same time
 Way = tuple[str, str]  # the variant of a build and the hash of its configuration

@@ -37,7 +37,7 @@ from perfbisect.lab.checks import CheckRequest, Finding, Level, note, ok, refuse
 from perfbisect.lab.measure import counting, perf, profiles
 from perfbisect.lab.measure.rounds import ALLOWED, shared_cores
 from perfbisect.lab.servers import FIRST_PORT
-from perfbisect.wording.reasons import pairs_sentence
+from perfbisect.wording.trials import pairs_sentence
 
 STOLEN = 0.01  # share of the time that other machines took, from which on measurements suffer
 
