@@ -74,7 +74,7 @@ CASES = {
 
 def said(case: Case) -> str:
     change = ChangeFacts("c", "p", case.changed, case.callers, 1) if case.known else None
-    rows = function_rows([profile("p", case.before)], [profile("c", case.after)], change)
+    rows = function_rows(([profile("p", case.before)], [profile("c", case.after)]), change)
     facts = {"changed": case.changed, "change_known": case.known, "metric": case.metric}
     return " ".join(sentences(Explanation("p", "c", functions=rows, unit="us", **facts)))
 
@@ -93,7 +93,7 @@ def test_below_a_function_into_which_a_changed_one_is_inlined() -> None:
         before = {**HOT, deep: 1000}
         change = ChangeFacts("c", "p", ("less",), {"less": (around,)}, 1)
         after = {**before, (COPY if around == "insert" else deep): 9000}
-        rows = function_rows([profile("p", before)], [profile("c", after)], change)
+        rows = function_rows(([profile("p", before)], [profile("c", after)]), change)
         found = Explanation("p", "c", functions=rows, unit="us", changed=("less",), change_known=True)
         assert f"is in `copy`, called below `{around}`, {why}." in " ".join(sentences(found))
         assert next(notes(rows[0], found.changed)) == f"below {around}, {inlined}"
@@ -112,9 +112,9 @@ def test_what_a_commit_waits_for() -> None:
     before = {lock: 300, disk: 200, client: 500, other: 100, named: 100}
     parent = replace(profile("p", before), off_cpu=True)
     culprit = replace(profile("c", {**before, lock: 900, other: 900, named: 900}), off_cpu=True)
-    rows = waiter_rows([of_kinds(parent)] * 2, [of_kinds(culprit)] * 2)
+    rows = waiter_rows(([of_kinds(parent)] * 2, [of_kinds(culprit)] * 2))
     assert {row.function for row in rows} == {"locks (futex)", "storage", "others' answers (sockets, pipes)"}
-    waits, waiting = waiter_rows([parent] * 2, [culprit] * 2), (Evidence(Cause.WAITING, None, Sureness.SURE),)
+    waits, waiting = waiter_rows(([parent] * 2, [culprit] * 2)), (Evidence(Cause.WAITING, None, Sureness.SURE),)
     found = Explanation("p", "c", waiting, waits=waits, kinds_of_waits=rows, unit="us")
     assert "The longer waiting is for locks (futex): 1,200 (1,128 to 1,272) µs an operation." in sentences(found)
     assert "locks" not in " ".join(sentences(replace(found, classes=())))
@@ -129,7 +129,10 @@ def waited(after: Samples, cause: Cause = Cause.WAITING, rounds: int = 2, longer
         replace(profile(commit, stacks), off_cpu=True, seconds=seconds)
         for commit, stacks, seconds in (("p", {IDLE: 900}, 10.0), ("c", after, 10.0 * longer))
     )
-    rows, classes = waiter_rows([parent] * rounds, [culprit] * rounds, change), (Evidence(cause, None, Sureness.SURE),)
+    rows, classes = (
+        waiter_rows(([parent] * rounds, [culprit] * rounds), change),
+        (Evidence(cause, None, Sureness.SURE),),
+    )
     found = Explanation("p", "c", classes, waits=rows, unit="us", changed=("log",), change_known=True)
     return " ".join(sentences(found))
 

@@ -23,7 +23,7 @@ HOT = {("main", "scan"): 400, ("main", "scan", "search"): 900, ("main", "insert"
 
 
 def joined(parent: Samples, culprit: Samples, change: ChangeFacts | None = None) -> dict[str, FunctionRow]:
-    rows = function_rows([profile("p", parent)], [profile("c", culprit)], change)
+    rows = function_rows(([profile("p", parent)], [profile("c", culprit)]), change)
     return {row.function: row for row in rows}
 
 
@@ -33,7 +33,7 @@ def changes(*functions: str, callers: Mapping[str, tuple[str, ...]] | None = Non
 
 @given(SAMPLES, SAMPLES, st.integers(1, 10**6), st.integers(1, 10**6))
 def test_differences_sum_to_that_of_the_whole(before: Samples, after: Samples, first: int, second: int) -> None:
-    rows = function_rows([profile("p", before, first)], [profile("c", after, second)])
+    rows = function_rows(([profile("p", before, first)], [profile("c", after, second)]))
     costs = [PERIOD * sum(samples.values()) / count for samples, count in ((before, first), (after, second))]
     assert sum(row.difference for row in rows) == pytest.approx(costs[1] - costs[0], abs=1e-6 * max(costs))
     if not math.isclose(*costs, rel_tol=1e-6):
@@ -43,7 +43,7 @@ def test_differences_sum_to_that_of_the_whole(before: Samples, after: Samples, f
 @given(SAMPLES, st.integers(1, 4))
 def test_equal_profiles_have_no_difference(samples: Samples, rounds: int) -> None:
     runs = [profile("p", samples) for _ in range(rounds)]
-    rows = function_rows(runs, [replace(run, commit="c") for run in runs])
+    rows = function_rows((runs, [replace(run, commit="c") for run in runs]))
     assert all(row.difference == pytest.approx(0.0, abs=1e-6) and not row.partner for row in rows)
 
 
@@ -53,7 +53,7 @@ def test_the_number_of_operations_of_a_run_does_not_matter(before: Samples, afte
     longer = ({stack: factor * number for stack, number in samples.items()} for samples in (before, after))
     p, c = (profile(commit, samples, 1000 * factor) for commit, samples in zip("pc", longer, strict=True))
     usual = joined(before, after)
-    for row in function_rows([p], [c]):
+    for row in function_rows(([p], [c])):
         one = usual[row.function]
         assert (row.parent, row.culprit, row.part) == pytest.approx((one.parent, one.culprit, one.part))
         assert row.error <= one.error
@@ -66,7 +66,7 @@ def test_samples_of_one_distribution_are_hardly_ever_beyond_noise() -> None:
     def drawn(commit: str) -> ProfileFacts:
         return profile(commit, {each: sum(dice.random() < 0.25 for _ in range(4 * n)) for each, n in HOT.items()})
 
-    rows = [row for _ in range(100) for row in function_rows([drawn("p")], [drawn("c")])]
+    rows = [row for _ in range(100) for row in function_rows(([drawn("p")], [drawn("c")]))]
     errors = [abs(row.difference) / row.error for row in rows]
     assert sum(each > BEYOND for each in errors) <= 0.01 * len(rows)
     within = sum(each <= 1 for each in errors) / len(rows)
@@ -76,7 +76,7 @@ def test_samples_of_one_distribution_are_hardly_ever_beyond_noise() -> None:
 def test_rounds_that_differ_make_the_error_larger() -> None:
     quiet = [profile("p", HOT)] * 4
     loud = [profile("c", {each: int(n * factor) for each, n in HOT.items()}) for factor in (0.6, 1.5, 0.8, 1.1)]
-    steady, varying = (function_rows(quiet, runs) for runs in ([replace(run, commit="c") for run in quiet], loud))
+    steady, varying = (function_rows((quiet, runs)) for runs in ([replace(run, commit="c") for run in quiet], loud))
     errors = [{row.function: row.error for row in rows} for rows in (steady, varying)]
     assert all(errors[1][name] > 3 * errors[0][name] for name in ("scan", "search", "insert"))
 
@@ -88,7 +88,7 @@ def test_what_compilers_append_makes_no_other_function() -> None:
 
 
 def test_functions_of_one_name_in_two_binaries_are_two() -> None:
-    rows = function_rows([profile("p", {("f",): 10, ("f@libf.so",): 20})], [profile("c", {("f",): 30})])
+    rows = function_rows(([profile("p", {("f",): 10, ("f@libf.so",): 20})], [profile("c", {("f",): 30})]))
     assert {(row.function, row.binary) for row in rows} == {("f", "engine"), ("f", "libf.so")}
 
 
@@ -167,9 +167,9 @@ def test_profiles_are_compared_in_one_unit_and_on_cpu() -> None:
     cycles = replace(profile("p", HOT), unit="cycles")
     waiting = replace(profile("p", HOT), off_cpu=True)
     empty = replace(profile("p", HOT), stacks={})
-    assert comparable([waiting, empty, cycles, profile("p", HOT)], [profile("c", HOT)])[0] == [profile("p", HOT)]
-    assert comparable([cycles], [profile("c", HOT)]) == ([], [])
-    assert function_rows(*comparable([], [profile("c", HOT)])) == ()
+    assert comparable(([waiting, empty, cycles, profile("p", HOT)], [profile("c", HOT)]))[0] == [profile("p", HOT)]
+    assert comparable(([cycles], [profile("c", HOT)])) == ([], [])
+    assert function_rows(comparable(([], [profile("c", HOT)]))) == ()
 
 
 def test_what_stands_for_unknown_callers_is_none() -> None:
@@ -178,7 +178,7 @@ def test_what_stands_for_unknown_callers_is_none() -> None:
         replace(profile(commit, {}), stacks={"x;[rare stacks];f (x)": f, "x;[rare stacks];g (x)": 1e5 - f})
         for commit, f in (("p", 9e4), ("c", 1e4))
     )
-    assert [(row.callers, row.partner) for row in function_rows([low], [high])] == [((), ""), ((), "")]
+    assert [(row.callers, row.partner) for row in function_rows(([low], [high]))] == [((), ""), ((), "")]
 
 
 def test_what_only_the_waits_contain_is_not_inlined() -> None:
@@ -189,8 +189,8 @@ def test_what_only_the_waits_contain_is_not_inlined() -> None:
     slower = profile("c", {**HOT, ("main", "scan", "search"): 1500})
     other = changes("search", callers={"search": ("less",)})
     for known, inlined in (((), True), ((seen,), False)):
-        on_cpu = function_rows([profile("p", HOT)], [slower], change, *known)
-        waiting = waiter_rows(waits[:1] * 2, waits[1:] * 2, other, *known)
+        on_cpu = function_rows(([profile("p", HOT)], [slower]), change, *known)
+        waiting = waiter_rows((waits[:1] * 2, waits[1:] * 2), other, *known)
         assert any(row.inlined for row in on_cpu) is any(row.inlined for row in waiting) is inlined
 
 
@@ -198,7 +198,7 @@ def test_functions_of_libc_and_the_kernel_are_not_changed() -> None:
     """They may have the name of one that is."""
     before = {("main", "copy@libc.so.6"): 900, ("main", "copy", "schedule@[kernel]", "copy@[kernel]"): 900, **HOT}
     after = {**before, ("main", "copy", "schedule@[kernel]", "copy@[kernel]"): 1900}
-    rows = function_rows([profile("p", before)], [profile("c", after)], changes("copy"))
+    rows = function_rows(([profile("p", before)], [profile("c", after)]), changes("copy"))
     assert {row.binary for row in rows if row.function == "copy" and row.changed} == {"engine"}
     assert [row.below for row in rows if row.function == "copy" and row.binary == "[kernel]"] == ["copy"]
     assert functions_in([profile("p", {("main", "copy@libc.so.6"): 1})]) == {"main"}
@@ -216,9 +216,9 @@ def test_a_thread_that_was_interrupted_waits_for_nothing() -> None:
     ):
         stacks = {("main", "copy", *end): 900, ("main", "log", "futex_wait@[kernel]", switch): 100}
         waits = [replace(profile(commit, stacks), off_cpu=True) for commit in "pc"]
-        names = {row.function for row in waiter_rows(waits[:1] * 2, waits[1:] * 2) if row.parent}
+        names = {row.function for row in waiter_rows((waits[:1] * 2, waits[1:] * 2)) if row.parent}
         assert ({"copy", "schedule_work"} & names != set()) is counted
         assert "log" in names
     stacks = {("main", "copy", "irqentry_exit_to_user_mode@[kernel]", switch): 900}
     waits = [replace(profile(commit, stacks), off_cpu=True) for commit in "pc"]
-    assert [row for row in waiter_rows(waits[:1] * 2, waits[1:] * 2) if row.difference] == [], "only interrupted"
+    assert [row for row in waiter_rows((waits[:1] * 2, waits[1:] * 2)) if row.difference] == [], "only interrupted"

@@ -90,6 +90,9 @@ NO_COUNTERS = (
 )
 
 
+RunSides = tuple[Sequence[RunFacts], Sequence[RunFacts]]  # runs of the parent and of the culprit
+
+
 def reason(state: SessionState, step: Step) -> Explanation:
     """Why the metric changed at a step, by all that the log of a hunt has.
 
@@ -104,7 +107,7 @@ def explanation(
     events: Sequence[Studied],
     parent: str,
     culprit: str,
-    usual: tuple[Sequence[RunFacts], Sequence[RunFacts]] = ((), ()),
+    usual: RunSides = ((), ()),
     step: Step | None = None,
     metric: str = "qps",
 ) -> Explanation:
@@ -125,26 +128,17 @@ def explanation(
     ]
     recorded = [event.facts for event in profiled(events, usual, metric)]
     counters = all_counters(timed, [of_commit(counted, commit) for commit in commits])
-    plans = different_plans(
-        *(
-            [event.facts for event in events if isinstance(event, Planned) and event.facts.commit == commit]
-            for commit in commits
-        )
-    )
-    both = [[facts for facts in recorded if facts.commit == commit] for commit in commits]
-    profiles, seen = comparable(*both), functions_in(chain(*both))
-    change = next(
-        (
-            event.facts
-            for event in reversed(events)
-            if isinstance(event, ChangedFunctions) and (event.facts.parent, event.facts.commit) == commits
-        ),
-        None,
-    )  # as it was read last
-    functions = function_rows(*profiles, change, seen)
-    off_cpu = comparable(*both, off_cpu=True)
-    of_counts = comparable(*both, counted=True)
-    counts = count_rows(*of_counts, change)
+    planned = [event.facts for event in events if isinstance(event, Planned)]
+    plans = different_plans(*([facts for facts in planned if facts.commit == commit] for commit in commits))
+    before, after = ([facts for facts in recorded if facts.commit == commit] for commit in commits)
+    profiles, seen = comparable((before, after)), functions_in((*before, *after))
+    changes = [event.facts for event in events if isinstance(event, ChangedFunctions)]  # the last is valid
+    change = next((facts for facts in reversed(changes) if (facts.parent, facts.commit) == commits), None)
+    functions = function_rows(profiles, change, seen)
+    off_cpu = comparable((before, after), off_cpu=True)
+    kinds = [of_kinds(run) for run in off_cpu[0]], [of_kinds(run) for run in off_cpu[1]]
+    of_counts = comparable((before, after), counted=True)
+    counts = count_rows(of_counts, change)
     if not (counters or plans or functions or counts):
         return Explanation(*commits, (Evidence(Cause.UNKNOWN, None, Sureness.POSSIBLE, detail=NO_RUNS),))
     failed = not_done(events, parent, culprit)
@@ -164,8 +158,8 @@ def explanation(
         counters,
         functions=functions,
         shared=shared_error(timed, min(map(len, profiles))),
-        waits=waiter_rows(*off_cpu, change, seen),
-        kinds_of_waits=waiter_rows(*comparable(*([of_kinds(run) for run in runs] for runs in off_cpu), off_cpu=True)),
+        waits=waiter_rows(off_cpu, change, seen),
+        kinds_of_waits=waiter_rows(comparable(kinds, off_cpu=True)),
         counts=counts,
         whole_runs=all(run.operations == 1 for runs in of_counts for run in runs),
         unit=profiles[0][0].unit if functions else "",
@@ -178,9 +172,7 @@ def explanation(
     )
 
 
-def profiled(
-    events: Sequence[Studied], usual: tuple[Sequence[RunFacts], Sequence[RunFacts]], metric: str
-) -> list[Profiled]:
+def profiled(events: Sequence[Studied], usual: RunSides, metric: str) -> list[Profiled]:
     """The profiles of a hunt with the operations that their runs did; see ``usual_value``, and ``explanation``."""
     value = usual_value(usual, metric)
     return [
@@ -203,7 +195,7 @@ def all_counters(usual: Sequence[Sequence[RunFacts]], studied: Sequence[Runs]) -
     return (*hunted, *(row for row in counter_rows(before, after, searched) if row.name not in names))
 
 
-def beside(parent: Sequence[RunFacts], culprit: Sequence[RunFacts]) -> tuple[Sequence[RunFacts], Sequence[RunFacts]]:
+def beside(parent: Sequence[RunFacts], culprit: Sequence[RunFacts]) -> RunSides:
     """Runs of both at the same time, each beside the other, where there are enough; else all, in order of time."""
     both = {run.round for run in parent if run.round} & {run.round for run in culprit}
     if len(both) < ENOUGH:
@@ -212,7 +204,7 @@ def beside(parent: Sequence[RunFacts], culprit: Sequence[RunFacts]) -> tuple[Seq
     return [one[each] for each in sorted(both)], [other[each] for each in sorted(both)]
 
 
-def usual_value(usual: tuple[Sequence[RunFacts], Sequence[RunFacts]], metric: str, cpu: str = "task-clock") -> float:
+def usual_value(usual: RunSides, metric: str) -> float:
     """Of runs with a fixed length: the parent's rate or cost, at which one does a thousand thousandths of itself.
 
     The length may be one of CPU time: on a busy host the time by the clock says nothing of it then, but for a run that

@@ -16,9 +16,10 @@ it is known how often one function calls another.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import stdev
 
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
@@ -29,6 +30,7 @@ from perfbisect.core.explain.profiles import (
     SYSTEM,
     UNKNOWN,
     Key,
+    Sides,
     called,
     frames,
     functions_in,
@@ -48,15 +50,23 @@ TOLERANCE = 0.1  # share of a moved cost that may be left over
 LEVELS = 5  # of calls from a function that the commit changes to one that it calls more often
 
 
+Costs = defaultdict[Key, float]
+
+
+def table() -> defaultdict[Key, Costs]:
+    """Costs of each function by another one."""
+    return defaultdict(lambda: defaultdict(float))
+
+
 @dataclass(slots=True)
 class Side:
-    """The costs of one build; all are per operation but for those in ``runs``."""
+    """The costs of one build; all are per operation but for those in ``callers``."""
 
-    cost: dict[Key, float] = field(default_factory=dict)
-    variance: dict[Key, float] = field(default_factory=dict)
+    cost: Costs = field(default_factory=lambda: defaultdict(float))
+    variance: Costs = field(default_factory=lambda: defaultdict(float))
     least: float = 0.0  # variance of a function without a sample: that of a single one
     rounds: list[dict[Key, float]] = field(default_factory=list)
-    callers: dict[Key, dict[Key, float]] = field(default_factory=dict)
+    callers: defaultdict[Key, Costs] = field(default_factory=table)
 
     @property
     def whole(self) -> float:
@@ -69,32 +79,25 @@ def side_of(profiles: Sequence[ProfileFacts]) -> Side:
     side = Side()
     operations = sum(run.operations for run in profiles)
     for run in profiles:
-        own: dict[Key, float] = {}
+        own: Costs = defaultdict(float)
         total = sum(run.stacks.values())
         period = total / run.samples if run.samples else 0.0
         least = ((period if run.samples else EXACT * total) / operations) ** 2
         for stack, cost in run.stacks.items():
-            chain = [key_of(text) for text in frames(stack)] or [key_of(stack)]
-            own[chain[-1]] = own.get(chain[-1], 0.0) + cost
-            if caller := next(
-                (each for each in reversed(chain) if each != chain[-1] and each[0] not in NO_CALLERS), None
-            ):
-                above = side.callers.setdefault(chain[-1], {})
-                above[caller] = above.get(caller, 0.0) + cost
+            *chain, last = [key_of(text) for text in frames(stack)] or [key_of(stack)]
+            own[last] += cost
+            if caller := next((key for key in reversed(chain) if key != last and key[0] not in NO_CALLERS), None):
+                side.callers[last][caller] += cost
         for key, cost in own.items():
-            side.cost[key] = side.cost.get(key, 0.0) + cost / operations
-            counted = period * cost / operations**2 if run.samples else least
-            side.variance[key] = side.variance.get(key, 0.0) + counted
+            side.cost[key] += cost / operations
+            side.variance[key] += period * cost / operations**2 if run.samples else least
         side.least = max(side.least, least)
         side.rounds.append({key: cost / run.operations for key, cost in own.items()})
     return side
 
 
 def waiter_rows(
-    parent: Sequence[ProfileFacts],
-    culprit: Sequence[ProfileFacts],
-    change: ChangeFacts | None = None,
-    seen: Collection[str] | None = None,
+    both: Sides, change: ChangeFacts | None = None, seen: Collection[str] | None = None
 ) -> tuple[FunctionRow, ...]:
     """As ``function_rows``, of profiles off CPU: time is that of the function that called what waits.
 
@@ -103,39 +106,30 @@ def waiter_rows(
     without work wait for as long as the others work, so the costs of the parent are those of operations as long as the
     culprit's. None where there are not two rounds: how much waits vary by themselves is seen between rounds alone.
     """
-    if min(len(parent), len(culprit)) < 2:
+    if min(map(len, both)) < 2:
         return ()
-    each = [sum(run.seconds for run in runs) / sum(run.operations for run in runs) for runs in (parent, culprit)]
-    longer = each[1] / each[0] if each[0] else 1.0
-    return function_rows([called(run, longer) for run in parent], [called(run) for run in culprit], change, seen)
+    parent, culprit = (sum(run.seconds for run in runs) / sum(run.operations for run in runs) for runs in both)
+    longer = culprit / parent if parent else 1.0
+    return function_rows(([called(run, longer) for run in both[0]], [called(run) for run in both[1]]), change, seen)
 
 
 def function_rows(
-    parent: Sequence[ProfileFacts],
-    culprit: Sequence[ProfileFacts],
-    change: ChangeFacts | None = None,
-    seen: Collection[str] | None = None,
+    both: Sides, change: ChangeFacts | None = None, seen: Collection[str] | None = None
 ) -> tuple[FunctionRow, ...]:
     """The functions of both builds, those first whose costs differ most; functions whose cost has moved, by what is left.
 
-    ``parent`` and ``culprit`` are what ``comparable`` returns, in order of time. ``seen`` are the functions of all profiles
+    ``both`` are what ``comparable`` returns, in order of time. ``seen`` are the functions of all profiles
     of both builds, which are not inlined everywhere; those of the given ones if it is None.
     """
-    if not (parent and culprit):
+    if not all(both):
         return ()
-    before, after = side_of(parent), side_of(culprit)
+    before, after = map(side_of, both)
     whole = after.whole - before.whole
-    found = {
-        key: FunctionRow(
-            *key,
-            parent=before.cost.get(key, 0.0),
-            culprit=after.cost.get(key, 0.0),
-            error=error(key, before, after),
-            callers=callers(key, before, after),
-        )
-        for key in sorted(before.cost.keys() | after.cost.keys())
-    }
-    found = {key: replace(row, part=row.difference / whole if whole else 0.0) for key, row in found.items()}
+    found = {}
+    for key in sorted(before.cost.keys() | after.cost.keys()):
+        low, high = before.cost.get(key, 0.0), after.cost.get(key, 0.0)
+        part = (high - low) / whole if whole else 0.0
+        found[key] = FunctionRow(*key, low, high, error(key, before, after), part, callers=callers(key, before, after))
     left = {key: abs(row.difference) for key, row in found.items()}
     for group in moved(found, before, after):
         rest = abs(sum(found[key].difference for key in group))
@@ -143,9 +137,7 @@ def function_rows(
             found[key], left[key] = replace(found[key], partner=partner[0]), rest
     ranked = [found[key] for key in sorted(found, key=lambda key: -left[key])]
     rows = shortened(ranked)
-    if not change:
-        return tuple(rows)
-    return tuple(marked(rows, change, parent, culprit, functions_in((*parent, *culprit)) if seen is None else seen))
+    return tuple(marked(rows, both, change, functions_in(chain(*both)) if seen is None else seen) if change else rows)
 
 
 def error(key: Key, before: Side, after: Side) -> float:
@@ -158,7 +150,7 @@ def error(key: Key, before: Side, after: Side) -> float:
 def callers(key: Key, before: Side, after: Side) -> tuple[str, ...]:
     """The functions that call it, in the build in which it costs more; those with most of its cost first."""
     side = max((after, before), key=lambda side: side.cost.get(key, 0.0))
-    above = side.callers.get(key, {})
+    above: Mapping[Key, float] = side.callers.get(key, {})
     return tuple(function for function, _ in sorted(above, key=lambda each: (-above[each], each))[:CALLERS])
 
 
@@ -230,11 +222,7 @@ def shortened(rows: Sequence[FunctionRow]) -> Sequence[FunctionRow]:
 
 
 def marked(
-    rows: Sequence[FunctionRow],
-    change: ChangeFacts,
-    parent: Sequence[ProfileFacts],
-    culprit: Sequence[ProfileFacts],
-    seen: Collection[str],
+    rows: Sequence[FunctionRow], both: Sides, change: ChangeFacts, seen: Collection[str]
 ) -> Iterator[FunctionRow]:
     """The rows with what the commit changes: their own code, that of functions inlined into them, or what calls them.
 
@@ -244,7 +232,7 @@ def marked(
     changed = {each for each in seen if split(each)[1] in wanted and any(same(each, one) for one in change.functions)}
     bodies = dict(inlined(change, seen))
     own = changed | bodies.keys()
-    low, high = (under(own, runs) for runs in (parent, culprit))
+    low, high = (under(own, runs) for runs in both)
     for row in rows:
         if row.function in own and not SYSTEM.match(row.binary):
             is_changed = row.function in changed
@@ -257,19 +245,16 @@ def marked(
         yield replace(row, below=most) if enough else row
 
 
-def under(own: Collection[str], profiles: Sequence[ProfileFacts]) -> dict[Key, dict[str, float]]:
+def under(own: Collection[str], profiles: Sequence[ProfileFacts]) -> Mapping[Key, Mapping[str, float]]:
     """Function → cost per operation of its stacks by the nearest function above it that is among ``own``."""
     operations = sum(run.operations for run in profiles)
-    found: dict[Key, dict[str, float]] = {}
+    found: defaultdict[Key, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for run in profiles:
         for stack, cost in run.stacks.items():
             *above, last = [key_of(text) for text in frames(stack)] or [("", "")]
-            nearest = next(
-                (function for function, binary in reversed(above) if function in own and not SYSTEM.match(binary)), None
-            )
-            if nearest is not None:
-                costs = found.setdefault(last, {})
-                costs[nearest] = costs.get(nearest, 0.0) + cost / operations
+            callers = (function for function, binary in reversed(above) if not SYSTEM.match(binary))
+            if nearest := next((function for function in callers if function in own), None):
+                found[last][nearest] += cost / operations
     return found
 
 
@@ -322,16 +307,14 @@ def part_error(some: Sequence[FunctionRow], rows: Sequence[FunctionRow], shared:
 Calls = Mapping[Key, Mapping[Key, float]]  # function → what calls it → how often in an operation
 
 
-def count_rows(
-    parent: Sequence[ProfileFacts], culprit: Sequence[ProfileFacts], change: ChangeFacts | None = None
-) -> tuple[FunctionRow, ...]:
+def count_rows(both: Sides, change: ChangeFacts | None = None) -> tuple[FunctionRow, ...]:
     """As ``function_rows``, of instructions; where they are counted exactly, with calls."""
-    both = (*parent, *culprit)
-    rows = function_rows(parent, culprit, change, functions_in(both, inlined=True))
-    stacks = [stack for run in both if not run.samples for stack in reversed([*run.stacks])]  # what costs most is last
-    chains = [[key_of(each) for each in frames(stack)] for stack in stacks]
-    inlined = {inner: outer for chain in chains for outer, inner in pairwise(chain)}
-    before, after = (calls_of(runs) for runs in (parent, culprit))
+    rows = function_rows(both, change, functions_in(chain(*both), inlined=True))
+    stacks = [
+        stack for run in chain(*both) if not run.samples for stack in reversed([*run.stacks])
+    ]  # what costs most is last
+    inlined = {inner: outer for stack in stacks for outer, inner in pairwise(map(key_of, frames(stack)))}
+    before, after = map(calls_of, both)
     changed = above(rows, before, after)
     calls = {key: (sum(before.get(key, {}).values()), sum(after.get(key, {}).values())) for key in {*before, *after}}
 
@@ -345,13 +328,12 @@ def count_rows(
 
 def calls_of(runs: Sequence[ProfileFacts]) -> Calls:
     """The calls of each function, without those by which the parts of a function that the compiler has split call each other."""
-    operations, found = sum(run.operations for run in runs), dict[Key, dict[Key, float]]()
+    operations, found = sum(run.operations for run in runs), table()
     for run in runs:
         for pair, number in run.calls.items():
             caller, _, callee = pair.partition(SEPARATOR)
             if caller == callee or key_of(caller) != key_of(callee):
-                callers = found.setdefault(key_of(callee), {})
-                callers[key_of(caller)] = callers.get(key_of(caller), 0.0) + number / operations
+                found[key_of(callee)][key_of(caller)] += number / operations
     return found
 
 
@@ -365,9 +347,9 @@ def above(rows: Sequence[FunctionRow], before: Calls, after: Calls) -> dict[Key,
             low, high = before.get(key, {}), after.get(key, {})
             grown = {caller: high.get(caller, 0.0) - low.get(caller, 0.0) for caller in {*low, *high} - {key}}
             total = sum(grown.values())
-            due: dict[str, float] = {}
+            due: defaultdict[str, float] = defaultdict(float)
             for caller in sorted(found.keys() & grown.keys()):
-                due[found[caller]] = due.get(found[caller], 0.0) + grown[caller] * total
+                due[found[caller]] += grown[caller] * total
             most = max(due, key=lambda one: due[one], default=None)
             if most and due[most] > MOSTLY * total**2 > 0:
                 found[key] = most

@@ -128,6 +128,7 @@ def short(function: str) -> str:
 
 
 Key = tuple[str, str]  # function and binary
+Sides = tuple[Sequence[ProfileFacts], Sequence[ProfileFacts]]  # profiles of the parent and of the culprit
 
 # The end of a stack in the scheduler of the kernel to which no function of a program has gone by itself.
 INTERRUPTED = re.compile(
@@ -161,14 +162,9 @@ def functions_in(profiles: Iterable[ProfileFacts], *, inlined: bool = False) -> 
     return frozenset(function for function, binary in keys if not SYSTEM.match(binary))
 
 
-def comparable(
-    parent: Sequence[ProfileFacts], culprit: Sequence[ProfileFacts], *, off_cpu: bool = False, counted: bool = False
-) -> tuple[list[ProfileFacts], list[ProfileFacts]]:
+def comparable(both: Sides, *, off_cpu: bool = False, counted: bool = False) -> Sides:
     """The profiles on (or off) CPU of both sides, or their counts, in one unit; empty lists where one side has none."""
-    low, high = (
-        [run for run in runs if run.stacks and run.operations > 0 and run.off_cpu is off_cpu]
-        for runs in (parent, culprit)
-    )
+    low, high = ([run for run in runs if run.stacks and run.operations > 0 and run.off_cpu is off_cpu] for runs in both)
     units = [run.unit for run in low if (run.unit == COUNTED) is counted and run.unit in {other.unit for other in high}]
     return [run for run in low if run.unit in units[:1]], [run for run in high if run.unit in units[:1]]
 
