@@ -21,7 +21,7 @@ from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
 from perfbisect.hunt.resolve import resolve_settings
-from perfbisect.hunt.setup import HuntSetup
+from perfbisect.hunt.setup import SessionSetup
 from perfbisect.lab.building.known_errors import known_error
 from perfbisect.recipes.inventory import load_host
 from perfbisect.repository.discovery import open_repository
@@ -178,7 +178,7 @@ def test_a_suspicion_that_meets_no_commit_is_said() -> None:
     """And a metric without a bound is refused with --slow-after."""
     asked = Settings("v1.0", "v1.2", "repo", "demo", "update-index", "local")
     suspicious = replace(asked, suspects={"storage/innodb/**": 4.0, "file.c": 2.0})
-    warnings = HuntSetup.set_up([resolve_settings(suspicious)])[0].warnings
+    warnings = SessionSetup.set_up([resolve_settings(suspicious)])[0].warnings
     said = [warning.text for warning in warnings if "suspect" in warning.text]
     assert said == ["No commit of the range touches storage/innodb/**, which you suspect"]
     with pytest.raises(UsageError, match="--slow-after cannot be used with p95 of workload update-index"):

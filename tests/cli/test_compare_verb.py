@@ -159,8 +159,7 @@ def test_the_build_system_is_said_at_the_start(verb: str, git: Repo, monkeypatch
     git.history([{"Makefile": "all:\n\techo 0\n"}, {"Makefile": "all:\n\techo 1\n"}])
     monkeypatch.setattr("perfbisect.cli.commands.nightly.check", lambda *_: None)
     stop = Mock(side_effect=UsageError("It would begin now."))
-    for module in ("hunt.session", "hunt.trials.session"):
-        monkeypatch.setattr(f"perfbisect.{module}.begin", stop)
+    monkeypatch.setattr("perfbisect.hunt.session.begin", stop)
     ends = ["HEAD"] if verb == "nightly" else ["HEAD~1", "HEAD"]
     said = exits(3, verb, *ends, "--repo", str(git.path), "--run", "true")
     assert "Built with make: make, and make install if the Makefile has it\n" in said

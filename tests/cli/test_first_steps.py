@@ -202,7 +202,7 @@ def test_an_earlier_demo_is_written_anew(
     seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
 ) -> None:
     """In its own folder also one that was cut short before it had an answer."""
-    monkeypatch.setattr(setup.HuntSetup, "set_up", Mock(side_effect=UsageError("far enough")))
+    monkeypatch.setattr(setup.SessionSetup, "set_up", Mock(side_effect=UsageError("far enough")))
     folder = tmp_path if given else seal / ".cache" / "perfbisect" / "demo" / "seed-1"
     (folder / "repository" / "old").mkdir(parents=True)
     if given:

@@ -13,7 +13,7 @@ from perfbisect.core.domain.settings import Reverts, Settings
 from perfbisect.errors import EnvironmentFailure, ReaderGone
 from perfbisect.hunt.driver import Driver
 from perfbisect.hunt.resolve import resolve_settings
-from perfbisect.hunt.setup import HuntSetup
+from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.proof import claim_of, proof_setup
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
@@ -63,7 +63,7 @@ def test_each_hunt_says_which_suspicion_meets_no_commit_and_a_dry_run_has_one_bu
     for settings in (every, every[::-1]):
         said = {
             setup.workload.name: [warning.text.split()[6] for warning in setup.warnings if "suspect" in warning.text]
-            for setup in HuntSetup.set_up(settings)
+            for setup in SessionSetup.set_up(settings)
         }
         assert said == {"one": ["none.c,"], "two": ["one.c,", "none.c,"]}
 
@@ -85,8 +85,8 @@ def test_each_commit_is_built_once_and_each_workload_has_its_culprit(
     with closing(History.open(None)) as history:
         claim = replace(claim_of(history, 2), reverts=Reverts(2, (commits[-1],)))  # which reverts cleanly
     with proof_setup(claim, 2, 1, None, print) as plan:
-        assert [each.name for each in plan.workloads] == ["two"]
-        assert {each.name for each in plan.setup.measured} == {"one", "two"}, "builds are trained as in the hunt"
+        assert [each.name for each in plan.works] == ["two"]
+        assert {each.name for each in plan.measured} == {"one", "two"}, "builds are trained as in the hunt"
     for said, words in (
         ("b1: together, hunts 1, 2; 2 of 2 with a verdict", ["history"]),
         ("Batch b1 of hunts that share all builds", ["show", "b1"]),

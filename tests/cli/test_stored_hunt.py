@@ -24,7 +24,7 @@ from explained_hunt import PROFILES
 from perfbisect.core.domain.settings import Settings
 from perfbisect.hunt.driver import Driver
 from perfbisect.hunt.resolve import resolve_settings
-from perfbisect.hunt.setup import HuntSetup
+from perfbisect.hunt.setup import SessionSetup
 from perfbisect.report.profiles import folded, speedscope
 from perfbisect.store.batches import begin_batch, end_batch
 from perfbisect.store.history import History
@@ -284,7 +284,7 @@ def test_commands_in_messages_name_the_history(ends: tuple[str, str], monkeypatc
     recipe.write_text(whole)
     assert "Full report: bisect show 1 --history 'of mine.db'\n" in exits(0, "resume", *option)
     new = Settings(*ends, "repo", "script", "one", "local", builders_path="builders", workloads_path="workloads")
-    [setup] = HuntSetup.set_up([resolve_settings(new)])
+    [setup] = SessionSetup.set_up([resolve_settings(new)])
     assert rows(history, "select json_extract(settings, '$.build_hash') from hunts") == [(setup.build_hash(),)]
     said = exits(0, "compare", *ends, *SCRIPT, "--visits", "1", "--runs", "1", *option)
     assert "bisect show c2 --history 'of mine.db'\n" in said

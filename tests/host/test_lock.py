@@ -26,7 +26,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import ABANDONED, Owner, hold, holder, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.through import Shell, ThroughHost
-from perfbisect.hunt.host_locks import lock_hosts
+from perfbisect.hunt.session_hosts import lock_hosts
 from perfbisect.process import machine as this_boot
 from perfbisect.process import this_process
 from perfbisect.recipes.inventory import HostEntry

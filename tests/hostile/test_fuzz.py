@@ -126,7 +126,7 @@ def world(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> Iterato
         raise UsageError("The world of the fuzzer ends here.")
 
     for name in (
-        "hunt.session.begin", "hunt.session.follow", "hunt.trials.session.begin", "hunt.trials.session.follow", "demo.history.write_history",
+        "hunt.session.begin", "hunt.attempt.Attempt.carry_out", "demo.history.write_history",
         "repository.discovery.talk", "cli.serving.datasette.serve_datasette",
     ):  # fmt: skip
         monkeypatch.setattr(f"perfbisect.{name}", stop)

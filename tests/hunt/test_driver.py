@@ -69,10 +69,10 @@ from perfbisect.errors import (
     UsageError,
     WrongPattern,
 )
-from perfbisect.hunt.driver import Driver, Member, WorkloadFailed, lab_of_several
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, compare_merge_base, ending, replay
-from perfbisect.hunt.searches import Searches
-from perfbisect.hunt.sitting import Sitting
+from perfbisect.hunt.attempt import Attempt
+from perfbisect.hunt.driver import Driver, Member, Searches, WorkloadFailed, lab_of_several
+from perfbisect.hunt.lifecycle import compare_merge_base
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, ending, replay
 from perfbisect.hunt.workers import InlineWorkers, ThreadWorkers
 from perfbisect.hunt.workers import Member as HostMember
 from perfbisect.lab.building.known_errors import KnownFailure
@@ -475,8 +475,7 @@ HEADER = KnownFailure("it does not compile", Known("a header", Flags("-include x
 def test_going_on_is_advised_where_it_can_help(
     quick: Quick | None, failure: PerfBisectError, cause: Exception | None, said: str
 ) -> None:
-    setup: Any = SimpleNamespace(settings=replace(sample.SETTINGS, quick=quick))
     unused: Any = None
     failure.__cause__ = cause
-    sitting = Sitting(SimpleNamespace(path=None), "1", (), (), setup, unused, unused, False)  # type: ignore[arg-type]
-    assert re.fullmatch(said, sitting.what_next(failure))
+    attempt = Attempt(SimpleNamespace(path=None), unused, [1], None, {}, name="1")  # type: ignore[arg-type]
+    assert re.fullmatch(said, attempt.what_next(failure, replace(sample.SETTINGS, quick=quick)))

@@ -46,7 +46,8 @@ from perfbisect.hunt.explanation import (
     start_up,
     waiting,
 )
-from perfbisect.hunt.search_problem import SavedLog, TimedEvent, compare_merge_base
+from perfbisect.hunt.lifecycle import compare_merge_base
+from perfbisect.hunt.search_problem import SavedLog, TimedEvent
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.measure.counting import SLOWER
 from perfbisect.recipes.builder_reader import load_builder

@@ -31,15 +31,14 @@ from perfbisect.core.inference.classification import effect_of
 from perfbisect.core.inference.metric_choice import COUNTS
 from perfbisect.errors import UsageError
 from perfbisect.hunt.auto_metric import takes_long
-from perfbisect.hunt.build_hosts import HostLocks
-from perfbisect.hunt.course import HuntCourse
-from perfbisect.hunt.driver import Driver, Member, lab_of_several
+from perfbisect.hunt.driver import Driver, Member, Searches, lab_of_several
 from perfbisect.hunt.further_runs import TIMED
 from perfbisect.hunt.labs import HuntLabs
+from perfbisect.hunt.lifecycle import SessionLifecycle
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.search_problem import SavedLog, WorkersFor
-from perfbisect.hunt.searches import Searches
-from perfbisect.hunt.setup import HuntSetup, with_layouts
+from perfbisect.hunt.session_hosts import HostLocks
+from perfbisect.hunt.setup import SessionSetup, with_layouts
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.measure import counting
 from perfbisect.store.history import History
@@ -73,14 +72,14 @@ class Labs:
     lab: CountingLab
 
 
-class ComputedHunt(HuntCourse):
+class ComputedHunt(SessionLifecycle):
     """A hunt whose setup and decisions are real, and whose measurements are computed."""
 
-    def __init__(self, log: SavedLog, setup: HuntSetup, lab: CountingLab) -> None:
+    def __init__(self, log: SavedLog, setup: SessionSetup, lab: CountingLab) -> None:
         self.lab = lab
         super().__init__(log, setup, {}, cast(HostLocks, None), False)
 
-    def _labs_of(self, setup: HuntSetup) -> HuntLabs:
+    def _labs_of(self, setup: SessionSetup) -> HuntLabs:
         self.lab = replace(self.lab, exactly=setup.settings.prior.exact)  # it keeps its builds, and its luck
         return cast(HuntLabs, Labs(measured_by(self.lab, setup.settings.metric), self.lab))
 
@@ -104,13 +103,13 @@ def timed(git: Repo) -> Settings:
     return Settings("HEAD~1", "HEAD", str(git.path), "demo", "update-index", "local", metric="qps", policy=policy)
 
 
-def set_up(settings: Settings) -> HuntSetup:
-    [found] = HuntSetup.set_up([resolve_settings(settings)])
+def set_up(settings: Settings) -> SessionSetup:
+    [found] = SessionSetup.set_up([resolve_settings(settings)])
     return found
 
 
 @pytest.fixture
-def setup(timed: Settings, method: object) -> HuntSetup:
+def setup(timed: Settings, method: object) -> SessionSetup:
     """The recipe and the host are real, as they are asked how to count; the range is not."""
     found = set_up(replace(timed, metric="auto", policy=Policy(min_counted=COUNTED)))
     assert (found.settings.metric, found.settings.choose_metric) == ("qps", True)
@@ -119,7 +118,7 @@ def setup(timed: Settings, method: object) -> HuntSetup:
 
 
 def session(
-    logs: Sequence[SavedLog], setups: Sequence[HuntSetup], labs: Sequence[CountingLab]
+    logs: Sequence[SavedLog], setups: Sequence[SessionSetup], labs: Sequence[CountingLab]
 ) -> Generator[tuple[int, Event]]:
     """The events of hunts that are carried out together."""
     courses = [ComputedHunt(*each) for each in zip(logs, setups, labs, strict=True)]
@@ -146,7 +145,7 @@ def session(
 class Hunted:
     """A hunt through all of ``NAMES``, or the part of it up to an event."""
 
-    def __init__(self, log: SavedLog, setup: HuntSetup, lab: CountingLab, cut: int | None = None) -> None:
+    def __init__(self, log: SavedLog, setup: SessionSetup, lab: CountingLab, cut: int | None = None) -> None:
         self.log = log
         self.events = [event for _, event in islice(session([log], [setup], [lab]), cut)]
         self.chosen = [event for event in self.events if isinstance(event, MetricChosen)]
@@ -170,7 +169,7 @@ def log(history: History) -> SavedLog:
 
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.3])
 def test_one_per_cent_more_instructions_are_named_whatever_time_hides(
-    log: SavedLog, setup: HuntSetup, noise: float
+    log: SavedLog, setup: SessionSetup, noise: float
 ) -> None:
     hunt = Hunted(log, setup, hidden(noise=noise))
     assert named(hunt.events) == CULPRIT
@@ -187,7 +186,7 @@ def test_one_per_cent_more_instructions_are_named_whatever_time_hides(
     ("noise", "seed", "allowed"), [(0.01, 0, {OTHER}), (0.01, 1, {OTHER}), (0.1, 0, {OTHER, *NOTHING})]
 )
 def test_a_drop_by_memory_is_named_by_time_or_nothing_is(
-    log: SavedLog, setup: HuntSetup, noise: float, seed: int, allowed: set[object]
+    log: SavedLog, setup: SessionSetup, noise: float, seed: int, allowed: set[object]
 ) -> None:
     """Beside a count that changes by 0.3 % elsewhere."""
     hunt = Hunted(log, setup, world(seed, slow=0.95, at=OTHER, more=1.003, noise=noise))
@@ -195,20 +194,20 @@ def test_a_drop_by_memory_is_named_by_time_or_nothing_is(
     assert named(hunt.events) in allowed
 
 
-def test_a_drop_that_time_shows_is_not_counted(log: SavedLog, setup: HuntSetup) -> None:
+def test_a_drop_that_time_shows_is_not_counted(log: SavedLog, setup: SessionSetup) -> None:
     hunt = Hunted(log, setup, world(1, slow=0.8, more=1.3))
     assert (named(hunt.events), hunt.counted) == (CULPRIT, [])
 
 
 @pytest.mark.parametrize("noise", [0.005, 0.05])
-def test_where_nothing_changed_each_end_is_counted_once(log: SavedLog, setup: HuntSetup, noise: float) -> None:
+def test_where_nothing_changed_each_end_is_counted_once(log: SavedLog, setup: SessionSetup, noise: float) -> None:
     hunt = Hunted(log, setup, world(1, noise=noise))
     assert named(hunt.events) in NOTHING
     assert hunt.counted == [NAMES[0], NAMES[-1]]
 
 
 def test_a_change_that_may_be_another_one_is_said_with_the_option_that_hunts_it(
-    log: SavedLog, setup: HuntSetup
+    log: SavedLog, setup: SessionSetup
 ) -> None:
     small = replace(setup, settings=replace(setup.settings, policy=Policy(min_effect=0.02)))
     hunt = Hunted(log, small, world(1, slow=0.99, more=1.012))
@@ -217,13 +216,13 @@ def test_a_change_that_may_be_another_one_is_said_with_the_option_that_hunts_it(
     assert said.advice == "To hunt it: --metric instructions/o --min-effect 0.8%"
 
 
-def test_where_nothing_can_be_counted_nothing_changes(log: SavedLog, setup: HuntSetup, method: Any) -> None:
+def test_where_nothing_can_be_counted_nothing_changes(log: SavedLog, setup: SessionSetup, method: Any) -> None:
     method(lambda _: "")
     hunt = Hunted(log, setup, hidden(3))
     assert (named(hunt.events), hunt.counted) == (NotReproduced, [])
 
 
-def test_what_perf_counts_beside_the_time_is_taken_of_servers(log: SavedLog, setup: HuntSetup, method: Any) -> None:
+def test_what_perf_counts_beside_the_time_is_taken_of_servers(log: SavedLog, setup: SessionSetup, method: Any) -> None:
     """It varies by 0.2 % a run, in which a rise of 4 % is plain."""
     method(lambda _: "")
     hunt = Hunted(log, setup, world(2, slow=0.99, more=1.04, noise=0.1, counts=""))
@@ -232,7 +231,7 @@ def test_what_perf_counts_beside_the_time_is_taken_of_servers(log: SavedLog, set
     assert not log.history.settings(log.hunt).prior.exact
 
 
-def test_a_method_that_fails_is_said_and_time_goes_on(log: SavedLog, setup: HuntSetup) -> None:
+def test_a_method_that_fails_is_said_and_time_goes_on(log: SavedLog, setup: SessionSetup) -> None:
     """valgrind does not know every instruction of every processor."""
 
     class Failing(CountingLab):
@@ -246,7 +245,7 @@ def test_a_method_that_fails_is_said_and_time_goes_on(log: SavedLog, setup: Hunt
     assert isinstance(hunt.events[-1], HuntEnded)
 
 
-def test_a_command_that_takes_long_is_not_counted_as_a_whole(log: SavedLog, setup: HuntSetup) -> None:
+def test_a_command_that_takes_long_is_not_counted_as_a_whole(log: SavedLog, setup: SessionSetup) -> None:
     """A run takes ten seconds, under valgrind minutes; where its operations are numbered, a part of it is enough."""
     for event in world(1).measure(Measure((Share(0, 1), Share(len(NAMES) - 1, 1)), Purpose.ENDS)):
         log.append(event)
@@ -259,7 +258,7 @@ def test_a_command_that_takes_long_is_not_counted_as_a_whole(log: SavedLog, setu
 
 
 @pytest.mark.parametrize("cut", [8, 38, 60])
-def test_a_hunt_that_is_cut_goes_on_to_the_same_commit(log: SavedLog, setup: HuntSetup, cut: int) -> None:
+def test_a_hunt_that_is_cut_goes_on_to_the_same_commit(log: SavedLog, setup: SessionSetup, cut: int) -> None:
     """What was counted is not counted again."""
     lab = hidden()
     Hunted(log, setup, lab, cut)
@@ -271,14 +270,14 @@ def test_a_hunt_that_is_cut_goes_on_to_the_same_commit(log: SavedLog, setup: Hun
 
 
 @pytest.mark.parametrize("most", [6, 40])
-def test_the_budget_of_runs_counts_for_both(log: SavedLog, setup: HuntSetup, most: int) -> None:
+def test_the_budget_of_runs_counts_for_both(log: SavedLog, setup: SessionSetup, most: int) -> None:
     few = replace(setup, settings=replace(setup.settings, policy=Policy(min_counted=COUNTED, max_runs=most)))
     hunt = Hunted(log, few, hidden())
     assert isinstance(hunt.events[-1], HuntEnded)
     assert len(hunt.runs) <= most
 
 
-def test_each_hunt_of_a_group_changes_over_alone(history: History, setup: HuntSetup) -> None:
+def test_each_hunt_of_a_group_changes_over_alone(history: History, setup: SessionSetup) -> None:
     """The second is found by time; what was built for it is not built again."""
     built: list[str] = []
     labs = [replace(each, built=built) for each in (hidden(noise=0.01), world(2, slow=0.8, at=OTHER))]
@@ -288,7 +287,7 @@ def test_each_hunt_of_a_group_changes_over_alone(history: History, setup: HuntSe
     assert len(built) == len(set(built))
 
 
-def test_a_replay_repeats_what_was_decided_by_instructions(log: SavedLog, setup: HuntSetup) -> None:
+def test_a_replay_repeats_what_was_decided_by_instructions(log: SavedLog, setup: SessionSetup) -> None:
     Hunted(log, setup, hidden())
     settings = log.history.settings(log.hunt)
     asked = replace(problem(NAMES, settings.metric), policy=settings.policy, prior=settings.prior)
@@ -297,7 +296,9 @@ def test_a_replay_repeats_what_was_decided_by_instructions(log: SavedLog, setup:
     )
 
 
-def test_what_is_known_of_time_is_in_the_verdict_and_the_change_in_the_report(log: SavedLog, setup: HuntSetup) -> None:
+def test_what_is_known_of_time_is_in_the_verdict_and_the_change_in_the_report(
+    log: SavedLog, setup: SessionSetup
+) -> None:
     hunt, out = Hunted(log, setup, world(2, slow=0.9999, more=1.01, noise=0.1)), io.StringIO()
     PlainLines(out, {log.hunt: ""}).show(log.hunt, [(0.0, event) for event in hunt.events])
     said = " ".join(out.getvalue().split())
@@ -312,7 +313,7 @@ def test_what_is_known_of_time_is_in_the_verdict_and_the_change_in_the_report(lo
     assert hunt.runs.count((NAMES[CULPRIT], False)) >= TIMED
 
 
-def test_a_hunt_in_another_direction_or_with_stopped_runs_is_one_by_time(setup: HuntSetup) -> None:
+def test_a_hunt_in_another_direction_or_with_stopped_runs_is_one_by_time(setup: SessionSetup) -> None:
     for direction, slow_after in ((Direction.RISE, 0.0), (None, 5.0), (None, 0.0)):
         asked = replace(setup.settings, metric="auto", policy=Policy(slow_after=slow_after))
         assert resolve_settings(asked, direction).choose_metric is not bool(direction or slow_after)

@@ -48,7 +48,8 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import Flags, Policy
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.hunt.search_problem import SavedLog, compare_merge_base, ill_timed, replay
+from perfbisect.hunt.lifecycle import compare_merge_base
+from perfbisect.hunt.search_problem import SavedLog, ill_timed, replay
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab import Steps
 from perfbisect.store.history import History

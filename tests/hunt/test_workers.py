@@ -17,8 +17,8 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import ABANDONED, hold
 from perfbisect.host.protocol import StoppableHost
 from perfbisect.host.registry import connect
-from perfbisect.hunt.host_locks import clear
 from perfbisect.hunt.loop import UNLIMITED, Ended, Listed, Planner, Step, Workers, run
+from perfbisect.hunt.session_hosts import clear
 from perfbisect.hunt.workers import InlineWorkers, Member, ThreadWorkers
 from perfbisect.lab.building.candidates import FairLock
 from perfbisect.recipes.inventory import load_host

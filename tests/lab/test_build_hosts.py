@@ -28,8 +28,8 @@ from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import HostLock, hold
 from perfbisect.host.protocol import Command, Result, StoppableHost
-from perfbisect.hunt.build_hosts import HostLocks
 from perfbisect.hunt.loop import Ended
+from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.workers import BuildMember, ThreadWorkers
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.builds import BuildLab, BuildSite

@@ -32,7 +32,7 @@ from perfbisect.host.facts import BOOT, Fact, fingerprint, read_line
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import HostLock, hold
 from perfbisect.host.protocol import Command, Host, Result
-from perfbisect.hunt.build_hosts import other_processor
+from perfbisect.hunt.session_hosts import other_processor
 from perfbisect.lab import guarded_lab
 from perfbisect.lab.building.candidates import Candidates
 from perfbisect.lab.guarded_lab import LOSSES, HostWatch, RetryPolicy

@@ -14,23 +14,29 @@ from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.session_state import SessionState
+    from perfbisect.host.lock import WaitCallback
+    from perfbisect.hunt.attempt import OpenView
     from perfbisect.hunt.notification import Begun
-    from perfbisect.hunt.sitting import OpenView
-    from perfbisect.hunt.trials.setup import TrialSetup
+    from perfbisect.hunt.setup import SessionSetup
 
     Ended = tuple[SessionState, Interrupted | None]
-    CarryOut = Callable[[OpenView, Begun], SessionState]
+    CarryOut = Callable[[OpenView, Begun], object]
 
 INCOMPLETE = 2
 
 
-def measured(plan: "TrialSetup", history: Path | None, form: str, begun: "Begun") -> "Ended":
+def measured(
+    setup: "SessionSetup", history: Path | None, form: str, begun: "Begun", waiting: "WaitCallback | None"
+) -> "Ended":
     """Begin a trial; see ``carried_out``."""
-    from perfbisect.hunt.trials.session import begin
+    from perfbisect.hunt.attempt import Caller
+    from perfbisect.hunt.session import begin
 
     if not form:
-        announce_system(plan.setup.settings)
-    return carried_out(lambda view, noted: begin(plan, history, view, note, noted), history, form, begun)
+        announce_system(setup.settings)
+    return carried_out(
+        lambda view, noted: begin([setup], Caller(history, view, waiting, noted, note)), history, form, begun
+    )
 
 
 def carried_out(
@@ -48,15 +54,15 @@ def carried_out(
         names.append(name)
         begun(name)
 
+    cut = None
     try:
-        return carry_out(
-            lambda titles: view_of(titles, history, view, stream=sys.stderr, quiet=bool(form)), noted
-        ), None
-    except Interrupted as cut:
+        carry_out(lambda titles: view_of(titles, history, view, stream=sys.stderr, quiet=bool(form)), noted)
+    except Interrupted as interrupted:
         if not names:
             raise
-        with closing(History.open(history, read_only=True)) as opened:
-            return opened.trial(names[0]), cut
+        cut = interrupted
+    with closing(History.open(history, read_only=True)) as opened:
+        return opened.trial(names[0]), cut
 
 
 def conclude(ended: "Ended", history: Path | None, form: str) -> int:

@@ -13,7 +13,7 @@ from perfbisect.core.domain.settings import COUNTED, Direction
 from perfbisect.core.inference.metric_choice import COUNTS, Shown, shown_by
 from perfbisect.hunt.further_runs import affordable, count, missing, runs_of
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor
-from perfbisect.hunt.setup import HuntSetup
+from perfbisect.hunt.setup import SessionSetup
 from perfbisect.lab.measure.counting import PERF, has_length
 from perfbisect.wording.unnamed import changed_over, not_taken
 
@@ -21,14 +21,14 @@ LONGEST = 10.0  # seconds of a run, from which on a whole command takes too long
 
 
 def by_instructions(
-    setup: HuntSetup,
+    setup: SessionSetup,
     problem: SearchProblem,
     log: SavedLog,
     time: Interval,
-    workers_of: Callable[[HuntSetup], WorkersFor],
+    workers_of: Callable[[SessionSetup], WorkersFor],
     *,
     last: bool,
-) -> Generator[TimedEvent, None, HuntSetup | None]:
+) -> Generator[TimedEvent, None, SessionSetup | None]:
     """The setup with which a hunt goes on by instructions; its settings are stored as those of the hunt.
 
     None where they show nothing either, or cannot be had. ``time`` is what the ends have shown of the workload's metric;
@@ -57,7 +57,7 @@ def by_instructions(
     return changed
 
 
-def takes_long(setup: HuntSetup, problem: SearchProblem, log: SavedLog) -> bool:
+def takes_long(setup: SessionSetup, problem: SearchProblem, log: SavedLog) -> bool:
     """Whether it would take too long to count a run of a command as a whole."""
     runs = runs_of(log, problem.commits[0])
     by_valgrind = any(site.counts != PERF for site in setup.hosts) and not has_length(setup.workload)

@@ -24,11 +24,22 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BUILDING
 from perfbisect.core.domain.measured_log import is_of_build
-from perfbisect.core.domain.orders import CodePlacement, Interval, Measure, Verdict, first_step, named_steps
+from perfbisect.core.domain.orders import (
+    CodePlacement,
+    Fleet,
+    Found,
+    Interval,
+    Measure,
+    Verdict,
+    first_step,
+    named_steps,
+)
 from perfbisect.core.domain.orders import Step as Change
 from perfbisect.core.inference.metric_choice import indistinct
+from perfbisect.core.search.decide import decide_together, seen_by
+from perfbisect.core.search.situation import Situation
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
-from perfbisect.hunt.loop import Planner, Workers, run
+from perfbisect.hunt.loop import Planner, Step, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, constant, ill_timed, outlook
 from perfbisect.lab.guarded_lab import Lab
 from perfbisect.wording.trials import pairing_chosen
@@ -97,6 +108,44 @@ class Member:
         if warning := outlook(self.problem, event.decision, self.log) or constant(self.log) or timed:
             self.warned = True
             yield self.log.append(warning)
+
+
+class Searches:
+    """Gives the orders of all hunts of a session."""
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self._members = members
+
+    def next(self, fleet: Fleet) -> Step:
+        """The next order, of any hunt; or the verdict of one, while the others go on."""
+        members = self._members
+        ended = [number for number, member in enumerate(members) if not member.is_open]
+        if len(ended) == len(members):
+            return Step(None, at_once=True)
+        if any(member.unpromising and member.is_open for member in members):  # another metric is looked for first
+            return Step(None)
+        number, decision = decide_together([situation(member) for member in members], ended, fleet)
+        seen = seen_by(number, fleet) if len(members) > 1 else fleet
+        order, several = decision.order, len(members) > 1
+        own = replace(decision, builds=tuple(build for build in decision.builds if build.workload == number))
+        decided = Decided(own, seen)
+        member = members[number]
+        if member.change_over and not member.asked and member.problem and outlook(member.problem, decision, member.log):
+            member.asked, member.unpromising = True, decision.belief.effect
+            return Step(None)
+        if isinstance(order, Measure):
+            order = replace(order, workload=number)
+            return Step(order, decided, False, decision.builds, decision.cancelled, decision.waits, number)
+        return Step(None, decided, at_once=isinstance(order, Found), workload=number, goes_on=several)
+
+
+def situation(member: Member) -> Situation:
+    """What the next decision of a hunt depends on."""
+    problem = member.problem
+    assert problem, "a hunt has a problem"
+    seen = problem.observations(member.log.entries, member.log.began, member.log.state.pairing)
+    rules, spent = problem.rules(member.log.state.pairing), problem.spent(member.log.entries)
+    return Situation(problem.graph, seen, rules, problem.prior, elsewhere=spent)
 
 
 class Driver:

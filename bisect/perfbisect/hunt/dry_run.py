@@ -7,8 +7,8 @@ from pathlib import Path
 from perfbisect.core.domain.settings import Settings
 from perfbisect.host.registry import connect
 from perfbisect.hunt.forecast import forecast
+from perfbisect.hunt.hunt_range import read_hunt_range
 from perfbisect.hunt.patches import patches_of
-from perfbisect.hunt.setup import read_hunt_range
 from perfbisect.lab.command_listing import ListingRequest, Part, list_commands
 from perfbisect.recipes.inventory import load_host
 from perfbisect.recipes.requested import load_requested, requested_builder

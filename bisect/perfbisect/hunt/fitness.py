@@ -21,7 +21,7 @@ from perfbisect.store.prior_data import read_checks
 from perfbisect.wording.trials import unfit_host
 
 if TYPE_CHECKING:
-    from perfbisect.hunt.setup import HuntSetup
+    from perfbisect.hunt.setup import SessionSetup
 
 Courses = dict[str, list[Fitness]]  # of each machine that was checked: after each of its checks, oldest first
 
@@ -40,7 +40,7 @@ def unfit_hosts(path: Path | None, machines: Iterable[str] = ("",)) -> dict[str,
     return {name: unfit_host(name, each[-1].unfit) for name, each in courses(path, machines).items() if each[-1].unfit}
 
 
-def warnings_of_unfit(history: History, setup: "HuntSetup") -> tuple[Warned, ...]:
+def warnings_of_unfit(history: History, setup: "SessionSetup") -> tuple[Warned, ...]:
     """A warning about each host of a session that is unfit."""
     machines = (site.facts.settings.get("node", site.facts.name) for site in setup.hosts)
     return tuple(Warned(f"Host {why}") for why in unfit_hosts(history.path, machines).values())

@@ -1,22 +1,34 @@
 """The labs of a session: one for each host, with the builds and data that earlier sessions have left there."""
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
-from perfbisect.core.domain.events import BuildFinished, HuntStarted, LabEvent, RunFinished, Warned
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    CandidateSkipped,
+    HuntStarted,
+    LabEvent,
+    RunFinished,
+    RunStarted,
+    TrialStarted,
+    Warned,
+)
 from perfbisect.core.domain.facts import RunFacts, busiest
+from perfbisect.core.domain.orders import Measure
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.errors import Cancelled
 from perfbisect.host.jobs import kill_all
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host, StoppableHost
-from perfbisect.hunt.build_hosts import BuildHost, HostLocks
 from perfbisect.hunt.driver import lab_of_several
 from perfbisect.hunt.loop import Workers
 from perfbisect.hunt.search_problem import SavedLog
-from perfbisect.hunt.setup import HuntSetup, PreparedHost
+from perfbisect.hunt.session_hosts import BuildHost, HostLocks, PreparedHost
+from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.workers import BuildMember, InlineWorkers, Listener, Member, ThreadWorkers
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.building.links import LayoutSeeds
@@ -42,9 +54,9 @@ class HuntLabs:
 
     def __init__(
         self,
-        setup: HuntSetup,
+        setup: SessionSetup,
         log: SavedLog,
-        before: Sequence[HuntStarted],
+        before: Sequence[HuntStarted | TrialStarted],
         held: Mapping[str, HostLock],
         locks: HostLocks,
     ) -> None:
@@ -195,3 +207,53 @@ def connection_events(hosts: Sequence[Host], listener: Listener) -> Iterator[Non
         for host in hosts:
             subscriptions.callback(host.subscribe(forward))
         yield
+
+
+def lab_of_visits(labs: Mapping[tuple[int, int], Lab]) -> Lab:
+    """What measures the builds of a trial; ``labs`` has the lab for each workload and build."""
+
+    def measure(order: Measure) -> Generator[LabEvent]:
+        """Carry out an order for one visit; its runs say which it is."""
+        for event in labs[order.workload, order.plan[0].candidate](order):
+            if isinstance(event, RunStarted | RunFinished | CandidateSkipped):
+                event = replace(event, workload=order.workload, round=order.round)
+            yield event
+
+    return measure
+
+
+def visit_workers(setup: SessionSetup, trial: SessionState, held: Mapping[str, HostLock]) -> InlineWorkers:
+    """One host that carries out all visits; or hosts that are compared, one after another."""
+    locks = HostLocks(held, shared=setup.shared)
+    at = [
+        labs_at(setup, trial, site, locks, HostWatch(site.host, held[site.host.name], site.facts))
+        for site in setup.hosts
+    ]
+    labs = {visit: at[visit[1]][visit] for visit in at[0]} if setup.builder.installed else at[0]  # each build is a host
+    return InlineWorkers(setup.host.name, lab_of_visits(labs), *(site.host for site in setup.hosts))
+
+
+def labs_at(
+    setup: SessionSetup, trial: SessionState, site: PreparedHost, locks: HostLocks, watch: HostWatch
+) -> dict[tuple[int, int], Lab]:
+    """The labs at one host, by workload and build; those of a variant share their builds."""
+    subjects = trial.request.subjects
+    ways: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, subject in enumerate(subjects):
+        ways[subject.variant, subject.config_hash].append(number)
+    labs: dict[tuple[int, int], Lab] = {}
+    for (variant, _), numbers in ways.items():
+        of_variant = replace(setup, settings=replace(setup.settings, variant=variant or setup.settings.variant))
+        candidates = setup.candidates(setup.span.candidates)
+        known = {subjects[number].commit: subjects[number].key for number in numbers if subjects[number].key}
+        made = BuildsMade(candidates, known)
+        for work, workload in enumerate(setup.works):
+            runs = [run.facts for run in trial.runs if run.work == work and run.subject in numbers]
+            loaded = {run.commit: run.dataset for run in runs}
+            earlier = Earlier(datasets=loaded, events=runs[-1].events if runs else 0, busiest=busiest(runs))
+            # A proof measures builds of its hunt, which may have been made to be linked again.
+            seeds = LayoutSeeds() if setup.settings.policy.layouts else None
+            lab = of_variant.lab(candidates, earlier, site, workload, locks)
+            lab = replace(lab, seeds=seeds, made=made, config=setup.configs[numbers[0]], watch=watch)
+            labs |= {(work, number): lab.measure for number in numbers}
+    return labs

@@ -7,7 +7,7 @@ measured once, begun hunts continue, and what was hunted is not hunted again.
 
 import fcntl
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -20,10 +20,10 @@ from perfbisect.core.stats.paired_comparison import Ratio
 from perfbisect.core.stats.watched_branch import LONGEST, Branch, companions
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import WaitCallback
-from perfbisect.hunt.sitting import refuse_imported
+from perfbisect.hunt.attempt import refuse_imported
+from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.drop_hunts import OPEN, Comparison, with_open_reasons
-from perfbisect.hunt.trials.session import Say
-from perfbisect.hunt.trials.setup import TrialSetup
+from perfbisect.hunt.trials.setup import Rounds
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.commits import look_up, members
 from perfbisect.repository.discovery import open_repository
@@ -58,7 +58,9 @@ class Watch:
         there = [each for each, tip in zip(found, tips, strict=True) if tip]
         return [each for each in reversed(there) if each.request.works == there[0].request.works]
 
-    def plan(self, nights: Sequence[SessionState], visits: int, runs: int, waiting: WaitCallback | None) -> TrialSetup:
+    def plan(
+        self, nights: Sequence[SessionState], visits: int, runs: int, waiting: WaitCallback | None
+    ) -> SessionSetup:
         """The comparison of the tip with earlier ones; the first tip is measured alone, to know that it can be."""
         broken = {build.commit for night in nights for build in night.request.subjects if build.trouble}
         earlier = companions([tip for tip in Branch.of(nights).tips if tip.commit not in {*broken, self.tip}])
@@ -66,7 +68,7 @@ class Watch:
         subjects = [*(TrialBuild(each.name, each.commit) for each in earlier), tip]
         settings = replace(self.settings, good=subjects[0].name, bad=tip.name)
         rounds, kind = visits if earlier else 1, TrialType.COMPARE
-        return TrialSetup.make(kind, settings, subjects, self.works, rounds, runs, waiting, branch=self.branch)
+        return Rounds(kind, subjects, self.works, rounds, runs, branch=self.branch).set_up(settings, waiting)
 
 
 def measured_by(settings: Settings) -> Settings:
@@ -138,7 +140,7 @@ def hunts_of(history: History, nights: Sequence[SessionState], tips: Sequence[Tr
 
 
 @contextmanager
-def one_at_a_time(watch: Watch, path: Path | None, *, wait: bool, say: Say) -> Iterator[None]:
+def one_at_a_time(watch: Watch, path: Path | None, *, wait: bool, say: Callable[[str], None]) -> Iterator[None]:
     """Keep other processes of this machine from watching the same line. Raises EnvironmentFailure where one does."""
     path = (path or default_place()).absolute()
     path.parent.mkdir(parents=True, exist_ok=True)

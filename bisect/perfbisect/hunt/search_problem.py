@@ -25,7 +25,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.measured_log import Logged
 from perfbisect.core.domain.orders import Decision, Interval, Measure, Purpose, Share, Verdict
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Direction, Pairing, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import PLAIN
 from perfbisect.core.inference.code_placement import with_counts
 from perfbisect.core.inference.observations import Observation, Reading, observations
@@ -190,24 +190,6 @@ def made_again(problem: SearchProblem, log: SavedLog, workers_for: WorkersFor) -
 def ending(problem: SearchProblem, log: SavedLog, verdict: Verdict, *, reason_follows: bool = False) -> TimedEvent:
     """Enter the verdict, which ends the hunt."""
     return log.append(HuntEnded(with_counts(verdict, problem.commits, log.entries), reason_follows))
-
-
-def compare_merge_base(
-    problem: SearchProblem, started: HuntStarted, good: str, log: SavedLog, workers_for: WorkersFor
-) -> Generator[TimedEvent, None, Verdict]:
-    """Where good is not an ancestor of bad, compare it with the merge base, which is to stand in for it.
-
-    Returns the verdict on a change in either direction from the merge base to good. The budgets of the hunt apply.
-    """
-    between = replace(
-        problem,
-        graph=Graph.line(1),
-        commits=(problem.commits[0], good),
-        policy=replace(problem.policy, direction=Direction.ANY, all_steps=False, pairing=Pairing.TURNS),
-    )
-    only = replace(started, candidates=between.commits, commits=1, merges=0, branch_points=0, of_merge_base=True)
-    yield log.append(only)
-    return (yield from pursue(between, log, workers_for(between.commits)))
 
 
 def replay(

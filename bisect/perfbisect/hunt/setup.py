@@ -1,82 +1,45 @@
-"""Set up a hunt: load its recipes, read its range, check its hosts."""
+"""Set up a session: load its recipes, read its range, check its hosts."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
-from perfbisect.core.domain.events import Commit, HuntStarted, Warned
+from perfbisect.core.domain.events import Commit, HuntStarted, TrialStarted, Warned
 from perfbisect.core.domain.facts import HostFacts, SkipFacts
-from perfbisect.core.domain.settings import Patch, Settings
-from perfbisect.core.inference.ancestry import suspected
+from perfbisect.core.domain.session_state import SEARCH
+from perfbisect.core.domain.settings import Patch, Settings, TrialRequest, TrialType
 from perfbisect.errors import UsageError
-from perfbisect.host.facts import read_fingerprint
-from perfbisect.host.lock import WaitCallback, machine, wait
+from perfbisect.host.lock import WaitCallback, machine
 from perfbisect.host.protocol import Host
-from perfbisect.host.registry import connect
-from perfbisect.hunt.build_hosts import BuildHost, BuildHostChecks, HostLocks, build_ahead
-from perfbisect.hunt.left_out import left_out
+from perfbisect.hunt.hunt_range import left_out, read_hunt_range
 from perfbisect.hunt.patches import check_patches, patches_of
+from perfbisect.hunt.session_hosts import BuildHost, BuildHostChecks, HostLocks, PreparedHost, build_ahead
 from perfbisect.lab.building.candidates import Candidates
 from perfbisect.lab.building.links import unavailable
-from perfbisect.lab.building.plan import build_fingerprint
+from perfbisect.lab.building.plan import Built, build_fingerprint
 from perfbisect.lab.building.shared_builds import SharedBuilds
-from perfbisect.lab.checks import CheckRequest
-from perfbisect.lab.checks.preflight import findings, inspect_host, obstacle, warnings
+from perfbisect.lab.checks.preflight import obstacle
 from perfbisect.lab.host_lab import Earlier, HostLab
 from perfbisect.lab.measure import counting
 from perfbisect.lab.workload.lua import fingerprint
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.configuration import load_configuration
-from perfbisect.recipes.inventory import HostEntry, load_host
-from perfbisect.recipes.requested import check_fit, load_requested, requested_builder
+from perfbisect.recipes.inventory import load_host
+from perfbisect.recipes.requested import ServerConfig, check_fit, load_requested, requested_builder
 from perfbisect.recipes.workload import Workload, load_training
-from perfbisect.repository.commits import ambiguous, describe, touched
+from perfbisect.repository.commits import ambiguous, describe
 from perfbisect.repository.discovery import is_dirty, open_repository
-from perfbisect.repository.range import CommitRange, read_range
+from perfbisect.repository.git import Repository
+from perfbisect.repository.range import CommitRange
+
+KINDS = {TrialType.NOISE: "noise", TrialType.COMPARE: "comparison", TrialType.PROVE: "proof"}
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedHost:
-    """A host of a hunt that has passed its checks."""
-
-    entry: HostEntry
-    host: Host
-    facts: HostFacts
-    warnings: tuple[Warned, ...]
-    build_hosts: tuple[BuildHost, ...] = ()  # the others that build for it
-    can_build: bool = True  # if need be: it makes the same builds as they do
-    counts: str = ""  # how the metric can be counted exactly there
-
-    @classmethod
-    def prepare(
-        cls,
-        name: str,
-        settings: Settings,
-        builder: Builder,
-        workloads: tuple[Workload, ...],
-        checks: BuildHostChecks,
-    ) -> "PreparedHost":
-        """Connect to the host of that name and check it, and those that build for it.
-
-        Raises EnvironmentFailure or UsageError for what they lack.
-        """
-        entry = load_host(name, settings.hosts_path)
-        host = connect(entry)
-        if checks.waiting:
-            wait(host, checks.waiting)
-        request = CheckRequest(host, entry, settings.metric, builder, settings.variant, workloads, notes=False)
-        inspection = inspect_host(request)
-        warned = warnings(findings(inspection))
-        build_hosts, further = checks.prepare(entry, host)
-        can_build = checks.can_build(entry, host, build_hosts)
-        return cls(entry, host, read_fingerprint(host, inspection.answers), (*warned, *further), build_hosts, can_build)
-
-
-@dataclass(frozen=True, slots=True)
-class HuntSetup:
+class SessionSetup:
     """The recipes, the range and the hosts of a hunt or a trial, loaded and checked."""
 
     settings: Settings
@@ -90,11 +53,17 @@ class HuntSetup:
     shared: SharedBuilds | None = None  # that the user has configured
     measured: tuple[Workload, ...] = ()  # all workloads: of a trial, of hunts together, or of those that a trial proves
     untouched: tuple[str, ...] = ()  # suspected paths that no commit of the range touches
+    # Of a trial:
+    request: TrialRequest = SEARCH  # what is measured in rounds
+    works: tuple[Workload, ...] = ()  # those of the request
+    repository: Repository | None = None  # with the commits that are measured; None for prebuilt binaries alone
+    configs: tuple[ServerConfig, ...] = ()  # what each build's server is configured with beside the recipe
+    prebuilt: Mapping[int, Built] = field(default_factory=dict)  # of the builds those that need not be made
 
     @classmethod
     def set_up(
         cls, requested: Sequence[Settings], waiting: WaitCallback | None = None, begun: Sequence[Settings] = ()
-    ) -> tuple["HuntSetup", ...]:
+    ) -> tuple["SessionSetup", ...]:
         """The setups of hunts that differ in their workloads only: their hosts are checked once.
 
         With ``waiting`` a host is checked only when no other session measures there. ``begun`` are all hunts that were begun
@@ -118,7 +87,7 @@ class HuntSetup:
     @classmethod
     def of_trial(
         cls, settings: Settings, waiting: WaitCallback | None, span: CommitRange, workloads: tuple[Workload, ...]
-    ) -> "HuntSetup":
+    ) -> "SessionSetup":
         """The setup of a trial, whose builds are ``span``. Raises as ``set_up``."""
         builder = requested_builder(settings)
         check_fit(builder, workloads, settings)
@@ -132,7 +101,7 @@ class HuntSetup:
         workloads: tuple[Workload, ...],
         waiting: WaitCallback | None,
         builds: CommitRange | None = None,
-    ) -> "HuntSetup":
+    ) -> "SessionSetup":
         """The setup of the first workload, but for what depends on its metric; a trial has its ``builds``."""
         settings = replace(settings, prior=replace(settings.prior, host_classes=host_classes(settings)))
         # Without a repository nothing is built, so the host needs no compiler.
@@ -157,14 +126,14 @@ class HuntSetup:
         setup.training()  # a mistake in a name ends it here
         return setup
 
-    def _complete(self) -> "HuntSetup":
+    def _complete(self) -> "SessionSetup":
         setup = self.by_metric(self.settings)
         in_recipes = self.builder.suspects | self.workload.suspects
         said = (path for path in self.untouched if path not in in_recipes)
         unmet = (Warned(f"No commit of the range touches {path}, which you suspect") for path in said)
         return replace(setup, warnings=(*setup.warnings, *unmet, *without_effect(setup)))
 
-    def by_metric(self, settings: Settings) -> "HuntSetup":
+    def by_metric(self, settings: Settings) -> "SessionSetup":
         """The same hunt with other ``settings``; their metric is counted exactly if all hosts can, by one method."""
         methods = {counting.for_metric(each.host, settings.metric) for each in self.hosts}
         counts = methods.pop() if len(methods) == 1 else ""
@@ -196,8 +165,16 @@ class HuntSetup:
     @property
     def purpose(self) -> str:
         """Shown to other sessions that find the host busy."""
-        settings = self.settings
-        return f"a hunt for {settings.builder} {settings.workload}, {settings.good}..{settings.bad},"
+        request, settings = self.request, self.settings
+        if not request.works:
+            return f"a hunt for {settings.builder} {settings.workload}, {settings.good}..{settings.bad},"
+        names = request.series.text if request.series else ", ".join(subject.name for subject in request.subjects)
+        return f"a{'n A/A' if request.kind is TrialType.NOISE else f' {KINDS[request.kind]}'} of {request.builder}, {names},"
+
+    @property
+    def title(self) -> str:
+        """What is measured, in a few words."""
+        return f"{KINDS[self.request.kind]} {self.request.builder}" if self.request.works else self.workload.name
 
     def run_hash(self, workload: Workload) -> str:
         """A hash of everything that a run of the workload depends on."""
@@ -241,8 +218,9 @@ class HuntSetup:
         )  # fmt: skip
 
     def candidates(self, commits: tuple[str, ...]) -> Candidates:
-        """Commits of the hunt's repository as the candidates of a lab."""
-        repository = open_repository(Path(self.settings.repository)) if self.settings.repository else None
+        """Commits of the session's repository as the candidates of a lab."""
+        path, repository = self.settings.repository, self.repository
+        repository = repository or (open_repository(Path(path)) if path else None)
         return Candidates(
             repository=repository,
             commits=commits,
@@ -253,18 +231,28 @@ class HuntSetup:
                 self.settings.good_commit: "the good end",
             },
             patches=self.patches,
-            remedies=self.settings.remedies,
+            remedies=self.settings.remedies and not self.request.works,
+            prebuilt=self.prebuilt,
+            is_range=not self.request.works,
         )
 
-    def restored(self, settings: Settings) -> "HuntSetup":
+    def restored(self, settings: Settings) -> "SessionSetup":
         """The same hunt by its stored settings, of which it has chosen some itself."""
         setup = replace(self, builder=requested_builder(settings)).by_metric(settings)
         return replace(setup, settings=replace(setup.settings, build_hash=setup.build_hash()))
 
-    def started(self, hunt_id: int, resumed: bool) -> HuntStarted:
-        """The first event of a session."""
+    def started(self, number: int, resumed: bool) -> HuntStarted | TrialStarted:
+        """The first event of an attempt."""
+        further = tuple(each.facts for each in self.hosts[1:])
+        if self.request.works:
+            builders = tuple(each.host.name for each in self.hosts[0].build_hosts)
+            return TrialStarted(number, self.request, self.facts, resumed, further, builders)
+        return self.hunt_started(number, resumed)
+
+    def hunt_started(self, number: int, resumed: bool) -> HuntStarted:
+        """The first event of an attempt of a hunt."""
         return HuntStarted(
-            hunt=hunt_id,
+            hunt=number,
             builder=self.settings.builder,
             workload=self.settings.workload,
             host=self.facts,
@@ -288,7 +276,7 @@ def shared_builds() -> SharedBuilds | None:
     return SharedBuilds(shared.builds, shared.secret()) if shared.builds else None
 
 
-def without_effect(setup: HuntSetup) -> Iterator[Warned]:
+def without_effect(setup: SessionSetup) -> Iterator[Warned]:
     """A warning about options on the time of runs, where a number of operations decides how long they are."""
     given = [f"--{name}" for name in ("time", "warmup") if name in setup.settings.overrides]
     if given and setup.settings.prior.exact and counting.has_length(setup.workload):
@@ -298,7 +286,7 @@ def without_effect(setup: HuntSetup) -> Iterator[Warned]:
         )
 
 
-def with_layouts(setup: HuntSetup) -> HuntSetup:
+def with_layouts(setup: SessionSetup) -> SessionSetup:
     """The setup without fresh layouts where there can be none, with the reason.
 
     A hunt by exact counts uses none, but builds as if it did: `--metric auto` times the same builds.
@@ -315,16 +303,6 @@ def with_layouts(setup: HuntSetup) -> HuntSetup:
     if settings.prior.exact:  # placement of code does not change a count
         return without
     return replace(without, warnings=(*setup.warnings, unavailable(reason)))
-
-
-def read_hunt_range(settings: Settings, builder: Builder) -> tuple[CommitRange, tuple[str, ...]]:
-    """The range of a hunt from its repository, and the suspected paths that no commit of it touches."""
-    repository = open_repository(Path(settings.repository))
-    ends, first_parent = (settings.good_commit, settings.bad_commit), settings.first_parent
-    span = read_range(repository, *ends, builder.ignore, first_parent=first_parent)
-    found = touched(repository, *ends, settings.suspects, first_parent=first_parent)
-    suspicious = replace(span, graph=suspected(span.graph, span.candidates, found, settings.suspects))
-    return suspicious, tuple(path for path in settings.suspects if not found[path])
 
 
 def host_classes(settings: Settings) -> tuple[str, ...]:

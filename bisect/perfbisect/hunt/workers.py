@@ -3,11 +3,12 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from inspect import GEN_RUNNING, getgeneratorstate
-from queue import Empty
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeVar
 
 from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import BuildCancelled, Commit, LabEvent, Warned
@@ -15,12 +16,13 @@ from perfbisect.core.domain.orders import BuildOrder, Measure
 from perfbisect.errors import Cancelled, EnvironmentFailure
 from perfbisect.host.jobs import kill_all
 from perfbisect.host.protocol import Host
-from perfbisect.hunt.event_queue import EventQueue
 from perfbisect.hunt.loop import UNLIMITED, Ended, NoBuildHosts
 from perfbisect.lab.builds import BuildLab
 from perfbisect.lab.guarded_lab import Lab
 
+PATIENCE = 60.0  # seconds for which the end of cancelled threads is awaited
 AGAIN = 0.5  # seconds after which an order is cancelled again, and its jobs are looked for again
+E = TypeVar("E")
 
 Listener = Callable[[LabEvent], None]
 Subscribe = Callable[[Listener], AbstractContextManager[object]]  # forwards connection events
@@ -122,6 +124,51 @@ class _InFlight:
     order: BuildOrder
     began: float  # by the monotonic clock
     cancelled: threading.Event
+
+
+class EventQueue(Generic[E]):
+    """Takes events one at a time; a thread that puts one waits until the main thread has dealt with it.
+
+    So nothing goes on at a host, neither a run nor the next action, before what has happened there is saved.
+    """
+
+    def __init__(self) -> None:
+        self._arrived: SimpleQueue[tuple[int, E, threading.Event]] = SimpleQueue()
+        self._latest = threading.Event()
+        self._closed = False
+
+    def put(self, host: int, event: E) -> None:
+        """Add an event; returns when it has been dealt with. Raises Cancelled when the queue is closed."""
+        dealt_with = threading.Event()
+        if not self._closed:
+            self._arrived.put((host, event, dealt_with))
+            dealt_with.wait()
+        if self._closed:
+            raise Cancelled
+
+    def put_last(self, host: int, event: E) -> None:
+        """Add the last event of an order, without waiting."""
+        self._arrived.put((host, event, threading.Event()))
+
+    def next(self, seconds: float = threading.TIMEOUT_MAX) -> tuple[int, E]:
+        """The next event and its host. The event before it has been dealt with. Raises Empty after so many seconds."""
+        self._latest.set()
+        host, event, self._latest = self._arrived.get(timeout=seconds)
+        return host, event
+
+    def close(self, threads: Collection[threading.Thread]) -> None:
+        """Take nothing more, and wait for the end of ``threads``, which are being cancelled: at most PATIENCE."""
+        self._closed = True
+        self._latest.set()
+        left = PATIENCE
+        while left > 0 and (alive := [thread for thread in threads if thread.is_alive()]):
+            alive[0].join(0.1)
+            left -= 0.1
+            try:
+                while True:
+                    self._arrived.get_nowait()[2].set()
+            except Empty:
+                pass
 
 
 class ThreadWorkers:

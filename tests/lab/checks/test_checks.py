@@ -19,7 +19,7 @@ from perfbisect.host.facts import Answers, Fact, free
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import hold
 from perfbisect.host.protocol import Host
-from perfbisect.hunt.build_hosts import build_ahead
+from perfbisect.hunt.session_hosts import build_ahead
 from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.lab.building.toolchain import unfit
 from perfbisect.lab.checks import CheckRequest, Finding, Level, machine, preflight

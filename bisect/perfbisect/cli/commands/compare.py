@@ -136,7 +136,7 @@ def compare(
     from perfbisect.hunt.trials.builds import check_words, hosts_as_builds, read_builds
     from perfbisect.hunt.trials.drop_hunts import DropOptions, between, outlook, read_comparison
     from perfbisect.hunt.trials.releases import cost, read_releases
-    from perfbisect.hunt.trials.setup import TrialSetup
+    from perfbisect.hunt.trials.setup import Rounds
     from perfbisect.store.history import History
     from perfbisect.wording.quantities import count
 
@@ -182,15 +182,16 @@ def compare(
             if isinstance(reason, str):
                 note(f"warning: nothing can be hunted between {title}: {reason}")
     with notifying(notify, history, note) as begun, leasing_for(settings, history):
-        plan = TrialSetup.make(TrialType.COMPARE, settings, subjects, chosen, visits, runs, waiting, series=series)
+        rounds = Rounds(TrialType.COMPARE, subjects, chosen, visits, runs, series=series)
+        setup = rounds.set_up(settings, waiting)
         if dry_run:
             sizes = (count(each, "candidate") if isinstance(each, int) else f"none: {each}" for each in spans.values())
             hunts = (f"hunts, {title}: {size}" for title, size in zip(spans, sizes, strict=True))
-            say("\n".join([*cost(plan, settings, history), *hunts]))
+            say("\n".join([*cost(setup, settings, history), *hunts]))
             return 0
         if series and not form:
-            note("\n".join(cost(plan, settings, history)))
-        trial, cut = measured(plan, history, form, begun)
+            note("\n".join(cost(setup, settings, history)))
+        trial, cut = measured(setup, history, form, begun, waiting)
         if hunt and not cut:
             if not form:
                 print_trial(trial, form, detailed=False)
@@ -214,11 +215,12 @@ def hunt_and_print(
 
     The hunts are shown as those of `bisect run`; where standard output is for the table alone, as lines on standard error.
     """
+    from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.trials.drop_hunts import OPEN, hunt_drops
     from perfbisect.store.history import History
 
     shown = open_view(history, "plain" if form else None, sys.stderr if form else None)
-    hunts = hunt_drops(name, history, shown, note, waiting, how)
+    hunts = hunt_drops(name, Caller(history, shown, waiting, say=note), how)
     if not hunts:
         note(f"No drop of {name} is real and large enough to be hunted.")
     with closing(History.open(history, read_only=True)) as opened:

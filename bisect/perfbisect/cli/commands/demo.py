@@ -77,10 +77,11 @@ def demo(
     from perfbisect.core.domain.orders import Found
     from perfbisect.demo.history import write_history
     from perfbisect.folders import cache_folder
+    from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.forecast import forecast
     from perfbisect.hunt.resolve import resolve_settings
     from perfbisect.hunt.session import begin
-    from perfbisect.hunt.setup import HuntSetup
+    from perfbisect.hunt.setup import SessionSetup
 
     place = folder or cache_folder() / "demo" / f"seed-{seed}"
     repository, answer_file = place / "repository", place / "answer.json"
@@ -105,9 +106,9 @@ def demo(
     )  # fmt: skip
     announce_recipes(settings)
     with leasing(settings.hosts, settings.hosts_path, purpose=f"bisect demo --seed {seed}"):
-        [setup] = HuntSetup.set_up([resolve_settings(settings)])
+        [setup] = SessionSetup.set_up([resolve_settings(settings)])
         note(forecast(history, [setup.settings], setup.span, setup.host))
-        [outcome] = begin([setup], history, open_view(history, view))
+        [outcome] = begin([setup], Caller(history, open_view(history, view)))
     planted = answer.commit[:10]
     if not isinstance(outcome.verdict, Found):
         note(f"The hunt named no commit; planted was {planted} ({answer_file}).")

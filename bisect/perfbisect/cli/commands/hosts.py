@@ -4,6 +4,7 @@ import math
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -133,7 +134,7 @@ def make_checks(
     """Make the checks of these hosts that are due, by default of all of those ``known`` that were checked before; see
     ``check_hosts``.
     """
-    from perfbisect.hunt.sitting import refuse_imported
+    from perfbisect.hunt.attempt import Caller, refuse_imported
     from perfbisect.hunt.trials.checks import check_hosts
     from perfbisect.recipes.inventory import expanded_names
     from perfbisect.store.history import History
@@ -148,8 +149,6 @@ def make_checks(
             refuse_imported(opened, number, "no host is checked like it", str(like))
             settings = continued(opened.settings(number))
     quiet = lines_wanted(sys.stderr)
-    return check_hosts(
-        expanded_names(names or before), hosts or "", history,
-        lambda titles: view_of(titles, history, None, stream=sys.stderr, quiet=quiet),
-        lambda name: leasing([name], hosts or "", purpose="bisect hosts --check"), note, settings,
-    )  # fmt: skip
+    caller = Caller(history, lambda titles: view_of(titles, history, None, stream=sys.stderr, quiet=quiet), say=note)
+    lease = partial(leasing, hosts_path=hosts or "", purpose="bisect hosts --check")
+    return check_hosts(expanded_names(names or before), hosts or "", caller, lambda name: lease([name]), settings)

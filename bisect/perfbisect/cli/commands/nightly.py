@@ -39,9 +39,9 @@ from perfbisect.wording.text import printable
 if TYPE_CHECKING:
     from perfbisect.core.domain.session_state import SessionState
     from perfbisect.host.lock import WaitCallback
+    from perfbisect.hunt.attempt import OpenView
     from perfbisect.hunt.nightly import Watch, Watched
     from perfbisect.hunt.notification import Begun
-    from perfbisect.hunt.sitting import OpenView
     from perfbisect.store.history import History
 
 EPILOG = """\b
@@ -88,6 +88,7 @@ def nightly(
     page: Path | None, history: Path | None, **options: Any,
 ) -> int:  # fmt: skip
     """Measure the tip of BRANCH with earlier tips, and hunt each new drop of its line."""
+    from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.nightly import Watched, one_at_a_time
     from perfbisect.hunt.trials.drop_hunts import hunt_all
     from perfbisect.report.branch import night, summary
@@ -113,8 +114,8 @@ def nightly(
             publish(opened, found, history, page, notify)
             return found
 
-        shown = open_view(history, None, sys.stderr)
-        found, ended = hunt_all(opened, read, shown, note, waiting, "the same command goes on.")
+        caller = Caller(history, open_view(history, None, sys.stderr), waiting, say=note)
+        found, ended = hunt_all(opened, read, caller, "the same command goes on.")
     say("\n".join(summary(found.trial, found.line)))
     return 0 if ended else ENVIRONMENT
 
@@ -142,6 +143,7 @@ def check(watch: "Watch", history: Path | None, waiting: "WaitCallback | None") 
     from dataclasses import replace
 
     from perfbisect.core.domain.metrics import is_speed
+    from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.fitness import courses
     from perfbisect.hunt.trials.checks import check_hosts
 
@@ -149,7 +151,8 @@ def check(watch: "Watch", history: Path | None, waiting: "WaitCallback | None") 
     if known or is_speed(settings.metric):
         like = None if known else replace(settings, good=watch.tip[:10], good_commit=watch.tip)
         shown, host = open_view(history, None, sys.stderr), settings.host
-        check_hosts([host], settings.hosts_path, history, shown, lambda _: nullcontext(), note, like, waiting)
+        caller = Caller(history, shown, waiting, say=note)
+        check_hosts([host], settings.hosts_path, caller, lambda _: nullcontext(), like)
 
 
 def measure(
@@ -163,18 +166,20 @@ def measure(
     """Tonight's comparison, begun or continued unless it is complete; and what has cut it short."""
     from perfbisect.cli.options.measurement import continued
     from perfbisect.cli.trials import carried_out
-    from perfbisect.hunt.trials import session
+    from perfbisect.hunt import session
+    from perfbisect.hunt.attempt import Caller
 
     known = next((each for each in reversed(nights) if each.request.subjects[-1].commit == watch.tip), None)
     if known and known.state == "done":
         return known, None
     announce_system(watch.settings)
 
-    def follow(view: "OpenView", noted: "Begun") -> "SessionState":
+    def follow(view: "OpenView", noted: "Begun") -> object:
+        caller = Caller(history, view, waiting, noted, note)
         if known:
             with suppress(CannotGoOn):  # its workload or what is built for it has changed
-                return session.resume(known.name, history, view, waiting, continued, noted, note)
-        return session.begin(watch.plan(nights, visits, runs, waiting), history, view, note, noted)
+                return session.resume(known.name, None, caller, session.Resumption(continued))
+        return session.begin([watch.plan(nights, visits, runs, waiting)], caller)
 
     return carried_out(follow, history, "", lambda _: None)
 

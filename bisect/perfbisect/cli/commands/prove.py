@@ -59,7 +59,7 @@ def prove(
     with (
         notifying(notify, history, note) as begun,
         leasing_for(replace(claim.settings, further_hosts=()), history),
-        proof_setup(claim, visits, runs, waiting, note) as plan,
+        proof_setup(claim, visits, runs, waiting, note) as setup,
     ):
-        ended = measured(plan, history, form, begun)
+        ended = measured(setup, history, form, begun, waiting)
     return conclude(ended, history, form)

@@ -65,6 +65,7 @@ def resume(
         return resume_all(history, plain=view == "plain")
     from perfbisect.core.domain.settings import Settings
     from perfbisect.hunt import session
+    from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.notification import notifying
 
     def announced(stored: Settings) -> Settings:
@@ -75,24 +76,22 @@ def resume(
     def leased(settings: Settings, nodes: Mapping[str, str]) -> AbstractContextManager[None]:
         return leasing_for(settings, history, nodes, 0 if batch else settings.policy.max_minutes)
 
-    hunt = latest_unfinished(history) if hunt is None else hunt
+    hunt, how = latest_unfinished(history) if hunt is None else hunt, session.Resumption(announced, leased)
     if isinstance(hunt, str) and not hunt.startswith("b"):
         from perfbisect.cli.trials import carried_out, conclude
-        from perfbisect.hunt.trials import session as trials
 
         batch, name = None, hunt
         form, view = ("json", None) if view == "json" else ("", view)
         with notifying(notify, history, note) as begun:
             ended = carried_out(
-                lambda opened, noted: trials.resume(name, history, opened, waiting, announced, noted, note, leased),
+                lambda opened, noted: session.resume(name, None, Caller(history, opened, waiting, noted, note), how),
                 history, form, begun, view,
             )  # fmt: skip
         return conclude(ended, history, form)
     batch = unfinished_together(hunt, history)
     with notifying(notify, history, note) as begun:
-        number, shown = hunt if isinstance(hunt, int) else 0, open_view(history, view)
-        outcomes = session.resume(number, batch, history, shown, waiting, announced, begun, leased)
-        return say_failures(outcomes, history)
+        caller = Caller(history, open_view(history, view), waiting, begun)
+        return say_failures(session.resume(hunt, batch, caller, how), history)
 
 
 def latest_unfinished(given: Path | None) -> int | str:

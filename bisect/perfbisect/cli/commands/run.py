@@ -126,10 +126,11 @@ def run(
     **options: Any,
 ) -> int:
     """Find the commit that changed the speed between GOOD and BAD."""
+    from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.forecast import forecast
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.session import begin
-    from perfbisect.hunt.setup import HuntSetup
+    from perfbisect.hunt.setup import SessionSetup
 
     number = claim_in(in_batch, history) if in_batch else None
     if number:  # its job was submitted or started again
@@ -149,10 +150,10 @@ def run(
             say("\n".join([forecast_of(history, every), *lines(every)]))
         return 0
     with notifying(notify, history, note) as begun, lease:
-        setups = HuntSetup.set_up(every, waiting)
+        setups = SessionSetup.set_up(every, waiting)
         note(forecast(history, every, setups[0].span, setups[0].host))
         announce_system(every[0])
-        return say_failures(begin(setups, history, open_view(history, view), waiting, begun, place), history)
+        return say_failures(begin(setups, Caller(history, open_view(history, view), waiting, begun), place), history)
 
 
 def ends_of(good: str, bad: str | None) -> tuple[str, str]:

@@ -51,7 +51,7 @@ def why(
     from perfbisect.core.domain.orders import Inconclusive, first_step
     from perfbisect.errors import UsageError
     from perfbisect.hunt import session
-    from perfbisect.hunt.sitting import verdict_of
+    from perfbisect.hunt.attempt import Caller, verdict_of
     from perfbisect.store.history import History
 
     def asked(stored: "Settings") -> "Settings":
@@ -70,8 +70,6 @@ def why(
         raise UsageError(f"Hunt {number} has no verdict.", f"Go on with: {command_on('resume', str(number), history)}")
     if first_step(verdict) is None:
         raise UsageError(f"The verdict of hunt {number} names no commit, so nothing has a reason.", advice)
-    outcomes = session.resume(
-        number, None, history, open_view(history, view), waiting, asked, None,
-        lambda settings, nodes: leasing_for(settings, history, nodes), 60 * max_time,
-    )  # fmt: skip
-    return say_failures(outcomes, history)
+    how = session.Resumption(asked, lambda settings, nodes: leasing_for(settings, history, nodes), 60 * max_time)
+    caller = Caller(history, open_view(history, view), waiting)
+    return say_failures(session.resume(number, None, caller, how), history)

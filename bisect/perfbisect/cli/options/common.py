@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from perfbisect.core.domain.settings import Settings
     from perfbisect.host.lock import Owner, WaitCallback
-    from perfbisect.hunt.session import Outcome
-    from perfbisect.hunt.sitting import OpenView
+    from perfbisect.hunt.attempt import OpenView, Outcome
     from perfbisect.hunt.watching import View
 
 

@@ -11,10 +11,11 @@ from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, Sett
 from perfbisect.errors import Interrupted, PerfBisectError, UsageError, in_words
 from perfbisect.host import leases
 from perfbisect.host.lock import WaitCallback
-from perfbisect.hunt.sitting import OpenView
+from perfbisect.hunt.attempt import Caller
+from perfbisect.hunt.session import begin
+from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.builds import hosts_as_builds
-from perfbisect.hunt.trials.session import begin
-from perfbisect.hunt.trials.setup import TrialSetup
+from perfbisect.hunt.trials.setup import Rounds
 from perfbisect.recipes.requested import overridden, requested_builder, requested_workloads
 from perfbisect.store.history import History
 from perfbisect.store.listing import FITNESS_CHECK
@@ -26,32 +27,33 @@ LONGEST = {"time": 5.0, "warmup": 2.0}  # seconds, where the workload has more
 
 
 def check_hosts(
-    names: Sequence[str], hosts_path: str | Path, path: Path | None, open_view: OpenView,
-    lease: Callable[[str], AbstractContextManager[None]], say: Callable[[str], None],
-    like: Settings | None = None, waiting: WaitCallback | None = None,
-) -> bool:  # fmt: skip
+    names: Sequence[str],
+    hosts_path: str | Path,
+    caller: Caller,
+    lease: Callable[[str], AbstractContextManager[None]],
+    like: Settings | None = None,
+) -> bool:
     """Make the checks of these hosts that are due, one after the other. Returns whether none was kept from it.
 
     A host is measured ``like`` a session of these settings, at once; by default, if a day has passed, as at its latest check,
-    and one without any as any host was last. ``lease`` holds the lease of a host for a block. ``say`` is given what
-    is measured, and what kept a host from being checked: it cannot be reached, or another session measures there and it is
-    not ``waiting``. Raises Interrupted.
+    and one without any as any host was last. ``lease`` holds the lease of a host for a block. The caller is told what
+    is measured, and what kept a host from being checked: it cannot be reached, or another session measures there. Raises Interrupted.
     """
     every = True
     for name in names:
         try:
             with lease(name):
-                if wanted := due(name, path, like):
+                if wanted := due(name, caller.path, like):
                     what = f"{wanted.workload} of {wanted.good}"
-                    say(f"How fit host {name} is, measured once a day: {what}, with itself.")
-                    begin(plan_of(wanted, name, hosts_path, waiting), path, open_view, say)
+                    caller.say(f"How fit host {name} is, measured once a day: {what}, with itself.")
+                    begin([plan_of(wanted, name, hosts_path, caller.waiting)], caller)
                 else:
-                    say(f"Host {name} was checked within {DUE / 3600:.0f} hours, so it is not checked again.")
+                    caller.say(f"Host {name} was checked within {DUE / 3600:.0f} hours, so it is not checked again.")
         except Interrupted:
             raise
         except (PerfBisectError, OSError) as trouble:
             failure = in_words(trouble)
-            say(f"Host {name} is not checked: {failure} {failure.advice}".rstrip())
+            caller.say(f"Host {name} is not checked: {failure} {failure.advice}".rstrip())
             every = False
     return every
 
@@ -69,7 +71,7 @@ def due(name: str, path: Path | None, like: Settings | None) -> Settings | None:
         return like or history.settings(max(each.number for each in earlier))
 
 
-def plan_of(like: Settings, name: str, hosts_path: str | Path, waiting: WaitCallback | None) -> TrialSetup:
+def plan_of(like: Settings, name: str, hosts_path: str | Path, waiting: WaitCallback | None) -> SessionSetup:
     """The A/A of a host, of the good end of ``like``. Raises UsageError for a metric that says nothing of a host's speed."""
     if not is_speed(like.metric):
         raise UsageError(f"{like.metric} does not show how fast a host is.", "Check it like an A/A in another metric.")
@@ -87,4 +89,4 @@ def plan_of(like: Settings, name: str, hosts_path: str | Path, waiting: WaitCall
     subjects = [TrialBuild(settings.good, settings.good_commit)]
     if builder.installed:
         settings, subjects = hosts_as_builds(settings, builder, least=1)
-    return TrialSetup.make(TrialType.NOISE, settings, subjects, workloads, ROUNDS, 1, waiting)
+    return Rounds(TrialType.NOISE, subjects, workloads, ROUNDS, 1).set_up(settings, waiting)

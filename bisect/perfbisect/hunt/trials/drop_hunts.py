@@ -18,12 +18,12 @@ from perfbisect.core.domain.settings import Settings, TrialBuild, TrialType
 from perfbisect.core.domain.trials import rounds_to_do
 from perfbisect.core.stats.drops import Drop, DropRange, find_drops, lines, ranges
 from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, UsageError
-from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt import session
+from perfbisect.hunt.attempt import Caller
+from perfbisect.hunt.hunt_range import read_hunt_range
 from perfbisect.hunt.resolve import builder_of, resolve_settings
-from perfbisect.hunt.setup import HuntSetup, read_hunt_range
-from perfbisect.hunt.sitting import OpenView
-from perfbisect.hunt.trials.session import Say
+from perfbisect.hunt.session import Resumption
+from perfbisect.hunt.setup import SessionSetup
 from perfbisect.report.command_line import command_on
 from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
@@ -171,27 +171,23 @@ def read_comparison(history: History, name: str, how: DropOptions) -> Comparison
     return Comparison(replace(trial, hunts=with_open_reasons(history, trial.hunts, settings)), settings)
 
 
-def hunt_drops(
-    name: str, path: Path | None, open_view: OpenView, say: Say, waiting: WaitCallback | None, how: DropOptions
-) -> list[DropHunt | None]:
-    """Hunt all drops of a comparison in the history at ``path``. Returns the hunt for each; None where it could not begin.
+def hunt_drops(name: str, caller: Caller, how: DropOptions) -> list[DropHunt | None]:
+    """Hunt all drops of a comparison. Returns the hunt for each; None where it could not begin.
 
     Raises Interrupted, with the command that goes on.
     """
-    with closing(History.open(path)) as history:
+    with closing(History.open(caller.path)) as history:
         found = read_comparison(history, name, how)
         kept = replace(history.settings(found.trial.id), explain=how.explain)  # so that this goes on with the same
         policy = replace(kept.policy, min_effect=found.settings.policy.min_effect)
         history.update_settings(found.trial.id, replace(kept, policy=policy))
-        again = f"go on with: {command_on('compare', name, path)} --hunt{'' if how.explain else ' --no-explain'}"
+        again = f"go on with: {command_on('compare', name, caller.path)} --hunt{'' if how.explain else ' --no-explain'}"
         read = partial(read_comparison, history, name, how)
-        found, _ = hunt_all(history, read, open_view, say, waiting, again)
+        found, _ = hunt_all(history, read, caller, again)
         return [found.hunt_of(drop) for span in found.ranges() for drop in span.drops]
 
 
-def hunt_all(
-    history: History, read: Callable[[], T], open_view: OpenView, say: Say, waiting: WaitCallback | None, again: str
-) -> tuple[T, bool]:
+def hunt_all(history: History, read: Callable[[], T], caller: Caller, again: str) -> tuple[T, bool]:
     """Hunt the ranges of what is ``read`` before each and at last. Returns its state then, and whether all hunts have ended.
 
     What keeps one range from being hunted is said, and the next begins. Raises Interrupted, which says how to go on: ``again``.
@@ -205,14 +201,16 @@ def hunt_all(
         tried |= {*map(ends_of, span.drops)}
         for drop in span.drops:
             if (size := drop.ratio.interval) and not found.hunt_of(drop):
-                say(f"{found.named(replace(span, drops=(drop,)))}: ×{ratio(size)} in all rounds, so it is hunted.")
+                caller.say(
+                    f"{found.named(replace(span, drops=(drop,)))}: ×{ratio(size)} in all rounds, so it is hunted."
+                )
         try:
-            hunt_range(history, found, span, open_view, waiting)
+            hunt_range(history, found, span, caller)
         except Interrupted:
             raise Interrupted(f"Interrupted. What was measured is kept; {again}") from None
         except PerfBisectError as trouble:
             ended &= isinstance(trouble, UsageError)  # nothing between the builds can be hunted
-            say(printable(f"{found.named(span)}: {trouble} {trouble.advice}".rstrip()))
+            caller.say(printable(f"{found.named(span)}: {trouble} {trouble.advice}".rstrip()))
 
 
 def with_open_reasons(history: History, hunts: Iterable[DropHunt], settings: Settings) -> tuple[DropHunt, ...]:
@@ -221,9 +219,7 @@ def with_open_reasons(history: History, hunts: Iterable[DropHunt], settings: Set
     return tuple(cut(each) if settings.explain and reason_is_open(history, each.hunt) else each for each in hunts)
 
 
-def hunt_range(
-    history: History, found: Comparison, span: DropRange, open_view: OpenView, waiting: WaitCallback | None
-) -> None:
+def hunt_range(history: History, found: Comparison, span: DropRange, caller: Caller) -> None:
     """Hunt the drops of one range that have no verdict: begun hunts continue, the others begin.
 
     In place of one that cannot go on, since its workload or the range has changed, another begins.
@@ -241,19 +237,19 @@ def hunt_range(
         together = {one.hunt for one in batch.hunts if one.hunt is not None} if batch else {hunt.hunt}
         carried_on |= together
         try:
-            outcomes = session.resume(hunt.hunt, batch, history.path, open_view, waiting, lambda stored: stored, None)
+            outcomes = session.resume(
+                hunt.hunt, batch, replace(caller, path=history.path, begun=None), Resumption(lambda stored: stored)
+            )
         except CannotGoOn:  # none of them can
             replaced |= together & {each.hunt for each in begun}
         else:
             replaced |= {each.hunt for each in outcomes if isinstance(each.failure, CannotGoOn)}
     new = [drop for drop in span.drops if (begun_one := found.hunt_of(drop)) is None or begun_one.hunt in replaced]
     if new:
-        begin(history, found, new, open_view, waiting)
+        begin(history, found, new, caller)
 
 
-def begin(
-    history: History, found: Comparison, drops: Sequence[Drop], open_view: OpenView, waiting: WaitCallback | None
-) -> None:
+def begin(history: History, found: Comparison, drops: Sequence[Drop], caller: Caller) -> None:
     """Begin the hunts for drops of one range: together."""
     left = iter(drops)
 
@@ -261,7 +257,7 @@ def begin(
         found.enter(history, next(left), int(number))
 
     every = [settings_for(found, drop) for drop in drops]
-    session.begin(HuntSetup.set_up(every, waiting), history.path, open_view, waiting, enter)
+    session.begin(SessionSetup.set_up(every, caller.waiting), replace(caller, path=history.path, begun=enter))
 
 
 def settings_for(found: Comparison, drop: Drop) -> Settings:

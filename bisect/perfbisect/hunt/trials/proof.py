@@ -14,9 +14,10 @@ from perfbisect.core.domain.orders import Inconclusive, Verdict, named_steps
 from perfbisect.core.domain.settings import Reverts, Settings, TrialBuild, TrialType
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback
+from perfbisect.hunt.attempt import refuse_imported, verdict_of
 from perfbisect.hunt.proposal import tree_of
-from perfbisect.hunt.sitting import refuse_imported, verdict_of
-from perfbisect.hunt.trials.setup import TrialSetup
+from perfbisect.hunt.setup import SessionSetup
+from perfbisect.hunt.trials.setup import Rounds
 from perfbisect.recipes.proposal import is_unread
 from perfbisect.recipes.requested import load_requested
 from perfbisect.report.command_line import command_on, command_to_compare
@@ -74,7 +75,7 @@ def unnamed(history: History, hunt: int, verdict: Verdict | None) -> UsageError:
 @contextmanager
 def proof_setup(
     claim: Claim, rounds: int, runs: int, waiting: WaitCallback | None, say: Callable[[str], None]
-) -> Iterator[TrialSetup]:
+) -> Iterator[SessionSetup]:
     """The plan of a proof; the commit without the culprit exists until the end. ``say`` is given remarks.
 
     Raises NotReverted where it cannot be made, UsageError when the repository lacks a commit of the hunt.
@@ -109,7 +110,8 @@ def proof_setup(
             TrialBuild(settings.bad, bad),
             TrialBuild(f"{settings.bad} without {names}", made.commit),
         )
-        yield TrialSetup.make(
-            TrialType.PROVE, settings, builds, {workload.name: workload}, rounds, runs, waiting, claim.reverts,
-            made.repository, trained=trained,
+        proof = Rounds(
+            TrialType.PROVE, builds, {workload.name: workload}, rounds, runs, claim.reverts,
+            repository=made.repository, trained=trained,
         )  # fmt: skip
+        yield proof.set_up(settings, waiting)

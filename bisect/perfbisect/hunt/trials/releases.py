@@ -9,8 +9,8 @@ from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, Series, Settin
 from perfbisect.core.stats.release_series import FEWEST
 from perfbisect.errors import UsageError
 from perfbisect.hunt.resolve import resolve_commits, worse_direction
-from perfbisect.hunt.trials.passes import BOTH
-from perfbisect.hunt.trials.setup import TrialSetup
+from perfbisect.hunt.setup import SessionSetup
+from perfbisect.hunt.trials.rounds import BOTH
 from perfbisect.recipes.builder import Builder
 from perfbisect.report.command_line import history_option, of_settings
 from perfbisect.repository.discovery import Progress, cached_clone, open_repository
@@ -52,9 +52,9 @@ def skipped(found: ReleaseRange) -> str:
     return f" Left out: {left}." if left else ""
 
 
-def cost(plan: TrialSetup, settings: Settings, history: Path | None) -> Iterator[str]:
+def cost(setup: SessionSetup, settings: Settings, history: Path | None) -> Iterator[str]:
     """What a comparison would measure, and how long that takes as far as it is known."""
-    request = plan.request
+    request = setup.request
     builds, works = len(request.subjects), len(request.works)
     yield f"{count(builds, 'build')}: {', '.join(subject.name for subject in request.subjects)}"
     if request.series:
@@ -64,8 +64,8 @@ def cost(plan: TrialSetup, settings: Settings, history: Path | None) -> Iterator
     yield f"{count(request.rounds, 'round')} of {count(visits, 'visit')}, {count(request.runs, 'run')} each"
     if request.pairing is Pairing.AUTO:
         yield f"to choose how: the first {BOTH} rounds in turns, then {count(PAIRS_FIRST, 'pair')} of runs at the same time"
-    start = "a start of the server on a copy of its data" if plan.setup.builder.server else "a copy of the data"
-    commands = [" ".join(workload.command) for workload in plan.workloads if workload.command]
+    start = "a start of the server on a copy of its data" if setup.builder.server else "a copy of the data"
+    commands = [" ".join(workload.command) for workload in setup.works if workload.command]
     if any("{time}" not in command for command in commands):  # it ends by itself
         yield f"a round: runs of unknown length, since a command ends by itself, and in each visit {start}"
     else:

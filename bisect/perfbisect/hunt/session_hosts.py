@@ -1,25 +1,31 @@
-"""The hosts that build for those that measure, connected and checked before anything is built."""
+"""The hosts of a session: connected and checked before anything is built, locked while it works, cleaned up at its end."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from perfbisect.core.domain.events import Warned
+from perfbisect.core.domain.facts import HostFacts
 from perfbisect.core.domain.settings import Settings
-from perfbisect.errors import UsageError
-from perfbisect.host.facts import PROCESSOR, ask
-from perfbisect.host.lock import HostLock, WaitCallback, wait
+from perfbisect.errors import Interrupted, PerfBisectError, UsageError
+from perfbisect.host.facts import PROCESSOR, ask, read_fingerprint
+from perfbisect.host.lock import SESSION, HostLock, WaitCallback, hold, machine, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.lab.building.candidates import FairLock, LabHost
+from perfbisect.lab.building.pipeline import end_all
 from perfbisect.lab.building.plan import for_processor
 from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.lab.checks import CheckRequest, Level
 from perfbisect.lab.checks.all_hosts import differing, read_side
-from perfbisect.lab.checks.preflight import build_findings, inspect_host, warnings
+from perfbisect.lab.checks.preflight import build_findings, findings, inspect_host, warnings
+from perfbisect.lab.workload import dataset
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import HostEntry, load_host
+from perfbisect.recipes.workload import Workload
 from perfbisect.wording.text import listed
 
 
@@ -90,6 +96,43 @@ class BuildHostChecks:
         return warnings(differing(host.name, sides, native=for_processor(self.builder, variant)))
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedHost:
+    """A host of a hunt that has passed its checks."""
+
+    entry: HostEntry
+    host: Host
+    facts: HostFacts
+    warnings: tuple[Warned, ...]
+    build_hosts: tuple[BuildHost, ...] = ()  # the others that build for it
+    can_build: bool = True  # if need be: it makes the same builds as they do
+    counts: str = ""  # how the metric can be counted exactly there
+
+    @classmethod
+    def prepare(
+        cls,
+        name: str,
+        settings: Settings,
+        builder: Builder,
+        workloads: tuple[Workload, ...],
+        checks: BuildHostChecks,
+    ) -> "PreparedHost":
+        """Connect to the host of that name and check it, and those that build for it.
+
+        Raises EnvironmentFailure or UsageError for what they lack.
+        """
+        entry = load_host(name, settings.hosts_path)
+        host = connect(entry)
+        if checks.waiting:
+            wait(host, checks.waiting)
+        request = CheckRequest(host, entry, settings.metric, builder, settings.variant, workloads, notes=False)
+        inspection = inspect_host(request)
+        warned = warnings(findings(inspection))
+        build_hosts, further = checks.prepare(entry, host)
+        can_build = checks.can_build(entry, host, build_hosts)
+        return cls(entry, host, read_fingerprint(host, inspection.answers), (*warned, *further), build_hosts, can_build)
+
+
 class HostLocks:
     """The locks by which the labs of one session share its hosts; those that ``only_build`` have a second one.
 
@@ -152,3 +195,50 @@ def build_ahead(entries: Sequence[HostEntry]) -> bool:
             "Give the hosts of the hunt the same `build_hosts` in hosts.toml, or choose one of them.",
         )
     return alike
+
+
+@contextmanager
+def lock_hosts(
+    sites: Sequence[PreparedHost], purpose: str, waiting: WaitCallback | None
+) -> Iterator[dict[str, HostLock]]:
+    """Hold the locks of all hosts of a session, for others to see with its ``purpose``; yields the lock of each by name.
+
+    They are taken in the order of the machines, so that two hunts cannot deadlock. Before they are released, builds that an
+    earlier session has left running on build hosts are ended, and the last visit's copy of the data is removed; not after
+    a failure, whose cause it may show. Raises UsageError where two names lead to one root folder.
+    """
+    hosts = {each.host.name: each.host for site in sites for each in site.build_hosts}
+    hosts |= {site.host.name: site.host for site in sites}
+    with ExitStack() as stack:
+        held = {
+            host.name: stack.enter_context(hold(host, purpose, waiting, SESSION))
+            for host in sorted(hosts.values(), key=lambda host: (machine(host), host.name))
+        }
+        for each in (each for site in sites for each in site.build_hosts):
+            stack.callback(end_builds, each.host, held[each.host.name])
+        for site in sites:
+            stack.push(partial(clear, site.host, held[site.host.name]))
+        yield held
+
+
+def tell_number(held: Mapping[str, HostLock], name: str) -> None:
+    """Let others see the number of a hunt, or the name of a trial, that holds the locks."""
+    for lock in held.values():
+        lock.number(name)
+
+
+def clear(host: Host, held: HostLock, failure: type[BaseException] | None, *_: object) -> None:
+    """Remove what the last visit of a session has left, unless the session failed."""
+    failed = failure is not None and issubclass(failure, Exception) and not issubclass(failure, Interrupted)
+    if not held.lost and not failed:
+        with suppress(PerfBisectError):  # out of reach: `bisect gc` removes it later
+            held.confirm()  # after a long sleep the visit may belong to another session
+            dataset.remove_visit(host)
+
+
+def end_builds(host: Host, held: HostLock) -> None:
+    """End the builds on a host that no session wanted any more."""
+    if not held.lost:
+        with suppress(PerfBisectError):  # out of reach: the next session ends them
+            held.confirm()
+            end_all(host)

@@ -1,14 +1,30 @@
-"""What --skip leaves out of a hunt: candidates that are never built, and count neither as fast nor as slow."""
+"""The range of a hunt, as its repository has it, and what --skip leaves out of it.
+
+What is left out is never built, and counts neither as fast nor as slow.
+"""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.core.domain.facts import LEFT_OUT, SkipFacts
 from perfbisect.core.domain.settings import Settings
+from perfbisect.core.inference.ancestry import suspected
 from perfbisect.errors import UsageError
-from perfbisect.repository.commits import members
+from perfbisect.recipes.builder import Builder
+from perfbisect.repository.commits import members, touched
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.range import CommitRange
+from perfbisect.repository.range import CommitRange, read_range
+
+
+def read_hunt_range(settings: Settings, builder: Builder) -> tuple[CommitRange, tuple[str, ...]]:
+    """The range of a hunt from its repository, and the suspected paths that no commit of it touches."""
+    repository = open_repository(Path(settings.repository))
+    ends, first_parent = (settings.good_commit, settings.bad_commit), settings.first_parent
+    span = read_range(repository, *ends, builder.ignore, first_parent=first_parent)
+    found = touched(repository, *ends, settings.suspects, first_parent=first_parent)
+    suspicious = replace(span, graph=suspected(span.graph, span.candidates, found, settings.suspects))
+    return suspicious, tuple(path for path in settings.suspects if not found[path])
 
 
 def left_out(settings: Settings, span: CommitRange) -> tuple[SkipFacts, ...]:

@@ -1,0 +1,282 @@
+"""An attempt: one process works on a session, shows every event, and says how to go on when the work is cut short."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from perfbisect.clock import CLOCK
+from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent
+from perfbisect.core.domain.orders import Verdict
+from perfbisect.core.domain.settings import Settings
+from perfbisect.errors import (
+    ENVIRONMENT,
+    USAGE,
+    EndFailed,
+    Interrupted,
+    NothingToCompare,
+    PerfBisectError,
+    ReaderGone,
+    RunFailed,
+    UsageError,
+    in_words,
+)
+from perfbisect.host.lock import HostLock, WaitCallback
+from perfbisect.hunt.driver import Driver, Member, Searches
+from perfbisect.hunt.labs import connection_events, hosts_of, visit_workers, workers_of
+from perfbisect.hunt.lifecycle import SessionLifecycle
+from perfbisect.hunt.loop import Listed, Planner, Workers
+from perfbisect.hunt.notification import Begun, Notifier
+from perfbisect.hunt.pushing import pushing
+from perfbisect.hunt.search_problem import SavedLog, TimedEvent
+from perfbisect.hunt.session_hosts import HostLocks, tell_number
+from perfbisect.hunt.setup import SessionSetup
+from perfbisect.hunt.trials.rounds import RoundsPlan
+from perfbisect.hunt.watching import View
+from perfbisect.lab.building.known_errors import KnownFailure
+from perfbisect.lab.building.remedies import Mended
+from perfbisect.report.command_line import command_on, command_to_run
+from perfbisect.report.hunt_report import read_hunt
+from perfbisect.store.batches import (
+    Batch,
+    end_batch,
+    enter_end,
+    enter_status,
+)
+from perfbisect.store.history import History
+from perfbisect.ui.stream import note
+from perfbisect.wording.text import printable, shell_words
+from perfbisect.wording.verdicts import exit_status
+
+OpenView = Callable[[Mapping[int, str]], View]  # the title of each member, by its number → what shows them
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What a session is given by those who begin or resume it."""
+
+    path: Path | None  # of the history
+    open_view: OpenView
+    waiting: WaitCallback | None = None  # is told for whom the session waits; None: it does not wait
+    begun: Begun | None = None  # gets the name of each hunt, or of the trial, once it is in the history
+    say: Callable[[str], None] = lambda _: None  # is given remarks
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a hunt has ended: with a verdict, or with a failure of its own. A trial has neither."""
+
+    hunt: int
+    verdict: Verdict | None
+    failure: PerfBisectError | None = None
+
+    @property
+    def status(self) -> int:
+        """The exit status of `bisect run` for it alone."""
+        return ENVIRONMENT if self.verdict is None else exit_status(self.verdict)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """The work of this process on the session that has these numbers in the history."""
+
+    history: History
+    caller: Caller
+    numbers: Sequence[int]
+    batch: Batch | None  # of several hunts
+    held: Mapping[str, HostLock]
+    unable: Mapping[int, PerfBisectError] | None = (
+        None  # in a resumed session: why some hunts cannot go on, by their places
+    )
+    why: float | None = (
+        None  # a hunt with a verdict goes on for its reason alone, for so many seconds; 0: as many as usual
+    )
+    members: list[Member] = field(default_factory=list)
+    name: str = ""  # by which commands are given the session: 12, b3, c4
+
+    def carry_out(self, setups: Mapping[int, SessionSetup]) -> tuple[Outcome, ...]:
+        """Work, showing every event, until each member has ended. ``setups`` are those of members that go on, by their places.
+
+        Raises Interrupted or the failure, with the command that goes on. Each time that further options mend a build, it goes
+        on with these.
+        """
+        history, numbers, unable = self.history, self.numbers, self.unable or {}
+        logs = [SavedLog(history, number) for number in numbers]
+        some = next(iter(setups.values()))
+        trial = bool(some.request.works)
+        names = [f"{some.request.kind[0]}{number}" if trial else str(number) for number in numbers]
+        self.name = self.batch.name if self.batch else names[0]
+        tell_number(self.held, self.name)
+        locks = HostLocks(self.held, [each.host.name for each in some.ahead], some.shared)
+        resumed = self.unable is not None
+        cycles = {
+            place: SessionLifecycle(logs[place], setup, self.held, locks, resumed, len(logs), self.why)
+            for place, setup in setups.items()
+        }
+        common = next(iter(cycles.values())).problem
+        self.members = []
+        for place, log in enumerate(logs):
+            cycle, settings = cycles.get(place), history.settings(numbers[place])
+            problem = cycle.problem if cycle else common and replace(common, metric=settings.metric)
+            verdict = None if (cycle and self.why is None) or place in unable else verdict_of(history, log.hunt)
+            auto = cycle.changed_over if cycle and settings.choose_metric and not trial else None
+            self.members.append(
+                Member(problem, log, cycle, verdict=verdict, failure=unable.get(place), change_over=auto)
+            )
+
+        def workers() -> Workers[LabEvent]:
+            """The hosts of the session, for the members that are still open."""
+            if common is None:
+                return visit_workers(some, logs[0].state, self.held)
+            going_on = {place: cycle.labs for place, cycle in cycles.items() if self.members[place].is_open}
+            return workers_of(going_on, common.commits, together=len(logs) > 1)
+
+        for place, member in enumerate(self.members):
+            if member.failure:
+                self.fail(place, member.failure)
+            elif member.course:
+                self._enter(place, None)
+                if self.caller.begun:
+                    self.caller.begun(names[place])
+        plan: Planner = Listed(RoundsPlan(logs[0], some).orders()) if trial else Searches(self.members)
+        titles = [
+            setups[place].title if place in setups else history.settings(number).workload
+            for place, number in enumerate(numbers)
+        ]
+        try:
+            with pushing(history.path, numbers, note):
+                stopped = self._work(Driver(self.members, plan, workers, self.fail), titles, some)
+        except Mended:
+            left = [place for place in setups if verdict_of(history, numbers[place]) is None]
+            self.unable = unable
+            return self.carry_out({place: setups[place].restored(history.settings(numbers[place])) for place in left})
+        outcomes = tuple(
+            Outcome(number, None if member.failure else member.verdict, member.failure)
+            for number, member in zip(numbers, self.members, strict=True)
+        )
+        if self.batch and all(each.verdict for each in outcomes):
+            end_batch(history, self.batch.id, CLOCK.now())
+        if stopped:
+            raise stopped
+        return outcomes
+
+    def fail(self, place: int, trouble: PerfBisectError) -> None:
+        """Enter that a member cannot go on."""
+        with suppress(PerfBisectError):  # of the history itself
+            self.history.fail(self.numbers[place], str(trouble), CLOCK.now())
+            self._enter(place, ENVIRONMENT, str(trouble))
+
+    def _enter(self, place: int, status: int | None, failure: str = "") -> None:
+        """Enter the exit status of a hunt in its batch, if it has one."""
+        if self.batch:
+            enter_status(self.history, self.batch.id, place, status, failure)
+        elif status is not None:
+            enter_end(self.history, self.numbers[place], status, failure)
+
+    def _work(self, driver: Driver, titles: Sequence[str], setup: SessionSetup) -> Interrupted | None:
+        """Show what the driver does. Once all verdicts stand, returns the interruption of what is left of their reasons."""
+        history, numbers, begun = self.history, self.numbers, self.caller.begun
+        view = self.caller.open_view(dict(zip(numbers, titles, strict=True)))
+
+        def show(place: int, happened: TimedEvent) -> None:
+            if isinstance(happened[1], HuntEnded):  # entered first: showing it may end this process
+                self.members[place].verdict = happened[1].verdict
+                self._enter(place, exit_status(happened[1].verdict))
+            view.show(numbers[place], [happened])
+            if isinstance(happened[1], HuntEnded) and isinstance(begun, Notifier):
+                begun.ended(str(numbers[place]))
+
+        def save_and_show(event: LabEvent) -> None:
+            if threading.current_thread() is threading.main_thread():  # the history belongs to it
+                for place, happened in driver.append(event):
+                    show(place, happened)
+
+        # Threads forward the events of their hosts themselves.
+        threads = setup.in_threads and not setup.request.works
+        heard = () if threads else tuple(host for site in setup.hosts for host in hosts_of(site))
+        with connection_events(heard, save_and_show) if heard else nullcontext(), closing(view):
+            try:
+                for number in numbers if self.unable is not None else ():
+                    view.recall(number, ((entry.at, entry.event) for entry in history.events(number)))
+                with closing(driver.session()) as events:
+                    for place, happened in events:
+                        show(place, happened)
+            except (KeyboardInterrupt, ReaderGone):  # Ctrl-C, or the reader of our output has ended
+                view.close()
+                verdicts = [verdict for number in numbers if (verdict := verdict_of(history, number))]
+                if len(verdicts) == len(numbers):
+                    return self._stands(numbers, verdicts)
+                found = [number for number, member in zip(numbers, self.members, strict=True) if member.found]
+                known = [f"\n{line}" for number in found for line in read_hunt(self.history, number).found]
+                kept = f"Interrupted. What was measured is kept; go on with: {self._again}"
+                raise Interrupted(f"{kept}{''.join(known)}") from None
+            except Mended as mended:
+                for place, member in enumerate(self.members):
+                    if member.is_open:
+                        settings = replace(history.settings(numbers[place]), flags=mended.event.flags)
+                        with history.transaction():
+                            history.update_settings(numbers[place], settings)
+                            happened = member.log.append(mended.event)
+                        show(place, happened)
+                raise
+            except (PerfBisectError, OSError) as trouble:
+                failure = in_words(trouble)
+                for place, member in enumerate(self.members):
+                    if member.failure is None and verdict_of(history, numbers[place]) is None:
+                        self.fail(place, failure)
+                failure.advice = f"{failure.advice}\n{self.what_next(failure, setup.settings)}".strip()
+                raise failure from failure.__cause__
+        return None
+
+    def what_next(self, failure: PerfBisectError, settings: Settings) -> str:
+        """How to go on where that can help after a failure; what to change where it cannot; "" if the failure says that."""
+        cause = failure.__cause__
+        if isinstance(failure, NothingToCompare) or failure.exit_status == USAGE:
+            return ""
+        if isinstance(cause, KnownFailure) and cause.known.flags.options:
+            again = command_to_run(replace(settings, flags=settings.flags.plus(cause.known.flags)), self.history.path)
+            return f"Begin a new hunt: {again}"
+        if not isinstance(failure, EndFailed):
+            return f"What was measured is kept; go on with: {self._again}"
+        if settings.quick and isinstance(cause, RunFailed):
+            return "Change --run, or what it needs, and begin anew: builds that were made are used again."
+        own = settings.quick and settings.quick.build is not None
+        change = "Change --build and begin anew; or add" if own else "Mend the recipe, or add"
+        return f"{change} what the machine lacks, and go on with: {self._again}"
+
+    def _stands(self, numbers: Sequence[int], verdicts: Sequence[Verdict]) -> Interrupted:
+        """The interruption of a reason, which is no failure of the hunt."""
+        again = " and ".join(command_on("why", str(number), self.history.path) for number in numbers)
+        what = "The verdict stands" if len(numbers) == 1 else "The verdicts stand"
+        stopped = Interrupted(f"Interrupted. {what}; what is left of the reason is measured by: {again}")
+        stopped.exit_status = max(map(exit_status, verdicts))
+        return stopped
+
+    @property
+    def _again(self) -> str:
+        return command_on("resume", self.name, self.history.path)
+
+
+def verdict_of(history: History, number: int) -> Verdict | None:
+    """The verdict with which a hunt has ended in its latest sitting; None where it goes on."""
+    last: Verdict | None = None
+    for entry in history.events(number):
+        if isinstance(entry.event, HuntEnded | HuntStarted):
+            last = entry.event.verdict if isinstance(entry.event, HuntEnded) else None
+    return last
+
+
+def refuse_imported(history: History, session: int, what: str, name: str = "") -> None:
+    """Raise UsageError for an imported hunt, or trial of that ``name``: its settings have commands and paths of someone else."""
+    if whose := history.origin(session):
+        became, yours = "imported from", ""
+        if not history.columns(session, "origin")[0]:
+            became = "made by"
+            yours = f" If it is yours: {shell_words(['bisect', 'history', 'import', str(history.path), '--own'])}"
+        raise UsageError(
+            f"{name or f'Hunt {session}'} was {became} {printable(whose)}: {what}, since its commands, its repository and its"
+            " hosts are not yours.",
+            f"`{command_on('show', name or session, history.path)}` says how it was begun; check that, and begin one of your"
+            f" own.{yours}",
+        )

@@ -1,0 +1,224 @@
+"""What a session does before its plan gives orders, and what it does afterwards."""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from perfbisect.core.domain.events import (
+    HuntEnded,
+    HuntStarted,
+    RunFinished,
+    TrialEnded,
+    TrialStarted,
+    Warned,
+)
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.metrics import INSTRUCTIONS
+from perfbisect.core.domain.orders import (
+    UNKNOWN,
+    CodePlacement,
+    Found,
+    Inconclusive,
+    Interval,
+    MergeBase,
+    NotReproduced,
+    Reason,
+    Verdict,
+    first_step,
+)
+from perfbisect.core.domain.settings import Direction, Pairing, Settings
+from perfbisect.core.stats.fitness import fitness_facts
+from perfbisect.errors import UsageError
+from perfbisect.host.lock import HostLock
+from perfbisect.hunt.auto_metric import by_instructions
+from perfbisect.hunt.explanation import change_reader, explain, read_change
+from perfbisect.hunt.further_runs import culprit_timed, placement_counted
+from perfbisect.hunt.labs import HuntLabs
+from perfbisect.hunt.prior_hunts import known_failures
+from perfbisect.hunt.search_problem import (
+    SavedLog,
+    SearchProblem,
+    TimedEvent,
+    WorkersFor,
+    ending,
+    made_again,
+    opening,
+    pursue,
+)
+from perfbisect.hunt.session_hosts import HostLocks
+from perfbisect.hunt.setup import SessionSetup
+from perfbisect.lab.guarded_lab import changed
+from perfbisect.report.command_line import command_to_run
+from perfbisect.wording.quantities import ratio
+from perfbisect.wording.text import metric_title
+
+
+class SessionLifecycle:
+    """A trial, or one hunt of a session. Its ``problem`` and ``labs`` are those of the search once ``opening`` has ended."""
+
+    def __init__(
+        self,
+        log: SavedLog,
+        setup: SessionSetup,
+        held: Mapping[str, HostLock],
+        locks: HostLocks,
+        resumed: bool,
+        together: int = 1,
+        why: float | None = None,
+    ) -> None:
+        """``together`` is the number of hunts that the session carries out: each gets its share of the time for reasons.
+
+        ``why``: the hunt has a verdict, and goes on for its reason alone, for so many seconds; 0: as usual.
+        """
+        self.log, self.setup = log, setup
+        self._held, self._locks, self._resumed, self._together, self._why = held, locks, resumed, together, why
+        settings = setup.settings
+        self.problem: SearchProblem | None = None
+        if not setup.request.works:
+            self.problem = SearchProblem(
+                setup.span.graph, setup.span.candidates, settings.policy, settings.metric,
+                settings.hosts if len(setup.hosts) > 1 else (), settings.prior,
+                tuple(each.host.name for each in setup.ahead),
+            )  # fmt: skip
+        events = (entry.event for entry in log.history.events(log.hunt))
+        self._before = [event for event in events if isinstance(event, HuntStarted | TrialStarted)]
+        self.labs = self._labs_of(setup)
+
+    def opening(self) -> Generator[TimedEvent, None, bool]:
+        """The events up to the first order of the plan; false where the hunt has ended without one."""
+        log, setup, problem = self.log, self.setup, self.problem
+        if not problem:
+            yield log.append(setup.started(log.hunt, self._resumed))
+        for warning in (*setup.warnings, *changes_since(self._before, setup)):
+            yield log.append(warning)
+        if not problem:
+            return True
+        settings, started = setup.settings, setup.hunt_started(log.hunt, self._resumed)
+        # Bad is built only after the merge base was found to equal good; later runs of it do not reopen that.
+        bad_is_known = any(event.facts.commit == problem.commits[-1] for _, event in log.entries)
+        if not (
+            setup.span.good_is_ancestor
+            or bad_is_known
+            or (yield from merge_base_equals_good(problem, started, settings, log, self.labs.workers))
+        ):
+            return False
+        failed = () if self._resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
+        yield from opening(problem, started, log, failed, setup.left_out)
+        yield from made_again(problem, log, self.labs.workers)
+        return True
+
+    def changed_over(self, time: Interval, last: bool) -> Generator[TimedEvent, None, SearchProblem | None]:
+        """What is searched by instructions, where time does not tell the ends apart and they do; see ``by_instructions``."""
+        assert self.problem, "a hunt has a problem"
+        changed = yield from by_instructions(
+            self.setup, self.problem, self.log, time, lambda other: self._labs_of(other).workers, last=last
+        )
+        if changed is None:
+            return None
+        settings = changed.settings
+        self.setup, self.labs = changed, self._labs_of(changed)
+        self.problem = replace(self.problem, policy=settings.policy, metric=settings.metric, prior=settings.prior)
+        return self.problem
+
+    def closing(self, verdict: Verdict | None) -> Generator[TimedEvent]:
+        """The end of a trial; or what the verdict of a hunt lacks, its end, and then its reason."""
+        log, setup, problem = self.log, self.setup, self.problem
+        if not (problem and verdict):
+            yield log.append(TrialEnded(fitness_facts(log.state)))
+            return
+        settings = setup.settings
+        match verdict:
+            case _ if self._why is not None:  # it was said before
+                pass
+            case Found(step) if settings.prior.exact and any(
+                isinstance(event, RunFinished) and not event.facts.counted for _, event in log.entries
+            ):
+                usual = setup.by_metric(replace(settings, metric=setup.workload.metric))
+                yield from culprit_timed(step, problem, log, self._workers_of(usual))
+            case CodePlacement(step):
+                counting = setup.by_metric(replace(settings, metric=INSTRUCTIONS))
+                if counting.settings.prior.exact:
+                    yield from placement_counted(step, problem, log, self._workers_of(counting))
+            case _:
+                pass
+        explains = settings.explain and first_step(verdict) is not None
+        yield ending(problem, log, verdict, reason_follows=explains)
+        if explains:
+            usual = setup.by_metric(replace(settings, metric=setup.workload.metric)) if settings.prior.exact else setup
+            workers = partial(self._workers_of(usual), problem.commits)
+            yield from explain(verdict, log, workers, usual.builder, usual.workload, self._together, self._why or 0.0)
+            yield from read_change(verdict, problem.commits, log, change_reader(settings.repository))
+            yield ending(problem, log, verdict)
+
+    def _labs_of(self, setup: SessionSetup) -> HuntLabs:
+        return HuntLabs(setup, self.log, self._before, self._held, self._locks)
+
+    def _workers_of(self, setup: SessionSetup) -> WorkersFor:
+        """What works after a verdict, for which no budget counts, by builds as they were."""
+        settings = replace(setup.settings, policy=setup.settings.policy.unlimited(), remedies=False)
+        return self._labs_of(replace(setup, settings=settings)).workers
+
+
+def changes_since(before: Sequence[HuntStarted | TrialStarted], setup: SessionSetup) -> tuple[Warned, ...]:
+    """Warnings about hosts that are not as they were when they last took part."""
+    last = {facts.name: facts for event in before for facts in event.hosts}
+    return tuple(
+        warning
+        for site in setup.hosts
+        if site.facts.name in last
+        for warning in changed(site.host.name, last[site.facts.name], site.facts)
+    )
+
+
+def merge_base_equals_good(
+    problem: SearchProblem, started: HuntStarted, settings: Settings, log: SavedLog, workers_for: WorkersFor
+) -> Generator[TimedEvent, None, bool]:
+    """Measure the merge base against good: true when they are equally fast. When that is inconclusive, the hunt ends.
+
+    Raises UsageError when they are not: then a change lies between the merge base and good.
+    """
+    base, good = problem.commits[0][:10], settings.good_commit[:10]
+    verdict = yield from compare_merge_base(problem, started, settings.good_commit, log, workers_for)
+    own_side = command_to_run(replace(settings, good=base), log.history.path)
+    match verdict:
+        case NotReproduced() | CodePlacement():
+            yield log.append(Warned(f"The merge base {base} is as fast as good and stands in for it."))
+            return True
+        case Found(step):
+            direction = Direction.RISE if step.ratio.middle > 1 else Direction.DROP
+            policy = replace(settings.policy, direction=direction)
+            between = replace(settings, good=base, bad=settings.good, policy=policy)
+            raise UsageError(
+                f"The merge base {base} does not have the speed of good {good}, so it cannot stand in for it:"
+                f" {metric_title(problem.metric)} of good is {ratio(step.ratio)} of that of the merge base.",
+                f"To hunt the change between them: {command_to_run(between, log.history.path)}\n"
+                f"To hunt one on bad's own side of the fork: {own_side}",
+            )
+        case Inconclusive():
+            yield log.append(started)  # the range of the hunt again, in place of the two commits compared
+            yield log.append(
+                Warned("bad was not measured: the merge base comes first", f"To hunt without good: {own_side}")
+            )
+            compared = MergeBase(base, good, verdict)
+            yield log.append(HuntEnded(Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE, detail=compared)))
+            return False
+        case _:
+            raise AssertionError(f"{verdict} is no verdict on a range of one commit")
+
+
+def compare_merge_base(
+    problem: SearchProblem, started: HuntStarted, good: str, log: SavedLog, workers_for: WorkersFor
+) -> Generator[TimedEvent, None, Verdict]:
+    """Where good is not an ancestor of bad, compare it with the merge base, which is to stand in for it.
+
+    Returns the verdict on a change in either direction from the merge base to good. The budgets of the hunt apply.
+    """
+    between = replace(
+        problem,
+        graph=Graph.line(1),
+        commits=(problem.commits[0], good),
+        policy=replace(problem.policy, direction=Direction.ANY, all_steps=False, pairing=Pairing.TURNS),
+    )
+    only = replace(started, candidates=between.commits, commits=1, merges=0, branch_points=0, of_merge_base=True)
+    yield log.append(only)
+    return (yield from pursue(between, log, workers_for(between.commits)))
