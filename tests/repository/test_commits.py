@@ -16,14 +16,20 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.repository import commits as module
 from perfbisect.repository.commits import (
     LONGEST,
+    ReleaseRange,
+    Tag,
     UnknownRevision,
     ambiguous,
+    by_pattern,
     describe,
     diff,
     ends_of,
     first_commit,
     joined,
     members,
+    number_of,
+    plain,
+    release_range,
     releases,
     resolve,
     tags_of,
@@ -32,7 +38,6 @@ from perfbisect.repository.commits import (
 )
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
-from perfbisect.repository.releases import ReleaseRange, Tag, by_pattern, number_of, plain, release_range
 from repos import Files, Repo
 from traps import OddTrees
 

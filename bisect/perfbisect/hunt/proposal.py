@@ -23,11 +23,10 @@ from perfbisect.recipes.proposal import (
     to_read,
 )
 from perfbisect.recipes.workload import load_workloads
-from perfbisect.repository.commits import resolve, tags_of
+from perfbisect.repository.commits import ProposedRange, latest_range, resolve, tags_of
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository, configured, git
 from perfbisect.repository.objects import Listing, lines_with, listing, texts_in
-from perfbisect.repository.releases import ProposedRange, latest_range
 from perfbisect.wording.text import shell_words
 
 _NAMES = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")

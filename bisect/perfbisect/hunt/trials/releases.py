@@ -13,8 +13,8 @@ from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.rounds import BOTH
 from perfbisect.recipes.builder import Builder
 from perfbisect.report.command_line import history_option, of_settings
+from perfbisect.repository.commits import ReleaseRange, release_ends, release_range
 from perfbisect.repository.discovery import Progress, cached_clone, open_repository
-from perfbisect.repository.releases import ReleaseRange, ends_of, release_range
 from perfbisect.store.connection import NoHistory
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs
@@ -29,7 +29,7 @@ def read_releases(
     ``settings`` has the metric. Raises UsageError where there are too few for a line.
     """
     if not settings.repository:
-        settings = replace(settings, repository=str(cached_clone(builder, ends_of(text), clone_progress)))
+        settings = replace(settings, repository=str(cached_clone(builder, release_ends(text), clone_progress)))
     found = release_range(open_repository(Path(settings.repository)), text, builder.release_tags)
     if len(found.taken) < FEWEST:
         raise UsageError(
