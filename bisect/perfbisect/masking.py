@@ -71,11 +71,8 @@ def _without_user(scheme: str, rest: str) -> str:
     authority = re.split(r"[/?#\\]", rest, maxsplit=1)[0]
     if "@" in authority:
         user, _, host = authority.rpartition("@")
-        return f"{_masked_user(scheme, user)}@{host}{rest[len(authority) :]}" if user else rest
+        shown = user if LOGIN.fullmatch(scheme) and ":" not in user else MASK
+        return f"{shown}@{host}{rest[len(authority) :]}" if user else rest
     if "@" not in rest or ":" not in authority or PORT.fullmatch(authority):  # it belongs to the path
         return rest
     return f"{MASK}@{rest.rpartition('@')[2]}"  # a password with a bare "/"
-
-
-def _masked_user(scheme: str, user: str) -> str:
-    return user if LOGIN.fullmatch(scheme) and ":" not in user else MASK

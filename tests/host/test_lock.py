@@ -311,6 +311,20 @@ def test_one_root_twice_in_a_hunt(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "build_hosts" in are_one(setup_of(one, build_host=two))
 
 
+def test_a_session_that_does_not_wait_is_refused_where_another_measures_also_on_a_host_that_builds_for_itself(
+    host: LocalHost,
+) -> None:
+    """It has no ticket then, neither as a host that measures nor as one that builds."""
+    itself = setup_of(host, build_host=host)
+    with hold(host, "a hunt of eve"):
+        said = f"host {host.name} is busy: a hunt of eve .* is measuring there"
+        with pytest.raises(EnvironmentFailure, match=said), lock_hosts(itself, None):
+            raise AssertionError("two measure")
+    assert holder(host) is None
+    with lock_hosts(itself, None) as held:
+        assert [*held] == [host.name]
+
+
 def test_two_roots_of_one_machine_are_one_session_and_one_that_builds_for_both_is_held_once(tmp_path: Path) -> None:
     one, two, maker = (connect(name, tmp_path / name) for name in ("one", "two", "maker"))
     with lock_hosts(setup_of(one, two, build_host=maker), None) as held:

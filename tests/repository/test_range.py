@@ -88,8 +88,8 @@ def test_the_graphs_of_small_histories(history: History) -> None:
         merges = sum(len(commits[name].parents) > 1 for name in inside)
         assert (span.commits, span.merges) == (len(inside), merges), of
         assert (span.good, span.bad) == (hashes[good], hashes[bad]), of
-        assert span.good_is_ancestor is (good in ancestors(commits, bad)), of
-        assert span.candidates[0] == span.base == hashes[good if span.good_is_ancestor else "c0"], of
+        assert (span.base == span.good) is (good in ancestors(commits, bad)), of
+        assert span.candidates[0] == span.base == hashes[good if span.base == span.good else "c0"], of
         older = {parent for parents in edges.values() for parent in parents if parent and parent not in edges}
         assert {hashes[name] for name in older} == set(span.candidates[1 : span.graph.branch_points + 1]), of
         assert span.graph.weight.tolist() == [0.0] * (1 + len(older)) + [1.0] * len(edges), of

@@ -95,6 +95,10 @@ def _found(pattern: str, made: Callable[[str], T]) -> Callable[[str], T | None]:
     return read
 
 
+def _each_once(text: str) -> str | None:
+    return "/".join(dict.fromkeys(text.split())) or None
+
+
 def _one_of(**answers: T) -> Callable[[str], T | None]:
     """What the whole output stands for."""
     return lambda text: answers.get(text.strip())
@@ -123,10 +127,6 @@ def _read_processor(lscpu: str) -> str | None:
     return f"{name} ({numbers})" if name and numbers else name
 
 
-def _read_words(text: str) -> str | None:
-    return "/".join(dict.fromkeys(text.split())) or None
-
-
 def _read_mitigations(listing: str) -> str | None:
     found = (line.rpartition("/")[2].partition(":") for line in listing.splitlines())
     known = [(name, state.strip()) for name, _, state in found if state.strip()]
@@ -153,11 +153,6 @@ def _read_steal(stat: str) -> float | None:
         return None
     busy = sum(ticks[:3]) + sum(ticks[5:8])  # all but idle and waiting for a disk
     return ticks[7] / busy if busy else 0.0
-
-
-def _read_sum(text: str) -> int | None:
-    numbers = [int(line) for line in text.split() if line.isdecimal()]
-    return sum(numbers) if numbers else None
 
 
 def _read_ports(tables: str) -> frozenset[int] | None:
@@ -196,7 +191,7 @@ COMPILER = Fact(("gcc", "--version"), read_line)
 _VERSION = _found(r"(\d+(?:\.\d+)+[\w.+~-]*)", str)
 TOOLS = {tool: Fact((tool, "--version"), _VERSION) for tool in ("git", "ccache", "sysbench", "perf", "taskset")}
 SETTINGS = {
-    "governor": Fact(_shell(f"cat {_CPUS}/cpu[0-9]*/cpufreq/scaling_governor"), _read_words),  # each different one once
+    "governor": Fact(_shell(f"cat {_CPUS}/cpu[0-9]*/cpufreq/scaling_governor"), _each_once),
     # Intel's driver and the others mean the opposite.
     "turbo": Fact(
         _shell(_TURBO), _one_of(**{"no_turbo 0": "on", "no_turbo 1": "off", "boost 1": "on", "boost 0": "off"})
@@ -212,7 +207,10 @@ DEB_SRC = Fact(_shell("grep -rhsE '^(deb-src |Types:.*deb-src)' /etc/apt | head 
 SYSTEM = Fact(("cat", "/etc/os-release"), read_system)
 SWAP = Fact(("cat", "/proc/swaps"), _read_swap)  # MiB of swap and MiB of it in use
 STEAL = Fact(("cat", "/proc/stat"), _read_steal)  # share of busy time since boot that the hypervisor gave to others
-THROTTLED = Fact(_shell(f"cat {_CPUS}/cpu*/thermal_throttle/core_throttle_count"), _read_sum)
+THROTTLED = Fact(
+    _shell(f"cat {_CPUS}/cpu*/thermal_throttle/core_throttle_count"),
+    lambda counts: sum(map(int, counts.split())) if counts.strip() else None,
+)
 TURBO_SWITCH = Fact(_shell(f"ls {_CPUS}/intel_pstate/no_turbo {_CPUS}/cpufreq/boost | head -n 1"), read_line)
 CLOCK_SOURCE = Fact(("cat", "/sys/devices/system/clocksource/clocksource0/current_clocksource"), read_line)
 SYNCHRONISED = Fact(  # with a time server

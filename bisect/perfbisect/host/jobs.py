@@ -29,7 +29,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from perfbisect.errors import Cancelled, CommandFailed, EnvironmentFailure, JobLost, TooMuchOutput
+from perfbisect.errors import Cancelled, EnvironmentFailure, JobLost, TooMuchOutput
 from perfbisect.host import job_scripts
 from perfbisect.host.packages import absent, missing
 from perfbisect.host.protocol import ARGUMENT, HEAD, LINE, NO_SPACE, TAIL, Host, Result, last_line, no_space
@@ -149,15 +149,6 @@ def run(
     return result
 
 
-def attach(host: Host, job_id: str) -> Job:
-    """The job with that id, from any session. Raises EnvironmentFailure when none exists."""
-    folder = host.root / "jobs" / _NAME.sub("_", job_id)
-    try:
-        return _job(folder, host.run(["cat", str(folder / "pid")]).stdout)
-    except (CommandFailed, ValueError) as error:
-        raise EnvironmentFailure(f"host {host.name} has no job {job_id}", f"See {folder.parent} there.") from error
-
-
 def running(host: Host) -> tuple[Job, ...]:
     """All jobs that run, oldest first: those of an interrupted controller included."""
     return _unended(host, "running")
@@ -211,7 +202,7 @@ def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Genera
 
     Of a long line only the beginning is yielded. The host is polled every ``every`` seconds, and reports the end of the
     job at once. Ctrl-C, or closing the generator, kills the job. When the host cannot be reached any more the job is
-    left alone: ``attach`` and wait again. Raises JobLost when it ended without a status; what its leader has left running
+    left alone: wait again. Raises JobLost when it ended without a status; what its leader has left running
     is killed first, since the work will be repeated. Raises EnvironmentFailure when its output could not be written.
     """
     rest = b""

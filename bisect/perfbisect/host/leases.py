@@ -35,6 +35,7 @@ from perfbisect.process import user
 from perfbisect.recipes.inventory import LeaseEntry
 from perfbisect.recipes.placeholders import fill
 
+FOLDER = "leases"  # of records, in the state folder
 LIMIT = 60.0  # seconds for a command that does not wait
 LOOK = 10.0  # seconds between two questions about the queue
 STOP = 15.0  # seconds in which acquire ends when it is interrupted
@@ -153,15 +154,10 @@ class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
         return f"{what} (job {self.job}, since {self.since}, of process {self.process.split()[-2]} on {self.machine})"
 
 
-def folder() -> Path:
-    """Where the files are."""
-    return state_folder() / "leases"
-
-
 def note(record: LeaseRecord) -> Path:
     """Keep a record while a job may exist; returns its file."""
-    folder().mkdir(parents=True, exist_ok=True)
-    path = folder() / f"{record.job}.json"
+    path = state_folder() / FOLDER / f"{record.job}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     new.touch(mode=0o600)
     with new.open("wb") as file:
@@ -201,7 +197,7 @@ def free_abandoned(say: Say) -> None:
 
 
 def _each_record() -> Iterator[tuple[LeaseRecord, Path]]:
-    for path in sorted(folder().glob("*.json")):
+    for path in sorted((state_folder() / FOLDER).glob("*.json")):
         with suppress(FileNotFoundError, msgspec.DecodeError):
             yield msgspec.json.decode(path.read_bytes(), type=LeaseRecord), path
 

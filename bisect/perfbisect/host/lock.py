@@ -238,7 +238,11 @@ def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session:
             note = f"{held.session} {host.name}"
             last = host.run(["sh", "-c", _NOTE, "note", str(host.root), note]).stdout.strip()
             if last != note and last.startswith(f"{held.session} "):
-                raise _twice(last.split(" ", 1)[1], host)
+                raise UsageError(
+                    f"Hosts {last.split(' ', 1)[1]} and {host.name} are one: both lead to the root folder {host.root}.",
+                    f"Leave one of them out, or correct `address` and `root` of {host.name} in hosts.toml; a host that"
+                    " builds for itself needs no build_hosts.",
+                )
             yield held
         finally:
             held.leave()
@@ -306,7 +310,9 @@ def _tickets(host: Host, ticket: str = "", mode: str = "", place: str = "", cont
             name, mode, changed, encoded, account = line.split(" ", 4)
             of, place, text = b64decode(encoded).decode().split(" ", 2)
             owner = msgspec.structs.replace(msgspec.json.decode(text, type=Owner), account=account)
-            if of == boot and not _gone(owner):
+            # Where even the first process is hidden, so may be other users'.
+            ended = is_local(owner.process) and start_time(1) != "" and not is_running(owner.process)
+            if of == boot and not ended:
                 at, silent = float(changed), float(now) - float(changed)
                 found.append(Ticket(name, mode == _HOLDS, (float(place), name), at, silent, owner))
     return found
@@ -319,21 +325,8 @@ def _folders() -> tuple[str, ...]:
     return (other,) if other else FOLDERS
 
 
-def _gone(owner: Owner) -> bool:
-    """Whether the owner is seen to have ended. Where even the first process is hidden, so may be other users'."""
-    return is_local(owner.process) and start_time(1) != "" and not is_running(owner.process)
-
-
 def _no_ticket(host: Host, why: str) -> EnvironmentFailure:
     return EnvironmentFailure(
         f"the lock of host {host.name} cannot be taken in {' or '.join(_folders())} there: {why}",
         f"All users must be able to write to it: sudo chmod 1777 {_folders()[0]}",
-    )
-
-
-def _twice(name: str, host: Host) -> UsageError:
-    return UsageError(
-        f"Hosts {name} and {host.name} are one: both lead to the root folder {host.root}.",
-        f"Leave one of them out, or correct `address` and `root` of {host.name} in hosts.toml; a host that builds for"
-        " itself needs no build_hosts.",
     )

@@ -27,15 +27,12 @@ FOLDERS = ("git", "recipes", "scripts", "work", "builds", "datasets", "visit", "
 REMOVED = ("builds", "datasets", "jobs", "logs", "tmp", "visit", "work")  # by hunts and `bisect gc`
 _PRIVATE = "jobs logs scripts"  # what contains commands, and so passwords perhaps
 _PASSING = (f"{MARKER}.??????", "reflink.??????")  # left by a process that was killed
+_LEFT_OUT = " ".join(f"! -name {shlex.quote(pattern)}" for pattern in ("lost+found", *_PASSING))
 _IN_CACHE = ("archives", "demo", "repositories", "submodules")  # where ~/.cache/perfbisect is the root; never removed
 _SHOWN = 4  # names of what is in the way
 
 _REFUSED = 3  # status of the script, which then prints _TAG with the reason, and lines about it
 _TAG = "perfbisect root: "
-
-
-def _but(*patterns: str) -> str:
-    return " ".join(f"! -name {shlex.quote(pattern)}" for pattern in patterns)
 
 
 # $1 the root as in hosts.toml, absolute or with ~; $2 the line of a marker; $3 "adopt" or ""; then tests of find that
@@ -83,7 +80,7 @@ until [ -z "$outer" ]; do
 done
 
 names() {{
-    find . -mindepth 1 -maxdepth 1 {_but("lost+found", *_PASSING)} "$@" -printf '%f\\0' | tr '\\n\\0' '?\\n' | LC_ALL=C sort
+    find . -mindepth 1 -maxdepth 1 {_LEFT_OUT} "$@" -printf '%f\\0' | tr '\\n\\0' '?\\n' | LC_ALL=C sort
 }}
 mark() {{
     new=$(mktemp ./{MARKER}.XXXXXX) || return 1

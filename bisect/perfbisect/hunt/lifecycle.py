@@ -97,7 +97,7 @@ class SessionLifecycle:
         # Bad is built only after the merge base was found to equal good; later runs of it do not reopen that.
         bad_is_known = any(event.facts.commit == problem.commits[-1] for _, event in log.entries)
         if not (
-            setup.span.good_is_ancestor
+            setup.span.base == setup.span.good
             or bad_is_known
             or (yield from merge_base_equals_good(problem, started, settings, log, self.labs.workers))
         ):

@@ -80,14 +80,17 @@ def entries(repo: Repository, tree: str, *, whole: bool = False) -> list[TreeEnt
 
         with suppress(ValueError, TypeError, IndexError), objects(repo) as read:
             found = read.entries(tree, whole=whole)
-            return [TreeEntry(each.mode >> 9, each.hexsha, _printable(str(each.path))) for each in found]
+            return [
+                TreeEntry(
+                    each.mode >> 9,
+                    each.hexsha,
+                    str(each.path).encode(errors="surrogateescape").decode(errors="replace"),
+                )
+                for each in found
+            ]
     listed = git(repo, "ls-tree", *(["-r"] if whole else []), "-z", "--full-tree", tree).split("\0")[:-1]
     rows = (entry.partition("\t") for entry in listed)
     return [TreeEntry(int(about.split()[0], 8) >> 9, about.split()[2], path) for about, _, path in rows]
-
-
-def _printable(path: str) -> str:
-    return path.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def top_level(repo: Repository, commit: str) -> frozenset[str]:

@@ -12,7 +12,7 @@ whether git recognises them as outside in time, and the graph must always be the
 the same reason git's commit graph file, which may be written at any time, is not used.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from perfbisect.core.domain.graph import Graph
@@ -32,11 +32,6 @@ class CommitRange:
     graph: Graph
     candidates: tuple[str, ...]  # the commit of each node; the first is base, the last is as fast as bad
 
-    @property
-    def good_is_ancestor(self) -> bool:
-        """True where bad contains good. Otherwise the base must be measured against good."""
-        return self.base == self.good
-
 
 def read_range(
     repo: Repository, good: str, bad: str, ignore: Sequence[str], *, first_parent: bool = False
@@ -54,12 +49,12 @@ def read_range(
 
     limits = [*ends, *(f"^{commit}" for commit in sorted(boundary))]
     paths = ["--", *all_but(ignore)]
-    rows = [
-        line.split(" ")
-        for line in git(repo, *walk, "--topo-order", "--reverse", stdin="\n".join(limits + paths)).splitlines()
-    ]
+    simplified = git(repo, *walk, "--topo-order", "--reverse", stdin="\n".join(limits + paths))
+    rows = [line.split(" ") for line in simplified.splitlines()]
     if first_parent:
-        rows = _chain([row[0] for row in rows], boundary)
+        # Git lists the other parents, too, and does not mark the missing one: the parent of the first commit, if any.
+        before = [boundary, *([row[0]] for row in rows)]
+        rows = [[row[0], *parent] for row, parent in zip(rows, before, strict=False)]
         if joins := _joins(repo, base, bad, inside, boundary):
             rows = [[*row, base] if row[0] == joins else row for row in rows]
     if not rows:
@@ -67,7 +62,9 @@ def read_range(
             f"Nothing in the range can change the speed: of its {len(inside)} commits, none changes a path that counts.",
             f"Paths that do not count, by the builder's recipe: {', '.join(ignore) or 'none'}.",
         )
-    outside = _outside(rows, base, lambda commit: _equal(repo, base, commit, paths))
+    # Whatever `submodule.NAME.ignore` is.
+    compare = ["diff-tree", "-r", "--name-only", "--no-renames", "--ignore-submodules=none", base]
+    outside = _outside(rows, base, lambda commit: not git(repo, *compare, commit, *paths).strip())
     points = _by_age(repo, {parent for parents in outside.values() for parent in parents})
     return CommitRange(
         good=good,
@@ -93,16 +90,6 @@ def _base(repo: Repository, good: str, bad: str) -> str:
             "The older revision comes first. To hunt an improvement, keep that order and choose another --direction.",
         )
     return base
-
-
-def _chain(commits: Sequence[str], before: Iterable[str]) -> list[list[str]]:
-    """The parent of each commit of a walk along first parents; ``before`` is the parent of the first one, if any.
-
-    In such a walk git lists the other parents too, and does not mark the missing one.
-    """
-    return [
-        [commit, *previous] for commit, previous in zip(commits, [before, *([each] for each in commits)], strict=False)
-    ]
 
 
 def _joins(
@@ -143,12 +130,6 @@ def _by_age(repo: Repository, commits: Collection[str]) -> list[str]:
     ends = [*chosen, *([f"^{oldest}"] if oldest else [])]
     later = git(repo, "rev-list", "--topo-order", "--reverse", "--stdin", stdin="\n".join(ends)).split()
     return [commit for commit in (oldest, *later) if commit in commits]
-
-
-def _equal(repo: Repository, one: str, other: str, paths: Sequence[str]) -> bool:
-    """True where two commits do not differ in the paths that count, whatever `submodule.NAME.ignore` is."""
-    compare = ["diff-tree", "-r", "--name-only", "--no-renames", "--ignore-submodules=none"]
-    return not git(repo, *compare, one, other, *paths).strip()
 
 
 def _parents(

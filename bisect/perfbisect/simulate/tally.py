@@ -82,8 +82,15 @@ def judge(verdict: Verdict, world: World, min_effect: float = Policy().min_effec
         case Found(step):
             return Judgement.RIGHT if step.candidate in answers else Judgement.WRONG
         case Several(_, _, unsettled):
-            of = account(verdict, world, min_effect)
-            if of.wrong or of.missed or any(_without_its_step(world, one, min_effect) for one in unsettled):
+            of, least = account(verdict, world, min_effect), -math.log1p(-min_effect)
+            true = [v for v, size in world.steps.items() if abs(size) >= least]
+            for part in unsettled:
+                inside = {v for v in true if _inside(world, part, v)}
+                if (
+                    inside and part.known.candidates and inside.isdisjoint(part.known.candidates)
+                ):  # no suspect is a step
+                    return Judgement.WRONG
+            if of.wrong or of.missed:
                 return Judgement.WRONG
             return Judgement.HONEST if unsettled or of.unseen else Judgement.RIGHT
         case NotReproduced() | CodePlacement():
@@ -127,13 +134,6 @@ def suspects(verdict: Verdict) -> tuple[tuple[int, ...], float | None]:
 def _inside(world: World, part: Unsettled, candidate: int) -> bool:
     reach = ancestry_of(world.graph)
     return bool(reach.ancestors(part.bad)[candidate] and not reach.ancestors(part.good)[candidate])
-
-
-def _without_its_step(world: World, part: Unsettled, min_effect: float) -> bool:
-    """Whether a subrange has suspects and contains a step, but no suspect is a step."""
-    least = -math.log1p(-min_effect)
-    true = {v for v, size in world.steps.items() if abs(size) >= least and _inside(world, part, v)}
-    return bool(true and part.known.candidates) and true.isdisjoint(part.known.candidates)
 
 
 def _as_small_as_can_be(world: World, candidates: tuple[int, ...]) -> bool:

@@ -90,7 +90,8 @@ def noise_of(runs: Sequence[TimedRun], shared: bool) -> Noise | None:
     outside = float((size * (mean - level.mean()) ** 2).sum())
     msw = inside / (n - v) if n > v else None
     msb = outside / (v - 1) if v > 1 else None
-    second = _second(tame)
+    seconds = [run.sampling * run.seconds for run in tame if run.sampling is not None]
+    second = math.sqrt(float(np.mean(seconds))) if seconds else None
     between: float | None = None
     if msw is None or msb is None:
         total, freedom = (msb, v - 1.0) if msb is not None else (msw or 0.0, n - v + 0.0)
@@ -181,12 +182,6 @@ def _tame(runs: Sequence[TimedRun]) -> list[TimedRun]:
     if not limit:  # a percentile comes in steps, and most runs are on the same: another step is no accident
         return list(runs)
     return [run for run, far in zip(runs, away, strict=True) if far <= limit]
-
-
-def _second(runs: Sequence[TimedRun]) -> float | None:
-    """S.d. of one second."""
-    windows = [run.sampling * run.seconds for run in runs if run.sampling is not None]
-    return math.sqrt(float(np.mean(windows))) if windows else None
 
 
 def chi_square_factors(freedom: float) -> tuple[float, float]:

@@ -275,16 +275,16 @@ def by_machine(trial: SessionState) -> bool:
 
 
 def _medians(runs: Sequence[RunFacts], *, whole: bool) -> Values:
-    """The medians of the runs of one build in one workload."""
-    of_machine = [cpu for run in runs if (cpu := _machine_cpu(run)) is not None] if whole else []
-    found = {"cpu/o": median(of_machine) if of_machine else None} if whole else {}
-    return tuple(found[name] if name in found else typical(runs, {"o/s": "qps"}.get(name, name)) for name in COLUMNS)
-
-
-def _machine_cpu(run: RunFacts) -> float | None:
-    """User and system time of the whole machine in percent, divided by operations per second."""
-    user, system = run.system.get("us"), run.system.get("sy")
-    return None if user is None or system is None else quotient(user + system, run.qps)
+    """The medians of the runs of one build in one workload; CPU is that of the ``whole`` machine if that is asked for."""
+    medians = {name: typical(runs, "qps" if name == "o/s" else name) for name in COLUMNS}
+    if whole:
+        shares = [(run.system.get("us"), run.system.get("sy"), run.qps) for run in runs]
+        known = [
+            quotient(user + system, qps) for user, system, qps in shares if user is not None and system is not None
+        ]
+        of_machine = [cpu for cpu in known if cpu is not None]
+        medians["cpu/o"] = median(of_machine) if of_machine else None
+    return tuple(medians.values())
 
 
 GOOD, BAD, REVERTED = range(3)  # the builds of a proof, by number
