@@ -20,10 +20,11 @@ from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.session_state import DropHunt, SessionState, TrialRun, TrialSkip
 from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.stats.watched_branch import Branch
-from perfbisect.report import branch, terminal
+from perfbisect.report import terminal
 from perfbisect.report.markdown import delimited, markdown
 from perfbisect.report.page.pages import page
 from perfbisect.report.published import of_trial
+from perfbisect.report.series import branch_document, branch_summary, night
 from perfbisect.report.trial import document
 from perfbisect.wording.glyphs import writable
 from pinned import pinned
@@ -268,15 +269,15 @@ def watched() -> tuple[SessionState, Branch]:
 
 def test_a_step_with_its_commit(watched: tuple[SessionState, Branch]) -> None:
     """And on the page, which leads to the hunt."""
-    first, second = branch.summary(*watched)
+    first, second = branch_summary(*watched)
     assert first == "The line has 8 tips and 1 step:"
     assert second.startswith("  scan, tip 4 → tip 5: ×0.800 (")
     assert second.endswith("a drop of 20 %: cccccccccc Lock <b>twice</b> (hunt 12)")
     trial, lines = watched
     undecided = replace(trial, hunts=(replace(trial.hunts[0], culprit="", state="code placement"),))
-    assert [*branch.summary(undecided, lines)][1].endswith("hunt 12: code placement")
-    assert [*branch.summary(replace(trial, hunts=()), lines)][1].endswith("not hunted")
-    written = page(branch.document(*watched, lambda hunt: f"hunt-{hunt}.html"))
+    assert [*branch_summary(undecided, lines)][1].endswith("hunt 12: code placement")
+    assert [*branch_summary(replace(trial, hunts=()), lines)][1].endswith("not hunted")
+    written = page(branch_document(*watched, lambda hunt: f"hunt-{hunt}.html"))
     assert 'href="hunt-12.html"' in written and 'class="chart series"' in written
     assert "main: 8 tips, 1 step" in written and "<b>twice" not in written
 
@@ -295,17 +296,17 @@ def test_later_tips_that_could_not_be_built_are_told(watched: tuple[SessionState
     assert [tip.name for tip in found.tips] == ["tip 0", "tip 2"]
     trial = replace(watched[0], request=replace(watched[0].request, subjects=found.tips), hunts=())
     said = "2 later tips could not be built: <b>tip 3 and <b>tip 4."
-    assert [*branch.summary(trial, found)] == ["The line has 2 tips and 0 steps.", said]
-    assert said.replace("<b>", "&lt;b&gt;") in page(branch.document(trial, found, str))
+    assert [*branch_summary(trial, found)] == ["The line has 2 tips and 0 steps.", said]
+    assert said.replace("<b>", "&lt;b&gt;") in page(branch_document(trial, found, str))
 
 
 def test_what_each_night_says() -> None:
     made = sample.night(5)
-    [said] = branch.night(made)
+    [said] = night(made)
     assert said.startswith("scan: tip 5 is ×0.800") and "of tip 3, in 3 rounds" in said
-    assert "is the first tip of the line" in next(branch.night(sample.night(0)))
+    assert "is the first tip of the line" in next(night(sample.night(0)))
     made.skips.append(TrialSkip(0, 2, 0.0, SkipFacts("", "run", "it \x1b[2Jfails", "", 0.0)))
-    assert [*branch.night(made)] == ["scan: tip 5 fails: it \\x1b[2Jfails"]
+    assert [*night(made)] == ["scan: tip 5 fails: it \\x1b[2Jfails"]
     *others, tip = made.request.subjects
     made.request = replace(made.request, subjects=(*others, replace(tip, trouble="no compiler")))
-    assert [*branch.night(made)] == ["tip 5 cannot be built, so nothing is measured: no compiler"]
+    assert [*night(made)] == ["tip 5 cannot be built, so nothing is measured: no compiler"]

@@ -1,6 +1,6 @@
 """The document of a hunt: verdict, reason, candidates, costs; for a page with what is drawn."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from perfbisect.core.domain.facts import RunFacts, SkipFacts
 from perfbisect.core.domain.metrics import find_metric
@@ -24,7 +24,7 @@ from perfbisect.report.document import (
     sections,
     tools,
 )
-from perfbisect.report.hunt_report import CountedMetric, HuntCosts, HuntReport, NamedChange, is_left_out
+from perfbisect.report.hunt_report import HuntCosts, HuntReport, NamedChange, is_left_out
 from perfbisect.wording.functions import notes, unit_of, waits_of
 from perfbisect.wording.glyphs import UNICODE, dumbbell
 from perfbisect.wording.quantities import (
@@ -231,13 +231,11 @@ def counters(found: Explanation) -> Iterator[Table]:
         yield Table(COUNTERS, tuple(rows), COUNTERS[1:], name="counters", axis=axis, minor=COUNTERS[-1:])
 
 
-def missing(found: Explanation, counted: Sequence[CountedMetric]) -> Iterator[str]:
+def missing(found: Explanation, counted: Mapping[str, tuple[float | None, float | None]]) -> Iterator[str]:
     """A sentence for each part that was not measured."""
     yield from found.missing
-    known = {row.name for row in found.counters}
-    absent = [each.metric for each in counted if each.parent is None and each.culprit is None]
-    names = [name for name in absent if name not in known and not find_metric(name).of_some]
-    if names:
+    absent = {name for name, sides in counted.items() if sides == (None, None)} - {row.name for row in found.counters}
+    if names := [name for name in counted if name in absent and not find_metric(name).of_some]:
         yield f"Not counted on this host: {', '.join(names)}."
 
 
@@ -281,19 +279,12 @@ def candidates(report: HuntReport, *, page: bool) -> Section | None:
             continue
         commit, what = report.commit(sha), classify(report.state, sha, report.ratios)
         baseline = what is Classification.BASELINE
-        own, runs, reused = (
-            report.ratios.get(sha),
-            len(report.own_runs(tested)),
-            bool(tested.builds) and not tested.made,
-        )
-        took = builds(
-            len(tested.made), tested.build_seconds, duration, shared=tested.shared, reused=reused, unknown=MISSING
-        )
+        own, runs = report.ratios.get(sha), len(report.own_runs(tested))
         numbers = row(
             commit.date or MISSING,
             *compared(own, baseline=baseline, unknown=MISSING),
             str(runs) if runs else MISSING,
-            took,
+            builds(tested, duration, MISSING),
             share(tested.hit_rate),
             classification_name(what),
             *([sure.get(sha, MISSING)] if sure else []),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event, HuntStarted, RunFinished
 from perfbisect.core.domain.facts import LEFT_OUT, Known, RunFacts, SkipFacts, hit_rate, pairs_of, remote_rate
-from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, quotient, typical, values_of
+from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, typical, values_of
 from perfbisect.core.domain.orders import Inconclusive, Interval, Measure, Several, Step, all_steps, first_step
 from perfbisect.core.domain.session_state import SessionState, Tested, fold
 from perfbisect.core.domain.settings import Settings
@@ -46,16 +46,6 @@ class Narrowing:
 
     culprit: NDArray[np.float64]  # probability of each candidate
     measured: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CountedMetric:
-    """One metric of the culprit and of its parents; None where the host cannot count it."""
-
-    metric: str
-    parent: float | None
-    culprit: float | None
-    ratio: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +118,10 @@ class HuntReport:
         """The commit of a candidate."""
         return self.commit(self.state.commits[node])
 
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The names of the hosts, where there are several."""
-        return self.settings.hosts if self.settings.further_hosts else ()
-
     @cached_property
     def ratios(self) -> dict[str, Interval]:
         """The metric of each measured commit relative to the good end."""
-        return ratios(self.state, self.settings.metric, self.hosts, self.settings.prior.host_classes)
+        return ratios(self.state, self.settings.metric, self.state.hosts, self.settings.prior.host_classes)
 
     @property
     def teller(self) -> Teller:
@@ -193,18 +178,17 @@ class HuntReport:
             tuple(values_of(ordered, self.pairs_metric)),
         )
 
-    def counters(self, step: Step) -> list[CountedMetric]:
-        """What was counted of both sides of a step."""
+    def counters(self, step: Step) -> dict[str, tuple[float | None, float | None]]:
+        """Each metric of the parents and of the commit of a step; None where the host cannot count it."""
         before = self.state.runs_like(*(self.state.commits[parent] for parent in step.parents))
         after = self.state.runs_like(self.state.commits[step.candidate])
         own = self.state.runs_of(step, exact=self.settings.prior.exact)
         all_counted = all(run.counted for run in (*before, *after))
-        counters = []
+        counters = {}
         for metric in [INSTRUCTIONS] if all_counted and (before or after) else COMPARED:  # a counted run has no other
             # Those of timed runs are of another sort: with the work of the kernel, and with that beside the workload.
-            sides = own if metric == INSTRUCTIONS else (before, after)
-            low, high = (typical(runs, metric) for runs in sides)
-            counters.append(CountedMetric(metric, low, high, quotient(high, low)))
+            low, high = own if metric == INSTRUCTIONS else (before, after)
+            counters[metric] = typical(low, metric), typical(high, metric)
         return counters
 
     @property

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from perfbisect.core.domain.metrics import quotient
 from perfbisect.core.domain.orders import Inconclusive, NotReproduced, Several
 from perfbisect.core.domain.session_state import SessionState, Tested
 from perfbisect.core.domain.settings import TrialType
@@ -92,7 +93,10 @@ def of_change(report: HuntReport, change: NamedChange) -> dict[str, Any]:
         "effects": step.effects,
         "cause": found.classes[0].cause,
         "why": change.why,
-        "counters": report.counters(step),
+        "counters": [
+            {"metric": metric, "parent": low, "culprit": high, "ratio": quotient(high, low)}
+            for metric, (low, high) in report.counters(step).items()
+        ],
         "explanation": found,
         "plans": found.plans,
         "pairs": change.pairs,

@@ -1,31 +1,43 @@
 """The report of a series of releases: the line of each workload with its steps, and what to hunt between which neighbours.
 
+And that of a watched branch: what a night says of it, and its page. The trial of a branch is all nights merged: its builds are tips.
+
 The chart has a row for each release, from the oldest to the newest, so that a terminal shows names of any length and as many
 releases as there are. A dot is the level of a release, and the bar behind it that of the releases up to the next step.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.session_state import SessionState
+from perfbisect.core.domain.session_state import DropHunt, SessionState
 from perfbisect.core.domain.settings import Direction, Policy, Series
+from perfbisect.core.stats.paired_comparison import levels as levels_of
+from perfbisect.core.stats.paired_comparison import paired, step_of
 from perfbisect.core.stats.release_series import FEWEST, RATE, Hunt, LevelStep, SpeedLine, hunts_of, is_worse, lines_of
-from perfbisect.report.document import Cell, Code, Figure, Prose, Row, Section, Table, missing
-from perfbisect.wording.quantities import MISSING, change, count, decimals, percent, ratio
+from perfbisect.core.stats.watched_branch import Branch
+from perfbisect.report.document import (
+    Cell,
+    Code,
+    Document,
+    Facts,
+    Figure,
+    Prose,
+    Row,
+    Section,
+    Table,
+    host_line,
+    missing,
+)
+from perfbisect.report.page.charts import releases
+from perfbisect.report.page.svg import Scale, spanned
+from perfbisect.wording.quantities import MISSING, change, count, decimals, moment, percent, ratio
 from perfbisect.wording.table import aligned
-from perfbisect.wording.text import metric_title, printable, shell_words
-
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
-    Draw = Callable[[SessionState, SpeedLine], Markup]
+from perfbisect.wording.text import listed, metric_title, printable, shell_words
+from perfbisect.wording.trials import step_sentence
 
 WIDE = 48  # columns of the chart
-NARROWEST = 0.04  # of the ratios that the chart spans, in logarithms
 STEPS = (("culprit", "step for the worse"), ("parent", "for the better"), ("muted", "dark lines: levels between steps"))
 LEVEL, PLATEAU = "●", "│"
 RULE = (
@@ -34,21 +46,23 @@ RULE = (
 )
 
 
-def drawings(trial: SessionState, lines: Sequence[SpeedLine], draw: "Draw", y: str, builds: str) -> tuple[Figure, ...]:
+def drawings(trial: SessionState, lines: Sequence[SpeedLine], y: str, builds: str) -> tuple[Figure, ...]:
     """The line of each workload, which a page draws; ``y`` says what the levels are, ``builds`` what they are of."""
-    x = f"{builds}, oldest first"
+    names, x = [build.name for build in trial.request.subjects], f"{builds}, oldest first"
+    draws = (partial(releases, line, names, trial.request.metric) for line in lines)
     return tuple(
-        Figure(partial(draw, trial, one), one.work, STEPS, "", tuple(chart(trial, one)), y, x) for one in lines
+        Figure(draw, line.work, STEPS, "", tuple(chart(trial, line)), y, x)
+        for draw, line in zip(draws, lines, strict=True)
     )
 
 
-def sections(trial: SessionState, draw: "Draw") -> Iterator[Section]:
+def sections(trial: SessionState) -> Iterator[Section]:
     """The line of each workload, which a page draws; the steps, and what to hunt; and as tables all levels and steps."""
     found, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
     y = f"{metric_title(trial.request.metric)} relative to the first release that was measured"
     hunts = tuple(command(trial, hunt) for hunt in hunts_of(found, trial.request.metric))
     said = (Prose(tuple(texts(found, names))), *((Code(hunts, "To find the commits"),) if hunts else ()))
-    yield Section("Releases", (*drawings(trial, found, draw, y, "releases"), *said), "series", quiet=True)
+    yield Section("Releases", (*drawings(trial, found, y, "releases"), *said), "series", quiet=True)
     reasons: dict[str, list[str]] = {}
     for name, reason in series_of(trial).left_out:
         reasons.setdefault(reason, []).append(name)
@@ -58,11 +72,6 @@ def sections(trial: SessionState, draw: "Draw") -> Iterator[Section]:
     yield Section("Left out", (Prose(left),), quiet=True)
     tables = [levels(trial, found), *([steps(trial, found)] if any(line.steps for line in found) else [])]
     yield Section("Tables", (Prose((y,)), *tables), "tables", quiet=True, charted=True)
-
-
-def steps_in(trial: SessionState) -> int:
-    """How many steps all lines have."""
-    return sum(len(line.steps) for line in lines_of(trial))
 
 
 def levels(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
@@ -96,7 +105,7 @@ def step_cells(trial: SessionState, step: LevelStep) -> tuple[Cell, Cell, Cell, 
 def texts(found: Sequence[SpeedLine], names: Sequence[str]) -> Iterator[str]:
     """The steps in sentences, and what they are judged by."""
     yield "Steps:" if any(line.steps for line in found) else "No step is announced."
-    yield from (f"  {line.work}, {sentence(step, names)}" for line in found for step in line.steps)
+    yield from (f"  {line.work}, {step_sentence(step, names)}" for line in found for step in line.steps)
     yield RULE
     for line in found:
         if line.scatter is None:
@@ -137,42 +146,20 @@ def chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
     first = next(name for name, value in zip(names, line.ratios, strict=True) if value is not None)
     yield f"{printable(line.work)}: {metric_title(trial.request.metric)} relative to {first}"
     low, high = spanned(known)
+    scale = Scale(low, high, logarithmic=True)
     wide = max(map(len, names))
     head = aligned(decimals(low, 2), WIDE // 2, right=False) + aligned(decimals(high, 2), WIDE - WIDE // 2, right=True)
     yield f"{' ' * (wide + 9)}{head}"
-    plateaus = plateaus_of(line)
     since = {step.after: step for step in line.steps}
     for number, (name, value) in enumerate(zip(names, line.ratios, strict=True)):
         row = [" "] * WIDE
-        if (level := plateaus[number]) is not None:
-            row[place(level, low, high)] = PLATEAU
+        if (level := line.plateaus[number]) is not None:
+            row[round((WIDE - 1) * scale(level))] = PLATEAU
         if value is not None:
-            row[place(value, low, high)] = LEVEL
+            row[round((WIDE - 1) * scale(value))] = LEVEL
         note = f"  {change(since[number].size.middle)}" if number in since else ""
         text = MISSING if value is None else decimals(value, 3)
         yield f"{aligned(name, wide, right=False)}  {aligned(text, 5, right=True)}  {''.join(row)}{note}".rstrip()
-
-
-def plateaus_of(line: SpeedLine) -> list[float | None]:
-    """The mean level of the releases between two steps, for each release; None before the first that was measured."""
-    bounds = [0, *(step.after for step in line.steps), len(line.ratios)]
-    found: list[float | None] = []
-    for start, end in pairwise(bounds):
-        logs = [math.log(ratio) for ratio in line.ratios[start:end] if ratio]
-        found += [math.exp(sum(logs) / len(logs)) if logs else None] * (end - start)
-    return found
-
-
-def spanned(known: Sequence[float]) -> tuple[float, float]:
-    """The ends of the scale."""
-    low, high = min(known), max(known)
-    room = max(0.0, NARROWEST - math.log(high / low)) / 2
-    return low * math.exp(-room), high * math.exp(room)
-
-
-def place(value: float, low: float, high: float) -> int:
-    """The column of a ratio."""
-    return round((WIDE - 1) * math.log(value / low) / math.log(high / low))
 
 
 def series_of(trial: SessionState) -> Series:
@@ -217,3 +204,85 @@ def as_object(trial: SessionState) -> dict[str, Any]:
             for hunt in hunts_of(found, trial.request.metric)
         ],
     }
+
+
+def night(trial: SessionState) -> Iterator[str]:
+    """What one night has measured: the tip against the one before it, in each workload; and what has failed."""
+    request = trial.request
+    *earlier, tip = (build.name for build in request.subjects)
+    if trouble := request.subjects[-1].trouble:
+        yield printable(f"{tip} cannot be built, so nothing is measured: {trouble}")
+        return
+    failures = {each.work: each.facts.reason for each in trial.skips if each.subject == len(earlier)}
+    for work, workload in enumerate(request.works):
+        visits, said = levels_of(trial, work, request.metric), ""
+        found = paired(visits.get(0, {}), visits.get(len(earlier), {}), step_of(trial, work, request.metric))
+        if work in failures:
+            said = f"fails: {failures[work]}"
+        elif not earlier:
+            said = "is the first tip of the line: there is nothing to compare it with yet"
+        elif found and found.interval:
+            said = f"is ×{ratio(found.interval)} of {earlier[0]}, in {count(found.rounds, 'round')}"
+        yield printable(f"{workload.name}: {tip} {said or 'has too few rounds'}")
+
+
+def hunted_steps(
+    trial: SessionState, lines: Sequence[SpeedLine]
+) -> Iterator[tuple[SpeedLine, LevelStep, DropHunt | None, str]]:
+    """The steps of the line, oldest first in each workload, with the hunt of each for the worse and what became of it."""
+    for work, line in enumerate(lines):
+        for step in line.steps:
+            hunts = [
+                hunt for hunt in trial.hunts if hunt.work == work and hunt.first < step.last and step.first < hunt.last
+            ]
+            best = max(hunts, key=lambda hunt: (bool(hunt.culprit), hunt.hunt), default=None)
+            if not is_worse(step, trial.request.metric):
+                yield line, step, None, "an improvement"
+            elif best is None:
+                yield line, step, None, "not hunted"
+            elif best.culprit:
+                yield line, step, best, f"{best.culprit[:10]} {best.subject} (hunt {best.hunt})"
+            else:
+                yield line, step, best, f"hunt {best.hunt}: {best.state}"
+
+
+def branch_summary(trial: SessionState, branch: Branch) -> Iterator[str]:
+    """The line in sentences: its steps, and the tips since its last one that could not be built."""
+    names = [build.name for build in trial.request.subjects]
+    found = [*hunted_steps(trial, branch.lines)]
+    yield f"The line has {count(len(names), 'tip')} and {count(len(found), 'step')}{':' if found else '.'}"
+    for line, step, _, outcome in found:
+        yield f"  {printable(f'{line.work}, {step_sentence(step, names)}: {outcome}')}"
+    yield from broken(branch)
+
+
+def broken(branch: Branch) -> Iterator[str]:
+    """That the latest tips could not be built, if it is so."""
+    if tips := [tip.name for tip in branch.broken]:
+        yield printable(f"{count(len(tips), 'later tip')} could not be built: {listed(tips)}.")
+
+
+def branch_document(trial: SessionState, branch: Branch, page_name: Callable[[int], str]) -> Document:
+    """The page of the line; ``page_name`` is the address of the page of a hunt that names a commit."""
+    request = trial.request
+    y = f"{metric_title(request.metric)} relative to the first tip"
+    figures = drawings(trial, branch.lines, y, "tips")
+    rows = []
+    for line, step, hunt, outcome in hunted_steps(trial, branch.lines):
+        after, since, _, size = step_cells(trial, step)
+        said = Cell(outcome, link=page_name(hunt.hunt) if hunt and hunt.culprit else "")
+        rows.append(Row((after, since, size, said, Cell(line.work))))
+    table = Table(("after", "since", "ratio (95 %)", "commit", "workload"), tuple(rows), ("after", "since"), field=True)
+    return Document(
+        session=f"Branch {printable(request.branch)}",
+        what=f"{request.builder} {', '.join(work.name for work in request.works)}",
+        started=trial.began,
+        state=f"last night {trial.name}, {moment(trial.began)}",
+        facts=Facts((("metric", metric_title(request.metric)), ("host", host_line(trial.host)))),
+        summary=tuple(broken(branch)),
+        headline=f"{request.branch}: {count(len(request.subjects), 'tip')}, {count(len(rows), 'step')}",
+        sections=(
+            Section("Tips", figures, "tips"),
+            Section("Steps", (table,) if rows else (Prose(("No step is announced.",)),), "steps"),
+        ),
+    )

@@ -7,7 +7,6 @@ name of the row behind them.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.facts import pairs_of
 from perfbisect.core.domain.metrics import BUSY, Background, background, busiest, find_metric, values_of
@@ -26,7 +25,7 @@ from perfbisect.core.stats.paired_comparison import (
     summaries,
     tone,
 )
-from perfbisect.core.stats.release_series import SpeedLine
+from perfbisect.core.stats.release_series import lines_of
 from perfbisect.report import noise, series
 from perfbisect.report.command_line import command_on
 from perfbisect.report.document import (
@@ -50,9 +49,6 @@ from perfbisect.wording.quantities import MISSING, between, count, decimals, fig
 from perfbisect.wording.text import metric_title
 from perfbisect.wording.trials import comparison_sentence, proof_sentences, relative_metric, runs_of
 
-if TYPE_CHECKING:
-    from markupsafe import Markup
-
 KINDS = {TrialType.COMPARE: "Comparison", TrialType.PROVE: "Proof", TrialType.NOISE: "A/A"}
 ABSOLUTE, RELATIVE = "--- absolute", "--- relative to first result"
 SIDES = ("parent", "culprit", "third")  # classes of the colours of builds; all after the third share its own
@@ -72,7 +68,7 @@ def document(
         summary, body, headline = noise.summary(trial), noise.sections(trial), ""
     else:
         rows = [] if request.series else compared(trial, request.metric)
-        parts = series.sections(trial, draw_line) if request.series else comparison(trial, rows, page=page)
+        parts = series.sections(trial) if request.series else comparison(trial, rows, page=page)
         spent = Section("Per operation", tuple(per_operation(trial, rows)), "operations", quiet=True, folded=True)
         said = Section("Remarks", (Notes(tuple((text, "") for text in remarks(trial))),), "remarks", quiet=True)
         body = (*parts, *((spent,) if detailed else ()), said)
@@ -88,13 +84,6 @@ def document(
         headline=headline,
         sections=sections(*body, *(drawn(trial, history) if page else ())),
     )
-
-
-def draw_line(trial: SessionState, line: SpeedLine) -> "Markup":
-    """The line of a series on a page."""
-    from perfbisect.report.page.charts import releases
-
-    return releases(line, [build.name for build in trial.request.subjects], trial.request.metric)
 
 
 def facts(trial: SessionState) -> Iterator[tuple[str, str]]:
@@ -114,7 +103,8 @@ def headline_of(trial: SessionState, rows: Sequence[Compared], names: Sequence[s
     """The answer in a line: how many differences are real, in which way; or how many steps a series has."""
     request, works = trial.request, count(len(trial.request.works), "workload")
     if request.series:
-        return f"{names[0]} to {names[-1]} of {request.builder}: {count(series.steps_in(trial), 'step')} in {works}"
+        steps = sum(len(line.steps) for line in lines_of(trial))
+        return f"{names[0]} to {names[-1]} of {request.builder}: {count(steps, 'step')} in {works}"
     tones = [tone(ratio, request.metric) for row in rows for ratio in row.ratios if ratio]
     found = " and ".join(f"{word} in {tones.count(word)}" for word in ("worse", "better") if word in tones)
     each = works if len(names) == 2 else count(len(tones), "ratio")

@@ -187,7 +187,7 @@ def cells(view: SessionView, candidate: int) -> dict[str, str]:
         "rate": figure(median(rates)) if rates else "",
         "ratio": ratio,
         "95 % interval": interval,
-        "build": builds(len(row.made), row.build_seconds, brief, shared=row.shared, reused=bool(row.builds)),
+        "build": builds(row, brief),
         "runs": str(len(row.runs) or ""),
         "culprit": chance(share) if share >= 0.005 else "",
         "state": state,

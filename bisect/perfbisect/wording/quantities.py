@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from perfbisect.core.domain.facts import BuildFacts
     from perfbisect.core.domain.orders import Interval
+    from perfbisect.core.domain.session_state import Tested
 
 MISSING = "–"
 LEAST = 0.001  # ratio: an interval from less than that to more than its inverse says nothing
@@ -95,13 +96,12 @@ def compared(ratio: "Interval | None", *, baseline: bool, unknown: str = "") -> 
     return middle(ratio), between(ratio)
 
 
-def builds(
-    made: int, seconds: float, in_words: Callable[[float], str], *, shared: bool, reused: bool, unknown: str = ""
-) -> str:
+def builds(row: "Tested", in_words: Callable[[float], str], unknown: str = "") -> str:
     """How long the builds of a candidate took, in a column of a table: 3× 12 s, shared: 0.4 s, kept."""
-    if not seconds:
-        return "kept" if reused else unknown
-    return f"{'shared: ' if shared else f'{made}× ' if made > 1 else ''}{in_words(seconds)}"
+    if not row.build_seconds:
+        return "kept" if row.builds else unknown
+    made = len(row.made)
+    return f"{'shared: ' if row.shared else f'{made}× ' if made > 1 else ''}{in_words(row.build_seconds)}"
 
 
 def slower_than(factor: float, seconds: float) -> str:

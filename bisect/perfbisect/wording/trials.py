@@ -13,6 +13,7 @@ from perfbisect.core.domain.trials import counting
 from perfbisect.core.search.pairing import GAIN
 from perfbisect.core.stats.fitness import Fault, Unfit
 from perfbisect.core.stats.paired_comparison import BAD, GOOD, Compared, RevertOutcome, outcome, regained
+from perfbisect.core.stats.release_series import LevelStep
 from perfbisect.wording.quantities import change, count, decimals, moment, percent, ratio, share
 from perfbisect.wording.text import listed, metric_title, printable, shell_word
 
@@ -184,3 +185,12 @@ def why_unfit(unfit: Unfit) -> str:
 def unfit_host(name: str, unfit: Unfit) -> str:
     """That a host is unfit, why, and how it is taken back."""
     return f"{name} is unfit: {why_unfit(unfit)}. If it is meant to be so: bisect hosts --accept {shell_word(name)}"
+
+
+def step_sentence(step: LevelStep, names: Sequence[str]) -> str:
+    """A step of a series: where, how large, how sure."""
+    where = f"{names[step.before]} → {names[step.after]}"
+    if (step.first, step.last) != (step.before, step.after):
+        where += f" (95 %: within {names[step.first]} to {names[step.last]})"
+    alone = "; one release alone, which may be its code placement" if step.alone else ""
+    return f"{where}: ×{ratio(step.size)}, {change(step.size.middle)}{alone}"

@@ -91,7 +91,7 @@ def nightly(
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.nightly import Watched, one_at_a_time
     from perfbisect.hunt.trials.drop_hunts import hunt_all
-    from perfbisect.report.branch import night, summary
+    from perfbisect.report.series import branch_summary, night
     from perfbisect.store.history import History
 
     watch = watch_of(branch, workload, options)
@@ -116,7 +116,7 @@ def nightly(
 
         caller = Caller(history, open_view(history, None, sys.stderr), waiting, say=note)
         found, ended = hunt_all(opened, read, caller, "the same command goes on.")
-    say("\n".join(summary(found.trial, found.line)))
+    say("\n".join(branch_summary(found.trial, found.line)))
     return 0 if ended else ENVIRONMENT
 
 
@@ -199,14 +199,14 @@ def publish(
 
     from perfbisect.cli.commands.report import page_name, page_of, write
     from perfbisect.hunt.notification import run
-    from perfbisect.report.branch import document
     from perfbisect.report.page.pages import page
     from perfbisect.report.published import notice
+    from perfbisect.report.series import branch_document
 
     index = page_of_branch(found.tonight.request.branch)
     named = [hunt for hunt in found.trial.hunts if hunt.culprit]
     if folder:
-        write(folder / index, page(document(found.trial, found.line, page_name)), quiet=True)
+        write(folder / index, page(branch_document(found.trial, found.line, page_name)), quiet=True)
     settings = {hunt.hunt: opened.settings(hunt.hunt) for hunt in named}
     announced = {hunt.culprit for hunt in named if settings[hunt.hunt].noticed}
     for hunt in named:

@@ -237,6 +237,15 @@ class SpeedLine:
     scatter: float | None  # s.d. of a level around its neighbours for all reasons but steps; None for too few levels
     steps: tuple[LevelStep, ...]
 
+    @property
+    def plateaus(self) -> list[float | None]:
+        """The mean level of the releases between two steps, for each release; None before the first that was measured."""
+        found: list[float | None] = []
+        for start, end in pairwise([0, *(step.after for step in self.steps), len(self.ratios)]):
+            logs = [math.log(ratio) for ratio in self.ratios[start:end] if ratio]
+            found += [math.exp(sum(logs) / len(logs)) if logs else None] * (end - start)
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Hunt:

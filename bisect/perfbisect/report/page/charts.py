@@ -27,10 +27,11 @@ from perfbisect.report.page.svg import (
     number,
     percent,
     plain,
+    spanned,
     upright,
 )
-from perfbisect.report.series import plateaus_of, sentence, spanned
 from perfbisect.wording.quantities import chance, count, decimals, figure
+from perfbisect.wording.trials import step_sentence
 
 HEIGHT = 220.0
 POINTS = 100  # of one run at most; of more, neighbours are averaged
@@ -278,7 +279,7 @@ def steps(line: SpeedLine, names: Sequence[str], metric: str) -> Iterator[Markup
     """A vertical line before the first release with a step, and a band where its place is uncertain."""
     size = len(names)
     for step in line.steps:
-        title = element("title", sentence(step, names))
+        title = element("title", step_sentence(step, names))
         if (step.first, step.last) != (step.before, step.after):
             left, right = (step.first + 0.5) / size, (step.last + 0.5) / size
             yield bar(left, right - left, 0.0, HEIGHT, "place", title)
@@ -288,10 +289,9 @@ def steps(line: SpeedLine, names: Sequence[str], metric: str) -> Iterator[Markup
 
 def plateaus(line: SpeedLine, scale: Scale) -> Iterator[Markup]:
     """The level between two steps."""
-    size, levels = len(line.ratios), plateaus_of(line)
-    bounds = [0, *(step.after for step in line.steps), size]
-    for start, end in pairwise(bounds):
-        if (level := levels[start]) is not None:
+    size = len(line.ratios)
+    for start, end in pairwise([0, *(step.after for step in line.steps), size]):
+        if (level := line.plateaus[start]) is not None:
             yield across(start / size, end / size, y_of(level, scale), "plateau")
 
 

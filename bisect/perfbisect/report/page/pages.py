@@ -24,8 +24,8 @@ from perfbisect.core.stats.release_series import SpeedLine, is_worse, lines_of
 from perfbisect.core.stats.watched_branch import Branch
 from perfbisect.report.document import Cell, Document, Row, Table, row
 from perfbisect.report.page import svg
-from perfbisect.report.page.svg import Scale, chart, element, percent, upright
-from perfbisect.report.series import series_of, spanned
+from perfbisect.report.page.svg import Scale, chart, element, percent, spanned, upright
+from perfbisect.report.series import series_of
 from perfbisect.store.listing import NAMED, SessionSummary
 from perfbisect.wording.quantities import MISSING, chance, change, count, decimals, figure, moment, workloads
 from perfbisect.wording.text import safe

@@ -132,6 +132,16 @@ def plain(value: float) -> str:
     return f"{value:,.4f}".rstrip("0").rstrip(".") if abs(value) < 100 else f"{value:,.0f}"
 
 
+NARROWEST_LINE = 0.04  # of the ratios that the line of a series spans, in logarithms
+
+
+def spanned(known: Sequence[float]) -> tuple[float, float]:
+    """The ends of the scale of the line of a series."""
+    low, high = min(known), max(known)
+    room = max(0.0, NARROWEST_LINE - math.log(high / low)) / 2
+    return low * math.exp(-room), high * math.exp(room)
+
+
 ROW = 22.0  # height of a row
 WIDEST = 50.0  # ratios of more than this, or less than its inverse, are drawn at the edge
 NARROWEST = 0.01  # log width of the smallest scale
