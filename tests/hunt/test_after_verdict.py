@@ -13,7 +13,7 @@ from perfbisect.core.domain.orders import CodePlacement, Measure, Verdict
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.code_placement import RESOLVED
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.hunt.further_runs import placement_counted
+from perfbisect.hunt.further_runs import confirming_runs
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, replay
 from perfbisect.store.history import History
 
@@ -50,7 +50,7 @@ def hunted(log: SavedLog, counted: ComputedLab, most: int = 0) -> Generator[Even
 
     def afterwards(reached: Verdict) -> Generator[tuple[float, Event]]:
         assert isinstance(reached, CodePlacement)
-        return placement_counted(reached.step, asked(most), log, measured_by(counted, "instructions/o"))
+        return confirming_runs(reached, asked(most), log, measured_by(counted, "instructions/o"))
 
     workers = measured_by(LinkingLab(NAMES, SPEEDS))
     for _, event in hunt(asked(most), started(NAMES), log, workers, afterwards=afterwards):

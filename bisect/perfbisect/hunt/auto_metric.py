@@ -11,7 +11,7 @@ from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.settings import COUNTED, Direction
 from perfbisect.core.inference.metric_choice import COUNTS, Shown, shown_by
-from perfbisect.hunt.further_runs import affordable, count, missing, runs_of
+from perfbisect.hunt.further_runs import count, missing, runs_of
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.lab.measure.counting import PERF, has_length
@@ -74,8 +74,7 @@ def instructions_of_ends(
         return shown_by(*timed)
     shown = None
     for wanted in range(1, COUNTS + 1):
-        order = missing(problem, log, (0, len(problem.commits) - 1), wanted, counted=True)
-        if order and affordable(order, problem, log):
+        if order := missing(problem, log, (0, len(problem.commits) - 1), wanted, counted=True):
             yield from count(order, problem, log, counted)
         shown = shown_by(*(runs_of(log, end, counted=True) for end in ends))
         if shown is None or shown.ratio < 1 + min(COUNTED, problem.policy.of_counts().min_effect) / 2:

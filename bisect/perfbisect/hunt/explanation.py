@@ -32,7 +32,7 @@ from perfbisect.core.domain.events import (
     Unexplained,
     Warned,
 )
-from perfbisect.core.domain.facts import ChangeFacts, RunFacts
+from perfbisect.core.domain.facts import ChangeFacts, PlanFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share, Step, Verdict, first_step
 from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.explain.evidence import Explanation, Sureness
@@ -340,21 +340,17 @@ def without_stored_builds(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:
 
 def turns_done(events: Iterable[Counted | Profiled | Planned]) -> Counter[int]:
     """The turns of each candidate: in each, one event of every sort happens. One that was interrupted counts."""
+    sorts: Counter[tuple[int, str]] = Counter()
+    for event in events:
+        match event:
+            case Counted(candidate, group=sort) | Profiled(candidate, ProfileFacts(event=sort)):
+                sorts[candidate, sort] += 1
+            case Planned(candidate, PlanFacts(statement=sort)):
+                sorts[candidate, sort] += 1
     turns: Counter[int] = Counter()
-    for (candidate, _), number in Counter((event.candidate, sort(event)) for event in events).items():
+    for (candidate, _), number in sorts.items():
         turns[candidate] = max(turns[candidate], number)
     return turns
-
-
-def sort(event: Counted | Profiled | Planned) -> str:
-    """What distinguishes an event of a part from the others of the same turn."""
-    match event:
-        case Counted(group=group):
-            return group
-        case Profiled(facts=profile):
-            return profile.event
-        case Planned(facts=plan):
-            return plan.statement
 
 
 def start_up(events: Sequence[tuple[float, Event]]) -> float:

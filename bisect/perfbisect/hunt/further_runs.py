@@ -7,12 +7,13 @@ Those after a verdict change none, and say more about what was named:
   the verdict says whether it executes the same instructions.
 """
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from perfbisect.core.domain.events import CandidateSkipped, Event, RunFinished, Warned
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.orders import Measure, Purpose, Share, Step
+from perfbisect.core.domain.orders import CodePlacement, Found, Measure, Purpose, Share, Verdict
 from perfbisect.core.inference.code_placement import sides
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.hunt.loop import Listed, run
@@ -41,23 +42,20 @@ def missing(
     counted: bool = False,
     purpose: Purpose = Purpose.ENDS,
 ) -> Measure | None:
-    """The order for the runs that these nodes lack of those ``wanted`` of each; None where there are enough."""
+    """The order for the runs that these nodes lack of those ``wanted`` of each.
+
+    None where there are enough, or where the budget does not allow all of them after the runs so far.
+    """
     lacking = {node: wanted - len(runs_of(log, problem.commits[node], counted=counted)) for node in nodes}
     plan = tuple(Share(node, runs) for node, runs in lacking.items() if runs > 0)
-    return Measure(plan, purpose) if plan else None
+    runs = sum(share.runs for share in plan) + sum(isinstance(event, RunFinished) for _, event in log.entries)
+    return Measure(plan, purpose) if plan and runs <= (problem.policy.max_runs or math.inf) else None
 
 
 def runs_of(log: SavedLog, commit: str, *, counted: bool = False) -> list[RunFacts]:
     """The runs of a commit that were timed, or those that were counted exactly."""
     found = [event.facts for _, event in log.entries if isinstance(event, RunFinished) and event.facts.commit == commit]
     return [facts for facts in found if bool(facts.counted) is counted]
-
-
-def affordable(order: Measure, problem: SearchProblem, log: SavedLog) -> bool:
-    """Whether the budget allows an order after all runs so far."""
-    spent = sum(isinstance(event, RunFinished) for _, event in log.entries)
-    limit = problem.policy.max_runs
-    return not limit or spent + sum(share.runs for share in order.plan) <= limit
 
 
 def count(order: Measure, problem: SearchProblem, log: SavedLog | Beside, workers: WorkersFor) -> Generator[TimedEvent]:
@@ -72,16 +70,18 @@ TIMED = 6  # runs of a culprit and of each parent, to see what it does to QPS
 COUNTED = 1  # the same of runs in which instructions are counted exactly
 
 
-def culprit_timed(step: Step, problem: SearchProblem, log: SavedLog, timed: WorkersFor) -> Generator[TimedEvent]:
-    """Time a culprit and what it was compared with, as far as the budget allows."""
-    order = missing(problem, log, (step.candidate, *step.parents), TIMED, purpose=Purpose.CONFIRM)
-    if order and affordable(order, problem, log):
-        yield from run(Listed(iter([order])), Beside(log), timed(problem.commits))
-
-
-def placement_counted(step: Step, problem: SearchProblem, log: SavedLog, counted: WorkersFor) -> Generator[TimedEvent]:
-    """Count the instructions of a commit that moves code and of what it was compared with, as far as the budget allows."""
-    nodes = [problem.commits.index(sha) for sha in sides(step, problem.commits, log.entries)]
-    order = missing(problem, log, nodes, COUNTED, counted=True, purpose=Purpose.CONFIRM)
-    if order and affordable(order, problem, log):
-        yield from count(order, problem, Beside(log), counted)
+def confirming_runs(
+    verdict: Verdict, problem: SearchProblem, log: SavedLog, workers: WorkersFor
+) -> Generator[TimedEvent]:
+    """Time a culprit, or count the instructions of a commit that moves code, and of what it was compared with."""
+    match verdict:
+        case Found(step):
+            nodes = (step.candidate, *step.parents)
+            if order := missing(problem, log, nodes, TIMED, purpose=Purpose.CONFIRM):
+                yield from run(Listed(iter([order])), Beside(log), workers(problem.commits))
+        case CodePlacement(step):
+            nodes = tuple(problem.commits.index(sha) for sha in sides(step, problem.commits, log.entries))
+            if order := missing(problem, log, nodes, COUNTED, counted=True, purpose=Purpose.CONFIRM):
+                yield from count(order, problem, Beside(log), workers)
+        case _:
+            pass

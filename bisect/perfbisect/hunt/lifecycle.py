@@ -32,7 +32,7 @@ from perfbisect.errors import UsageError
 from perfbisect.host.lock import HostLock
 from perfbisect.hunt.auto_metric import by_instructions
 from perfbisect.hunt.explanation import change_reader, explain, read_change
-from perfbisect.hunt.further_runs import culprit_timed, placement_counted
+from perfbisect.hunt.further_runs import confirming_runs
 from perfbisect.hunt.labs import HuntLabs
 from perfbisect.hunt.prior_hunts import known_failures
 from perfbisect.hunt.search_problem import (
@@ -130,15 +130,15 @@ class SessionLifecycle:
         match verdict:
             case _ if self._why is not None:  # it was said before
                 pass
-            case Found(step) if settings.prior.exact and any(
+            case Found() if settings.prior.exact and any(
                 isinstance(event, RunFinished) and not event.facts.counted for _, event in log.entries
             ):
                 usual = setup.by_metric(replace(settings, metric=setup.workload.metric))
-                yield from culprit_timed(step, problem, log, self._workers_of(usual))
-            case CodePlacement(step):
+                yield from confirming_runs(verdict, problem, log, self._workers_of(usual))
+            case CodePlacement():
                 counting = setup.by_metric(replace(settings, metric=INSTRUCTIONS))
                 if counting.settings.prior.exact:
-                    yield from placement_counted(step, problem, log, self._workers_of(counting))
+                    yield from confirming_runs(verdict, problem, log, self._workers_of(counting))
             case _:
                 pass
         explains = settings.explain and first_step(verdict) is not None

@@ -116,25 +116,14 @@ def quotient(above: float | None, below: float | None) -> float | None:
     return ratio if ratio is not None and math.isfinite(ratio) else None
 
 
-def per_operation(event: str) -> Reader:
-    """Reads a perf counter of the measured window, divided by the operations in it."""
-    return lambda run: quotient(run.counters.get(event), run.operations)
-
-
-def scaled(factor: float, number: float | None) -> float | None:
-    """The product, or None without a number."""
-    return None if number is None else factor * number
+def per_operation(event: str, factor: float = 1.0) -> Reader:
+    """Reads a counter of the measured window, times ``factor``, divided by the operations in it."""
+    return lambda run: quotient(None if (n := run.counters.get(event)) is None else factor * n, run.operations)
 
 
 def rate_per_operation(column: str) -> Reader:
     """Reads a mean rate of vmstat or iostat (per second), divided by operations per second."""
     return lambda run: quotient(run.system.get(column), run.qps)
-
-
-def cpu_per_operation(run: RunFacts) -> float | None:
-    """CPU microseconds of the measured processes per operation; perf's task-clock counts milliseconds."""
-    clock = run.counters.get("task-clock")
-    return quotient(None if clock is None else 1000 * clock, run.operations)
 
 
 def switches_per_operation(run: RunFacts) -> float | None:
@@ -158,11 +147,6 @@ def operations_per_second(run: RunFacts) -> float | None:
     return None if run.counted else run.qps
 
 
-def device_metric(name: str, column: str) -> Metric:
-    """A rate of iostat per operation."""
-    return Metric(name, rate_per_operation(column), from_device=True, compared=True)
-
-
 _METRICS = (
     Metric("qps", operations_per_second, unit="QPS", higher_is_better=True),
     latency("latency", "avg", shown=True),
@@ -170,11 +154,12 @@ _METRICS = (
     latency("p99", "p99", step=BIN),
     Metric("rate", lambda run: run.reported, higher_is_better=True, from_output=True, shown=True),
     Metric("cost", lambda run: run.reported, from_output=True, shown=True),
-    Metric("cpu/o", cpu_per_operation, events=("task-clock",), compared=True),
+    # CPU microseconds of the measured processes; perf's task-clock counts milliseconds.
+    Metric("cpu/o", per_operation("task-clock", 1000), events=("task-clock",), compared=True),
     # fio's own usr and sys time, without its start; perf's includes that.
-    Metric("cpu/io", lambda run: scaled(1000, per_operation("fio-cpu")(run)), compared=True, of_some=True),
+    Metric("cpu/io", per_operation("fio-cpu", 1000), compared=True, of_some=True),
     # The client's own, which the counters of a server's processes lack.
-    Metric(f"{CLIENT_CPU}/o", lambda run: scaled(1000, per_operation(CLIENT_CPU)(run))),
+    Metric(f"{CLIENT_CPU}/o", per_operation(CLIENT_CPU, 1000)),
     Metric("background", share_held, higher_is_better=True),
     Metric("cs/o", switches_per_operation, compared=True),
     event_metric("instructions", compared=True, shown=True),
@@ -198,9 +183,10 @@ _METRICS = (
     event_metric("iTLB-load-misses", compared=True),
     event_metric("page-faults", compared=True),
     event_metric("cpu-migrations"),
-    device_metric("r/o", "r/s"),
-    device_metric("rKB/o", "rkB/s"),
-    device_metric("wKB/o", "wkB/s"),
+    *(
+        Metric(name, rate_per_operation(column), from_device=True, compared=True)
+        for name, column in (("r/o", "r/s"), ("rKB/o", "rkB/s"), ("wKB/o", "wkB/s"))
+    ),
 )
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _METRICS}
 COMPARED = tuple(metric.name for metric in _METRICS if metric.compared)
