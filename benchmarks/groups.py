@@ -11,7 +11,7 @@ from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledg
 from perfbisect.core.inference.observations import Built, Observation, Skipped
 from perfbisect.core.search.decide import decide_together
 from perfbisect.core.search.situation import Situation
-from perfbisect.hunt.loop import Ended, NoBuildHosts, Step, Workers, run
+from perfbisect.hunt.loop import NextAction, NoBuildHosts, OrderEnded, Workers, run
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.world import NO_BUILD, World
 
@@ -65,15 +65,15 @@ class _Group:
         self.turn = 0
         self._known = policy, prior
 
-    def next(self, fleet: Fleet) -> Step:
+    def next(self, fleet: Fleet) -> NextAction:
         """The next order, of any hunt; or the verdict of one, after which the loop is entered again for the others."""
         each = zip(self.worlds, self.seen, strict=True)
         members = [Situation(world.graph, observations, *self._known) for world, observations in each]
         self.turn, decision = decide_together(members, self.verdicts, fleet)
         if isinstance(decision.order, Measure):
-            return Step(decision.order)
+            return NextAction(decision.order)
         self.verdicts[self.turn] = decision.order
-        return Step(None, at_once=True)
+        return NextAction(None, at_once=True)
 
     def append(self, event: Observation | Decided | Warned, workload: int | None = None) -> None:
         """Keep an observation; builds are there for all, and a commit that does not build does so for none."""
@@ -106,9 +106,9 @@ class _Host(NoBuildHosts):
         world.wait(0, max(each.clock() for each in self._group.worlds))
         self._events = iter(world.measure(order))
 
-    def next(self) -> tuple[int, Observation | Ended]:
+    def next(self) -> tuple[int, Observation | OrderEnded]:
         """The next observation; see ``Workers.next``."""
-        return 0, next(self._events, Ended())
+        return 0, next(self._events, OrderEnded())
 
     def stop(self) -> None:
         """Nothing is under way; see ``Workers.stop``."""

@@ -195,7 +195,8 @@ def appending(path: Path, number: int) -> list[float]:
 
 def beginning(path: Path, number: int) -> tuple[float, float]:
     """The seconds that a new hunt takes to read what earlier ones know."""
-    from perfbisect.hunt.prior_hunts import known_failures, with_prior_knowledge
+    from perfbisect.hunt.lifecycle import known_failures
+    from perfbisect.hunt.session import with_prior_knowledge
     from perfbisect.store.prior_data import read_kept
 
     with closing(History.open(path, read_only=True)) as history:

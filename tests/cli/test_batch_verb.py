@@ -30,7 +30,7 @@ from perfbisect.errors import EnvironmentFailure, Interrupted, UsageError
 from perfbisect.hunt import batch as carry_out
 from perfbisect.hunt.batch import Stage, Task, locked_hosts, state_of, tasks_of, title_of
 from perfbisect.store.batches import (
-    Planned,
+    PlannedHunt,
     begin_batch,
     claim,
     end_batch,
@@ -201,7 +201,7 @@ def unseen() -> PlainLines:
     return PlainLines(io.StringIO(), {})
 
 
-def begun(history: History, planned: Sequence[Planned]) -> int:
+def begun(history: History, planned: Sequence[PlannedHunt]) -> int:
     return begin_batch(history, Path("/batch.toml"), planned, 1.0)
 
 
@@ -211,7 +211,9 @@ def tasks(history: History, *batches: int) -> list[Task]:
 
 def plan(history: History, *folders: Path) -> int:
     """A batch with a hunt in each folder, each with a host of its own: h0, h1, …"""
-    return begun(history, [Planned(WORDS, str(folder), ((f"h{number}",),)) for number, folder in enumerate(folders)])
+    return begun(
+        history, [PlannedHunt(WORDS, str(folder), ((f"h{number}",),)) for number, folder in enumerate(folders)]
+    )
 
 
 def carried_out(history: History, *batches: int) -> int:
@@ -304,7 +306,7 @@ def test_each_batch_has_its_own_logs_and_errors_of_earlier_processes_are_not_tol
 def test_what_a_hunt_locks_is_asked_once(history: History, play: Play, tmp_path: Path) -> None:
     """It is read from files: not again at each look at hunts that run for days. Leased hosts that build make none wait."""
     play(f"until [ -e {tmp_path}/enough ]; do sleep 0.01; done")
-    carried = tasks(history, begun(history, [Planned(WORDS, str(tmp_path), (("h",), ("i",)))] * 3))
+    carried = tasks(history, begun(history, [PlannedHunt(WORDS, str(tmp_path), (("h",), ("i",)))] * 3))
     locked, looks = Mock(side_effect=lambda _, host: (host,)), list[float]()
 
     def look(seconds: float) -> None:
@@ -362,7 +364,7 @@ def test_what_is_said_of_a_batch(history: History) -> None:
     """A hunt has one name, made of what was asked for; before it is in the history, it is starting."""
     words = ("--builder=x", "--workload=w", "--set=n=1", "--no-explain", "--", "a", "b")
     every = (words, ("--repo=sub/clone", "--run=./run -n", "--", "a", "b"))
-    planned = [Planned(each, "/f", (("h0",),)) for each in every]
+    planned = [PlannedHunt(each, "/f", (("h0",),)) for each in every]
     number = begun(history, planned)
     enter_status(history, number, 0, 3, "it broke")
     batch = read_batch(history, number)

@@ -20,9 +20,9 @@ from central import served
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import leases
 from perfbisect.host import slurm as commands
-from perfbisect.hunt.submission import SCRIPT, Job
+from perfbisect.hunt.submission import SCRIPT, SlurmJob
 from perfbisect.recipes.inventory import load_lease
-from perfbisect.store.batches import Planned
+from perfbisect.store.batches import PlannedHunt
 from postgres import needs_postgres
 from program import Process, bisect, bisect_until, bisect_watched, executable, exits
 from slurm import Slurm, why_not
@@ -233,7 +233,7 @@ def test_what_cannot_be_leased(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
     done = bisect(*words(hunt, "slurm:nosuchfeature"))
     assert done.returncode == 4
     assert (
-        "slurm:nosuchfeature cannot be leased: salloc: error: Job submit/allocate failed: Invalid feature"
+        "slurm:nosuchfeature cannot be leased: salloc: error: SlurmJob submit/allocate failed: Invalid feature"
         in done.stderr
     )
     assert (slurm.jobs(), records(seal)) == ({}, [])
@@ -308,7 +308,9 @@ def test_words_reach_a_job_as_they_are(slurm: Slurm, tmp_path: Path) -> None:
     hostile = ["a b", "'\"\n#SBATCH --hold\n", "$(touch x)`touch x`", "", "%j\\", ":", "--hold", ".", "é;|*"]
     folder.mkdir()
     log = folder / "logs" / "%j\\ $(touch x).log"
-    job = Job(Planned((*hostile, "no\n#SBATCH --hold", "$(bad)"), str(folder), (("local",),)), ("--comment=a\n'b",), 0)
+    job = SlurmJob(
+        PlannedHunt((*hostile, "no\n#SBATCH --hold", "$(bad)"), str(folder), (("local",),)), ("--comment=a\n'b",), 0
+    )
     arguments = job.arguments(log, "3:0", tmp_path / "h '.db")
     arguments[3] = str(executable(tmp_path / "python", '#!/bin/sh\nprintf "%s\\0" "$PWD" "$@"\n'))  # prints its words
     number = commands.submit(job.words(), SCRIPT, arguments)
@@ -331,7 +333,7 @@ def test_what_slurm_does_not_know_and_refuses(slurm: Slurm) -> None:
 @pytest.mark.calibrate
 def test_before_its_time_limit_a_job_is_told_to_stop(slurm: Slurm, tmp_path: Path) -> None:
     """Not its script, which a shell would end after the hunt alone. Slurm looks at its limits each half minute."""
-    job = Job(Planned(("a", "b"), str(tmp_path), (("local",),)), ("--time=1",), 0)
+    job = SlurmJob(PlannedHunt(("a", "b"), str(tmp_path), (("local",),)), ("--time=1",), 0)
     arguments = job.arguments(tmp_path / "log", "3:0", tmp_path / "h.db")
     arguments[3] = str(
         executable(tmp_path / "python", "#!/bin/sh\ncase $3 in import*) exit ;; esac\nexec sleep 1000\n")

@@ -28,7 +28,8 @@ from perfbisect.core.domain.metrics import quotient
 from perfbisect.core.domain.orders import LARGEST_LOG
 from perfbisect.core.inference.analysis import Contrast
 from perfbisect.core.stats.paired_comparison import paired
-from perfbisect.hunt.prior_hunts import known_failures, with_prior_knowledge
+from perfbisect.hunt.lifecycle import known_failures
+from perfbisect.hunt.session import with_prior_knowledge
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import between, change, decimals, figure, ratio
 from perfbisect.wording.text import UNSAFE

@@ -20,13 +20,14 @@ from perfbisect.errors import CannotGoOn, EnvironmentFailure, UsageError
 from perfbisect.host import slurm
 from perfbisect.host.slurm import JobState
 from perfbisect.hunt import batch, session
+from perfbisect.hunt.attempt import Caller
 from perfbisect.hunt.batch import Hosts, Task
 from perfbisect.hunt.nightly import Watched
-from perfbisect.hunt.submission import Job, is_kept, look, refuse_job, submit
+from perfbisect.hunt.submission import SlurmJob, is_kept, look, refuse_job, submit
 from perfbisect.hunt.trials import drop_hunts
 from perfbisect.hunt.trials.drop_hunts import hunt_range
 from perfbisect.store.batches import (
-    Planned,
+    PlannedHunt,
     all_batches,
     begin_batch,
     claim,
@@ -85,13 +86,13 @@ def answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
     return answer
 
 
-def planned(*hosts: tuple[str, ...], bad: str = "b", run: str = "--builder=x") -> Planned:
-    return Planned((run, "--workload=w", "--", "a", bad), "/f", hosts or (("local",),))
+def planned(*hosts: tuple[str, ...], bad: str = "b", run: str = "--builder=x") -> PlannedHunt:
+    return PlannedHunt((run, "--workload=w", "--", "a", bad), "/f", hosts or (("local",),))
 
 
 def options(*hosts: tuple[str, ...], given: tuple[str, ...] = (), minutes: float = 0) -> list[str]:
     """Those of sbatch behind the usual ones."""
-    words = Job(planned(*hosts), given, minutes).words()
+    words = SlurmJob(planned(*hosts), given, minutes).words()
     assert words[:4] == ["--job-name=x w a..b", "--exclusive", "--output=/dev/null", "--signal=B:TERM@120"]
     return words[4:]
 
@@ -103,8 +104,8 @@ def test_options_of_a_job() -> None:
     assert options(minutes=89.5, given=("-t5",)) == ["--time=150", "-t5"]
     assert options(("slurm:quiet",)) == ["--constraint=quiet"]
     assert options(("slurm:a&b",), ("slurm:c",)) == ["--constraint=a&b|c"]
-    assert "hidden" not in str(Job(planned(run="--run=./x postgresql://me:hidden@db"), (), 0).words())
-    hostile = Job(planned(bad="b\n\x1b[2J $(x)" + "y" * 200), (), 0).words()[0]
+    assert "hidden" not in str(SlurmJob(planned(run="--run=./x postgresql://me:hidden@db"), (), 0).words())
+    hostile = SlurmJob(planned(bad="b\n\x1b[2J $(x)" + "y" * 200), (), 0).words()[0]
     assert hostile.startswith("--job-name=x w a..b \\x1b[2J $(x)yy") and len(hostile) < 120
     for hosts in (("c8-1",), ("slurm:a", "slurm:b"), ("labgrid:a",), ("slurm:a*2",)):
         with pytest.raises(UsageError, match=r"x w a\.\.b names hosts, but Slurm chooses the node"):
@@ -138,10 +139,10 @@ def test_without_slurm_it_says_what_is_missing(answers: Callable[..., None]) -> 
     assert "login node" in refused.value.advice
 
 
-def begun(history: History, hunts: int) -> tuple[int, list[Job]]:
+def begun(history: History, hunts: int) -> tuple[int, list[SlurmJob]]:
     """A batch of so many hunts, and its jobs."""
     number = begin_batch(history, Path("/f/batch.toml"), [planned()] * hunts, 1.0)
-    return number, [Job(hunt.planned, (), 0) for hunt in read_batch(history, number).hunts]
+    return number, [SlurmJob(hunt.planned, (), 0) for hunt in read_batch(history, number).hunts]
 
 
 def test_only_hunts_without_a_job_or_a_verdict_are_submitted(
@@ -225,7 +226,7 @@ def test_in_place_of_a_hunt_that_cannot_go_on_another_begins(history: History, m
     monkeypatch.setattr(drop_hunts, "begin", lambda _history, _found, drops, *_: begun.extend(drops))
     comparison: Any = SimpleNamespace(hunt_of=hunt_of)
     span: Any = SimpleNamespace(drops=[SimpleNamespace(work=work) for work in range(3)])
-    hunt_range(history, comparison, span, lambda _: pytest.fail("shown"), None)
+    hunt_range(history, comparison, span, Caller(None, lambda _: pytest.fail("shown")))
     assert resumed == [1, 2]
     assert begun == [span.drops[2]]
 

@@ -69,12 +69,12 @@ from perfbisect.errors import (
     UsageError,
     WrongPattern,
 )
-from perfbisect.hunt.attempt import Attempt
-from perfbisect.hunt.driver import Driver, Member, Searches, WorkloadFailed, lab_of_several
+from perfbisect.hunt.attempt import SessionAttempt
+from perfbisect.hunt.driver import Driver, Searches, SessionMember, WorkloadFailed, lab_of_several
 from perfbisect.hunt.lifecycle import compare_merge_base
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, ending, replay
 from perfbisect.hunt.workers import InlineWorkers, ThreadWorkers
-from perfbisect.hunt.workers import Member as HostMember
+from perfbisect.hunt.workers import MeasuringWorker as HostMember
 from perfbisect.lab.building.known_errors import KnownFailure
 from perfbisect.store.history import History
 
@@ -139,7 +139,7 @@ class Session:
     ) -> None:
         self.failed: list[tuple[int, PerfBisectError]] = []
         courses = [ComputedCourse(log, policy or Policy()) for log in logs]
-        self.members = [Member(course.problem, log, course) for course, log in zip(courses, logs, strict=True)]
+        self.members = [SessionMember(course.problem, log, course) for course, log in zip(courses, logs, strict=True)]
         lab = labs[0].measure if len(labs) == 1 else lab_of_several({n: lab.measure for n, lab in enumerate(labs)})
 
         def workers() -> InlineWorkers | ThreadWorkers:
@@ -477,5 +477,5 @@ def test_going_on_is_advised_where_it_can_help(
 ) -> None:
     unused: Any = None
     failure.__cause__ = cause
-    attempt = Attempt(SimpleNamespace(path=None), unused, [1], None, {}, name="1")  # type: ignore[arg-type]
+    attempt = SessionAttempt(SimpleNamespace(path=None), unused, [1], None, {}, name="1")  # type: ignore[arg-type]
     assert re.fullmatch(said, attempt.what_next(failure, replace(sample.SETTINGS, quick=quick)))

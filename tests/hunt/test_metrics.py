@@ -31,7 +31,7 @@ from perfbisect.core.inference.classification import effect_of
 from perfbisect.core.inference.metric_choice import COUNTS
 from perfbisect.errors import UsageError
 from perfbisect.hunt.auto_metric import takes_long
-from perfbisect.hunt.driver import Driver, Member, Searches, lab_of_several
+from perfbisect.hunt.driver import Driver, Searches, SessionMember, lab_of_several
 from perfbisect.hunt.further_runs import TIMED
 from perfbisect.hunt.labs import HuntLabs
 from perfbisect.hunt.lifecycle import SessionLifecycle
@@ -123,7 +123,7 @@ def session(
     """The events of hunts that are carried out together."""
     courses = [ComputedHunt(*each) for each in zip(logs, setups, labs, strict=True)]
     members = [
-        Member(
+        SessionMember(
             each.problem, each.log, each, change_over=each.changed_over if each.setup.settings.choose_metric else None
         )
         for each in courses

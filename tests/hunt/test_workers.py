@@ -17,9 +17,9 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import ABANDONED, hold
 from perfbisect.host.protocol import StoppableHost
 from perfbisect.host.registry import connect
-from perfbisect.hunt.loop import UNLIMITED, Ended, Listed, Planner, Step, Workers, run
+from perfbisect.hunt.loop import UNLIMITED, Listed, NextAction, OrderEnded, Planner, Workers, run
 from perfbisect.hunt.session_hosts import clear
-from perfbisect.hunt.workers import InlineWorkers, Member, ThreadWorkers
+from perfbisect.hunt.workers import InlineWorkers, MeasuringWorker, ThreadWorkers
 from perfbisect.lab.building.candidates import FairLock
 from perfbisect.recipes.inventory import load_host
 from tickets import write_ticket
@@ -64,7 +64,7 @@ def test_a_thread_that_is_cancelled_cleans_up(tmp_path: Path) -> None:
         finally:
             tidied.append(host.run(["echo", "tidy"]).stdout)
 
-    workers = ThreadWorkers(Member("here", Lab(work).measure, stop))
+    workers = ThreadWorkers(MeasuringWorker("here", Lab(work).measure, stop))
     workers.submit(ORDER)
     for _ in range(3):
         assert workers.next() == (0, RunProgress(0, 1.0, 2.0, "here"))
@@ -90,7 +90,7 @@ def test_an_event_that_comes_with_the_end_of_the_time_is_not_lost(monkeypatch: p
     workers.submit(ORDER)
     assert workers.next() == (0, RunProgress(0, 1.0, 2.0))
     workers.limit = (CLOCK.now() - 60, 1.0)
-    assert workers.next() == (0, Ended())
+    assert workers.next() == (0, OrderEnded())
     assert workers.minutes == 1.0
 
 
@@ -104,11 +104,11 @@ def test_what_ends_jobs_has_ended_when_the_workers_have(limited: bool) -> None:
         threading.Event().wait(0.5)
         ended.set()
 
-    workers = ThreadWorkers(Member("here", Lab(lambda: wait_for(stop)).measure, stop, kill_jobs=kill_jobs))
+    workers = ThreadWorkers(MeasuringWorker("here", Lab(lambda: wait_for(stop)).measure, stop, kill_jobs=kill_jobs))
     workers.submit(ORDER)
     if limited:
         workers.limit = (CLOCK.now() - 60, 0.5)
-        assert workers.next() == (0, Ended())
+        assert workers.next() == (0, OrderEnded())
     cancelled.set()
     workers.stop()
     assert ended.is_set()
@@ -123,7 +123,7 @@ def test_a_job_that_begins_while_jobs_are_listed_to_be_ended_is_ended_too() -> N
             ended.set()
 
     workers = ThreadWorkers(
-        Member("here", Lab(lambda: wait_for(ended)).measure, threading.Event(), kill_jobs=kill_jobs)
+        MeasuringWorker("here", Lab(lambda: wait_for(ended)).measure, threading.Event(), kill_jobs=kill_jobs)
     )
     workers.submit(ORDER)
     workers.stop()
@@ -208,13 +208,13 @@ class Scripted:
     def cancel(self, build_host: int) -> None:
         self.cancelled.append(build_host)
 
-    def next(self) -> tuple[int, str | Ended]:
+    def next(self) -> tuple[int, str | OrderEnded]:
         worker = self.course.pop(0) if self.course else next(iter(self.work))
         if worker not in self.reported and worker - len(self.hosts) not in self.cancelled:
             self.reported.add(worker)
             return worker, self.work[worker]
         self.reported.discard(worker)
-        return worker, Ended(self.failure if self.work.pop(worker) in self.failing else None)
+        return worker, OrderEnded(self.failure if self.work.pop(worker) in self.failing else None)
 
     def stop(self) -> None:
         self.stopped = True
@@ -245,9 +245,9 @@ class FirstFree:
         self.candidates = list(candidates)
         self.fleets: list[Fleet] = []
 
-    def next(self, fleet: Fleet) -> Step:
+    def next(self, fleet: Fleet) -> NextAction:
         self.fleets.append(fleet)
-        return Step(order(self.candidates.pop(0), fleet.free_host)) if self.candidates else Step(None)
+        return NextAction(order(self.candidates.pop(0), fleet.free_host)) if self.candidates else NextAction(None)
 
 
 @pytest.mark.parametrize(("hosts", "candidates"), [("a", (3, 1)), ("ab", (3, 1, 4, 2))])
@@ -285,18 +285,18 @@ def test_an_abandoned_loop_stops_its_workers() -> None:
 class Steps:
     """Gives the steps of a list; keeps the fleets that it is shown."""
 
-    def __init__(self, *steps: Step) -> None:
+    def __init__(self, *steps: NextAction) -> None:
         self.steps = list(steps)
         self.fleets: list[Fleet] = []
 
-    def next(self, fleet: Fleet) -> Step:
+    def next(self, fleet: Fleet) -> NextAction:
         self.fleets.append(fleet)
         return self.steps.pop(0)
 
 
-def built_first(candidate: int) -> Step:
+def built_first(candidate: int) -> NextAction:
     """The order waits for a build on the first build host."""
-    return Step(order(candidate), builds=(BuildOrder(candidate, 0),), waits=True)
+    return NextAction(order(candidate), builds=(BuildOrder(candidate, 0),), waits=True)
 
 
 BOTH = BuildOrder(5, 0), BuildOrder(7, 1)
@@ -304,7 +304,9 @@ LOST = ("built 5",)
 
 
 def test_events_of_builds_come_between_those_of_the_order_beside_them() -> None:
-    planner = Steps(Step(order(0), builds=BOTH), Step(order(0)), Step(None), Step(None), Step(None))
+    planner = Steps(
+        NextAction(order(0), builds=BOTH), NextAction(order(0)), NextAction(None), NextAction(None), NextAction(None)
+    )
     log = carried_out(planner, Scripted("m", "ab", (1, 0, 2, 1, 0, 2)))
     assert log == ["built 5", "measured 0", "built 7"]
     assert planner.fleets[0] == Fleet(hosts=1, build_hosts=2)
@@ -314,15 +316,15 @@ def test_events_of_builds_come_between_those_of_the_order_beside_them() -> None:
 
 
 def test_an_order_that_waits_is_asked_for_again_when_a_build_has_ended() -> None:
-    planner = Steps(built_first(5), Step(order(5)), Step(None))
+    planner = Steps(built_first(5), NextAction(order(5)), NextAction(None))
     assert carried_out(planner, Scripted("m", "a")) == ["built 5", "measured 5"]
 
 
 def test_a_cancelled_build_keeps_its_build_host_until_it_has_ended() -> None:
     workers = Scripted("m", "ab", (0, 0, 1, 2, 2))
-    cancel = Step(order(7), cancelled=(0,), waits=True)
-    replaced = Step(order(7), builds=(BuildOrder(6, 0),), waits=True)
-    planner = Steps(Step(order(0), builds=BOTH), cancel, replaced, Step(None))
+    cancel = NextAction(order(7), cancelled=(0,), waits=True)
+    replaced = NextAction(order(7), builds=(BuildOrder(6, 0),), waits=True)
+    planner = Steps(NextAction(order(0), builds=BOTH), cancel, replaced, NextAction(None))
     assert carried_out(planner, workers) == ["measured 0", "built 7"]
     assert workers.cancelled == [0]
     assert planner.fleets[2].building == (Building(7, 1, 20.0),)
@@ -330,14 +332,14 @@ def test_a_cancelled_build_keeps_its_build_host_until_it_has_ended() -> None:
 
 
 def test_a_lost_build_host_takes_no_further_part() -> None:
-    planner = Steps(Step(order(5), builds=BOTH, waits=True), Step(order(7), waits=True), Step(None))
+    planner = Steps(NextAction(order(5), builds=BOTH, waits=True), NextAction(order(7), waits=True), NextAction(None))
     log = carried_out(planner, Scripted("m", "ab", (1, 1, 2, 2), failing=LOST))
     assert log == ["built 5", f"build host a takes no further part: {FAILS}", "built 7"]
     assert planner.fleets[1].gone_build_hosts == (0,) and planner.fleets[1].builds_ahead
 
 
 def test_without_any_build_host_left_the_hosts_build_if_they_may() -> None:
-    planner = Steps(built_first(5), Step(order(5)), Step(None))
+    planner = Steps(built_first(5), NextAction(order(5)), NextAction(None))
     log = carried_out(planner, Scripted("m", "a", failing=LOST, between=True))
     assert "measured 5" in log and not planner.fleets[1].builds_ahead
     with pytest.raises(EnvironmentFailure, match="is lost"):
@@ -347,15 +349,15 @@ def test_without_any_build_host_left_the_hosts_build_if_they_may() -> None:
 @pytest.mark.parametrize(
     ("before", "why"), [((), "no host that is left can make the build"), ((built_first(5),), "is lost")]
 )
-def test_an_order_whose_build_cannot_be_made_is_a_failure(before: tuple[Step, ...], why: str) -> None:
+def test_an_order_whose_build_cannot_be_made_is_a_failure(before: tuple[NextAction, ...], why: str) -> None:
     with pytest.raises(EnvironmentFailure, match=why):
-        carried_out(Steps(*before, Step(order(5), waits=True)), Scripted("m", "ab", failing=LOST))
+        carried_out(Steps(*before, NextAction(order(5), waits=True)), Scripted("m", "ab", failing=LOST))
 
 
 def test_hosts_build_until_a_build_host_that_is_out_of_reach_is_back() -> None:
     away = HostAway(ConnectionLost("no answer"), lambda: len(planner.fleets) == 2 and 0 not in workers.work)
     workers = Scripted("m", "a", failing=LOST, failure=away)
-    planner = Steps(built_first(5), Step(order(5)), built_first(7), Step(order(7)), Step(None))
+    planner = Steps(built_first(5), NextAction(order(5)), built_first(7), NextAction(order(7)), NextAction(None))
     assert carried_out(planner, workers) == [
         "built 5",
         "build host a is out of reach: no answer",

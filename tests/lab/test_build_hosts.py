@@ -28,7 +28,7 @@ from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import HostLock, hold
 from perfbisect.host.protocol import Command, Result, StoppableHost
-from perfbisect.hunt.loop import Ended
+from perfbisect.hunt.loop import OrderEnded
 from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.workers import BuildMember, ThreadWorkers
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
@@ -113,8 +113,8 @@ def until_ended(crew: ThreadWorkers, builds: int = 1) -> list[LabEvent]:
     told: list[LabEvent] = []
     while builds:
         _, event = crew.next()
-        builds -= isinstance(event, Ended)
-        told += [] if isinstance(event, Ended) else [event]
+        builds -= isinstance(event, OrderEnded)
+        told += [] if isinstance(event, OrderEnded) else [event]
     return told
 
 
@@ -218,7 +218,7 @@ def test_builds_that_are_cancelled_leave_nothing_running(
     for number, _ in enumerate(busy):
         crew.begin(BuildOrder(number, number))
     while not all(jobs.running(host) for host in busy):
-        assert not isinstance(crew.next()[1], Ended)
+        assert not isinstance(crew.next()[1], OrderEnded)
     crew.stop() if everything else crew.cancel(0)
     if not everything:
         told = until_ended(crew)[-1]

@@ -15,7 +15,8 @@ from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, HuntE
 from perfbisect.core.domain.orders import Interval, NotReproduced
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.core.stats.noise import LEAST
-from perfbisect.hunt.prior_hunts import REMEMBERED, known_failures, with_prior_knowledge
+from perfbisect.hunt.lifecycle import REMEMBERED, known_failures
+from perfbisect.hunt.session import with_prior_knowledge
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import (
     RECENT,

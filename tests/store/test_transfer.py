@@ -18,7 +18,7 @@ from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, T
 from perfbisect.errors import PerfBisectError
 from perfbisect.folders import state_folder
 from perfbisect.store import maker, transfer
-from perfbisect.store.batches import Planned, begin_batch, continue_batch, enter_hunt, enter_status
+from perfbisect.store.batches import PlannedHunt, begin_batch, continue_batch, enter_hunt, enter_status
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs, read_noise, read_pinned
 from program import rows
@@ -115,7 +115,7 @@ def test_two_histories_become_one_and_numbers_change(tmp_path: Path) -> None:
 def test_batches_are_copied_with_their_hunts_and_nothing_of_them_is_begun(tmp_path: Path) -> None:
     hers, ours, file = written(tmp_path / "hers.db", 4), written(tmp_path / "ours.db"), tmp_path / "two.db"
     with closing(History.open(hers)) as opened:
-        planned = [Planned(("--build=touch ran", "--", "a", "b"), "/", (("local",),))] * 3
+        planned = [PlannedHunt(("--build=touch ran", "--", "a", "b"), "/", (("local",),))] * 3
         for batch, begun in (
             (begin_batch(opened, Path("/nightly.toml"), planned, 1.0), (2, 3)),
             (begin_batch(opened, "", planned[:2], 2.0), (1, 4)),
@@ -209,7 +209,7 @@ def test_commands_of_others_are_not_executed(tmp_path: Path, exported: bool) -> 
     hers, file, ours = written(tmp_path / "hers.db"), tmp_path / "mail.db", tmp_path / "ours.db"
     with closing(History.open(hers)) as opened:
         sample.begin(opened)
-        batch = begin_batch(opened, "/x.toml", [Planned((), "", ())], 3.0)
+        batch = begin_batch(opened, "/x.toml", [PlannedHunt((), "", ())], 3.0)
 
     def shown(history: Path, hunt: str = "2") -> str:
         return bisect("show", hunt, "--history", history)[1]

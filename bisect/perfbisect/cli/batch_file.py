@@ -13,9 +13,9 @@ from perfbisect.cli.commands.run import requested_settings, run
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import PerfBisectError, RecipeError
 from perfbisect.hunt.batch import LEASED, range_of
-from perfbisect.hunt.submission import Job
+from perfbisect.hunt.submission import SlurmJob
 from perfbisect.recipes.toml import hint, read_table, show
-from perfbisect.store.batches import Planned
+from perfbisect.store.batches import PlannedHunt
 from perfbisect.wording.text import printable
 
 ENDS = ("good", "bad")
@@ -46,7 +46,7 @@ class Place:
         return f"{self.path}, {table}, {key}" if key else f"{self.path}, {table}"
 
 
-def read_batch_file(path: Path) -> list[Job]:
+def read_batch_file(path: Path) -> list[SlurmJob]:
     """The hunts of a file, checked: recipes and hosts exist. Must be called in the folder of the file.
 
     Raises RecipeError with the table and the key for each mistake.
@@ -122,7 +122,7 @@ def check_keys(place: Place, table: Mapping[str, object], mistakes: list[RecipeE
             )
 
 
-def entry(place: Place, values: Mapping[str, Any], mistakes: list[RecipeError]) -> Job | None:
+def entry(place: Place, values: Mapping[str, Any], mistakes: list[RecipeError]) -> SlurmJob | None:
     """One hunt from its keys; None after values that are of a wrong type, each of which is added to ``mistakes``."""
     for end in ENDS:
         if not isinstance(values.get(end), str):
@@ -143,8 +143,8 @@ def entry(place: Place, values: Mapping[str, Any], mistakes: list[RecipeError]) 
     settings = checked(place, choices, arguments, "any-host" if "any-host" in values else "host")
     parts = (settings.repository, settings.builder, settings.variant, settings.quick, values["good"], values["bad"])
     folder = str(place.path.parent.absolute())
-    planned = Planned(tuple(arguments), folder, choices)
-    return Job(planned, options_of_slurm(place, values), settings.policy.max_minutes, range_of(folder, parts))
+    planned = PlannedHunt(tuple(arguments), folder, choices)
+    return SlurmJob(planned, options_of_slurm(place, values), settings.policy.max_minutes, range_of(folder, parts))
 
 
 def options_of_slurm(place: Place, values: Mapping[str, Any]) -> tuple[str, ...]:

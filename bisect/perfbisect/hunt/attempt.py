@@ -23,7 +23,7 @@ from perfbisect.errors import (
     in_words,
 )
 from perfbisect.host.lock import HostLock, WaitCallback
-from perfbisect.hunt.driver import Driver, Member, Searches
+from perfbisect.hunt.driver import Driver, Searches, SessionMember
 from perfbisect.hunt.labs import connection_events, hosts_of, visit_workers, workers_of
 from perfbisect.hunt.lifecycle import SessionLifecycle
 from perfbisect.hunt.loop import Listed, Planner, Workers
@@ -64,7 +64,7 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class HuntOutcome:
     """How a hunt has ended: with a verdict, or with a failure of its own. A trial has neither."""
 
     hunt: int
@@ -78,7 +78,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Attempt:
+class SessionAttempt:
     """The work of this process on the session that has these numbers in the history."""
 
     history: History
@@ -92,10 +92,10 @@ class Attempt:
     why: float | None = (
         None  # a hunt with a verdict goes on for its reason alone, for so many seconds; 0: as many as usual
     )
-    members: list[Member] = field(default_factory=list)
+    members: list[SessionMember] = field(default_factory=list)
     name: str = ""  # by which commands are given the session: 12, b3, c4
 
-    def carry_out(self, setups: Mapping[int, SessionSetup]) -> tuple[Outcome, ...]:
+    def carry_out(self, setups: Mapping[int, SessionSetup]) -> tuple[HuntOutcome, ...]:
         """Work, showing every event, until each member has ended. ``setups`` are those of members that go on, by their places.
 
         Raises Interrupted or the failure, with the command that goes on. Each time that further options mend a build, it goes
@@ -122,7 +122,7 @@ class Attempt:
             verdict = None if (cycle and self.why is None) or place in unable else verdict_of(history, log.hunt)
             auto = cycle.changed_over if cycle and settings.choose_metric and not trial else None
             self.members.append(
-                Member(problem, log, cycle, verdict=verdict, failure=unable.get(place), change_over=auto)
+                SessionMember(problem, log, cycle, verdict=verdict, failure=unable.get(place), change_over=auto)
             )
 
         def workers() -> Workers[LabEvent]:
@@ -152,7 +152,7 @@ class Attempt:
             self.unable = unable
             return self.carry_out({place: setups[place].restored(history.settings(numbers[place])) for place in left})
         outcomes = tuple(
-            Outcome(number, None if member.failure else member.verdict, member.failure)
+            HuntOutcome(number, None if member.failure else member.verdict, member.failure)
             for number, member in zip(numbers, self.members, strict=True)
         )
         if self.batch and all(each.verdict for each in outcomes):

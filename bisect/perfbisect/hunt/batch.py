@@ -27,7 +27,7 @@ from perfbisect.errors import ENVIRONMENT, INTERRUPTED, EnvironmentFailure, Perf
 from perfbisect.hunt.watching import EVERY, RUNNING, Followed, View
 from perfbisect.recipes.configuration import HOSTS
 from perfbisect.recipes.inventory import load_host
-from perfbisect.store.batches import Batch, Planned, end_batch, enter_status, read_batch
+from perfbisect.store.batches import Batch, PlannedHunt, end_batch, enter_status, read_batch
 from perfbisect.store.history import History
 from perfbisect.store.listing import STATES
 from perfbisect.wording.quantities import chance
@@ -111,7 +111,7 @@ def tasks_of(batch: Batch, history: History, ranges: Sequence[str] = ()) -> list
     return tasks
 
 
-def title_of(planned: Planned) -> str:
+def title_of(planned: PlannedHunt) -> str:
     """The name of a hunt in all lines, before and after it has begun: system or repository, workload, range."""
     *options, good, bad = planned.arguments
     given = values_of(options)

@@ -39,7 +39,7 @@ from perfbisect.core.inference.metric_choice import indistinct
 from perfbisect.core.search.decide import decide_together, seen_by
 from perfbisect.core.search.situation import Situation
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
-from perfbisect.hunt.loop import Planner, Step, Workers, run
+from perfbisect.hunt.loop import NextAction, Planner, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, constant, ill_timed, outlook
 from perfbisect.lab.guarded_lab import Lab
 from perfbisect.wording.trials import pairing_chosen
@@ -71,7 +71,7 @@ class Course(Protocol):
 
 
 @dataclass
-class Member:
+class SessionMember:
     """One log of a session. A hunt is measured until it has a verdict, or a failure of its own; a trial to the end of its plan."""
 
     problem: SearchProblem | None
@@ -113,17 +113,17 @@ class Member:
 class Searches:
     """Gives the orders of all hunts of a session."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[SessionMember]) -> None:
         self._members = members
 
-    def next(self, fleet: Fleet) -> Step:
+    def next(self, fleet: Fleet) -> NextAction:
         """The next order, of any hunt; or the verdict of one, while the others go on."""
         members = self._members
         ended = [number for number, member in enumerate(members) if not member.is_open]
         if len(ended) == len(members):
-            return Step(None, at_once=True)
+            return NextAction(None, at_once=True)
         if any(member.unpromising and member.is_open for member in members):  # another metric is looked for first
-            return Step(None)
+            return NextAction(None)
         number, decision = decide_together([situation(member) for member in members], ended, fleet)
         seen = seen_by(number, fleet) if len(members) > 1 else fleet
         order, several = decision.order, len(members) > 1
@@ -132,14 +132,14 @@ class Searches:
         member = members[number]
         if member.change_over and not member.asked and member.problem and outlook(member.problem, decision, member.log):
             member.asked, member.unpromising = True, decision.belief.effect
-            return Step(None)
+            return NextAction(None)
         if isinstance(order, Measure):
             order = replace(order, workload=number)
-            return Step(order, decided, False, decision.builds, decision.cancelled, decision.waits, number)
-        return Step(None, decided, at_once=isinstance(order, Found), workload=number, goes_on=several)
+            return NextAction(order, decided, False, decision.builds, decision.cancelled, decision.waits, number)
+        return NextAction(None, decided, at_once=isinstance(order, Found), workload=number, goes_on=several)
 
 
-def situation(member: Member) -> Situation:
+def situation(member: SessionMember) -> Situation:
     """What the next decision of a hunt depends on."""
     problem = member.problem
     assert problem, "a hunt has a problem"
@@ -153,7 +153,7 @@ class Driver:
 
     def __init__(
         self,
-        members: Sequence[Member],
+        members: Sequence[SessionMember],
         plan: Planner,
         workers: Callable[[], Workers[LabEvent]],
         failed: Callable[[int, PerfBisectError], None],
@@ -227,7 +227,7 @@ class Driver:
             return workload
         return self._turn if self.members[self._turn].is_open else next(iter(self._open), self._turn)
 
-    def _opening(self, number: int, member: Member, course: Course) -> Generator[Numbered]:
+    def _opening(self, number: int, member: SessionMember, course: Course) -> Generator[Numbered]:
         """What comes before the plan. A hunt that ends there has its verdict, and needs no more."""
         if (yield from self._alone(number, course.opening())) is False:
             member.course = None
@@ -240,7 +240,7 @@ class Driver:
             yield from self._alone(number, member.course.closing(member.verdict))
             member.course = None
 
-    def _change_over(self, number: int, member: Member) -> Generator[Numbered]:
+    def _change_over(self, number: int, member: SessionMember) -> Generator[Numbered]:
         """Look for another metric of a hunt, where its own does not tell the ends apart; with one it goes on."""
         change_over, asked, ended = member.change_over, member.unpromising, indistinct(member.verdict)
         member.unpromising = None
@@ -251,7 +251,7 @@ class Driver:
         if problem := (yield from self._alone(number, change_over(ratio, ended is not None))):
             member.problem, member.verdict, member.change_over = problem, None, None
 
-    def _catch_up(self, number: int, member: Member) -> Generator[Numbered]:
+    def _catch_up(self, number: int, member: SessionMember) -> Generator[Numbered]:
         """Enter what was built for others and is not in the log of a hunt: it had failed then, or had not begun."""
         known = {event.facts.commit for _, event in member.log.entries if is_of_build(event)}
         commits = {*member.problem.commits} if member.problem else set()
@@ -302,7 +302,7 @@ def lab_of_several(labs: Mapping[int, Lab]) -> Lab:
     return measure
 
 
-def followed(member: Member) -> bool:
+def followed(member: SessionMember) -> bool:
     """Whether something is measured after the verdict of a hunt."""
     verdict = member.verdict
     placed = first_step(verdict) is not None or isinstance(verdict, CodePlacement)

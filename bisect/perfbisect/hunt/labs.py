@@ -29,7 +29,7 @@ from perfbisect.hunt.loop import Workers
 from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.session_hosts import BuildHost, HostLocks, PreparedHost
 from perfbisect.hunt.setup import SessionSetup
-from perfbisect.hunt.workers import BuildMember, InlineWorkers, Listener, Member, ThreadWorkers
+from perfbisect.hunt.workers import BuildWorker, InlineWorkers, Listener, MeasuringWorker, ThreadWorkers
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.builds import BuildLab, BuildSite
@@ -83,7 +83,7 @@ class HuntLabs:
         places = {} if host else {event.facts.commit: event.host or first for event in built}
         return BuildsMade(candidates, {event.facts.commit: event.facts.key for event in built}, places)
 
-    def build_member(self, each: BuildHost, candidates: Candidates, made: BuildsMade, stood_in: bool) -> BuildMember:
+    def build_member(self, each: BuildHost, candidates: Candidates, made: BuildsMade, stood_in: bool) -> BuildWorker:
         """A host that builds ahead."""
         stop, setup, name = threading.Event(), self.setup, each.host.name
         place = self.locks.place(StoppableHost(each.host, stop), each.entry)
@@ -92,7 +92,7 @@ class HuntLabs:
         site = BuildSite(
             place, setup.builder, variant, candidates, made, layouts=layouts, named=True, training=training
         )
-        return BuildMember(
+        return BuildWorker(
             name,
             BuildLab(site, self._held[name], stood_in),
             stop,
@@ -162,10 +162,10 @@ def workers_of(
         labs = {workload: each.lab(number, stop, candidates, study, made) for workload, each in hunts.items()}
         return lab_of_several(labs) if together else labs[0]
 
-    def member(number: int, site: PreparedHost) -> Member:
+    def member(number: int, site: PreparedHost) -> MeasuringWorker:
         stop = threading.Event()
         heard = (site.host,) if ahead else hosts_of(site)  # the threads of hosts that build ahead hear these
-        return Member(
+        return MeasuringWorker(
             site.host.name,
             lab(number, stop),
             stop,
@@ -178,7 +178,7 @@ def workers_of(
         workers = InlineWorkers(sites[0].host.name, lab(0), sites[0].host)
     else:
         members = [member(number, site) for number, site in enumerate(sites)]
-        builders: list[BuildMember] = []
+        builders: list[BuildWorker] = []
         if everywhere:
             stood_in = len(ahead) == 1 and all(site.can_build for site in sites)
             if stood_in and (connection := ahead[0].host.connection):

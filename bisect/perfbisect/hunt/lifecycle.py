@@ -12,6 +12,7 @@ from perfbisect.core.domain.events import (
     TrialStarted,
     Warned,
 )
+from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import (
@@ -34,7 +35,6 @@ from perfbisect.hunt.auto_metric import by_instructions
 from perfbisect.hunt.explanation import change_reader, explain, read_change
 from perfbisect.hunt.further_runs import confirming_runs
 from perfbisect.hunt.labs import HuntLabs
-from perfbisect.hunt.prior_hunts import known_failures
 from perfbisect.hunt.search_problem import (
     SavedLog,
     SearchProblem,
@@ -49,8 +49,12 @@ from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.lab.guarded_lab import changed
 from perfbisect.report.command_line import command_to_run
+from perfbisect.store.history import History
+from perfbisect.store.prior_data import read_failures
 from perfbisect.wording.quantities import ratio
 from perfbisect.wording.text import metric_title
+
+REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
 
 
 class SessionLifecycle:
@@ -222,3 +226,20 @@ def compare_merge_base(
     only = replace(started, candidates=between.commits, commits=1, merges=0, branch_points=0, of_merge_base=True)
     yield log.append(only)
     return (yield from pursue(between, log, workers_for(between.commits)))
+
+
+def known_failures(history: History, settings: Settings, now: float) -> tuple[SkipFacts, ...]:
+    """Builds that failed in earlier hunts on hosts of the first one's class."""
+    found = {
+        facts.commit: facts
+        for one in on_each_like_first(settings)
+        for facts in read_failures(history, one, now - REMEMBERED)
+    }
+    return tuple(found.values())
+
+
+def on_each_like_first(settings: Settings) -> list[Settings]:
+    """The settings with each host of the first one's class as the only host, the first one first."""
+    classes = settings.prior.host_classes or ("",)
+    alike = (name for name, one in zip(settings.hosts, classes, strict=True) if one == classes[0])
+    return [replace(settings, host=name, further_hosts=()) for name in alike]

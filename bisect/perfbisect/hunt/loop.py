@@ -29,7 +29,7 @@ UNLIMITED = 0.0, 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NextAction:
     """What a planner wants next."""
 
     order: Measure | None  # None: no further order
@@ -43,7 +43,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class OrderEnded:
     """The end of an order, or of a build that was made ahead."""
 
     failure: EnvironmentFailure | None = None  # its host, or build host, cannot go on
@@ -52,7 +52,7 @@ class Ended:
 class Planner(Protocol):
     """Says what is measured next."""
 
-    def next(self, fleet: Fleet) -> Step:
+    def next(self, fleet: Fleet) -> NextAction:
         """The next step. An order for a host that is busy is dropped: the planner is asked again when an order, or a build,
         has ended.
         """
@@ -86,13 +86,13 @@ class Workers(Protocol[E_co]):
         """How long the present build of a build host has taken so far."""
 
     def cancel(self, build_host: int) -> None:
-        """End the present build of a build host; returns at once. What arrives last of it is an ``Ended``, as always."""
+        """End the present build of a build host; returns at once. What arrives last of it is an ``OrderEnded``, as always."""
 
-    def next(self) -> tuple[int, E_co | Ended]:
+    def next(self) -> tuple[int, E_co | OrderEnded]:
         """Wait for the next event, or the end of an order or a build; with the number of the worker.
 
         A host does not go on before the caller asks again. Raises what is raised there, EnvironmentFailure excepted,
-        which is the ``failure`` of ``Ended``.
+        which is the ``failure`` of ``OrderEnded``.
         """
 
     def stop(self) -> None:
@@ -133,7 +133,7 @@ def run(planner: Planner, log: Log[E | Decided | PairingChosen | Warned, T], wor
     without which the planner cannot go on. The same holds for build hosts; without any, hosts build if they may, while the
     only one is out of reach until that is back.
     """
-    present = _Present(workers)
+    present = _Crew(workers)
     asked = False  # since something has ended; what is left of build hosts then is not wanted
     try:
         while True:
@@ -160,7 +160,7 @@ def run(planner: Planner, log: Log[E | Decided | PairingChosen | Warned, T], wor
                 if order and not present.busy and not present.building:
                     raise present.gone.get(order.host) or present.cannot_build
             worker, event = workers.next()
-            while not isinstance(event, Ended):
+            while not isinstance(event, OrderEnded):
                 yield log.append(event, present.workload(worker))
                 worker, event = workers.next()
             asked = False
@@ -170,7 +170,7 @@ def run(planner: Planner, log: Log[E | Decided | PairingChosen | Warned, T], wor
         workers.stop()
 
 
-class _Present:
+class _Crew:
     """What each worker does at this moment."""
 
     def __init__(self, workers: Workers[object]) -> None:
@@ -220,7 +220,7 @@ class _Present:
         hosts = len(self._workers.hosts)
         return self.busy[worker].workload if worker < hosts else self.building[worker - hosts].workload
 
-    def build(self, step: Step) -> None:
+    def build(self, step: NextAction) -> None:
         """End and begin the builds of a step."""
         for host in step.cancelled:
             if host in self.building and host not in self._cancelled:
@@ -237,7 +237,7 @@ class _Present:
             del gone[host]
             yield Warned(f"build host {self._workers.build_hosts[host]} is back", "It builds again.")
 
-    def ended(self, worker: int, end: Ended) -> Warned | None:
+    def ended(self, worker: int, end: OrderEnded) -> Warned | None:
         """Note the end of an order or a build. Returns a warning if the worker cannot go on; raises if nothing can."""
         hosts, build_hosts = self._workers.hosts, self._workers.build_hosts
         if worker < len(hosts):
@@ -273,13 +273,13 @@ class Search:
     prior: PriorKnowledge
     observations: Callable[[], Sequence[Observation]]
 
-    def next(self, fleet: Fleet) -> Step:
+    def next(self, fleet: Fleet) -> NextAction:
         """Decide. A culprit ends the hunt at once; every other verdict waits for orders that are being carried out."""
         decision = decide(self.graph, self.observations(), self.policy, self.prior, fleet)
         decided = Decided(decision, fleet)
         if isinstance(decision.order, Measure):
-            return Step(decision.order, decided, False, decision.builds, decision.cancelled, decision.waits)
-        return Step(None, decided, at_once=isinstance(decision.order, Found))
+            return NextAction(decision.order, decided, False, decision.builds, decision.cancelled, decision.waits)
+        return NextAction(None, decided, at_once=isinstance(decision.order, Found))
 
 
 @dataclass(slots=True)
@@ -292,10 +292,10 @@ class Listed:
     orders: Iterator[Measure | PairingChosen]
     kept: Measure | None = None
 
-    def next(self, fleet: Fleet) -> Step:
+    def next(self, fleet: Fleet) -> NextAction:
         """The next order."""
         order = self.kept or next(self.orders, None)
         if isinstance(order, PairingChosen):  # what follows depends on it: it is in the log before that is asked for
-            return Step(None, order, goes_on=True)
+            return NextAction(None, order, goes_on=True)
         self.kept = order if order and not fleet.is_free(order.host) else None
-        return Step(order)
+        return NextAction(order)

@@ -22,8 +22,8 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import refuse_imported
 from perfbisect.hunt.setup import SessionSetup
-from perfbisect.hunt.trials.drop_hunts import OPEN, Comparison, with_open_reasons
-from perfbisect.hunt.trials.setup import Rounds
+from perfbisect.hunt.trials.drop_hunts import OPEN, HuntedComparison, with_open_reasons
+from perfbisect.hunt.trials.rounds import TrialDesign
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.commits import look_up, members
 from perfbisect.repository.discovery import open_repository
@@ -68,7 +68,7 @@ class Watch:
         subjects = [*(TrialBuild(each.name, each.commit) for each in earlier), tip]
         settings = replace(self.settings, good=subjects[0].name, bad=tip.name)
         rounds, kind = visits if earlier else 1, TrialType.COMPARE
-        return Rounds(kind, subjects, self.works, rounds, runs, branch=self.branch).set_up(settings, waiting)
+        return TrialDesign(kind, subjects, self.works, rounds, runs, branch=self.branch).set_up(settings, waiting)
 
 
 def measured_by(settings: Settings) -> Settings:
@@ -80,7 +80,7 @@ def measured_by(settings: Settings) -> Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched(Comparison):
+class Watched(HuntedComparison):
     """The line in its present state, as a comparison of its tips; numbers of builds are positions in it."""
 
     line: Branch

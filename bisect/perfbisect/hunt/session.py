@@ -21,21 +21,21 @@ from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import Settings, TrialBuild
 from perfbisect.errors import CannotGoOn, PerfBisectError, UsageError
 from perfbisect.host.lock import WaitCallback
-from perfbisect.hunt.attempt import Attempt, Caller, Outcome, refuse_imported, verdict_of
+from perfbisect.hunt.attempt import Caller, HuntOutcome, SessionAttempt, refuse_imported, verdict_of
 from perfbisect.hunt.fitness import warnings_of_unfit
 from perfbisect.hunt.leased_hosts import known_nodes
-from perfbisect.hunt.prior_hunts import with_prior_knowledge
+from perfbisect.hunt.lifecycle import on_each_like_first
 from perfbisect.hunt.session_hosts import lock_hosts
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.builds import configured
 from perfbisect.hunt.trials.proof import claim_of, proof_setup
-from perfbisect.hunt.trials.setup import Rounds, with_prebuilt
+from perfbisect.hunt.trials.rounds import TrialDesign, with_prebuilt
 from perfbisect.lab import upkeep
 from perfbisect.recipes.requested import load_requested, requested_builder, requested_workloads
 from perfbisect.report.command_line import command_on
 from perfbisect.store.batches import (
     Batch,
-    Planned,
+    PlannedHunt,
     begin_batch,
     continue_batch,
     end_batch,
@@ -44,7 +44,7 @@ from perfbisect.store.batches import (
     read_batch,
 )
 from perfbisect.store.history import History
-from perfbisect.store.prior_data import read_kept
+from perfbisect.store.prior_data import read_costs, read_kept, read_noise
 from perfbisect.wording.verdicts import exit_status
 
 Leased = Callable[[Settings, Mapping[str, str]], AbstractContextManager[None]]
@@ -64,7 +64,7 @@ class Resumption:
 
 def begin(
     setups: Sequence[SessionSetup], caller: Caller, in_batch: tuple[int, int] | None = None
-) -> tuple[Outcome, ...]:
+) -> tuple[HuntOutcome, ...]:
     """Begin hunts, or one trial, and follow them to their ends.
 
     ``in_batch`` is the batch of a file that a single hunt belongs to, and its number there.
@@ -79,7 +79,7 @@ def begin(
         setups = [replace(each, warnings=(*each.warnings, *warnings)) for each in setups]
         ready = [with_prebuilt(each, caller.say) if trial else anew(history, each) for each in setups]
         numbers, batch = enter_all(history, ready, in_batch)
-        return Attempt(history, caller, numbers, batch, held).carry_out(dict(enumerate(ready)))
+        return SessionAttempt(history, caller, numbers, batch, held).carry_out(dict(enumerate(ready)))
 
 
 def anew(history: History, setup: SessionSetup) -> SessionSetup:
@@ -87,6 +87,16 @@ def anew(history: History, setup: SessionSetup) -> SessionSetup:
     known = with_prior_knowledge(history, setup.settings)
     run_hash, build_hash = setup.run_hash(setup.workload), setup.build_hash()
     return replace(setup, settings=replace(known, run_hash=run_hash, build_hash=build_hash))
+
+
+def with_prior_knowledge(history: History, settings: Settings) -> Settings:
+    """The settings with the noise of a run and the cost of a build, from earlier hunts on hosts of the first one's class."""
+    prior, each = settings.prior, on_each_like_first(settings)
+    costs = next((known for one in each if (known := read_costs(history, one)).build and known.run), None)
+    if costs and costs.build and costs.run:
+        prior = replace(prior, build_cost=costs.build / costs.run)
+    noise = next((noise for one in each if (noise := read_noise(history, one)) is not None), None)
+    return replace(settings, prior=replace(prior, noise=noise))
 
 
 def little_space(history: History, setup: SessionSetup) -> tuple[Warned, ...]:
@@ -117,7 +127,7 @@ def enter_all(
             for setup in setups:
                 its = setup.settings
                 words = (f"--builder={its.builder}", f"--workload={its.workload}", its.good, its.bad)
-                planned.append(Planned(words, folder, (its.hosts,)))
+                planned.append(PlannedHunt(words, folder, (its.hosts,)))
             batch = begin_batch(history, "", planned, at)
             places = [(batch, place) for place in range(len(setups))]
         numbers = [
@@ -131,7 +141,7 @@ def enter_all(
     return numbers, read_batch(history, batch) if len(setups) > 1 else None
 
 
-def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumption) -> tuple[Outcome, ...]:
+def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumption) -> tuple[HuntOutcome, ...]:
     """Continue a hunt, a trial of that name, or the hunts of a ``batch`` without a verdict, where their logs end.
 
     A hunt that cannot go on has failed, and the others go on. Where none can, the reason of the first is raised: CannotGoOn
@@ -145,7 +155,7 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
             numbers = [one.hunt for one in batch.hunts if one.hunt is not None]
             verdicts = enter_verdicts(history, batch, numbers)
             if all(verdicts):
-                return tuple(map(Outcome, numbers, verdicts))
+                return tuple(map(HuntOutcome, numbers, verdicts))
         else:
             numbers = [trial.id if trial else int(session)]
         for each in numbers:
@@ -169,7 +179,7 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
             check_trial_unchanged(trial, setups[0])
         if batch:
             continue_batch(history, batch.id)
-        return Attempt(history, caller, numbers, batch, held, unable, how.why).carry_out(setups)
+        return SessionAttempt(history, caller, numbers, batch, held, unable, how.why).carry_out(setups)
 
 
 def enter_verdicts(history: History, batch: Batch, numbers: Sequence[int]) -> list[Verdict | None]:
@@ -254,7 +264,7 @@ def trial_again(
         for build in request.subjects
     )
     subjects = [configured(build, builder) for build in written]
-    rounds = Rounds(
+    rounds = TrialDesign(
         request.kind, subjects, workloads, request.rounds, request.runs, series=request.series, branch=request.branch
     )
     yield rounds.set_up(settings, caller.waiting)

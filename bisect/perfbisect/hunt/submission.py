@@ -24,7 +24,7 @@ from perfbisect.report.command_line import command_on
 from perfbisect.store.batches import (
     Batch,
     BatchHunt,
-    Planned,
+    PlannedHunt,
     enter_job,
     enter_status,
     jobs_of,
@@ -50,10 +50,10 @@ mkdir -p "${log%/*}" && {
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SlurmJob:
     """One hunt of a file, and what it wants of Slurm."""
 
-    planned: Planned
+    planned: PlannedHunt
     options: tuple[str, ...]  # of sbatch
     minutes: float  # in which it may measure; 0: that is not limited
     range: str = ""  # equal for hunts that can share builds
@@ -72,7 +72,7 @@ class Job:
         return [str(log.absolute()), self.planned.folder, member, python, program, *place, *self.planned.arguments]
 
 
-def constraint(planned: Planned) -> list[str]:
+def constraint(planned: PlannedHunt) -> list[str]:
     """The features of its node: those of `slurm:FEATURES`, or of any of several. Raises UsageError for other hosts."""
     if planned.hosts == (("local",),):
         return []
@@ -101,7 +101,7 @@ def is_kept(one: BatchHunt, states: Jobs) -> bool:
     return one.status in VERDICTS or (one.job in states and states[one.job].is_open)
 
 
-def submit(history: History, number: int, jobs: Sequence[Job]) -> int:
+def submit(history: History, number: int, jobs: Sequence[SlurmJob]) -> int:
     """Submit each hunt of a batch that needs a job; returns how many these were. Raises UsageError at the first that is refused."""
     batch, states = look(history, number)
     wanted = [one for one in batch.hunts if not is_kept(one, states)]

@@ -16,7 +16,7 @@ from perfbisect.core.domain.orders import BuildOrder, Measure
 from perfbisect.errors import Cancelled, EnvironmentFailure
 from perfbisect.host.jobs import kill_all
 from perfbisect.host.protocol import Host
-from perfbisect.hunt.loop import UNLIMITED, Ended, NoBuildHosts
+from perfbisect.hunt.loop import UNLIMITED, NoBuildHosts, OrderEnded
 from perfbisect.lab.builds import BuildLab
 from perfbisect.lab.guarded_lab import Lab
 
@@ -41,7 +41,7 @@ class InlineWorkers(NoBuildHosts):
         """Begin an order; see ``Workers.submit``."""
         self._events = self._lab(order)
 
-    def next(self) -> tuple[int, LabEvent | Ended]:
+    def next(self) -> tuple[int, LabEvent | OrderEnded]:
         """The next event; see ``Workers.next``."""
         assert self._events, "an order is under way"
         try:
@@ -52,12 +52,12 @@ class InlineWorkers(NoBuildHosts):
             self.stop()
         except EnvironmentFailure as failure:
             self._events = None
-            return 0, Ended(failure)
+            return 0, OrderEnded(failure)
         else:
             if event:
                 return 0, event
             self._events = None
-        return 0, Ended()
+        return 0, OrderEnded()
 
     def stop(self) -> None:
         """End the order, and a job that began at the moment of the interruption, of which the lab does not know yet."""
@@ -96,7 +96,7 @@ def _cancelled_after(seconds: float, events: Generator[LabEvent]) -> Iterator[No
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MeasuringWorker:
     """One of several hosts."""
 
     name: str
@@ -107,7 +107,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class BuildMember:
+class BuildWorker:
     """A host that builds ahead."""
 
     name: str
@@ -177,14 +177,14 @@ class ThreadWorkers:
     limit, minutes = UNLIMITED, 0.0
 
     def __init__(
-        self, *members: Member, build_members: Sequence[BuildMember] = (), builds_between: bool = False
+        self, *members: MeasuringWorker, build_members: Sequence[BuildWorker] = (), builds_between: bool = False
     ) -> None:
         self.hosts = tuple(member.name for member in members)
         self.build_hosts = tuple(member.name for member in build_members)
         self.builds_between = builds_between
         self._members = members
         self._build_members = build_members
-        self._queue: EventQueue[LabEvent | Ended | BaseException] = EventQueue()
+        self._queue: EventQueue[LabEvent | OrderEnded | BaseException] = EventQueue()
         self._threads: dict[int, threading.Thread] = {}  # by the number of the worker
         self._in_flight: dict[int, _InFlight] = {}  # by the number of the build host
         self._killers: list[threading.Thread] = []  # threads that end jobs
@@ -210,7 +210,7 @@ class ThreadWorkers:
         self._in_flight[build_host].cancelled.set()
         self._build_members[build_host].stop.set()
 
-    def next(self) -> tuple[int, LabEvent | Ended]:
+    def next(self) -> tuple[int, LabEvent | OrderEnded]:
         """The next event; see ``Workers.next``."""
         try:
             worker, event = self._queue.next(threading.TIMEOUT_MAX if self.minutes else _left(self.limit))
@@ -218,7 +218,7 @@ class ThreadWorkers:
             self.minutes = self.limit[1]
             self._cancel_all()
             return self.next()
-        if isinstance(event, Ended | BaseException):
+        if isinstance(event, OrderEnded | BaseException):
             del self._threads[worker]
         if isinstance(event, BaseException):
             raise event
@@ -244,14 +244,16 @@ class ThreadWorkers:
         self._killers += killers
 
     @staticmethod
-    def _end_jobs(member: Member, order: threading.Thread) -> None:
+    def _end_jobs(member: MeasuringWorker, order: threading.Thread) -> None:
         """End the jobs of a cancelled order until it has ended: one that begins while they are listed is seen the next time."""
         member.kill_jobs()
         while order.is_alive():
             member.kill_jobs()
             order.join(AGAIN)
 
-    def _start(self, worker: int, member: Member | BuildMember, work: Callable[[], Generator[LabEvent]]) -> None:
+    def _start(
+        self, worker: int, member: MeasuringWorker | BuildWorker, work: Callable[[], Generator[LabEvent]]
+    ) -> None:
         thread = threading.Thread(
             target=self._work,
             args=(worker, member, work),
@@ -261,11 +263,13 @@ class ThreadWorkers:
         self._threads[worker] = thread
         thread.start()
 
-    def _work(self, worker: int, member: Member | BuildMember, work: Callable[[], Generator[LabEvent]]) -> None:
+    def _work(
+        self, worker: int, member: MeasuringWorker | BuildWorker, work: Callable[[], Generator[LabEvent]]
+    ) -> None:
         def put(event: LabEvent) -> None:
             self._queue.put(worker, event)
 
-        ended: Ended | BaseException = Ended()
+        ended: OrderEnded | BaseException = OrderEnded()
         try:
             with member.subscribe(put), closing(work()) as events:
                 for event in events:
@@ -275,18 +279,18 @@ class ThreadWorkers:
                         member.stop.clear()  # the order ends now; the commands that end it must not be cancelled
                         raise
         except EnvironmentFailure as failure:
-            ended = Ended(failure)
+            ended = OrderEnded(failure)
         except Cancelled as cancelled:
             ended = self._end_of_cancelled(worker, cancelled)
         except BaseException as failure:  # noqa: BLE001 - raised in the main thread
             ended = failure
         self._queue.put_last(worker, ended)
 
-    def _end_of_cancelled(self, worker: int, cancelled: Cancelled) -> Ended | BaseException:
+    def _end_of_cancelled(self, worker: int, cancelled: Cancelled) -> OrderEnded | BaseException:
         """How an order or a build ends that was cancelled: alone, or with all others."""
         build_host = worker - len(self.hosts)
         if self.minutes:
-            return Ended()
+            return OrderEnded()
         if build_host < 0 or not self._in_flight[build_host].cancelled.is_set():
             return cancelled
         build, member = self._in_flight[build_host], self._build_members[build_host]
@@ -296,7 +300,7 @@ class ThreadWorkers:
             self._queue.put(worker, told)
         except Cancelled as all_are:
             return all_are
-        return Ended()
+        return OrderEnded()
 
 
 def marked(event: LabEvent, host: str) -> LabEvent:

@@ -8,7 +8,7 @@ from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, M
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation
 from perfbisect.core.search.pairing import timed_by_cpu
-from perfbisect.hunt.loop import UNLIMITED, Ended, Search, Step, Workers, run
+from perfbisect.hunt.loop import UNLIMITED, NextAction, OrderEnded, Search, Workers, run
 from perfbisect.simulate.world import World, maker
 
 
@@ -51,7 +51,7 @@ class SimulatedSearch:
     prior: PriorKnowledge
     log: MemoryLog
 
-    def next(self, fleet: Fleet) -> Step:
+    def next(self, fleet: Fleet) -> NextAction:
         """Decide; see ``Search.next``."""
         policy, seen, chosen = self.policy, self.log.observations, self.log.pairing
         if chosen:
@@ -115,7 +115,7 @@ class SimulatedWorkers:
         self._world.cancel(self._builds[build_host].candidate, build_host, order.end - self._time)
         order.left, order.end, order.cancelled = [], self._time, True
 
-    def next(self) -> tuple[int, Observation | Ended]:
+    def next(self) -> tuple[int, Observation | OrderEnded]:
         """The next observation of the order that ends first; see ``Workers.next``."""
         worker, first = min(self._orders.items(), key=lambda each: each[1].end)
         if worker >= len(self.hosts):
@@ -127,7 +127,7 @@ class SimulatedWorkers:
             return worker, event
         self._time = max(self._time, first.end)
         del self._orders[worker]
-        return worker, Ended()
+        return worker, OrderEnded()
 
     def stop(self) -> None:
         """End the builds in flight; the time is that of the end."""

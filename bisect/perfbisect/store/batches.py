@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedHunt:
     """One hunt of a batch, as `bisect run` is given it."""
 
     arguments: tuple[str, ...]  # without its hosts
@@ -32,7 +32,7 @@ class BatchHunt:
     """What has become of one."""
 
     number: int  # within the batch, from 0
-    planned: Planned
+    planned: PlannedHunt
     hunt: int | None  # its number in the history; None until it has begun
     status: int | None  # its exit status; None until it has ended
     failure: str  # of one that ended before it began
@@ -67,13 +67,13 @@ class Batch:
         return any(one.job for one in self.hunts)
 
 
-def columns_of(planned: Planned) -> dict[str, str]:
+def columns_of(planned: PlannedHunt) -> dict[str, str]:
     """What a row of ``batch_hunts`` has of a hunt as it was planned."""
     folder, hosts = planned.folder, json.dumps(planned.hosts)
     return {"arguments": json.dumps(planned.arguments), "folder": folder, "hosts": hosts}
 
 
-def begin_batch(history: "History", file: Path | str, planned: Sequence[Planned], at: float) -> int:
+def begin_batch(history: "History", file: Path | str, planned: Sequence[PlannedHunt], at: float) -> int:
     """Enter a new batch; returns its number. With "" for its ``file`` its hunts are carried out together."""
     with history.transaction() as db:
         table = db.table("batches")
@@ -176,7 +176,7 @@ def _hunt_of(
     number: int, arguments: str, folder: str, hosts: str, hunt: int | None, status: int | None, failure: str,
     process: str, job: str,
 ) -> BatchHunt:  # fmt: skip
-    planned = Planned(tuple(json.loads(arguments)), folder, tuple(map(tuple, json.loads(hosts))))
+    planned = PlannedHunt(tuple(json.loads(arguments)), folder, tuple(map(tuple, json.loads(hosts))))
     return BatchHunt(number, planned, hunt, status, failure, bool(process) and is_running(process), job)
 
 
@@ -230,5 +230,5 @@ def copy_batches(source: "History", target: "History", here: Mapping[int, int], 
                 its = target.settings(here[hunt])
                 asked = (f"--builder={its.builder}", f"--workload={its.workload}", its.good, its.bad)
                 row = {"batch_id": entered[batch], "number": place, "hunt_id": here[hunt], "status": status}
-                planned = columns_of(Planned(asked, "", (its.hosts,)))
+                planned = columns_of(PlannedHunt(asked, "", (its.hosts,)))
                 db.table("batch_hunts").insert(row | planned, ignore=True)

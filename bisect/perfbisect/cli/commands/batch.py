@@ -18,7 +18,7 @@ from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
     from perfbisect.hunt.batch import Task
-    from perfbisect.hunt.submission import Job
+    from perfbisect.hunt.submission import SlurmJob
     from perfbisect.hunt.watching import View
     from perfbisect.store.history import History
 
@@ -136,7 +136,7 @@ def batch(
     return status
 
 
-def submit_all(history: "History", number: int, jobs: "Sequence[Job]", given: Path | None) -> None:
+def submit_all(history: "History", number: int, jobs: "Sequence[SlurmJob]", given: Path | None) -> None:
     """Submit the hunts of a batch that need a job, and say which batch it is."""
     from perfbisect.hunt.submission import submit
     from perfbisect.report.command_line import command_on

@@ -133,10 +133,9 @@ def compare(
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.paired_comparison import whole
     from perfbisect.hunt.notification import notifying
-    from perfbisect.hunt.trials.builds import check_words, hosts_as_builds, read_builds
+    from perfbisect.hunt.trials.builds import check_words, cost, hosts_as_builds, read_builds, read_releases
     from perfbisect.hunt.trials.drop_hunts import DropOptions, between, outlook, read_comparison
-    from perfbisect.hunt.trials.releases import cost, read_releases
-    from perfbisect.hunt.trials.setup import Rounds
+    from perfbisect.hunt.trials.rounds import TrialDesign
     from perfbisect.store.history import History
     from perfbisect.wording.quantities import count
 
@@ -182,7 +181,7 @@ def compare(
             if isinstance(reason, str):
                 note(f"warning: nothing can be hunted between {title}: {reason}")
     with notifying(notify, history, note) as begun, leasing_for(settings, history):
-        rounds = Rounds(TrialType.COMPARE, subjects, chosen, visits, runs, series=series)
+        rounds = TrialDesign(TrialType.COMPARE, subjects, chosen, visits, runs, series=series)
         setup = rounds.set_up(settings, waiting)
         if dry_run:
             sizes = (count(each, "candidate") if isinstance(each, int) else f"none: {each}" for each in spans.values())

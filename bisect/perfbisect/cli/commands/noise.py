@@ -75,7 +75,7 @@ def noise(
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.resolve import builder_of, choose_metric, resolve_settings, with_repository
     from perfbisect.hunt.trials.builds import hosts_as_builds
-    from perfbisect.hunt.trials.setup import Rounds
+    from perfbisect.hunt.trials.rounds import TrialDesign
     from perfbisect.recipes.requested import requested_workloads
 
     requested = with_repository(settings_of(options, workload, good=rev or "", bad=rev or ""))
@@ -92,6 +92,6 @@ def noise(
         settings = resolve_settings(requested, clone_progress=clone_progress)
         subjects = [TrialBuild(str(rev), settings.good_commit)]
     with notifying(notify, history, note) as begun, leasing_for(settings, history):
-        setup = Rounds(TrialType.NOISE, subjects, chosen, visits, runs).set_up(settings, waiting)
+        setup = TrialDesign(TrialType.NOISE, subjects, chosen, visits, runs).set_up(settings, waiting)
         ended = measured(setup, history, form, begun, waiting)
     return conclude(ended, history, form)

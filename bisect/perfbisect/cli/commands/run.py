@@ -144,7 +144,7 @@ def run(
     alone = len(every) == 1
     lease = leasing_for(every[0], history, minutes=every[0].policy.max_minutes if alone else 0)
     if dry_run:
-        from perfbisect.hunt.dry_run import forecast_of, lines
+        from perfbisect.hunt.forecast import forecast_of, lines
 
         with lease:
             say("\n".join([forecast_of(history, every), *lines(every)]))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from perfbisect.core.domain.settings import Settings
     from perfbisect.host.lock import Owner, WaitCallback
-    from perfbisect.hunt.attempt import OpenView, Outcome
+    from perfbisect.hunt.attempt import HuntOutcome, OpenView
     from perfbisect.hunt.watching import View
 
 
@@ -276,7 +276,7 @@ def leasing_for(
     return leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings), **how)
 
 
-def say_failures(outcomes: "Sequence[Outcome]", history: Path | None) -> int:
+def say_failures(outcomes: "Sequence[HuntOutcome]", history: Path | None) -> int:
     """Say on standard error which hunts have no verdict, and why; returns the highest exit status."""
     from perfbisect.report.command_line import command_on
 

@@ -15,7 +15,7 @@ from perfbisect.hunt.attempt import Caller
 from perfbisect.hunt.session import begin
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.builds import hosts_as_builds
-from perfbisect.hunt.trials.setup import Rounds
+from perfbisect.hunt.trials.rounds import TrialDesign
 from perfbisect.recipes.requested import overridden, requested_builder, requested_workloads
 from perfbisect.store.history import History
 from perfbisect.store.listing import FITNESS_CHECK
@@ -89,4 +89,4 @@ def plan_of(like: Settings, name: str, hosts_path: str | Path, waiting: WaitCall
     subjects = [TrialBuild(settings.good, settings.good_commit)]
     if builder.installed:
         settings, subjects = hosts_as_builds(settings, builder, least=1)
-    return Rounds(TrialType.NOISE, subjects, workloads, ROUNDS, 1).set_up(settings, waiting)
+    return TrialDesign(TrialType.NOISE, subjects, workloads, ROUNDS, 1).set_up(settings, waiting)

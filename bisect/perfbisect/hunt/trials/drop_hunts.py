@@ -34,7 +34,7 @@ from perfbisect.wording.quantities import count, percent, ratio
 from perfbisect.wording.text import listed, printable, shell_word
 from perfbisect.wording.trials import difference
 
-T = TypeVar("T", bound="Comparison")
+T = TypeVar("T", bound="HuntedComparison")
 
 FEWEST_ROUNDS = 2  # from which on a ratio has an interval
 OPEN = ("running", "interrupted", "failed")  # states of hunts that have no verdict
@@ -49,7 +49,7 @@ class DropOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class HuntedComparison:
     """A stored comparison, and the settings that its drops are hunted with."""
 
     trial: SessionState
@@ -117,7 +117,7 @@ def candidates_in(settings: Settings) -> int:
     return len(span.graph.candidates)
 
 
-def outlook(found: Comparison) -> Iterator[str]:
+def outlook(found: HuntedComparison) -> Iterator[str]:
     """The drops that are hunted, the hunts that have ended, and the sizes of their ranges."""
     every = [*found.ranges()]
     if not every:
@@ -142,7 +142,7 @@ def outlook(found: Comparison) -> Iterator[str]:
             yield f"  cannot be hunted: {trouble} {trouble.advice}".rstrip()
 
 
-def read_comparison(history: History, name: str, how: DropOptions) -> Comparison:
+def read_comparison(history: History, name: str, how: DropOptions) -> HuntedComparison:
     """The comparison of that name.
 
     Raises UsageError for what is no comparison of our own, or of binaries alone.
@@ -168,7 +168,7 @@ def read_comparison(history: History, name: str, how: DropOptions) -> Comparison
         )
     policy = replace(settings.policy, min_effect=how.least or settings.policy.min_effect, layouts=True)
     settings = replace(settings, policy=policy, explain=how.explain)
-    return Comparison(replace(trial, hunts=with_open_reasons(history, trial.hunts, settings)), settings)
+    return HuntedComparison(replace(trial, hunts=with_open_reasons(history, trial.hunts, settings)), settings)
 
 
 def hunt_drops(name: str, caller: Caller, how: DropOptions) -> list[DropHunt | None]:
@@ -219,7 +219,7 @@ def with_open_reasons(history: History, hunts: Iterable[DropHunt], settings: Set
     return tuple(cut(each) if settings.explain and reason_is_open(history, each.hunt) else each for each in hunts)
 
 
-def hunt_range(history: History, found: Comparison, span: DropRange, caller: Caller) -> None:
+def hunt_range(history: History, found: HuntedComparison, span: DropRange, caller: Caller) -> None:
     """Hunt the drops of one range that have no verdict: begun hunts continue, the others begin.
 
     In place of one that cannot go on, since its workload or the range has changed, another begins.
@@ -249,7 +249,7 @@ def hunt_range(history: History, found: Comparison, span: DropRange, caller: Cal
         begin(history, found, new, caller)
 
 
-def begin(history: History, found: Comparison, drops: Sequence[Drop], caller: Caller) -> None:
+def begin(history: History, found: HuntedComparison, drops: Sequence[Drop], caller: Caller) -> None:
     """Begin the hunts for drops of one range: together."""
     left = iter(drops)
 
@@ -260,7 +260,7 @@ def begin(history: History, found: Comparison, drops: Sequence[Drop], caller: Ca
     session.begin(SessionSetup.set_up(every, caller.waiting), replace(caller, path=history.path, begun=enter))
 
 
-def settings_for(found: Comparison, drop: Drop) -> Settings:
+def settings_for(found: HuntedComparison, drop: Drop) -> Settings:
     """The settings of the hunt for a drop. Raises UsageError where its builds cannot be hunted between."""
     request = found.trial.request
     good, bad = request.subjects[drop.first], request.subjects[drop.last]

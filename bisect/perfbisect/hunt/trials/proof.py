@@ -17,7 +17,7 @@ from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import refuse_imported, verdict_of
 from perfbisect.hunt.proposal import tree_of
 from perfbisect.hunt.setup import SessionSetup
-from perfbisect.hunt.trials.setup import Rounds
+from perfbisect.hunt.trials.rounds import TrialDesign
 from perfbisect.recipes.proposal import is_unread
 from perfbisect.recipes.requested import load_requested
 from perfbisect.report.command_line import command_on, command_to_compare
@@ -110,7 +110,7 @@ def proof_setup(
             TrialBuild(settings.bad, bad),
             TrialBuild(f"{settings.bad} without {names}", made.commit),
         )
-        proof = Rounds(
+        proof = TrialDesign(
             TrialType.PROVE, builds, {workload.name: workload}, rounds, runs, claim.reverts,
             repository=made.repository, trained=trained,
         )  # fmt: skip
