@@ -417,7 +417,9 @@ class Clone:
 def read(log: SavedLog, clone: Clone, verdict: Verdict | None = None) -> list[Event]:
     """What the culprit changes is read once its profiles are known, and kept in the history."""
     found = Found(Step(3, 0.99, HALF, (2,)))
-    return [event for _, event in read_change(verdict or found, NAMES, log, clone)]
+    if not log.state.commits:
+        log.append(started(NAMES))
+    return [event for _, event in read_change(verdict or found, log, clone)]
 
 
 def test_the_change_is_read_once_with_the_functions_of_the_profiles(log: SavedLog) -> None:

@@ -28,13 +28,12 @@ from perfbisect.core.domain.events import (
     Planned,
     Profiled,
     RunFinished,
-    Studied,
     Unexplained,
     Warned,
 )
 from perfbisect.core.domain.facts import ChangeFacts, PlanFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share, Step, Verdict, first_step
-from perfbisect.core.domain.session_state import SessionState, fold
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.explain.evidence import Explanation, Sureness
 from perfbisect.core.explain.explanation import FUNCTIONS, part_of, reason
 from perfbisect.core.explain.functions import SURE, part_error, whole
@@ -212,29 +211,17 @@ class ReasonStudy:
     """The change whose reason is measured, and by what."""
 
     step: Step
-    state: SessionState  # from the log so far; it takes each event of a part
     log: SavedLog
     workers_of: WorkersOf
     workload: Workload
     host: str  # that with most runs of the culprit: its parent was measured there, too. "" if there is only one
     visit: float  # seconds that most visits took beside what was timed
+    measured: Sequence[int]  # the candidates that have runs on the host, oldest first
 
     @property
     def builds(self) -> tuple[int, int]:
         """The culprit and its parent."""
         return self.step.candidate, self.step.parents[0]
-
-    def others(self) -> list[int]:
-        """The other candidates that have runs on the host, oldest first.
-
-        By commit: good and its merge base, measured before the search, have the candidates of another range.
-        """
-        commits = {
-            event.facts.commit
-            for _, event in self.state.log
-            if isinstance(event, RunFinished) and event.host == self.host
-        }
-        return [node for node, commit in enumerate(self.state.commits) if commit in commits and node not in self.builds]
 
 
 def explain(
@@ -252,14 +239,14 @@ def explain(
     """
     if (step := first_step(verdict)) is None:
         return
-    entries = [(entry.at, entry.event) for entry in log.history.events(log.hunt)]
-    state = fold(entries, log.history.sittings(log.hunt))
+    state, visit = log.state, start_up([(entry.at, entry.event) for entry in log.history.events(log.hunt)])
     culprit = state.commits[step.candidate]
-    runs = Counter(
-        event.host for _, event in state.log if isinstance(event, RunFinished) and event.facts.commit == culprit
-    )
-    host = max(runs, key=lambda name: runs[name], default="")
-    study = ReasonStudy(step, state, log, workers_of, workload, host, start_up(entries))
+    runs = [(event.host, event.facts.commit) for _, event in log.entries if isinstance(event, RunFinished)]
+    [(host, _)] = Counter(name for name, commit in runs if commit == culprit).most_common(1) or [("", 0)]
+    # By commit: good and its merge base, measured before the search, have the candidates of another range.
+    commits = {commit for name, commit in runs if name == host}
+    measured = [node for node, commit in enumerate(state.commits) if commit in commits]
+    study = ReasonStudy(step, log, workers_of, workload, host, visit, measured)
     left = seconds or max(LEAST, SHARE * state.elapsed / together)
     for number, part in enumerate(PARTS):
         suit = [each for each in PARTS[number:] if each.suits(builder, workload, state)]
@@ -267,10 +254,7 @@ def explain(
             continue
         began = CLOCK.now()
         try:
-            for at, event in take(part, study, left * part.share / sum(each.share for each in suit)):
-                if isinstance(event, Studied):
-                    state.add(at, event)
-                yield at, event
+            yield from take(part, study, left * part.share / sum(each.share for each in suit))
         except (PerfBisectError, OSError) as trouble:
             failure = in_words(trouble)
             yield log.append(Unexplained(part.name, advised(str(failure), failure.advice)))
@@ -283,7 +267,7 @@ def take(part: StudyPart, study: ReasonStudy, allowed: float) -> Generator[Timed
     Another round is begun only if it ends in time as far as can be known: from the longest turn so far or, before the
     first, from what a visit took in the search. A round that has begun is finished.
     """
-    state, workload, builds = study.state, study.workload, study.builds
+    state, workload, builds = study.log.state, study.workload, study.builds
     done = turns_done([event for event in state.studied if part.has(event)])
     least = sum(part.least(workload, timed(state.row(state.commits[build]).runs)) for build in builds)
     if least > max(0.0, allowed) and not done.total():
@@ -295,7 +279,7 @@ def take(part: StudyPart, study: ReasonStudy, allowed: float) -> Generator[Timed
         return
     workers = study.workers_of(part.study(max(SHORTEST, allowed / (len(builds) * part.rounds) - study.visit), state))
     host_number = workers.hosts.index(study.host) if study.host in workers.hosts else 0
-    others = study.others() if part.of_all else []
+    others = [build for build in study.measured if part.of_all and build not in builds]
     failed = False
 
     def orders() -> Iterator[Measure]:
@@ -372,19 +356,19 @@ def change_reader(folder: str) -> ChangeReader:
     return lambda *change: changed_functions(open_repository(Path(folder)), *change)
 
 
-def read_change(verdict: Verdict, commits: Sequence[str], log: SavedLog, reader: ChangeReader) -> Generator[TimedEvent]:
+def read_change(verdict: Verdict, log: SavedLog, reader: ChangeReader) -> Generator[TimedEvent]:
     """Read what the verdict's first step changes, unless that was done after its latest profile."""
     step = first_step(verdict)
     if step is None or not step.parents:
         return
-    parent, culprit = commits[step.parents[0]], commits[step.candidate]
+    parent, culprit = (log.state.commits[node] for node in (step.parents[0], step.candidate))
     read, profiles = False, []
-    for entry in log.history.events(log.hunt):
-        if isinstance(entry.event, Profiled):
-            profiles.append(entry.event.facts)
+    for event in log.state.studied:
+        if isinstance(event, Profiled):
+            profiles.append(event.facts)
             read = False
-        elif isinstance(entry.event, ChangedFunctions):
-            read = read or (entry.event.facts.parent, entry.event.facts.commit) == (parent, culprit)
+        elif isinstance(event, ChangedFunctions):
+            read = read or (event.facts.parent, event.facts.commit) == (parent, culprit)
     if read:
         return
     try:

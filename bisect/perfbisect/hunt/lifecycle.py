@@ -151,7 +151,7 @@ class SessionLifecycle:
             usual = setup.by_metric(replace(settings, metric=setup.workload.metric)) if settings.prior.exact else setup
             workers = partial(self._workers_of(usual), problem.commits)
             yield from explain(verdict, log, workers, usual.builder, usual.workload, self._together, self._why or 0.0)
-            yield from read_change(verdict, problem.commits, log, change_reader(settings.repository))
+            yield from read_change(verdict, log, change_reader(settings.repository))
             yield ending(problem, log, verdict)
 
     def _labs_of(self, setup: SessionSetup) -> HuntLabs:

@@ -24,7 +24,7 @@ from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.measured_log import Logged
 from perfbisect.core.domain.orders import Decision, Interval, Measure, Purpose, Share, Verdict
-from perfbisect.core.domain.session_state import SessionState
+from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import PLAIN
 from perfbisect.core.inference.code_placement import with_counts
@@ -84,11 +84,11 @@ class SavedLog:
         self.history = history
         self.hunt = hunt
         self.began = history.began(hunt)
-        self.state = SessionState(hunt, began=self.began)
+        events = ((entry.at, entry.event) for entry in history.events(hunt))
+        self.state = fold(events, history.sittings(hunt), SessionState(hunt, began=self.began))
         self.entries = self.state.log
-        for entry in history.events(hunt):
-            self.state.add(entry.at, entry.event)
         CLOCK.go_on_from(max(self.began, self.state.last or 0.0))
+        self.state.begin_session(CLOCK.now())
 
     def append(self, event: Event, workload: int | None = None) -> TimedEvent:
         """Make ``event`` durable, then return it with its time."""

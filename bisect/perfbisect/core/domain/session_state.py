@@ -386,9 +386,11 @@ class SessionState:
         return before, after
 
 
-def fold(events: Iterable[tuple[float, Event]], sessions: Sequence[float] = ()) -> SessionState:
+def fold(
+    events: Iterable[tuple[float, Event]], sessions: Sequence[float] = (), state: SessionState | None = None
+) -> SessionState:
     """The state after events with their times; ``sessions`` are the times at which processes began to work."""
-    state, begins = SessionState(), [*sessions]
+    state, begins = state or SessionState(), [*sessions]
     for at, event in events:
         while begins and begins[0] <= at:
             state.begin_session(begins.pop(0))
