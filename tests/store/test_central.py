@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,8 @@ from perfbisect.core.domain.events import RunFinished, TrialEnded, Warned
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store import push as pushing
 from perfbisect.store.batches import PlannedHunt, begin_batch, end_batch, enter_hunt
-from perfbisect.store.central import connected, key_of
+from perfbisect.store.central import Central, connected, key_of
 from perfbisect.store.history import History
-from perfbisect.store.pull import Central, reading
 from perfbisect.store.push import push
 from perfbisect.store.schema import TABLES, VIEWS
 from program import exits
@@ -35,6 +34,13 @@ pytestmark = [
     pytest.mark.xdist_group("central"),  # a server that is started once
     pytest.mark.skipif(not POSTGRES, reason="no PostgreSQL: apt-get install postgresql"),
 ]
+
+
+@contextmanager
+def reading(address: str) -> Iterator[Central]:
+    """The central history at an address, to be read."""
+    with connected(address) as connection:
+        yield Central(address, connection)
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Inconclusive, Interval, Reason, Several, Step, Unsettled
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.errors import UsageError
-from perfbisect.store.canned_queries import QUERIES, configuration
 from perfbisect.store.history import History
+from perfbisect.store.query import QUERIES, configuration
 from perfbisect.store.schema import TABLES, VIEWS
 from perfbisect.store.transfer import copy, everything
 

@@ -41,7 +41,6 @@ from perfbisect.report.hunt_report import read_hunt
 from perfbisect.store.batches import (
     Batch,
     end_batch,
-    enter_end,
     enter_status,
 )
 from perfbisect.store.history import History
@@ -172,7 +171,8 @@ class SessionAttempt:
         if self.batch:
             enter_status(self.history, self.batch.id, place, status, failure)
         elif status is not None:
-            enter_end(self.history, self.numbers[place], status, failure)
+            for batch, number, _ in jobs_of(self.history, self.numbers[place]):
+                enter_status(self.history, batch, number, status, failure)
 
     def _work(self, driver: Driver, titles: Sequence[str], setup: SessionSetup) -> Interrupted | None:
         """Show what the driver does. Once all verdicts stand, returns the interruption of what is left of their reasons."""

@@ -29,7 +29,7 @@ from perfbisect.repository.commits import look_up, members
 from perfbisect.repository.discovery import open_repository
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
-from perfbisect.store.nights import hunts_about, read_nights
+from perfbisect.store.prior_data import hunts_about, read_nights
 from perfbisect.wording.text import printable
 
 

@@ -16,7 +16,7 @@ from perfbisect.store.history import History
 from perfbisect.store.maker import own_name
 from perfbisect.wording.text import shell_words
 
-EVERY = 60.0  # seconds; a session counts as running for three times as long (store/pull.py)
+EVERY = 60.0  # seconds; a session counts as running for three times as long (store/central.py)
 LAST = 30.0  # seconds that the end of a session waits for a push
 
 

@@ -4,6 +4,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -144,12 +145,6 @@ def jobs_of(history: "History", hunt: int) -> list[tuple[int, int, str]]:
     return history.select("SELECT batch_id, number, job FROM batch_hunts WHERE hunt_id = ? AND job != ''", [hunt])
 
 
-def enter_end(history: "History", hunt: int, status: int, failure: str) -> None:
-    """Enter how a hunt has ended that is a job; of others, the process that has started them does so."""
-    for batch, number, _ in jobs_of(history, hunt):
-        enter_status(history, batch, number, status, failure)
-
-
 def end_batch(history: "History", batch: int, at: float) -> None:
     """Enter that all hunts of a batch have ended."""
     with history.transaction() as db:
@@ -168,16 +163,12 @@ def read_batch(history: "History", batch: int) -> Batch:
         [(started, ended, process, file)] = rows
         check_value("started", started, float)
         check_value("file", file, str)
-        hunts = tuple(_hunt_of(*row) for row in members)
-        return Batch(batch, started, file, hunts, ended is not None, ended is None and is_running(process))
-
-
-def _hunt_of(
-    number: int, arguments: str, folder: str, hosts: str, hunt: int | None, status: int | None, failure: str,
-    process: str, job: str,
-) -> BatchHunt:  # fmt: skip
-    planned = PlannedHunt(tuple(json.loads(arguments)), folder, tuple(map(tuple, json.loads(hosts))))
-    return BatchHunt(number, planned, hunt, status, failure, bool(process) and is_running(process), job)
+        hunts = []
+        for number, arguments, folder, hosts, hunt, status, failure, claimed, job in members:
+            planned = PlannedHunt(tuple(json.loads(arguments)), folder, tuple(map(tuple, json.loads(hosts))))
+            running = bool(claimed) and is_running(claimed)
+            hunts.append(BatchHunt(number, planned, hunt, status, failure, running, job))
+        return Batch(batch, started, file, tuple(hunts), ended is not None, ended is None and is_running(process))
 
 
 def batch_together(history: "History", hunt: int) -> Batch | None:
@@ -212,23 +203,26 @@ def copy_batches(source: "History", target: "History", here: Mapping[int, int], 
     )
     with intact(source.shown, "table batch_hunts"):
         rows = [row for row in source.select(select) if row[4] in here]
-        members = msgspec.convert(rows, list[tuple[int, float, str, int, int, int | None]])
+        members = sorted(msgspec.convert(rows, list[tuple[int, float, str, int, int, int | None]]))
         for _, started, file, place, _, status in members:
             check_values({"started": started, "file": file, "workload": place, "status": status})
-    entered = dict[int, int]()
-    for batch, started, file, place, hunt, status in sorted(members):
+    for (_, started, file), its in groupby(members, key=lambda member: member[:3]):
+        hunts = [(place, here[hunt], status) for *_, place, hunt, status in its]
+        known = f"SELECT batch_id FROM batch_hunts WHERE hunt_id IN ({', '.join('?' * len(hunts))})"
         with target.transaction() as db:
-            if batch not in entered:
-                hunts = [here[each[4]] for each in members if each[0] == batch]
-                known = f"SELECT batch_id FROM batch_hunts WHERE hunt_id IN ({', '.join('?' * len(hunts))})"
-                if same := db.execute(known, hunts).fetchone():
-                    entered[batch] = 0 if origin and not all(map(target.origin, hunts)) else same[0]
-                else:
-                    entered[batch] = begin_batch(target, masked(file), [], started)
-                    db.table("batches").update(entered[batch], {"process": process, "ended": started})
-            if entered[batch]:
-                its = target.settings(here[hunt])
-                asked = (f"--builder={its.builder}", f"--workload={its.workload}", its.good, its.bad)
-                row = {"batch_id": entered[batch], "number": place, "hunt_id": here[hunt], "status": status}
-                planned = columns_of(PlannedHunt(asked, "", (its.hosts,)))
-                db.table("batch_hunts").insert(row | planned, ignore=True)
+            same = db.execute(known, [hunt for _, hunt, _ in hunts]).fetchone()
+            if same and origin and not all(target.origin(hunt) for _, hunt, _ in hunts):
+                continue
+            batch = same[0] if same else begin_batch(target, masked(file), [], started)
+            if not same:
+                db.table("batches").update(batch, {"process": process, "ended": started})
+            for place, hunt, status in hunts:
+                settings = target.settings(hunt)
+                asked = (
+                    f"--builder={settings.builder}",
+                    f"--workload={settings.workload}",
+                    settings.good,
+                    settings.bad,
+                )
+                row = {"batch_id": batch, "number": place, "hunt_id": hunt, "status": status}
+                db.table("batch_hunts").insert(row | columns_of(PlannedHunt(asked, "", (settings.hosts,))), ignore=True)

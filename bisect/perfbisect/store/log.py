@@ -5,7 +5,7 @@ calls the search again.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ from perfbisect.core.domain.events import (
     BuildStarted,
     CandidateSkipped,
     ChangedFunctions,
-    Commit,
     Counted,
     Event,
     HuntEnded,
@@ -40,8 +39,8 @@ from perfbisect.core.domain.orders import (
     Interval,
     NotReproduced,
     Several,
-    Step,
     Verdict,
+    named_steps,
 )
 from perfbisect.core.domain.settings import Settings, TrialRequest
 from perfbisect.masking import masked_fields
@@ -164,12 +163,6 @@ def read_host(connection: "sqlite3.Connection", key: str) -> HostFacts:
     return HostFacts(*row[:6], *(msgspec.convert(json.loads(each), dict[str, str]) for each in row[6:]))
 
 
-def commit_row(db: "sqlite_utils.Database", commit: Commit, *, foreign: bool) -> None:
-    """Write a commit's date, author and subject; of a ``foreign`` one, where they are not known."""
-    row = {"commit_hash": commit.sha, "date": commit.date, "author": commit.author, "subject": commit.subject}
-    db.table("commits").insert(clean(row), ignore=foreign, replace=not foreign)
-
-
 @dataclass(frozen=True, slots=True)
 class SessionLog:
     """The log of one session, to which events are appended. It writes all rows that an event adds, and nothing else does."""
@@ -183,35 +176,58 @@ class SessionLog:
 
     def append(self, event: Event, at: float) -> None:
         """Append ``event`` to the log, and its rows to the other tables."""
-        where = getattr(event, "host", "") if isinstance(event, LabEvent) else ""
+        host = getattr(event, "host", "") if isinstance(event, LabEvent) else ""
         about = Logged | Counted | Profiled | Planned | ChangedFunctions
-        of = event.facts.commit if isinstance(event, about) else None
+        commit = event.facts.commit if isinstance(event, about) else None
         row = {
             "session_id": self.session,
             "at": at,
             "kind": type(event).__name__,
-            "commit_hash": event.commit.sha if isinstance(event, BuildStarted) else of,
-            "host": where or None,
+            "commit_hash": event.commit.sha if isinstance(event, BuildStarted) else commit,
+            "host": host or None,
             "body": encode(event, self.candidates),
         }
         event_id = insert(self.db, "events", row)
+        fact: Row = {"event_id": event_id, "host": host or self.host}
+        if isinstance(event, Logged):
+            fact |= self._about(event.facts.commit, None if self.nodes is not None else event.candidate)
         match event:
-            case HuntStarted():
-                self._begin(event.hosts, at)
-            case TrialStarted(request=request):
-                self._begin(event.hosts, at)
-                self._set(request=compact(request), metric=request.metric)
-            case BuildStarted(commit=commit):
-                commit_row(self.db, commit, foreign=self.foreign)
+            case HuntStarted() | TrialStarted():
+                for each in event.hosts:
+                    host_row(self.db, each, at)
+                asked = event.request if isinstance(event, TrialStarted) else None
+                self._set(ended=None, **({"request": compact(asked), "metric": asked.metric} if asked else {}))
+            case BuildStarted(commit=built):
+                known = {"commit_hash": built.sha, "date": built.date, "author": built.author, "subject": built.subject}
+                self.db.table("commits").insert(clean(known), ignore=self.foreign, replace=not self.foreign)
             case BuildFinished(facts=build):
-                self._build(self._fact(event, event_id, where), build, at, has_twin=event.same_as is not None)
+                same = self._same_binary(fact, build) if event.same_as is not None else None
+                row = {name: getattr(build, name) for name in ("seconds", "cache_hits", "cache_misses", "log")}
+                row |= {"at": at, "build_key": build.key, "binary_hash": build.binary, "same_as": same}
+                insert(self.db, "builds", fact | row | {"reused": 2 if build.shared else int(build.reused)})
+                self._set(build_count=int(not build.reused))
             case CandidateSkipped(facts=skip):
-                failure = asdict(skip) | {"seconds": 0.0 if skip.for_another else skip.seconds}
-                del failure["commit"], failure["for_another"], failure["known"]
-                place = {"workload": event.workload, "round": event.round, "at": at}
-                insert(self.db, "skips", self._fact(event, event_id, where) | place | failure)
+                row = {
+                    "workload": event.workload,
+                    "round": event.round,
+                    "at": at,
+                    "stage": skip.stage,
+                    "reason": skip.reason,
+                }
+                seconds = 0.0 if skip.for_another else skip.seconds
+                insert(self.db, "skips", fact | row | {"seconds": seconds, "log": skip.log})
             case RunFinished(facts=run):
-                self._run(self._fact(event, event_id, where), event, run, at)
+                names = ("visit", "build_key", "started", "seconds", "operations", "log")
+                row = {name: getattr(run, name) for name in names}
+                row |= {"workload": event.workload, "round": event.round, "dataset_key": run.dataset or None}
+                row |= {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")}
+                row |= {
+                    "cost": self._cost(fact, run, at),
+                    "metric_value": self._value(run),
+                    "qps": operations_per_second(run),
+                }
+                insert(self.db, "runs", fact | row)
+                self._set(run_count=1)
             case HuntEnded(verdict):
                 self._set(ended=at)
                 self._verdict(verdict, event_id, at)
@@ -221,44 +237,25 @@ class SessionLog:
                 pass
 
     def _set(self, **columns: object) -> None:
-        """Change columns of the session."""
-        self.db.table("sessions").update(self.session, columns)
+        """Change columns of the session; to one that counts, its value is added."""
+        changes = ", ".join(f"{name} = {name} + ?" if name.endswith("_count") else f"{name} = ?" for name in columns)
+        self.db.execute(f"UPDATE sessions SET {changes} WHERE id = ?", [*columns.values(), self.session])
 
-    def _begin(self, hosts: tuple[HostFacts, ...], at: float) -> None:
-        """A sitting begins: the session goes on."""
-        for host in hosts:
-            host_row(self.db, host, at)
-        self._set(ended=None)
+    def _about(self, commit: str, node: int | None = None) -> Row:
+        """The columns that say which commit of a hunt, or build of a trial, a row is about."""
+        return {"session_id": self.session, "commit_hash": commit, "node": (self.nodes or {}).get(commit, node)}
 
-    def _about(self, commit: str) -> Row:
-        """The columns that say which commit of a hunt a fact is about."""
-        return {"session_id": self.session, "commit_hash": commit, "node": (self.nodes or {}).get(commit)}
-
-    def _fact(self, event: Logged, event_id: int, where: str) -> Row:
-        """The columns that every fact has."""
-        node = {} if self.nodes is not None else {"node": event.candidate}
-        return {"event_id": event_id, **self._about(event.facts.commit), **node, "host": where or self.host}
-
-    def _count(self, column: str) -> None:
-        """Add one to a number that is kept with the session."""
-        self.db.execute(f"UPDATE sessions SET {column} = {column} + 1 WHERE id = ?", [self.session])
-
-    def _build(self, fact: Row, build: BuildFacts, at: float, *, has_twin: bool) -> None:
-        """A build, with the first build of this session that has the same binary."""
+    def _same_binary(self, fact: Row, build: BuildFacts) -> str | None:
+        """The first commit of this session that has the same binary on the same host."""
         same = (
-            "SELECT commit_hash FROM builds WHERE session_id = ? AND host = ? AND binary_hash = ? AND commit_hash != ?"
+            "SELECT commit_hash FROM builds WHERE session_id = :session AND host = :host AND binary_hash = :binary"
+            " AND commit_hash != :commit ORDER BY event_id LIMIT 1"
         )
-        wanted = clean({"session": self.session, "host": fact["host"], "binary": build.binary, "commit": build.commit})
-        twin = self.db.execute(f"{same} ORDER BY event_id LIMIT 1", [*wanted.values()]).fetchone()
-        if not build.reused:
-            self._count("build_count")
-        row = {name: getattr(build, name) for name in ("seconds", "cache_hits", "cache_misses", "log")}
-        row |= {"at": at, "build_key": build.key, "binary_hash": build.binary}
-        same_as = twin[0] if twin and has_twin else None
-        insert(self.db, "builds", fact | row | {"same_as": same_as, "reused": 2 if build.shared else int(build.reused)})
+        wanted = {"session": self.session, "host": fact["host"], "binary": build.binary, "commit": build.commit}
+        return next((commit for (commit,) in self.db.execute(same, clean(wanted))), None)
 
-    def _run(self, fact: Row, event: RunFinished, run: RunFacts, at: float) -> None:
-        """A run; its counters and samples are views of the log."""
+    def _cost(self, fact: Row, run: RunFacts, at: float) -> float:
+        """The seconds that a run has cost: 0 for the second one of a pair."""
         # events of other hosts, and decisions taken while other hosts are busy, do not bound this run
         before = self.db.execute(
             "SELECT at FROM events WHERE session_id = ? AND id < ?"
@@ -266,38 +263,29 @@ class SessionLog:
             " ORDER BY id DESC LIMIT 1",
             [self.session, fact["event_id"], fact["host"]],
         ).fetchone()
-        beside = (
-            run.round
-            and self.db.execute(
-                "SELECT json_extract(body, '$.facts.round') = ? FROM events WHERE session_id = ? AND id < ?"
-                " AND kind = 'RunFinished' ORDER BY id DESC LIMIT 1",
-                [run.round, self.session, fact["event_id"]],
-            ).fetchone()
-        )
-        self._count("run_count")
-        names = ("visit", "build_key", "started", "seconds", "operations", "log")
-        row = {name: getattr(run, name) for name in names} | {
-            "workload": event.workload,
-            "round": event.round,
-            "dataset_key": run.dataset or None,
-            "cost": 0.0 if beside and beside[0] else max(at - before[0], run.seconds) if before else run.seconds,
-            "metric_value": self._value(run),
-            "qps": operations_per_second(run),
-        }
-        latency = {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")}
-        insert(self.db, "runs", fact | row | latency)
+        latest = "SELECT json_extract(body, '$.facts.round') FROM events WHERE session_id = ? AND id < ? AND kind = 'RunFinished'"
+        if run.round:
+            ran = self.db.execute(f"{latest} ORDER BY id DESC LIMIT 1", [self.session, fact["event_id"]]).fetchone()
+            if ran == (run.round,):
+                return 0.0
+        return max(at - before[0], run.seconds) if before else run.seconds
 
     def _value(self, run: RunFacts) -> float | None:
         [metric] = self.db.execute("SELECT metric FROM sessions WHERE id = ?", [self.session]).fetchone()
         return value(run, metric) if metric in METRICS else None  # another person's may be unknown
 
-    def change_metric(self) -> None:
-        """Enter the values of all runs in the metric that the session has now."""
-        select = "SELECT id, body FROM events WHERE session_id = ? AND kind = 'RunFinished'"
+    def _runs(self) -> Iterator[tuple[int, RunFinished]]:
+        """All runs of the session, and their entries."""
+        select = "SELECT id, body FROM events WHERE session_id = ? AND kind = 'RunFinished' ORDER BY id"
         for event_id, body in self.db.execute(select, [self.session]).fetchall():
             if isinstance(event := decode("RunFinished", body), RunFinished):
-                new = [self._value(event.facts), event_id]
-                self.db.execute("UPDATE runs SET metric_value = ? WHERE event_id = ?", new)
+                yield event_id, event
+
+    def change_metric(self) -> None:
+        """Enter the values of all runs in the metric that the session has now."""
+        for event_id, event in self._runs():
+            new = [self._value(event.facts), event_id]
+            self.db.execute("UPDATE runs SET metric_value = ? WHERE event_id = ?", new)
 
     def _noise(self) -> Row:
         """The noise of an A/A that has ended."""
@@ -306,9 +294,8 @@ class SessionLog:
         kind, metric = self.db.execute("SELECT kind, metric FROM sessions WHERE id = ?", [self.session]).fetchone()
         if kind != "noise":
             return {}
-        rows = self.db.execute("SELECT body FROM events WHERE session_id = ? AND kind = 'RunFinished'", [self.session])
-        runs = [event for (body,) in rows if isinstance(event := decode("RunFinished", body), RunFinished)]
-        found = noise_in([(run.round, run.facts) for run in runs if not (run.facts.layout or run.facts.round)], metric)
+        alone = [(run.round, run.facts) for _, run in self._runs() if not (run.facts.layout or run.facts.round)]
+        found = noise_in(alone, metric)
         return {"between_visits": found.between, "within_visits": found.within, "noise": found.run} if found else {}
 
     def _verdict(self, verdict: Verdict, event_id: int, at: float) -> None:
@@ -316,24 +303,21 @@ class SessionLog:
         for table in ("suspects", "verdicts"):
             self.db.table(table).delete_where("session_id = ?", [self.session])
         row: Row = {"session_id": self.session, "event_id": event_id, "at": at, "kind": type(verdict).__name__}
+        named = [
+            {"node": step.candidate, "probability": step.probability, **interval_row(step.ratio)}
+            for step in (named_steps(verdict) or ([verdict.step] if isinstance(verdict, CodePlacement) else ()))
+        ]
         match verdict:
-            case Found(step):
-                named = [step_row(step)]
-            case Several(steps, _, unsettled):
-                row |= {"reason": "; ".join(dict.fromkeys(one.known.reason for one in unsettled)) or None}
-                named = [step_row(step) for step in steps]
-            case NotReproduced(ratio, detectable):
+            case Several(unsettled=unsettled):
+                row["reason"] = "; ".join(dict.fromkeys(one.known.reason for one in unsettled)) or None
+            case NotReproduced(ratio, detectable) | CodePlacement(_, ratio, detectable):
                 row |= {**interval_row(ratio), "detectable": detectable}
-                named = []
-            case CodePlacement(step, ratio, detectable):
-                row |= {**interval_row(ratio), "detectable": detectable}
-                named = [step_row(step)]
+            case Found():
+                pass
             case Inconclusive(candidates, probabilities, ratio, reason):
                 row |= {**interval_row(ratio), "reason": reason}
-                named = [
-                    {"node": node, "probability": probability}
-                    for node, probability in zip(candidates, probabilities, strict=True)
-                ]
+                pairs = zip(candidates, probabilities, strict=True)
+                named = [{"node": node, "probability": probability} for node, probability in pairs]
         insert(self.db, "verdicts", row)
         for rank, suspect in enumerate(named):
             insert(self.db, "suspects", self._about(self.candidates[suspect["node"]]) | suspect | {"rank": rank})
@@ -342,8 +326,3 @@ class SessionLog:
 def interval_row(interval: Interval) -> Row:
     """An interval's columns."""
     return {"ratio": interval.middle, "low": interval.low, "high": interval.high}
-
-
-def step_row(step: Step) -> Row:
-    """A step's columns."""
-    return {"node": step.candidate, "probability": step.probability, **interval_row(step.ratio)}

@@ -1,7 +1,9 @@
-"""Data of earlier hunts for the next one: failed builds, costs, what is stored on a host, noise."""
+"""Data of earlier sessions for the next one: failed builds, costs, what is stored on a host, noise, nights of a watched branch."""
 
+import json
 import math
 from collections import defaultdict
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count, pairwise
@@ -21,6 +23,7 @@ from perfbisect.store.listing import ACCEPTED_CHECK, FITNESS_CHECK
 from perfbisect.store.log import compact, decode
 
 if TYPE_CHECKING:
+    from perfbisect.core.domain.session_state import SessionState
     from perfbisect.store.history import History
 
 RECENT = 400  # latest runs that are used
@@ -30,7 +33,7 @@ ENOUGH_PAIRS = 8  # pairs of runs needed for an estimate of noise
 
 
 @dataclass(frozen=True, slots=True)
-class Costs:
+class TypicalCosts:
     """Typical seconds on a host; None where it has no history."""
 
     build: float | None
@@ -111,10 +114,10 @@ def read_failures(history: "History", settings: Settings, since: float) -> tuple
     return tuple(SkipFacts(*row) for row in rows)
 
 
-def read_costs(history: "History", settings: Settings) -> Costs:
+def read_costs(history: "History", settings: Settings) -> TypicalCosts:
     """The expected seconds of a build and of a run of a hunt of these settings."""
     builds = latest_builds(history, settings, "seconds", "NOT reused", RECENT)
-    return Costs(middle(builds), middle(latest_runs(history, settings, "cost")))
+    return TypicalCosts(middle(builds), middle(latest_runs(history, settings, "cost")))
 
 
 def latest_builds(history: "History", settings: Settings, column: str, where: str, most: int) -> list[tuple[Any, ...]]:
@@ -221,3 +224,15 @@ def read_checks(history: "History", machine: str = "") -> dict[str, list[Check]]
                 check = Check(number, host, started, event.fitness, called == ACCEPTED_CHECK)
                 found.setdefault(of, []).append(check)
     return found
+
+
+def read_nights(history: "History", branch: str) -> "Iterator[SessionState]":
+    """The nights of a watched branch that are our own, the newest first, as they are wanted."""
+    its_branch = "iif(json_valid(request), json_extract(request, '$.branch'), NULL)"
+    return history.intact_trials(f"kind = 'compare' AND origin IS NULL AND {its_branch} = ?", [branch])
+
+
+def hunts_about(history: "History", nights: Collection[int]) -> list[int]:
+    """The hunts that were begun after these nights, oldest first."""
+    about = "SELECT id FROM sessions WHERE kind = 'hunt' AND about IN (SELECT value FROM json_each(?)) ORDER BY id"
+    return [hunt for (hunt,) in history.select(about, [json.dumps([*nights])])]

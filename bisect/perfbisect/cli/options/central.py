@@ -12,7 +12,7 @@ from perfbisect.errors import UsageError
 from perfbisect.store.history import History
 
 if TYPE_CHECKING:
-    from perfbisect.store.pull import Central
+    from perfbisect.store.central import Central
 
 CONFIGURED = "central"
 
@@ -54,10 +54,10 @@ def opened_history(history: Path | None, central: str | None) -> "Iterator[Histo
         with closing(History.open(history, read_only=True)) as opened:
             yield opened
     else:
-        from perfbisect.store.pull import reading
+        from perfbisect.store.central import Central, connected
 
-        with reading(central) as there:
-            yield there
+        with connected(central) as connection:
+            yield Central(central, connection)
 
 
 @contextmanager

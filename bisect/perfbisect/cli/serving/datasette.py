@@ -20,7 +20,7 @@ def serve_datasette(path: Path, port: int, guard: Guard, *, opens: bool) -> None
         from datasette.version import __version__
     except ImportError:
         raise UsageError("Datasette is not installed.", "Install it: pip install 'perfbisect[serve]'") from None
-    from perfbisect.store.canned_queries import configuration
+    from perfbisect.store.query import configuration
 
     options = configuration(path.stem, int(__version__.partition(".")[0]))
     made = Datasette([str(path)], settings={"sql_time_limit_ms": LONGEST}, **options)
