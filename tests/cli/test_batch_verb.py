@@ -34,10 +34,9 @@ from perfbisect.store.batches import (
     begin_batch,
     claim,
     end_batch,
-    enter_hunt,
-    enter_job,
     enter_status,
     read_batch,
+    update_hunt,
 )
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
@@ -145,7 +144,7 @@ def test_jobs_are_shown_and_refused_by_name(file: Path, tmp_path: Path, monkeypa
         assert "b1 was not submitted" in exits(3, "batch", "b1", *kept)
         opened.connection.execute("UPDATE batches SET process = 'ended 1 1'")
         for place in range(2):
-            enter_job(opened, number, place, lambda: "12")
+            update_hunt(opened, number, place, job="12", status=None, failure=None)
     executable(tmp_path / "bin" / "squeue", "#!/bin/sh\n")  # it has forgotten them
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     monkeypatch.setenv("SLURM_CONF", os.devnull)
@@ -278,7 +277,7 @@ def test_a_hunt_whose_rows_are_damaged_stops_no_other(
     for method in ("listed", "settings"):
         monkeypatch.setattr(history, method, damaged)
     history.connection.execute("PRAGMA foreign_keys = OFF")
-    enter_hunt(history, batch, 1, 999)  # damaged before it is gone on with
+    update_hunt(history, batch, 1, 999)  # damaged before it is gone on with
     assert carried_out(history, batch) == 4
     assert ends(history, batch) == [(0, ""), (4, "table hunts is damaged"), (0, "")]
     enter_status(history, batch, 1, 0)  # its verdict is known

@@ -31,11 +31,10 @@ from perfbisect.store.batches import (
     all_batches,
     begin_batch,
     claim,
-    enter_end,
-    enter_hunt,
-    enter_job,
     enter_status,
+    jobs_of,
     read_batch,
+    update_hunt,
 )
 from perfbisect.store.connection import WAIT
 from perfbisect.store.history import History
@@ -153,7 +152,7 @@ def test_only_hunts_without_a_job_or_a_verdict_are_submitted(
     answers(sbatch="7\n")
     assert submit(history, number, jobs) == 6
     for place, job in enumerate("123459"):
-        enter_job(history, number, place, lambda job=job: job)
+        update_hunt(history, number, place, job=job, status=None, failure=None)
     log = tmp_path / "history-batches" / "b1" / "3.log"
     log.parent.mkdir(parents=True)
     log.write_text("Error: there is no such thing\n")
@@ -183,10 +182,10 @@ def test_a_job_knows_its_hunt_where_it_shares_the_history(
     """It goes on with one that has begun, enters how it ends, and no other process goes on with it meanwhile."""
     number, _ = begun(history, 1)
     assert claim(history, number, 0) == 0
-    enter_job(history, number, 0, lambda: "2")
+    update_hunt(history, number, 0, job="2", status=None, failure=None)
     assert [claim(history, *each) for each in ((number, 0, "2"), (number, 0, "3"), (7, 0, "2"))] == [0, None, None]
     hunt = begin(history)
-    enter_hunt(history, number, 0, hunt)
+    update_hunt(history, number, 0, hunt_id=hunt)
     assert claim(history, number, 0, "2") == hunt
     answers(squeue=QUEUE)
     with pytest.raises(UsageError, match=f"Hunt {hunt} is carried out by job 2 of Slurm"):
@@ -194,10 +193,11 @@ def test_a_job_knows_its_hunt_where_it_shares_the_history(
     with monkeypatch.context() as patched:
         patched.setenv("SLURM_JOB_ID", "2")
         refuse_job(history, hunt)
-    enter_end(history, hunt, 4, "it broke")
+    [(*place, _)] = jobs_of(history, hunt)
+    enter_status(history, *place, 4, "it broke")
     [ended] = read_batch(history, number).hunts
     assert (ended.status, ended.failure) == (4, "it broke")
-    enter_job(history, number, 0, lambda: "4")
+    update_hunt(history, number, 0, job="4", status=None, failure=None)
     answers(squeue=QUEUE.splitlines()[3])
     refuse_job(history, hunt)
     assert read_batch(history, number).hunts[0].status is None

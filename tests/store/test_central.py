@@ -22,7 +22,7 @@ from installed_servers import POSTGRES
 from perfbisect.core.domain.events import RunFinished, TrialEnded, Warned
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store import push as pushing
-from perfbisect.store.batches import PlannedHunt, begin_batch, end_batch, enter_hunt
+from perfbisect.store.batches import PlannedHunt, begin_batch, end_batch, update_hunt
 from perfbisect.store.central import Central, connected, key_of
 from perfbisect.store.history import History
 from perfbisect.store.push import push
@@ -175,7 +175,7 @@ def test_the_end_of_a_batch_is_sent_after_its_hunts(
     history: History, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = begin_batch(history, Path("hunts.toml"), [PlannedHunt(("v1", "v2"), "/src", ())], 1.0)
-    enter_hunt(history, batch, 0, sample.write(history))
+    update_hunt(history, batch, 0, hunt_id=sample.write(history))
     pushed(history, address)
     end_batch(history, batch, 9.0)
     pushed(history, address)

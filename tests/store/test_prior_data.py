@@ -20,7 +20,7 @@ from perfbisect.hunt.session import with_prior_knowledge
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import (
     RECENT,
-    Costs,
+    TypicalCosts,
     free_name,
     read_checks,
     read_costs,
@@ -39,11 +39,11 @@ OTHERS = [
 
 def test_costs_are_those_of_the_same_host_builder_variant_workload_and_args(sampled: History) -> None:
     """Args that were set are known again."""
-    assert read_costs(sampled, sample.SETTINGS) == Costs(7.5, 12.5)
+    assert read_costs(sampled, sample.SETTINGS) == TypicalCosts(7.5, 12.5)
     for other in OTHERS:
-        assert read_costs(sampled, other) == Costs(None, None)
+        assert read_costs(sampled, other) == TypicalCosts(None, None)
     for change in ({"workload": "scan"}, {"overrides": {"time": 60}}):
-        assert read_costs(sampled, replace(sample.SETTINGS, **change)) == Costs(7.5, None)  # type: ignore[arg-type]
+        assert read_costs(sampled, replace(sample.SETTINGS, **change)) == TypicalCosts(7.5, None)  # type: ignore[arg-type]
     given = {"time": 5, "covered": True, "keys": 'ä"\\/', "rate": 0.5, "table-size": 7}
     asked = replace(sample.SETTINGS, overrides=given)
     sampled.append(sample.begin(sampled, asked), RunFinished(0, sample.run(0, 0.0)), 12.0)
@@ -60,7 +60,7 @@ def test_nothing_that_others_measured_is_believed(sampled: History) -> None:
     own = sample.begin(sampled)
     sample.begin(sampled)
     sampled.connection.execute("UPDATE sittings SET process = CAST(x'ff' AS TEXT) WHERE session_id > ?", [own])
-    assert read_costs(sampled, sample.SETTINGS) == Costs(None, None) and sampled.latest() == own
+    assert read_costs(sampled, sample.SETTINGS) == TypicalCosts(None, None) and sampled.latest() == own
     assert not read_failures(sampled, sample.SETTINGS, 0.0) and not read_kept(sampled, sample.SETTINGS)[0]
     assert read_noise(sampled, sample.SETTINGS) is None and read_checks(sampled) == {}
 

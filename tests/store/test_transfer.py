@@ -18,7 +18,7 @@ from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, T
 from perfbisect.errors import PerfBisectError
 from perfbisect.folders import state_folder
 from perfbisect.store import maker, transfer
-from perfbisect.store.batches import PlannedHunt, begin_batch, continue_batch, enter_hunt, enter_status
+from perfbisect.store.batches import PlannedHunt, begin_batch, continue_batch, enter_status, update_hunt
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs, read_noise, read_pinned
 from program import rows
@@ -121,7 +121,7 @@ def test_batches_are_copied_with_their_hunts_and_nothing_of_them_is_begun(tmp_pa
             (begin_batch(opened, "", planned[:2], 2.0), (1, 4)),
         ):
             for place, hunt in enumerate(begun):
-                enter_hunt(opened, batch, place, hunt)
+                update_hunt(opened, batch, place, hunt_id=hunt)
                 enter_status(opened, batch, place, 0)
     assert exporting(hers, file, "b1")[:2] == (0, f"{file}: 2 hunts\n")
     assert "b1: /nightly.toml, hunts 1, 2; 2 of 2 with a verdict" in bisect("history", "--history", file)[1]
@@ -135,7 +135,7 @@ def test_batches_are_copied_with_their_hunts_and_nothing_of_them_is_begun(tmp_pa
     assert bisect("resume", "--all", "--history", ours)[2] == "No hunt is interrupted.\n"
     with closing(History.open(ours)) as opened:
         begin_batch(opened, "", planned[:1], 3.0)
-        enter_hunt(opened, 3, 0, 1)
+        update_hunt(opened, 3, 0, hunt_id=1)
     before = dump(ours)
     with closing(sqlite3.connect(hers)) as connection, closing(sqlite3.connect(ours)) as own:
         uid = own.execute("select uid from sessions where id = 1").fetchone()

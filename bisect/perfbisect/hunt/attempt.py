@@ -42,6 +42,7 @@ from perfbisect.store.batches import (
     Batch,
     end_batch,
     enter_status,
+    jobs_of,
 )
 from perfbisect.store.history import History
 from perfbisect.ui.stream import note

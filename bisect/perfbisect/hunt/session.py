@@ -39,9 +39,9 @@ from perfbisect.store.batches import (
     begin_batch,
     continue_batch,
     end_batch,
-    enter_hunt,
     enter_status,
     read_batch,
+    update_hunt,
 )
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs, read_kept, read_noise
@@ -137,7 +137,7 @@ def enter_all(
             for each in setups
         ]
         for place, number in zip(places, numbers, strict=False):
-            enter_hunt(history, *place, number)
+            update_hunt(history, *place, hunt_id=number)
     return numbers, read_batch(history, batch) if len(setups) > 1 else None
 
 

@@ -10,7 +10,6 @@ import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from perfbisect.errors import INTERRUPTED, PerfBisectError, UsageError
@@ -25,11 +24,11 @@ from perfbisect.store.batches import (
     Batch,
     BatchHunt,
     PlannedHunt,
-    enter_job,
     enter_status,
     jobs_of,
     read_batch,
     remove_batch,
+    update_hunt,
 )
 from perfbisect.store.history import History
 from perfbisect.wording.text import printable
@@ -111,7 +110,9 @@ def submit(history: History, number: int, jobs: Sequence[SlurmJob]) -> int:
         # So that no job is submitted that is not entered.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
         try:
-            enter_job(history, number, one.number, partial(slurm.submit, job.words(), SCRIPT, arguments))
+            with history.transaction():  # the job cannot read the history before it is entered
+                submitted = slurm.submit(job.words(), SCRIPT, arguments)
+                update_hunt(history, number, one.number, job=submitted, status=None, failure=None)
         except PerfBisectError as refused:
             if one is batch.hunts[0] and not any(each.hunt or each.job for each in batch.hunts):
                 remove_batch(history, number)

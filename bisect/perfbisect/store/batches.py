@@ -2,7 +2,7 @@
 `bisect run` carries out together. The latter are a batch without a file, whose hunts all begin at once."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -106,10 +106,10 @@ def remove_batch(history: "History", batch: int) -> None:
         db.table("batches").delete(batch)
 
 
-def enter_job(history: "History", batch: int, number: int, submit: Callable[[], str]) -> None:
-    """Enter the job of a hunt, which ``submit`` returns. It cannot read the history before that."""
+def update_hunt(history: "History", batch: int, number: int, **columns: object) -> None:
+    """Change columns of a hunt of a batch: its number once it has begun, its job, how it has ended."""
     with history.transaction() as db:
-        db.table("batch_hunts").update((batch, number), {"job": submit(), "status": None, "failure": None})
+        db.table("batch_hunts").update((batch, number), columns)
 
 
 def claim(history: "History", batch: int, number: int, job: str = "") -> int | None:
@@ -128,16 +128,9 @@ def claim(history: "History", batch: int, number: int, job: str = "") -> int | N
         return int(row[1]) if row else None
 
 
-def enter_hunt(history: "History", batch: int, number: int, hunt: int) -> None:
-    """Enter that a hunt of a batch has begun."""
-    with history.transaction() as db:
-        db.table("batch_hunts").update((batch, number), {"hunt_id": hunt})
-
-
 def enter_status(history: "History", batch: int, number: int, status: int | None, failure: str = "") -> None:
     """Enter how a hunt has ended (None: it will be gone on with), and why it did not begin."""
-    with history.transaction() as db:
-        db.table("batch_hunts").update((batch, number), {"status": status, "failure": failure or None})
+    update_hunt(history, batch, number, status=status, failure=failure or None)
 
 
 def jobs_of(history: "History", hunt: int) -> list[tuple[int, int, str]]:

@@ -9,7 +9,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -81,22 +81,20 @@ def open_reader(path: Path) -> sqlite3.Connection:
     """A read-only connection to an existing history. Never creates or changes one."""
     if not path.exists():
         raise UsageError(f"There are no hunts yet: {path} does not exist.", "Begin one with `bisect run`.")
-    with explained(path):
+    with explained(path), ExitStack() as unless_opened:
         _check_kind(path)
         connection = sqlite3.connect(_only_read(path), uri=True, timeout=WAIT, factory=Reader)
-        try:
-            if not check_form(connection, path):
-                raise NoHistory(f"There are no hunts yet: {path} is empty.", "Begin one with `bisect run`.")
-            renew_views(connection, read_only=True)
-            connection.execute("PRAGMA query_only = 1")
-            if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",) and (where := shared_system(path)):
-                raise UsageError(
-                    f"The history {path} is on {where}, where its write-ahead log cannot be read from another host.",
-                    "Once, on the host that wrote it: `bisect history export FILE`. From then on all hosts can read it.",
-                )
-        except BaseException:
-            connection.close()
-            raise
+        unless_opened.callback(connection.close)
+        if not check_form(connection, path):
+            raise NoHistory(f"There are no hunts yet: {path} is empty.", "Begin one with `bisect run`.")
+        renew_views(connection, read_only=True)
+        connection.execute("PRAGMA query_only = 1")
+        if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",) and (where := shared_system(path)):
+            raise UsageError(
+                f"The history {path} is on {where}, where its write-ahead log cannot be read from another host.",
+                "Once, on the host that wrote it: `bisect history export FILE`. From then on all hosts can read it.",
+            )
+        unless_opened.pop_all()
     return connection
 
 
@@ -107,21 +105,19 @@ def open_writer(path: Path) -> tuple[sqlite3.Connection, bool]:
     or hours for a build, and never within a measured window, since events are appended between runs. Hosts that share a
     file system do not share the memory that is the index of a write-ahead log: there, each commit waits for readers.
     """
-    with explained(path):
+    with explained(path), ExitStack() as unless_opened:
         _check_kind(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         _make_place(path)
         connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None, factory=Writer)
-        try:
-            if exists := check_form(connection, path):
-                renew_views(connection)
-            statement = f"PRAGMA journal_mode = {'DELETE' if shared_system(path) else 'WAL'}"
-            _patiently(lambda: connection.execute(statement), sqlite3.SQLITE_BUSY)
-            connection.execute("PRAGMA synchronous = FULL")
-            connection.execute("PRAGMA foreign_keys = ON")
-        except BaseException:
-            connection.close()
-            raise
+        unless_opened.callback(connection.close)
+        if exists := check_form(connection, path):
+            renew_views(connection)
+        statement = f"PRAGMA journal_mode = {'DELETE' if shared_system(path) else 'WAL'}"
+        _patiently(lambda: connection.execute(statement), sqlite3.SQLITE_BUSY)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        unless_opened.pop_all()
     return connection, exists
 
 
@@ -165,28 +161,6 @@ def file_of(path: Path) -> tuple[int, int] | None:
     with suppress(OSError):
         return (found := path.stat()).st_dev, found.st_ino
     return None
-
-
-def save_beside(connection: sqlite3.Connection, path: Path) -> Path:
-    """Write all of an open history into a new file beside its place, and return that.
-
-    Its write-ahead log may be left in its old place, where a new file of its name would be damaged by it.
-    """
-    saved = path.with_name(f"{path.stem}-saved-{os.getpid()}-{time.time_ns()}.db")
-    with explained(saved):
-        saved.parent.mkdir(parents=True, exist_ok=True)
-        saved.touch(0o600)
-        connection.execute("VACUUM INTO ?", [str(saved)])
-    return saved
-
-
-def lost(gone: Path, saved: Path) -> EnvironmentFailure:
-    """The sentence about a history whose file is gone, and was saved."""
-    kept = "What could be read" if gone.exists() else "All"  # another that is opened there has taken over its log
-    return EnvironmentFailure(
-        f"The history {gone} was deleted or moved while it was written. {kept} of it is in {saved}.",
-        "Leave the file where it is until what writes it has ended.",
-    )
 
 
 def is_shut(path: Path) -> bool:
@@ -256,14 +230,6 @@ def explained(path: Path) -> Iterator[None]:
         raise EnvironmentFailure(
             f"The history {path} cannot be opened: {failure.strerror}.", "Name another with --history."
         ) from failure
-
-
-def make_private(path: Path) -> None:
-    """Deny others the history and its write-ahead log."""
-    with explained(path):
-        for each in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
-            if each.exists():
-                each.chmod(0o600)
 
 
 @contextmanager

@@ -13,6 +13,8 @@ This module is fast to import: what decodes events (msgspec, numpy) or writes (s
 """
 
 import json
+import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,21 +32,18 @@ from perfbisect.store.connection import (
     file_of,
     in_usual_place,
     intact,
-    lost,
-    make_private,
     open_reader,
     open_writer,
-    save_beside,
 )
 from perfbisect.store.listing import (
     ACCEPTED_CHECK,
     DAMAGED,
+    DROPS,
     FITNESS_CHECK,
     NAME,
     SessionSummary,
     called,
     check_value,
-    read_drop_hunts,
     read_sessions,
 )
 from perfbisect.store.maker import whose, worker
@@ -133,7 +132,10 @@ class History:
         from perfbisect.store.log import compact, host_row, insert, session_row
 
         if masked_fields(settings) is not settings:
-            make_private(self.path)
+            with explained(self.path):
+                for file in (self.path, *(self.path.with_name(f"{self.path.name}-{end}") for end in ("wal", "shm"))):
+                    if file.exists():
+                        file.chmod(0o600)
         with self.transaction() as db:
             own = {"uid": secrets.token_hex(16), "started": at, "settings": compact(settings)}
             row = session_row(settings, plan) | own | {"host_id": host_row(db, host, at)} | more
@@ -187,17 +189,29 @@ class History:
                 raise
 
     def save_beside(self) -> None:
-        """Write all of a history whose file is gone into one beside it, which is this history from then on. Raises EnvironmentFailure."""
+        """Write all of a history whose file is gone into one beside it, which is this history from then on. Raises EnvironmentFailure.
+
+        Its write-ahead log may be left in its old place, where a new file of its name would be damaged by it.
+        """
         import sqlite_utils
 
-        gone, saved = self.path, save_beside(self.connection, self.path)
+        gone = self.path
+        saved = gone.with_name(f"{gone.stem}-saved-{os.getpid()}-{time.time_ns()}.db")
+        with explained(saved):
+            saved.parent.mkdir(parents=True, exist_ok=True)
+            saved.touch(0o600)
+            self.connection.execute("VACUUM INTO ?", [str(saved)])
         self.connection.close()
         self.path, self.shown, self.file = saved, str(saved), file_of(saved)
         self.connection, _ = open_writer(saved)
         self.writer = sqlite_utils.Database(self.connection, execute_plugins=False)
         self.working.clear()
         self.logs.clear()
-        raise lost(gone, saved)
+        kept = "What could be read" if gone.exists() else "All"  # another that is opened there has taken over its log
+        raise EnvironmentFailure(
+            f"The history {gone} was deleted or moved while it was written. {kept} of it is in {saved}.",
+            "Leave the file where it is until what writes it has ended.",
+        )
 
     def sit(self, session: int, at: float) -> None:
         """Enter that this process works on a session, unless it does already."""
@@ -331,7 +345,9 @@ class History:
             request = msgspec.json.decode(stored, type=TrialRequest)
         with intact(self.shown, f"table hosts, row {host},"):
             facts = read_host(self.connection, host)
-        hunts = read_drop_hunts(self, number)
+        drops = self.select(DROPS, [number])
+        its_hunts = ((drop, read_sessions(self, "sessions.id = ?", hunt)) for *drop, hunt in drops)
+        hunts = tuple(hunt.for_drop(*drop) for drop, found in its_hunts for hunt in found)
         trial = SessionState.of_trial(number, request, facts, listed.started, origin=listed.origin, hunts=hunts)
         for entry in self.events(number):
             trial.add(entry.at, entry.event)

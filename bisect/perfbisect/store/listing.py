@@ -225,14 +225,6 @@ def so_far(history: "History", hunt: int) -> tuple[tuple[Any, ...], tuple[Any, .
     return (), ()
 
 
-def read_drop_hunts(history: "History", trial: int) -> "tuple[DropHunt, ...]":
-    """The hunts for the drops of a comparison in their present states, by workloads, then builds; the newest for each."""
-    drops = history.select(DROPS, [trial])
-    return tuple(
-        hunt.for_drop(*drop) for *drop, number in drops for hunt in read_sessions(history, "sessions.id = ?", number)
-    )
-
-
 def reason_is_open(history: "History", hunt: int) -> bool:
     """Whether the reason of a hunt's verdict was to be measured, and that was cut short."""
     follows = "SELECT iif(json_valid(body), json_extract(body, '$.reason_follows'), 0) FROM events WHERE session_id = ?"

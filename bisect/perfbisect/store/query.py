@@ -130,12 +130,6 @@ def rows(cursor: sqlite3.Cursor, path: Path) -> Generator[tuple[Any, ...]]:
         yield from cursor
 
 
-def no_json(connection: sqlite3.Connection) -> str:
-    """The first damaged value: its hunt or trial, table and row; "" without one."""
-    found = connection.execute(DAMAGED).fetchone()
-    return str(found[0]) if found else ""
-
-
 def only_reading(action: int, first: str | None, second: str | None, _database: str | None, _by: str | None) -> int:
     """The authorizer of SQLite: allows actions that read."""
     allowed = (
@@ -165,9 +159,9 @@ def mistakes_explained(connection: sqlite3.Connection, path: Path) -> Iterator[N
                 raise KeyboardInterrupt from None
             case code if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or "it is a view" in str(failure):
                 raise UsageError(WRITES, "Use SELECT.") from failure
-            case sqlite3.SQLITE_ERROR if "JSON" in str(failure) and (where := no_json(connection)):
+            case sqlite3.SQLITE_ERROR if "JSON" in str(failure) and (found := connection.execute(DAMAGED).fetchone()):
                 raise EnvironmentFailure(
-                    f"The history {path} is damaged: {where} is no JSON.", "Leave it out with WHERE json_valid(…)."
+                    f"The history {path} is damaged: {found[0]} is no JSON.", "Leave it out with WHERE json_valid(…)."
                 ) from failure
             case None | sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_RANGE:
                 raise UsageError(
