@@ -277,7 +277,7 @@ def test_a_hunt_whose_rows_are_damaged_stops_no_other(
     for method in ("listed", "settings"):
         monkeypatch.setattr(history, method, damaged)
     history.connection.execute("PRAGMA foreign_keys = OFF")
-    update_hunt(history, batch, 1, 999)  # damaged before it is gone on with
+    update_hunt(history, batch, 1, hunt_id=999)  # damaged before it is gone on with
     assert carried_out(history, batch) == 4
     assert ends(history, batch) == [(0, ""), (4, "table hunts is damaged"), (0, "")]
     enter_status(history, batch, 1, 0)  # its verdict is known

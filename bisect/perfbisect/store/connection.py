@@ -17,7 +17,7 @@ from typing import Any
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import state_folder
 from perfbisect.store.maker import whose
-from perfbisect.store.schema import APPLICATION, VERSION, renew_views, strange
+from perfbisect.store.schema import APPLICATION, VERSION, create, renew_views, strange
 
 LARGEST_ID = 2**63 - 1  # of a row in SQLite; none has it
 
@@ -98,8 +98,8 @@ def open_reader(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def open_writer(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """A connection that writes durably, and whether the file has the tables of a history. It is created if it does not exist.
+def open_writer(path: Path) -> sqlite3.Connection:
+    """A connection that writes durably. The history is created if it does not exist.
 
     With ``synchronous = FULL`` every commit waits for the disk: milliseconds, compared with seconds for a run and minutes
     or hours for a build, and never within a measured window, since events are appended between runs. Hosts that share a
@@ -117,8 +117,10 @@ def open_writer(path: Path) -> tuple[sqlite3.Connection, bool]:
         _patiently(lambda: connection.execute(statement), sqlite3.SQLITE_BUSY)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
+        if not exists:
+            create(connection)
         unless_opened.pop_all()
-    return connection, exists
+    return connection
 
 
 def _check_kind(path: Path) -> None:

@@ -95,18 +95,8 @@ class History:
             return cls(path, open_reader(path), None)
         import sqlite_utils
 
-        from perfbisect.store.schema import create
-
-        connection, exists = open_writer(path)
-        try:
-            db = sqlite_utils.Database(connection, execute_plugins=False)
-            if not exists:
-                with explained(path):
-                    create(db)
-        except BaseException:
-            connection.close()
-            raise
-        return cls(path, connection, db)
+        connection = open_writer(path)
+        return cls(path, connection, sqlite_utils.Database(connection, execute_plugins=False))
 
     def close(self) -> None:
         """Close the file. Everything has been written before."""
@@ -203,7 +193,7 @@ class History:
             self.connection.execute("VACUUM INTO ?", [str(saved)])
         self.connection.close()
         self.path, self.shown, self.file = saved, str(saved), file_of(saved)
-        self.connection, _ = open_writer(saved)
+        self.connection = open_writer(saved)
         self.writer = sqlite_utils.Database(self.connection, execute_plugins=False)
         self.working.clear()
         self.logs.clear()

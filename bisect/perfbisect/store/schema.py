@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import sqlite3
 
-    import sqlite_utils
-
 APPLICATION = 0x50424953  # marks a history of perfbisect: "PBIS"
 LAST_MOMENT = 2.0**37  # seconds since the epoch: the year 6325; every calendar ends later
 VERSION = 16  # PRAGMA user_version: the form of the tables
@@ -269,17 +267,13 @@ def renew_views(connection: "sqlite3.Connection", *, read_only: bool = False) ->
         connection.executescript(statements if read_only else f"BEGIN IMMEDIATE;{statements}COMMIT")
 
 
-def create(db: "sqlite_utils.Database") -> None:
+def create(connection: "sqlite3.Connection") -> None:
     """Create what an empty file lacks. A second process that does the same waits, and finds it done."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+    connection.execute("BEGIN IMMEDIATE")
+    with connection:
+        if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             for statement in definition():
-                db.execute(statement)
-            db.execute("CREATE UNIQUE INDEX sessions_uid ON sessions (uid)")
-            db.execute(f"PRAGMA application_id = {APPLICATION}")
-            db.execute(f"PRAGMA user_version = {VERSION}")
-    except BaseException:
-        db.rollback()
-        raise
-    db.commit()
+                connection.execute(statement)
+            connection.execute("CREATE UNIQUE INDEX sessions_uid ON sessions (uid)")
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
