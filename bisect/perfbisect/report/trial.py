@@ -10,13 +10,12 @@ from pathlib import Path
 
 from perfbisect.core.domain.facts import pairs_of
 from perfbisect.core.domain.metrics import BUSY, Background, background, busiest, find_metric, values_of
-from perfbisect.core.domain.session_state import DropHunt, SessionState
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialBuild, TrialType
 from perfbisect.core.stats.paired_comparison import (
     COLUMNS,
     Compared,
     Ratio,
-    Summary,
     Values,
     by_machine,
     compared,
@@ -120,12 +119,16 @@ def comparison(trial: SessionState, rows: Sequence[Compared], *, page: bool) -> 
     else:
         yield Section("Relative table", (Prose(legend(trial)), ratios(trial, rows)), "table", quiet=True)
         yield Section("Intervals", (intervals(trial, rows),), quiet=True)
-    found = [
-        Row((*map(two, (each.least, each.most, each.average, each.median)), Cell(label(each, columns(trial)))))
+    titles = columns(trial)
+    groups = [
+        Row((
+            *map(two, (each.least, each.most, each.average, each.median)),
+            Cell(f"{each.group}, {titles[each.subject - 1]}" if len(titles) > 1 else each.group),
+        ))
         for each in summaries(rows)
-    ]
-    if found:
-        yield Section("Groups", (numbers(("min", "max", "avg", "median"), "group", found),), quiet=True)
+    ]  # fmt: skip
+    if groups:
+        yield Section("Groups", (numbers(("min", "max", "avg", "median"), "group", groups),), quiet=True)
     if levels := service_table(trial):
         yield Section("Service levels", (levels,), quiet=True)
 
@@ -172,19 +175,16 @@ def ratios(trial: SessionState, rows: Sequence[Compared]) -> Table:
     hunts = {(works[each.work].name, each.last): each for each in sorted(trial.hunts, key=lambda each: each.hunt)}
 
     def cell(work: str, build: int, ratio: Ratio) -> Cell:
-        hunt = hunts.get((work, build))  # the latest that ends at this build
+        hunt, note = hunts.get((work, build)), ""  # the latest that ends at this build
         culprit = (hunt.culprit or hunt.state if hunt else "",) if hunts else ()
-        plain = (f"{ratio.ratio:.2f}", *culprit)
-        return Cell(decimals(ratio.ratio, 2), plain, tone(ratio, trial.request.metric), brief(hunt) if hunt else "")
+        if hunt:
+            state = f"hunt {hunt.hunt}" if hunt.state in ("running", "interrupted") else hunt.state
+            note = hunt.culprit[:10] or state
+        return Cell(decimals(ratio.ratio, 2), (f"{ratio.ratio:.2f}", *culprit), tone(ratio, trial.request.metric), note)
 
     head = columns(trial)
     plain = tuple(text for column in head for text in (column, f"{column} culprit")) if hunts else ()
     return numbers(head, "workload", [*by_group(rows, cell, 2 if hunts else 1)], name="relative", plain=plain)
-
-
-def brief(hunt: DropHunt) -> str:
-    """The commit that a hunt names, or else what has become of it, as it stands behind a ratio."""
-    return hunt.culprit[:10] or (f"hunt {hunt.hunt}" if hunt.state in ("running", "interrupted") else hunt.state)
 
 
 def intervals(trial: SessionState, rows: Sequence[Compared]) -> Table:
@@ -229,11 +229,6 @@ def plotted(trial: SessionState, rows: Sequence[Compared]) -> Table:
     above = (f"{metric_title(trial.request.metric)} with 95 % intervals from paired rounds.",)
     head = ("workload", "build", "ratio", "95 %", "rounds")
     return Table(head, tuple(found), head[2:], above, "ratios", "ratio to the first build", ("95 %", "rounds"))
-
-
-def label(summary: Summary, titles: Sequence[str]) -> str:
-    """A group, and where there are several builds which one."""
-    return f"{summary.group}, {titles[summary.subject - 1]}" if len(titles) > 1 else summary.group
 
 
 def two(value: float) -> Cell:
@@ -301,11 +296,6 @@ def service_levels(trial: SessionState) -> Iterator[tuple[str, list[Background |
             yield work.name, held, clients
 
 
-def wanted(held: Sequence[Background | None]) -> float | None:
-    """Rows per second; None without a background."""
-    return next((build.wanted for build in held if build), None)
-
-
 def service_table(trial: SessionState) -> Table | None:
     """The rate that each build sustained, coloured where it fails; None where no workload has a background."""
 
@@ -315,7 +305,7 @@ def service_table(trial: SessionState) -> Table | None:
     rows = [
         Row((cell(rate), *(cell(one.held, one.sustained) if one else missing(2) for one in held), Cell(work)))
         for work, held, _ in service_levels(trial)
-        if (rate := wanted(held)) is not None
+        if (rate := next((build.wanted for build in held if build), None)) is not None
     ]
     head = ("wanted", "baseline", *columns(trial))
     plain = tuple(f"{column}{part}" for column in head for part in ("", " SLA"))

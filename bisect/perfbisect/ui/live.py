@@ -96,7 +96,7 @@ class LiveScreen:
         if not self.keep:
             return
         drawn = [] if any(row.state for row in self.rows) else [*self.views.values()]
-        pictures = (self.one(view, None) for view in drawn)
+        pictures = (lines(view, self.console.width, None, self.now(), self.glyphs) for view in drawn)
         several = len(self.rows) > 1
         left = [line for picture in pictures for line in (*picture, *([self.rule()] if several else []))]
         self.console.print(Group(*left, *self.listing()))
@@ -106,9 +106,13 @@ class LiveScreen:
         hunts = [row.hunt for row in self.rows if row.hunt in self.views and (row.running or len(self.rows) == 1)]
         if not self.together:
             return hunts
-        return [hunt for hunt in hunts if is_measured(self.views[hunt])] or [
-            hunt for hunt in hunts if hunt == self.latest
-        ]
+        running = {
+            hunt
+            for hunt in hunts
+            for doing in self.views[hunt].busy.values()
+            if isinstance(doing, ActiveRun) and not doing.finished
+        }
+        return [hunt for hunt in hunts if hunt in running] or [hunt for hunt in hunts if hunt == self.latest]
 
     def listing(self) -> Iterator[Text]:
         """One line for each hunt, if there are several: what it is, its number, and what is known."""
@@ -136,19 +140,10 @@ class LiveScreen:
                 return
             if place or listed:
                 yield self.rule()
-            drawn = self.one(view, share)
+            drawn = lines(view, self.console.width, share, self.now(), self.glyphs)
             yield from drawn
             left -= len(drawn)
-
-    def one(self, view: SessionView, height: int | None) -> list[Text]:
-        """The picture of one session."""
-        return lines(view, self.console.width, height, self.now(), self.glyphs)
 
     def rule(self) -> Text:
         """A line between two hunts."""
         return Text(self.glyphs.line * self.console.width, "dim")
-
-
-def is_measured(view: SessionView) -> bool:
-    """Whether a run of a hunt is made now."""
-    return any(isinstance(one, ActiveRun) and not one.finished for one in view.busy.values())

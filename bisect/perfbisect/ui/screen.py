@@ -1,7 +1,6 @@
 """The screen of a session as lines of text: a pure function of the view, the size and the clock."""
 
 import textwrap
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -47,38 +46,34 @@ def lines(view: SessionView, width: int, height: int | None, now: float, glyphs:
     warned = ScreenBlock(warnings(view, room, whole=height is None), 3)
     if view.trial:
         made = [Text(line) for line in ratio_lines(view.trial, room)]
-        pairs_made = [] if view.ended else pairs_of_trial(view.trial, room, glyphs)
-        doing = [Text(line) for host in view.busy for line in folded(activity_of_trial(view, host, now), room, "  ", 2)]
+        doing = [line for host in view.busy for line in folded(activity_of_trial(view, host, now), room, "  ", 2)]
         blocks = [
             ScreenBlock(header_of_trial(view, view.trial, room, now, glyphs), 8),
             ScreenBlock(doing, 9),
-            ScreenBlock(pairs_made, 4),
+            ScreenBlock(latest_pairs(view, room, glyphs), 4),
             table_of,
             warned,
         ]
         rows, airy = share_out(blocks, len(made), height)
         table_of.lines[:] = made[:rows]
     else:
+        choices = (view.state.chosen, view.state.pairing)
+        chosen = " ".join(each.why for each in choices if each and each.why)
         busy = view.ended is None and (view.stands or not view.state.verdict)
         blocks = [
             ScreenBlock(header(view, room, now, glyphs), 8),
             ScreenBlock(strip(view, room, glyphs), 6),
             ScreenBlock(verdict(view, room), 10),
             ScreenBlock([*phase(view, room), *in_progress(view, room, now, glyphs)] if busy else [], 9),
-            ScreenBlock(pairs_of_hunt(view, room, glyphs), 4),
+            ScreenBlock(latest_pairs(view, room, glyphs), 4),
             table_of,
             ScreenBlock(belief(view, room, glyphs), 7),
             warned,
-            ScreenBlock([Text(line, "dim") for line in folded(chosen(view), room, "", 3)], 2),
+            ScreenBlock(folded(chosen, room, "", 3, "dim"), 2),
         ]
         rows, airy = share_out(blocks, len(view.rows) + 1, height)
         table_of.lines[:] = table(view, room, rows - 1) if rows > 1 else []
     return drawn(blocks, width, glyphs, airy=airy)
-
-
-def chosen(view: SessionView) -> str:
-    """What was chosen for the hunt, and why."""
-    return " ".join(filter(None, (view.state.chosen.why, view.state.pairing.why if view.state.pairing else "")))
 
 
 def drawn(sections: list[ScreenBlock], width: int, glyphs: Glyphs, *, airy: bool) -> list[Text]:
@@ -176,8 +171,7 @@ def phase(view: SessionView, room: int) -> list[Text]:
     if view.decided:
         parts = count(len(view.state.studied), "part")
         reason = f"measuring the reason, {parts} so far; Ctrl-C ends that, and the verdict stands"
-        said = reason if view.stands else "measuring once more what the verdict names"
-        return [Text(line) for line in folded(said, room, "", 2)]
+        return folded(reason if view.stands else "measuring once more what the verdict names", room, "", 2)
     if not view.phase or view.hunt is None:
         return []
     now, known = view.phase, view.state.belief
@@ -281,22 +275,18 @@ def run_line(view: SessionView, run: ActiveRun, room: int, now: float, glyphs: G
     return Text.assemble((drawn, "cyan"), (" " * (size - len(drawn))), behind)
 
 
-def pairs_of_hunt(view: SessionView, room: int, glyphs: Glyphs) -> list[Text]:
-    """The latest pairs, while there is no verdict."""
+def latest_pairs(view: SessionView, room: int, glyphs: Glyphs) -> list[Text]:
+    """The latest pairs, until it has ended."""
     state = view.state
-    if state.verdict:
+    if state.verdict or view.ended:
         return []
     metric = state.pairing.compared(view.metric) if state.pairing else view.metric
+    if view.trial:
+        made = state.runs[-RECENT:]
+        names = {run.facts.commit: printable(state.request.subjects[run.subject].name) for run in made}
+        return pairs([run.facts for run in made], metric, names.__getitem__, room, glyphs)
     runs = [event.facts for _, event in state.log[-RECENT:] if isinstance(event, RunFinished)]
     return pairs(runs, metric, lambda sha: state.row(sha).commit.short, room, glyphs)
-
-
-def pairs_of_trial(trial: SessionState, room: int, glyphs: Glyphs) -> list[Text]:
-    """The latest pairs of a trial."""
-    metric = trial.pairing.compared(trial.request.metric) if trial.pairing else trial.request.metric
-    runs = trial.runs[-RECENT:]
-    names = {run.facts.commit: printable(trial.request.subjects[run.subject].name) for run in runs}
-    return pairs([run.facts for run in runs], metric, names.__getitem__, room, glyphs)
 
 
 def belief(view: SessionView, room: int, glyphs: Glyphs) -> list[Text]:
@@ -324,7 +314,7 @@ def warnings(view: SessionView, room: int, whole: bool) -> list[Text]:
     texts = [advised(text, advice) for text, advice in view.state.warnings.items()]
     texts += [printable(text) for text in (view.state.belief.warnings if view.state.belief is not None else ())]
     texts = texts if whole else texts[-WARNINGS:]
-    return [Text(line, "yellow") for text in texts for line in folded(f"! {text}", room, "  ", 9 if whole else 2)]
+    return [line for text in texts for line in folded(f"! {text}", room, "  ", 9 if whole else 2, "yellow")]
 
 
 def verdict_sentences(view: SessionView, verdict: Verdict) -> tuple[str, ...]:
@@ -339,18 +329,16 @@ def verdict(view: SessionView, room: int) -> list[Text]:
     lines: list[Text] = []
     for place, text in enumerate(verdict_sentences(view, view.state.verdict)):
         begin = "    " if text.startswith("  ") else ""  # of further lines
-        lines += [Text(line, "" if place else "bold") for line in folded(text, room, begin, 9)]
-    lines += [Text(line) for line in folded(view.why, room, "", 9)] if view.why else []
-    return lines + [Text(line, "dim") for line in folded(view.report_hint, room, "", 9)]
+        lines += folded(text, room, begin, 9, "" if place else "bold")
+    return lines + folded(view.why, room, "", 9) + folded(view.report_hint, room, "", 9, "dim")
 
 
-def folded(text: str, room: int, begin: str, most: int) -> Iterator[str]:
+def folded(text: str, room: int, begin: str, most: int, style: str = "") -> list[Text]:
     """``text`` in lines of at most ``room`` columns, ``most`` of them; … where there are more."""
     start = text[: len(text) - len(text.lstrip())]
     held = text.strip().replace(" %", "\N{NO-BREAK SPACE}%")
     shape = textwrap.TextWrapper(room, start, begin, max_lines=most, placeholder=" …")
-    for line in shape.wrap(held):
-        yield line.replace("\N{NO-BREAK SPACE}%", " %")
+    return [Text(line.replace("\N{NO-BREAK SPACE}%", " %"), style) for line in shape.wrap(held)]
 
 
 def activity_of_trial(view: SessionView, host: str, now: float) -> str:

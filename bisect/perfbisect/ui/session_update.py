@@ -98,8 +98,8 @@ def _with(view: SessionView, event: Event, at: float) -> SessionView:
         ):
             rounds, request = view.expected.rounds, state.request
             where = f"{made + 1} of {rounds}" if made < rounds and not view.expected.open else f"{made + 1}"
-            place = printable(f"round {where}: {request.works[work].name}, {request.subjects[number].name}")
-            place = place if len(request.subjects) > 1 else f"visit {where}"
+            named = f"round {where}: {request.works[work].name}, {request.subjects[number].name}"
+            place = printable(named) if len(request.subjects) > 1 else f"visit {where}"
             view = replace(view, place=place, moved=place != view.place)
         case _:
             pass
@@ -126,10 +126,9 @@ def phase_after(before: OrderPhase | None, order: Measure, runs: int) -> OrderPh
 
 def expected_runs(trial: SessionState) -> ExpectedRuns:
     """What is made, and what is to come."""
-    rounds, tried = rounds_to_do(trial), pairs_to_try(trial)
+    rounds, tried, due = rounds_to_do(trial), pairs_to_try(trial), visits(trial)
     open_ = tried > 0 and trial.request.kind is not TrialType.NOISE
-    due = visits(trial)
-    made = len(due) if not trial.together else 2 * sum(build > 0 for _, build in due)
+    made = 2 * sum(build > 0 for _, build in due) if trial.together else len(due)
     runs = len(trial.runs) + len(rounds) * made * trial.request.runs + 2 * tried
     return ExpectedRuns(rounds.stop + (tried if open_ else min(1, tried)), runs, open_)
 

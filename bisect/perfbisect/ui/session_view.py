@@ -193,7 +193,7 @@ class SessionView:
     @property
     def metric(self) -> str:
         """The metric that is compared."""
-        return self.hunt.metric if self.hunt else "qps"
+        return self.hunt.metric if self.hunt else self.state.request.metric or "qps"
 
     def metric_of(self, run: RunFacts) -> str:
         """The metric whose value is shown for a run."""

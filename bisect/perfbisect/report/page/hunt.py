@@ -16,7 +16,7 @@ from perfbisect.report.hunt import COSTS, TONES, costs_of, document, profiled, t
 from perfbisect.report.hunt_report import DiffOf, HuntReport, NamedChange, is_left_out
 from perfbisect.report.page import pages
 from perfbisect.report.page.charts import by_second, of_pairs, of_runs, posterior
-from perfbisect.report.page.flame import flame_graph
+from perfbisect.report.profiles import flame_graph
 from perfbisect.wording.functions import notes, unit_of
 from perfbisect.wording.quantities import count, figure
 from perfbisect.wording.text import metric_title
