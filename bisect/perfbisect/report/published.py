@@ -211,7 +211,11 @@ def notice(history: History, name: str, failure: str = "", page: str = "") -> st
         made = history.trial(name)
         request = made.request
         kind, report, state, failed = str(request.kind), of_trial(made), made.state, made.failure
-        said = [] if failed else of_ended(made)
+        said = []
+        if not failed and request.kind is TrialType.PROVE:
+            said = [*proof_sentences(made)]
+        elif not failed:  # the tables of a comparison
+            said = [str(line) for line in lines(trial.document(made, detailed=False), header=False)]
         builds = ", ".join(subject.name for subject in request.subjects)
         what = f"{request.builder} {', '.join(work.name for work in request.works)} of {builds}"
     if state == UNFINISHED:
@@ -228,10 +232,3 @@ def notice(history: History, name: str, failure: str = "", page: str = "") -> st
         "report": report,
     } | ({"page": page} if page else {})
     return masked(msgspec.json.encode(found).decode())
-
-
-def of_ended(made: SessionState) -> list[str]:
-    """What is said of a trial that has ended: the sentences of a proof, the tables of a comparison."""
-    if made.request.kind is TrialType.PROVE:
-        return list(proof_sentences(made))
-    return [str(line) for line in lines(trial.document(made, detailed=False), header=False)]

@@ -94,7 +94,9 @@ def test_runs_are_in_order_of_time_by_their_seconds_or_as_values_and_those_of_a_
     assert [run.values for run in timed] == [(20_000.0,)] * 2
     drawing = charts.timeline(timed, "QPS")
     assert drawing.count("<circle") == 2 and "<polyline" not in drawing
-    rounds = [charts.Timed(side, (1.0,), name) for side, name in zip("pcpcp", ["a", "a", "b", "", ""], strict=True)]
+    rounds = [
+        charts.RunDrawing(side, (1.0,), name) for side, name in zip("pcpcp", ["a", "a", "b", "", ""], strict=True)
+    ]
     assert charts.timeline(rounds, "QPS").count('class="interval"') == 1
 
 
@@ -106,7 +108,7 @@ def test_long_runs_are_averaged() -> None:
 
 
 def test_lines_stay_inside_the_drawing() -> None:
-    run = charts.Timed("parent", (10.0, 20.0, 15.0))
+    run = charts.RunDrawing("parent", (10.0, 20.0, 15.0))
     drawing = charts.timeline([run, replace(run, side="culprit")], "QPS")
     points = [pair.split(",") for line in re.findall(r'points="([^"]*)"', drawing) for pair in line.split()]
     assert len(points) == 6

@@ -42,7 +42,7 @@ LATEST = 60  # runs that are drawn at most
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class RunDrawing:
     """One run of one side: its class of colour, and the values in it (one, or one a second)."""
 
     side: str  # "parent", "culprit"
@@ -57,12 +57,12 @@ class Timed:
 
 def by_second(
     sides: Sequence[tuple[str, Sequence[RunFacts]]], value: Callable[[RunFacts], float | None]
-) -> list[Timed]:
+) -> list[RunDrawing]:
     """The runs of all sides in order of time; by ``value`` alone where any of them has too few report intervals."""
     runs = sorted(((run, side) for side, runs in sides for run in runs), key=lambda pair: pair[0].started)[-LATEST:]
     if all(len(run.samples) >= FEW for run, _ in runs):
-        return [Timed(side, averaged(run.samples), run.round) for run, side in runs]
-    return [Timed(side, (one,), run.round) for run, side in runs if (one := value(run)) is not None]
+        return [RunDrawing(side, averaged(run.samples), run.round) for run, side in runs]
+    return [RunDrawing(side, (one,), run.round) for run, side in runs if (one := value(run)) is not None]
 
 
 def averaged(samples: Sequence[float]) -> tuple[float, ...]:
@@ -73,7 +73,7 @@ def averaged(samples: Sequence[float]) -> tuple[float, ...]:
     return tuple(mean(samples[low:high]) for low, high in pairwise(cuts))
 
 
-def of_runs(runs: Sequence[Timed], y: str, colours: Sequence[tuple[str, str]]) -> Figure:
+def of_runs(runs: Sequence[RunDrawing], y: str, colours: Sequence[tuple[str, str]]) -> Figure:
     """The figure of runs; ``y`` is what they measure, where that is not QPS in each second."""
     y, notes = ("QPS", ["a thin line is one run, a flat one its median"]) if len(runs[0].values) > 1 else (y, [])
     notes += ["gray lines join the runs of one round"] * any(run.round for run in runs)
@@ -81,7 +81,7 @@ def of_runs(runs: Sequence[Timed], y: str, colours: Sequence[tuple[str, str]]) -
     return Figure(partial(timeline, runs, y), legend=legend, y=y, x=f"{count(len(runs), 'run')}, in order of time")
 
 
-def timeline(runs: Sequence[Timed], unit: str) -> Markup:
+def timeline(runs: Sequence[RunDrawing], unit: str) -> Markup:
     """The runs in order of time: a line for each, or a dot where it is one value, with its median; ticks at the left.
 
     Runs of both sides were made in turns, so what both have in common is the host, and what separates them is the commit.
@@ -92,7 +92,7 @@ def timeline(runs: Sequence[Timed], unit: str) -> Markup:
     return chart(HEIGHT, label, grid(scale), joined(rounds(runs, scale)), body, class_="timeline")
 
 
-def rounds(runs: Sequence[Timed], scale: Scale) -> Iterator[Markup]:
+def rounds(runs: Sequence[RunDrawing], scale: Scale) -> Iterator[Markup]:
     """Lines that join the runs of one round."""
     spots = [(run.round, (place + 0.5) / len(runs), y_of(run.middle, scale)) for place, run in enumerate(runs)]
     for (one, left, top), (other, right, bottom) in pairwise(spots):
@@ -114,7 +114,7 @@ def grid(scale: Scale) -> Markup:
     )
 
 
-def in_time(run: Timed, place: int, of: int, scale: Scale) -> Markup:
+def in_time(run: RunDrawing, place: int, of: int, scale: Scale) -> Markup:
     """One run in its own column."""
     left, width = (place + GAP / 2) / of, (1 - GAP) / of
     title = element("title", f"run {place + 1}, {run.side}: {figure(run.middle)}")

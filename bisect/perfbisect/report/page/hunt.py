@@ -42,7 +42,7 @@ class DiffLine:
 
 
 @dataclass(slots=True)
-class DiffHunk:
+class PageHunk:
     """Changed lines with their surroundings; ``scope`` is what git prints after the line numbers, as a function's name."""
 
     scope: str
@@ -56,7 +56,7 @@ class ChangedFile:
     """One file of a change."""
 
     path: str
-    hunks: list[DiffHunk] = field(default_factory=list)
+    hunks: list[PageHunk] = field(default_factory=list)
     note: str = ""  # "binary", "renamed from …"; "" for a usual change
     anchor: str = ""
     open: bool = False
@@ -182,7 +182,7 @@ def parsed(diff: str) -> list[ChangedFile]:
             continue
         elif found := HUNK.match(line):
             old, new = int(found[1]), int(found[2])
-            files[-1].hunks.append(DiffHunk(found[3]))
+            files[-1].hunks.append(PageHunk(found[3]))
         elif files[-1].hunks and line[:1] in ("+", "-", " "):
             kind = {"+": "add", "-": "del", " ": "same"}[line[0]]
             text = line[1:].rstrip("\r")
@@ -229,7 +229,7 @@ def any_of(functions: Sequence[str]) -> re.Pattern[str] | None:
     return re.compile(rf"(?<![\w~])(?:{'|'.join(map(re.escape, names))})\s*\(") if names else None
 
 
-def place_in(hunk: DiffHunk, word: re.Pattern[str]) -> bool:
+def place_in(hunk: PageHunk, word: re.Pattern[str]) -> bool:
     """Whether the hunk is in one of the functions that ``word`` finds, or has a line that defines or calls one.
 
     git's line of its scope has the name, a changed line, or one without an indent beside them: there functions begin.

@@ -101,7 +101,9 @@ class Scale:
         if self.logarithmic and self.high / self.low > 8:
             found = decades(self.low, self.high, (1, 2, 5))
             return found if len(found) <= count + 1 else decades(self.low, self.high, (1,))
-        step = round_step((self.high - self.low) / count)
+        least = (self.high - self.low) / count
+        power = 10.0 ** math.floor(math.log10(least))
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * (1 - 1e-9))
         first, last = math.ceil(self.low / step), math.floor(self.high / step)
         return [place * step for place in range(first, last + 1)]
 
@@ -110,12 +112,6 @@ def decades(low: float, high: float, digits: Sequence[int]) -> list[float]:
     """The ``digits`` times the powers of ten between the two."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [value for power in exponents for digit in digits if low <= (value := digit * 10.0**power) <= high]
-
-
-def round_step(step: float) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten that is not below ``step``."""
-    power = 10.0 ** math.floor(math.log10(step))
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= step * (1 - 1e-9))
 
 
 def linear(values: Sequence[float], margin: float = 0.08) -> Scale:
