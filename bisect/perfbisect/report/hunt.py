@@ -6,6 +6,7 @@ from perfbisect.core.domain.facts import RunFacts, SkipFacts
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import SAME
 from perfbisect.core.explain.evidence import Explanation, FunctionRow
+from perfbisect.core.explain.explanation import waits_of
 from perfbisect.core.explain.profiles import short
 from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.report.command_line import command_on, command_to_compare, command_to_run
@@ -25,7 +26,7 @@ from perfbisect.report.document import (
     tools,
 )
 from perfbisect.report.hunt_report import HuntCosts, HuntReport, NamedChange, is_left_out
-from perfbisect.wording.functions import notes, unit_of, waits_of
+from perfbisect.wording.functions import notes, unit_of
 from perfbisect.wording.glyphs import UNICODE, dumbbell
 from perfbisect.wording.quantities import (
     MISSING,

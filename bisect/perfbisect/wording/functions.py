@@ -5,8 +5,18 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.core.explain.evidence import Cause, Explanation, FunctionRow
-from perfbisect.core.explain.functions import OTHERS, SURE, part_error, whole
+from perfbisect.core.explain.evidence import Explanation, FunctionRow
+from perfbisect.core.explain.explanation import waits_of
+from perfbisect.core.explain.functions import (
+    NAMED_PART,
+    OTHERS,
+    SURE,
+    exchanges,
+    part_error,
+    surplus,
+    telling_rows,
+    whole,
+)
 from perfbisect.core.explain.profiles import COUNTED, same, short
 from perfbisect.wording.quantities import decimals, figure, percent, share
 from perfbisect.wording.text import listed, printable
@@ -18,7 +28,6 @@ MANY = 10.0  # times as much from which on no percentage is written
 TEN = 9.95  # instructions from which on they are written without decimals
 NAMED = 3  # functions, and groups of them, in a sentence
 LEAST = 0.005  # share of the whole cost from which on a function that the commit changes is named
-SMALL = 0.1  # share of the whole difference below which a function is not named beside others
 STRIPPED = ", which has no symbols"
 
 
@@ -79,14 +88,10 @@ def of_counts(found: Explanation, said: str = "") -> Iterator[str]:
     if abs(total) <= max(2 * spread, SAME * before):
         yield f"{one} executes as many instructions as before: they differ by less than {percent((abs(total) + 2 * spread) / before)}."
         return
-    telling = [
-        row
-        for row in found.counts
-        if row.difference * total > 0 and row.beyond_noise and not row.partner and row.function != OTHERS
-    ]
+    telling = [row for row in telling_rows(found.counts) if row.difference * total > 0]
     explained = [row for row in telling if row.part >= FEW and (row.own or row.below)]
     first = [*telling[:1], *explained[:1]]  # many may have a little each
-    shown = [row for row in telling if row in first or (row in explained and row.part >= SMALL)][:NAMED]
+    shown = [row for row in telling if row in first or (row in explained and row.part >= NAMED_PART)][:NAMED]
     for row in shown:
         yield executes(row, found, one.lower(), said)
     if not telling:
@@ -106,11 +111,11 @@ def executes(row: FunctionRow, found: Explanation, one: str, said: str) -> str:
         more += f" ({'+' if row.difference > 0 else '−'}{percent(abs(row.difference) / row.parent)})"
     why = because(row, replace(found, functions=found.counts))
     if not why and found.change_known:
-        why = STRIPPED if nameless(row) else ", which this commit does not change"
+        why = STRIPPED if row.nameless else ", which this commit does not change"
     if f"{quoted(row.function)}{why}" in said:
         why = ""
     inlined = f", inlined into {quoted(row.into)}" if row.into else ""
-    return f"{quoted(row.function)}{inlined}{why}{',' if inlined or why else ''} executes {more}{'' if nameless(row) else as_often(row)}."
+    return f"{quoted(row.function)}{inlined}{why}{',' if inlined or why else ''} executes {more}{'' if row.nameless else as_often(row)}."
 
 
 def as_often(row: FunctionRow) -> str:
@@ -130,41 +135,9 @@ def as_often(row: FunctionRow) -> str:
     return f"{called}, each call {percent(abs(math.expm1(each)))} {'longer' if each > 0 else 'shorter'}"
 
 
-def by_calls(found: Explanation) -> bool:
-    """Whether most of what is executed more is due to more calls: it would be with each call as long as before."""
-    more = sum(row.parent * (row.calls[1] / row.calls[0] - 1) for row in found.counts if row.calls and row.calls[0] > 0)
-    return 0 < whole(found.counts)[0] / 2 < more
-
-
-def explained_by_change(found: Explanation) -> bool:
-    """Whether a function that the commit changes, or what it calls, has a good part of what was measured by function.
-
-    A binary without symbols may hide one.
-    """
-    return any(
-        (row.own or row.below or nameless(row)) and row.beyond_noise and row.part >= SMALL
-        for row in (*found.functions, *waits_of(found), *found.counts)
-    )
-
-
-def may_explain(found: Explanation, ratio: float) -> tuple[FunctionRow, ...]:
-    """The functions of the diff that may have half of the difference as far as noise shows; costs became ``ratio`` as large."""
-    expected = max(abs(whole(found.functions)[0]), abs(ratio - 1) * sum(row.parent for row in found.functions))
-    return tuple(
-        row
-        for row in found.functions
-        if (row.own or row.below) and not found.counts and abs(row.difference) + 2 * row.error > expected / 2
-    )
-
-
 def size(difference: float) -> str:
     """How many instructions: 15, 0.33, 1,240."""
     return decimals(abs(difference), 0) if abs(difference) >= TEN else figure(abs(difference))
-
-
-def waits_of(found: Explanation) -> tuple[FunctionRow, ...]:
-    """Where both builds wait; empty where that is no reason."""
-    return found.waits if any(each.cause is Cause.WAITING for each in found.classes) else ()
 
 
 def of_cpu(found: Explanation) -> tuple[str, ...]:
@@ -172,7 +145,7 @@ def of_cpu(found: Explanation) -> tuple[str, ...]:
     if not found.functions:
         return ()
     total, spread = whole(found.functions)
-    telling = [row for row in found.functions if row.beyond_noise and not row.partner and row.function != OTHERS]
+    telling = telling_rows(found.functions)
     if abs(total) <= 2 * spread:
         single = "; ".join(
             f"{more_or_less(row.difference, found)} in {quoted(row.function)}{because(row, found)}"
@@ -186,9 +159,9 @@ def of_cpu(found: Explanation) -> tuple[str, ...]:
     kind, part = "loss" if total > 0 else "gain", "; that is no part of it"
     if same_way := [row for row in telling if row.difference * total > 0]:
         return (place(found, same_way, kind), *moved(found, kind, part))
-    if any(left_over(group) * total > 0 for group in exchanges(found.functions)):
+    if any(surplus(group) * total > 0 for group in exchanges(found.functions)):
         return tuple(moved(found, kind, part))
-    rows = [row for row in found.functions if row.part >= SMALL and not row.partner and row.function != OTHERS]
+    rows = [row for row in found.functions if row.part >= NAMED_PART and not row.partner and row.function != OTHERS]
     spread_out = f"The {kind} is spread over many functions: none of them has a part beyond noise."
     if rows:
         named = listed([f"{quoted(row.function)} ({share(row.part)}{because(row, found)})" for row in rows[:NAMED]])
@@ -200,7 +173,7 @@ def place(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
     """Where the loss or the gain is; ``rows`` have a part of it each, the largest first."""
     by_commit = [row for row in rows if row.own or row.below]
     first = rows[0]
-    named = [row for row in by_commit if row.part >= SMALL or row is first][:NAMED]
+    named = [row for row in by_commit if row.part >= NAMED_PART or row is first][:NAMED]
     if first in named or sum(row.part for row in named) >= 1 / 2:
         if len(named) == 1:
             text = f"is in {quoted(named[0].function)}{because(named[0], found)}"
@@ -208,14 +181,14 @@ def place(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
             text = f"is in or below functions that this commit changes: {', '.join(each(row) for row in named)}"
         return f"{doubt(named)}{extent(named, found)} of the {kind} {text}."
     text = f"{doubt([first])}{extent([first], found)} of the {kind} is in {quoted(first.function)}"
-    if nameless(first):
+    if first.nameless:
         return f"{text}{STRIPPED} (its functions cannot be told apart: link it without -s, and do not strip it)."
     if not found.change_known:
         return f"{text}."
     if by_commit:
         others = share(sum(row.part for row in by_commit))
         return f"{text}, which this commit does not change; {others} is in or below functions that it changes."
-    left = [row for group in exchanges(found.functions) if left_over(group) for row in (*group[0], *group[1])]
+    left = [row for group in exchanges(found.functions) if surplus(group) for row in (*group[0], *group[1])]
     only = "" if any(row.own for row in left) else ": it shows only there"
     return f"{text}, which this commit does not change{only}."
 
@@ -223,11 +196,6 @@ def place(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
 def more_or_less(difference: float, found: Explanation) -> str:
     """A difference of costs: 1,600 µs more."""
     return f"{figure(abs(difference))} {unit_of(found.unit)} {'more' if difference > 0 else 'less'}"
-
-
-def nameless(row: FunctionRow) -> bool:
-    """Whether it stands for all functions of a binary without symbols."""
-    return row.function == f"[{row.binary}]"
 
 
 def because(row: FunctionRow, found: Explanation) -> str:
@@ -266,7 +234,7 @@ def moved(found: Explanation, kind: str, ending: str) -> Iterator[str]:
         cost = min(abs(sum(row.difference for row in side)) for side in (sources, to))
         amount = f"{figure(cost)} {unit_of(found.unit)} an operation"
         before, after = (listed([quoted(row.function) for row in side]) for side in (sources, to))
-        left = left_over((sources, to))
+        left = surplus((sources, to))
         if kind and left * total > 0:
             both = [*sources, *to]
             of_all = f"{doubt(both)}{extent(both, found)} of the {kind}"
@@ -275,28 +243,6 @@ def moved(found: Explanation, kind: str, ending: str) -> Iterator[str]:
         else:
             rest = f", where it is {more_or_less(left, found)}" if left else ending
             yield f"Cost moved from {before} to {after} ({amount}){rest}."
-
-
-def exchanges(rows: Sequence[FunctionRow]) -> list[tuple[list[FunctionRow], list[FunctionRow]]]:
-    """The functions that lost cost to others, and these; the largest of each first."""
-    lost = [row for row in rows if row.partner and row.difference < 0]
-    done: set[str] = set()
-    groups = []
-    for row in lost:
-        to = [one for one in rows if one.difference > 0 and row.function == one.partner]
-        to = to or [one for one in rows if one.function == row.partner]
-        if to and row.function not in done:
-            sources = [one for one in lost if one.partner == to[0].function] or [row]
-            done |= {one.function for one in sources}
-            left, right = (sorted(side, key=lambda row: -abs(row.difference)) for side in (sources, to))
-            groups.append((left, right))
-    return groups
-
-
-def left_over(group: tuple[Sequence[FunctionRow], Sequence[FunctionRow]]) -> float:
-    """By how much functions gained more than others lost to them; 0 where that is noise."""
-    left, spread = whole([*group[0], *group[1]])
-    return left if abs(left) > 2 * spread else 0.0
 
 
 def extent(some: Sequence[FunctionRow], found: Explanation) -> str:

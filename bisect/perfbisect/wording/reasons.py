@@ -17,7 +17,14 @@ from perfbisect.core.explain.evidence import (
     PlanRow,
     Sureness,
 )
-from perfbisect.core.explain.explanation import NO_COUNTERS, NO_OPERATIONS, NO_RUNS
+from perfbisect.core.explain.explanation import (
+    NO_COUNTERS,
+    NO_OPERATIONS,
+    NO_RUNS,
+    by_calls,
+    explained_by_change,
+    may_explain,
+)
 from perfbisect.wording import functions
 from perfbisect.wording.quantities import count, ratio
 from perfbisect.wording.text import listed, printable
@@ -46,10 +53,10 @@ def sentences(found: Explanation) -> tuple[str, ...]:
         exact = any(row.name == PER_INSTRUCTION for row in each.rows)
         what = "the time of an instruction" if exact else FURTHER[each.cause]
         further.append(what + (f" ({named(each.rows[0])})" if each.rows else ""))
-    if main and not (main[0].rows or main[0].detail) and functions.explained_by_change(found):
+    if main and not (main[0].rows or main[0].detail) and explained_by_change(found):
         main = []  # profiles say why
     also = [f"In part also: {', '.join(further)}."] if further else []
-    bloat = "more calls" if functions.by_calls(found) else "code bloat"
+    bloat = "more calls" if by_calls(found) else "code bloat"
     failed = next((each for each in found.missing if each.startswith("instructions: ")), "")
     failed = printable(failed.removeprefix("instructions: ").partition(". ")[0])
     first = [sentence(each, bloat, failed) for each in main[:1]]
@@ -59,10 +66,10 @@ def sentences(found: Explanation) -> tuple[str, ...]:
 def nowhere(found: Explanation) -> Iterator[str]:
     """That no function of the diff explains a change of time, and what is excluded as its reason, with the figures."""
     out = [*excluded(found)]
-    if not found.change_known or not out or found.plans or functions.explained_by_change(found):
+    if not found.change_known or not out or found.plans or explained_by_change(found):
         return
     slower = next((row.ratio.middle for row in found.counters if row.name == TIME), 1.0)
-    if rows := functions.may_explain(found, slower):
+    if rows := may_explain(found, slower):
         which = listed([functions.quoted(row.function) for row in rows[: functions.NAMED]])
         yield f"Whether it is in {which} is hidden by the noise of the profiles."
     else:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from counted import profile, run
 from perfbisect.core.domain.events import ChangedFunctions, Profiled
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
-from perfbisect.core.explain.explanation import NO_RUNS, explanation
+from perfbisect.core.explain.explanation import NO_RUNS, by_calls, explanation
 from perfbisect.core.explain.profiles import CALLS, counts_of, stack
-from perfbisect.wording.functions import by_calls, sentences
+from perfbisect.wording.functions import sentences
 
 
 def test_what_only_the_longer_execution_does_is_counted() -> None:

@@ -137,6 +137,11 @@ class FunctionRow:
         return self.function, self.binary
 
     @property
+    def nameless(self) -> bool:
+        """Whether it stands for all functions of a binary without symbols."""
+        return self.function == f"[{self.binary}]"
+
+    @property
     def own(self) -> bool:
         """Whether the commit changes the function, or one that is inlined into it."""
         return self.changed or bool(self.inlined)

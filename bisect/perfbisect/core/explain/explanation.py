@@ -25,12 +25,13 @@ from perfbisect.core.explain.evidence import (
     CounterRow,
     Evidence,
     Explanation,
+    FunctionRow,
     PlanRow,
     Runs,
     Sureness,
     counter_rows,
 )
-from perfbisect.core.explain.functions import count_rows, function_rows, waiter_rows
+from perfbisect.core.explain.functions import NAMED_PART, count_rows, function_rows, waiter_rows, whole
 from perfbisect.core.explain.profiles import COUNTED, comparable, functions_in, of_kinds
 from perfbisect.core.inference.observations import counted_exactly
 from perfbisect.core.stats.distributions import Z_975, Student
@@ -291,3 +292,35 @@ def of_commit(events: Sequence[Counted], commit: str) -> Runs:
         if event.facts.commit == commit:
             runs.setdefault(event.group, []).append(event.facts)
     return runs
+
+
+def by_calls(found: Explanation) -> bool:
+    """Whether most of what is executed more is due to more calls: it would be with each call as long as before."""
+    more = sum(row.parent * (row.calls[1] / row.calls[0] - 1) for row in found.counts if row.calls and row.calls[0] > 0)
+    return 0 < whole(found.counts)[0] / 2 < more
+
+
+def explained_by_change(found: Explanation) -> bool:
+    """Whether a function that the commit changes, or what it calls, has a good part of what was measured by function.
+
+    A binary without symbols may hide one.
+    """
+    return any(
+        (row.own or row.below or row.nameless) and row.beyond_noise and row.part >= NAMED_PART
+        for row in (*found.functions, *waits_of(found), *found.counts)
+    )
+
+
+def may_explain(found: Explanation, ratio: float) -> tuple[FunctionRow, ...]:
+    """The functions of the diff that may have half of the difference as far as noise shows; costs became ``ratio`` as large."""
+    expected = max(abs(whole(found.functions)[0]), abs(ratio - 1) * sum(row.parent for row in found.functions))
+    return tuple(
+        row
+        for row in found.functions
+        if (row.own or row.below) and not found.counts and abs(row.difference) + 2 * row.error > expected / 2
+    )
+
+
+def waits_of(found: Explanation) -> tuple[FunctionRow, ...]:
+    """Where both builds wait; empty where that is no reason."""
+    return found.waits if any(each.cause is Cause.WAITING for each in found.classes) else ()

@@ -39,6 +39,7 @@ from perfbisect.core.explain.profiles import (
     split,
 )
 
+NAMED_PART = 0.1  # share of the whole difference below which a function is not named beside others
 SURE = 5.0  # standard errors from which on a difference needs no word of doubt
 MOST = 200  # functions with a row of their own
 CALLERS = 5
@@ -354,3 +355,30 @@ def above(rows: Sequence[FunctionRow], before: Calls, after: Calls) -> dict[Key,
             if most and due[most] > MOSTLY * total**2 > 0:
                 found[key] = most
     return {key: function for key, function in found.items() if key not in own}
+
+
+def telling_rows(rows: Sequence[FunctionRow]) -> list[FunctionRow]:
+    """The functions that differ beyond noise, without those whose cost has only moved."""
+    return [row for row in rows if row.beyond_noise and not row.partner and row.function != OTHERS]
+
+
+def exchanges(rows: Sequence[FunctionRow]) -> list[tuple[list[FunctionRow], list[FunctionRow]]]:
+    """The functions that lost cost to others, and these; the largest of each first."""
+    lost = [row for row in rows if row.partner and row.difference < 0]
+    done: set[str] = set()
+    groups = []
+    for row in lost:
+        to = [one for one in rows if one.difference > 0 and row.function == one.partner]
+        to = to or [one for one in rows if one.function == row.partner]
+        if to and row.function not in done:
+            sources = [one for one in lost if one.partner == to[0].function] or [row]
+            done |= {one.function for one in sources}
+            left, right = (sorted(side, key=lambda row: -abs(row.difference)) for side in (sources, to))
+            groups.append((left, right))
+    return groups
+
+
+def surplus(group: tuple[Sequence[FunctionRow], Sequence[FunctionRow]]) -> float:
+    """By how much functions gained more than others lost to them; 0 where that is noise."""
+    left, spread = whole([*group[0], *group[1]])
+    return left if abs(left) > 2 * spread else 0.0
