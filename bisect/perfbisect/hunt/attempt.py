@@ -30,7 +30,7 @@ from perfbisect.hunt.loop import Listed, Planner, Workers
 from perfbisect.hunt.notification import Begun, Notifier
 from perfbisect.hunt.pushing import pushing
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
-from perfbisect.hunt.session_hosts import HostLocks, tell_number
+from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.rounds import RoundsPlan
 from perfbisect.hunt.watching import View
@@ -107,7 +107,8 @@ class SessionAttempt:
         trial = bool(some.request.works)
         names = [f"{some.request.kind[0]}{number}" if trial else str(number) for number in numbers]
         self.name = self.batch.name if self.batch else names[0]
-        tell_number(self.held, self.name)
+        for lock in self.held.values():  # others see it
+            lock.number(self.name)
         locks = HostLocks(self.held, [each.host.name for each in some.ahead], some.shared)
         resumed = self.unable is not None
         cycles = {

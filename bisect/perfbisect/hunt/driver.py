@@ -37,7 +37,6 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.orders import Step as Change
 from perfbisect.core.inference.metric_choice import indistinct
 from perfbisect.core.search.decide import decide_together, seen_by
-from perfbisect.core.search.situation import Situation
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.loop import NextAction, Planner, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, constant, ill_timed, outlook
@@ -124,7 +123,9 @@ class Searches:
             return NextAction(None, at_once=True)
         if any(member.unpromising and member.is_open for member in members):  # another metric is looked for first
             return NextAction(None)
-        number, decision = decide_together([situation(member) for member in members], ended, fleet)
+        number, decision = decide_together(
+            [member.problem.situation(member.log.state) for member in members if member.problem], ended, fleet
+        )
         seen = seen_by(number, fleet) if len(members) > 1 else fleet
         order, several = decision.order, len(members) > 1
         own = replace(decision, builds=tuple(build for build in decision.builds if build.workload == number))
@@ -137,15 +138,6 @@ class Searches:
             order = replace(order, workload=number)
             return NextAction(order, decided, False, decision.builds, decision.cancelled, decision.waits, number)
         return NextAction(None, decided, at_once=isinstance(order, Found), workload=number, goes_on=several)
-
-
-def situation(member: SessionMember) -> Situation:
-    """What the next decision of a hunt depends on."""
-    problem = member.problem
-    assert problem, "a hunt has a problem"
-    seen = problem.observations(member.log.entries, member.log.began, member.log.state.pairing)
-    rules, spent = problem.rules(member.log.state.pairing), problem.spent(member.log.entries)
-    return Situation(problem.graph, seen, rules, problem.prior, elsewhere=spent)
 
 
 class Driver:
@@ -168,16 +160,18 @@ class Driver:
     def session(self) -> Generator[Numbered]:
         """The events of a session: what comes first of each member, the plan, then what follows each verdict."""
         for number, member in enumerate(self.members):
-            if member.course:
-                yield from self._opening(number, member, member.course)
+            if course := member.course:
+                if (yield from self._alone(number, course.opening())) is False:
+                    member.course = None  # it has its verdict, and needs no more
+                member.problem = course.problem
         for number, member in enumerate(self.members):
             if member.is_open:
                 yield from self._catch_up(number, member)
         goes_on = True
         while goes_on and self._open:
             with closing(run(self._plan, self, self._workers())) as events:
-                for happened in events:
-                    yield from happened
+                for entered in events:
+                    yield from entered
                     member = self.members[self._turn]
                     if len(self.members) > 1 and member.verdict and not followed(member):
                         yield from self._closing(self._turn)
@@ -185,8 +179,11 @@ class Driver:
                 yield from self._change_over(number, member)
             goes_on = any(member.problem for member in self.members)  # a trial stays open
         closings = [self._closing(number) for number in range(len(self.members))]
-        for each in closings:
-            yield from to_verdict(each)
+        for each in closings:  # up to each verdict
+            while happened := next(each, None):
+                yield happened
+                if isinstance(happened[1][1], HuntEnded):
+                    break
         for each in closings:  # the reasons
             yield from each
 
@@ -226,12 +223,6 @@ class Driver:
         if workload is not None:
             return workload
         return self._turn if self.members[self._turn].is_open else next(iter(self._open), self._turn)
-
-    def _opening(self, number: int, member: SessionMember, course: Course) -> Generator[Numbered]:
-        """What comes before the plan. A hunt that ends there has its verdict, and needs no more."""
-        if (yield from self._alone(number, course.opening())) is False:
-            member.course = None
-        member.problem = course.problem
 
     def _closing(self, number: int) -> Generator[Numbered]:
         """What follows the verdict of a hunt, and its end, or that of a trial; nothing for one that has ended."""
@@ -319,14 +310,6 @@ def numbered(number: int, events: Generator[TimedEvent, None, T]) -> Generator[N
                 result: T = end.value
                 return result
             yield number, event
-
-
-def to_verdict(events: Generator[Numbered]) -> Iterator[Numbered]:
-    """The events up to a verdict; those after it are left."""
-    while happened := next(events, None):
-        yield happened
-        if isinstance(happened[1][1], HuntEnded):
-            return
 
 
 def elsewhere(event: Event) -> Event:

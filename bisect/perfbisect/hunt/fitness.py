@@ -9,9 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from perfbisect.core.domain.events import Warned
 from perfbisect.core.stats.fitness import Fitness, course
 from perfbisect.errors import UsageError
 from perfbisect.store.connection import default_place
@@ -19,9 +17,6 @@ from perfbisect.store.history import History
 from perfbisect.store.listing import ACCEPTED_CHECK
 from perfbisect.store.prior_data import read_checks
 from perfbisect.wording.trials import unfit_host
-
-if TYPE_CHECKING:
-    from perfbisect.hunt.setup import SessionSetup
 
 Courses = dict[str, list[Fitness]]  # of each machine that was checked: after each of its checks, oldest first
 
@@ -38,12 +33,6 @@ def courses(path: Path | None, machines: Iterable[str] = ("",)) -> Courses:
 def unfit_hosts(path: Path | None, machines: Iterable[str] = ("",)) -> dict[str, str]:
     """Those of them that are unfit, each with a sentence: why, and how it is taken back."""
     return {name: unfit_host(name, each[-1].unfit) for name, each in courses(path, machines).items() if each[-1].unfit}
-
-
-def warnings_of_unfit(history: History, setup: "SessionSetup") -> tuple[Warned, ...]:
-    """A warning about each host of a session that is unfit."""
-    machines = (site.facts.settings.get("node", site.facts.name) for site in setup.hosts)
-    return tuple(Warned(f"Host {why}") for why in unfit_hosts(history.path, machines).values())
 
 
 def accept(path: Path | None, machines: Sequence[str]) -> None:

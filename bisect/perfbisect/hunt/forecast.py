@@ -51,9 +51,12 @@ def between(low: int, high: int, noun: str) -> str:
     return f"{low} to {count(high, noun)}" if low < high else count(high, noun)
 
 
-def lines(every: Sequence[Settings]) -> Iterator[str]:
-    """The commands for the bad end, and those for the good end that differ; then those of further workloads that differ."""
+def lines(path: Path | None, every: Sequence[Settings]) -> Iterator[str]:
+    """What the hunts are likely to take, by the history at ``path``; the commands for the bad end, and those for the good end that differ; then those of further workloads that differ."""
     settings, *others = every
+    span, _ = read_hunt_range(settings, requested_builder(settings))
+    with connect(load_host(settings.host, settings.hosts_path)) as host:
+        yield f"# {forecast(path, every, span, host)}"
     bad = parts_of(settings, settings.bad_commit)
     yield f"# {settings.bad}, {settings.bad_commit}"
     yield from text(bad)
@@ -68,14 +71,6 @@ def lines(every: Sequence[Settings]) -> Iterator[str]:
         yield ""
         yield f"# Workload {other.workload}, with the same builds: the same except"
         yield from text([part for part in parts_of(other, other.bad_commit) if part not in bad])
-
-
-def forecast_of(path: Path | None, every: Sequence[Settings]) -> str:
-    """What the hunts are likely to take, as a comment."""
-    settings = every[0]
-    span, _ = read_hunt_range(settings, requested_builder(settings))
-    with connect(load_host(settings.host, settings.hosts_path)) as host:
-        return f"# {forecast(path, every, span, host)}"
 
 
 def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:

@@ -40,12 +40,6 @@ from perfbisect.lab.measure.visit import SlowRuns, StudyMaker
 STAND_IN = 60.0  # seconds for which the only build host is waited for before the hosts that measure build themselves
 
 
-def stoppable(site: PreparedHost, stop: threading.Event) -> PreparedHost:
-    """The host as a lab uses it in a thread: ``stop`` ends what is done there."""
-    build_hosts = tuple(replace(each, host=StoppableHost(each.host, stop)) for each in site.build_hosts)
-    return replace(site, host=StoppableHost(site.host, stop), build_hosts=build_hosts)
-
-
 class HuntLabs:
     """Makes the labs of one hunt in a session; ``before`` has the first events of earlier ones.
 
@@ -110,7 +104,9 @@ class HuntLabs:
     ) -> Lab:
         """The lab of the hunt at the host of that number; without ``stop`` it works in the main thread."""
         site = self.setup.hosts[number]
-        site = stoppable(site, stop) if stop else site
+        if stop:  # ends what a lab in a thread does at its hosts
+            others = tuple(replace(each, host=StoppableHost(each.host, stop)) for each in site.build_hosts)
+            site = replace(site, host=StoppableHost(site.host, stop), build_hosts=others)
         name = site.host.name
         first = self._first.get(name, site.facts)
         slow = SlowRuns(self.setup.settings.policy.slow_after, candidates.commits[0])

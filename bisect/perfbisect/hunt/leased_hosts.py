@@ -1,13 +1,11 @@
 """The leased hosts of a session: acquired before anything is done there, released at its end."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from perfbisect.core.domain.events import HuntStarted, TrialStarted
-from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import leases
 from perfbisect.host.leases import LeaseRequest, Say, Show
@@ -63,18 +61,6 @@ def _fit_ones(wanted: LeaseRequest, show: Show, say: Say, unfit: Mapping[str, st
         raise EnvironmentFailure(f"{wanted.kind} cannot be leased: unfit machines alone are lent", refused[0])
 
 
-def known_nodes(before: Iterable[HuntStarted | TrialStarted]) -> dict[str, str]:
-    """Host → the machine behind it when it last took part, of hosts that were leased."""
-    return {
-        facts.name: facts.settings["node"] for event in before for facts in event.hosts if facts.settings.get("node")
-    }
-
-
-def purpose_of(settings: Settings) -> str:
-    """What a hunt or a trial leases machines for."""
-    return f"{settings.builder} {settings.good}..{settings.bad}"
-
-
 def _every(names: Sequence[str], hosts_path: str | Path, builders: bool) -> list[str]:
     """All names of leased hosts, each once. Raises UsageError for a host that is given twice."""
     if twice := [name for name in names if names.count(name) > 1]:
@@ -94,13 +80,10 @@ def _wanted(
         assert said, "a leased host has the name of one"
         if not leases.is_held(name):  # another hunt of this process shares it
             groups.setdefault((said.lease, said.features), []).append(name)
-    for (recipe, features), members in sorted(groups.items(), key=lambda each: (-_features(each[0][1]), each[0])):
+    for (recipe, features), members in sorted(
+        groups.items(), key=lambda group: (-len(re.findall(r"[\w.-]+", group[0][1])), group[0])
+    ):
         lease = load_lease(recipe, hosts_path)
         for some in [members] if at_once(lease) else [[name] for name in members]:
             again = {name: nodes[name] for name in some if name in nodes}
             yield LeaseRequest(lease, features, tuple(some), again, purpose)
-
-
-def _features(said: str) -> int:
-    """How many features are asked for."""
-    return len(re.findall(r"[\w.-]+", said))

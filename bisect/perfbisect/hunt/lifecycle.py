@@ -92,7 +92,7 @@ class SessionLifecycle:
         """The events up to the first order of the plan; false where the hunt has ended without one."""
         log, setup, problem = self.log, self.setup, self.problem
         if not problem:
-            yield log.append(setup.started(log.hunt, self._resumed))
+            yield log.append(setup.trial_started(log.hunt, self._resumed))
         for warning in (*setup.warnings, *changes_since(self._before, setup)):
             yield log.append(warning)
         if not problem:

@@ -1,7 +1,7 @@
 """The patches of a hunt or a trial, tried in the local repository before anything is built."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -90,7 +90,9 @@ def check_patches(
                     f"The patch {patch.name} applies to {where}: {tries.reasons[patch.name]}.",
                     "It is applied as by `git apply`, from the top of the tree. Make it with `git diff` in this repository.",
                 )
-    return tuple(_idle(tries, builder))
+    idle = f"changes only paths that the recipe of {builder.name} ignores: builds stay as they are"
+    names = [patch.name for patch in tries.patches if patch.name in tries.fitting - tries.counting]
+    return tuple(Warned(f"The patch {name} {idle}") for name in names)
 
 
 def _touching(repository: Repository, span: CommitRange, paths: Iterable[str]) -> list[str]:
@@ -98,11 +100,3 @@ def _touching(repository: Repository, span: CommitRange, paths: Iterable[str]) -
     literal = [f":(top,literal){path}" for path in paths]
     walk = ["rev-list", "--full-history", f"--max-count={MOST}", span.bad, f"^{span.good}", "--", *literal]
     return git(repository, *walk).split() if literal else []
-
-
-def _idle(tries: _Tries, builder: Builder) -> Iterator[Warned]:
-    for patch in tries.patches:
-        if patch.name in tries.fitting - tries.counting:
-            yield Warned(
-                f"The patch {patch.name} changes only paths that the recipe of {builder.name} ignores: builds stay as they are"
-            )

@@ -89,8 +89,11 @@ def look(path: Path, name: str = "", wanted: str = "", *, named: bool) -> Look |
             "Name a program of the build: bisect init --benchmark PROGRAM. Or measure any command:"
             f" {shell_words(words)}{'' if default else ' --build COMMAND'} --run 'PROGRAM ARGUMENTS'",
         )
+    public = (
+        url if _URL.fullmatch(url) and masked(url) == url else ""
+    )  # another machine can clone it, and it has no password
     proposal = Proposal(
-        title, range_.bad, system, _public(url), range_.patterns, _version(repo, ends), ignored(good, bad), found[0]
+        title, range_.bad, system, public, range_.patterns, _version(repo, ends), ignored(good, bad), found[0]
     )
     return Look(repo, range_, len(bad.paths), language(bad.paths), listings[1].submodules, proposal, found)
 
@@ -136,11 +139,6 @@ def _canonical(url: str) -> str:
     scp = re.fullmatch(r"(?:[^@/]*@)?([^:/]+):(?!//)(.*)", url)
     text = f"{scp[1]}/{scp[2]}" if scp else re.sub(r"^[a-z+]+://(?:[^@/]*@)?", "", url)
     return text.rstrip("/").removesuffix(".git").lower()
-
-
-def _public(url: str) -> str:
-    """The URL if another machine can clone it and it has no password, else ""."""
-    return url if _URL.fullmatch(url) and masked(url) == url else ""
 
 
 def _name_of(repo: Repository, url: str) -> str:

@@ -16,19 +16,17 @@ from perfbisect.core.domain.events import (
     HuntStarted,
     LabEvent,
     MetricChosen,
-    PairingChosen,
     RunFinished,
     Warned,
 )
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.measured_log import Logged
-from perfbisect.core.domain.orders import Decision, Interval, Measure, Purpose, Share, Verdict
+from perfbisect.core.domain.orders import ALL_FREE, Decision, Fleet, Interval, Measure, Purpose, Share, Verdict
 from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import PLAIN
 from perfbisect.core.inference.code_placement import with_counts
-from perfbisect.core.inference.observations import Observation, Reading, observations
+from perfbisect.core.inference.observations import Reading, observations
 from perfbisect.core.search.decide import decide_in, runs_of_one
 from perfbisect.core.search.situation import Proposal, Situation, Spent
 from perfbisect.hunt.loop import Listed, Search, Workers, run
@@ -56,25 +54,21 @@ class SearchProblem:
     prior: PriorKnowledge = NOTHING_KNOWN
     build_hosts: tuple[str, ...] = ()  # the names of those that build ahead
 
-    def observations(
-        self, entries: Sequence[tuple[float, Logged]], began: float, chosen: PairingChosen | None = None
-    ) -> list[Observation]:
-        """The observations in a log that began at ``began`` (seconds since the epoch), once it was ``chosen`` how builds are compared."""
-        node = {commit: index for index, commit in enumerate(self.commits)}
+    def situation(self, state: SessionState, fleet: Fleet = ALL_FREE, *, shared: bool = False) -> Situation:
+        """What the next decision depends on, by a log.
+
+        Runs that were timed before instructions were counted are no readings, and count as spent.
+        """
+        chosen, policy = state.pairing, self.policy
+        if chosen:
+            pairing = Pairing.TOGETHER if chosen.together else Pairing.TURNS
+            policy = replace(policy, pairing=pairing, chosen=True)
+        runs = (event.facts for _, event in state.log if isinstance(event, RunFinished))
+        spent = Spent(sum(not run.counted for run in runs) if self.prior.exact else 0)
         by_cpu = chosen is not None and chosen.by_cpu
-        return observations(entries, node, self.metric, began, self.hosts, self.build_hosts, by_cpu=by_cpu)
-
-    def rules(self, chosen: PairingChosen | None) -> Policy:
-        """The rules once it was ``chosen`` how builds are compared."""
-        if chosen is None:
-            return self.policy
-        return replace(self.policy, pairing=Pairing.TOGETHER if chosen.together else Pairing.TURNS, chosen=True)
-
-    def spent(self, entries: Sequence[tuple[float, Logged]]) -> Spent:
-        """The runs of a log that are no readings: those that were timed before instructions were counted."""
-        if not self.prior.exact:
-            return Spent()
-        return Spent(sum(isinstance(event, RunFinished) and not event.facts.counted for _, event in entries))
+        node = {commit: index for index, commit in enumerate(self.commits)}
+        seen = observations(state.log, node, self.metric, state.began, self.hosts, self.build_hosts, by_cpu=by_cpu)
+        return Situation(self.graph, seen, policy, self.prior, fleet, shared=shared, elsewhere=spent)
 
 
 class SavedLog:
@@ -100,7 +94,7 @@ class SavedLog:
 
 def pursue(problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]) -> Generator[TimedEvent, None, Verdict]:
     """Search until there is a verdict; the last event is the Decided that carries it."""
-    planner = Search(problem.graph, problem.policy, problem.prior, lambda: problem.observations(log.entries, log.began))
+    planner = Search(problem.graph, problem.policy, problem.prior, lambda: problem.situation(log.state).observations)
     event: Event | None = None
     with closing(run(planner, log, workers)) as events:
         for at, event in events:
@@ -205,18 +199,16 @@ def replay(
     begins = changes[-1] if changes else -1
     log = [(at, event) for at, event in events if isinstance(event, BuildFinished | CandidateSkipped | RunFinished)]
     shared = shared or any(isinstance(event, BuildFinished) and event.facts.for_another for _, event in log)
-    state = SessionState()
+    state = SessionState(began=began)
     for place, (at, event) in enumerate(events):
         state.add(at, event)
         if isinstance(event, Decided) and place > begins:
-            seen, policy = problem.observations(state.log, began, state.pairing), problem.rules(state.pairing)
-            elsewhere = problem.spent(state.log)
-            now = Situation(problem.graph, seen, policy, problem.prior, event.fleet, shared=shared, elsewhere=elsewhere)
+            now = problem.situation(state, event.fleet, shared=shared)
             decision = decide_in(now)
             order = decision.order
             if not isinstance(order, Measure):
                 decision = replace(decision, order=with_counts(order, problem.commits, log))
-            runs = [each for each in seen if isinstance(each, Reading)]
+            runs = [each for each in now.observations if isinstance(each, Reading)]
             yield len(runs) + sum(run.partner is not None for run in runs), decision
             if not isinstance(order, Measure):
                 return

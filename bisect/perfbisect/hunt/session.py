@@ -22,8 +22,7 @@ from perfbisect.core.domain.settings import Settings, TrialBuild
 from perfbisect.errors import CannotGoOn, PerfBisectError, UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import Caller, HuntOutcome, SessionAttempt, refuse_imported, verdict_of
-from perfbisect.hunt.fitness import warnings_of_unfit
-from perfbisect.hunt.leased_hosts import known_nodes
+from perfbisect.hunt.fitness import unfit_hosts
 from perfbisect.hunt.lifecycle import on_each_like_first
 from perfbisect.hunt.session_hosts import lock_hosts
 from perfbisect.hunt.setup import SessionSetup
@@ -75,7 +74,9 @@ def begin(
         closing(History.open(caller.path)) as history,
     ):
         trial = bool(first.request.works)
-        warnings = (*(() if trial else little_space(history, first)), *warnings_of_unfit(history, first))
+        machines = (site.facts.settings.get("node", site.facts.name) for site in first.hosts)
+        unfit = (Warned(f"Host {why}") for why in unfit_hosts(history.path, machines).values())
+        warnings = (*(() if trial else little_space(history, first)), *unfit)
         setups = [replace(each, warnings=(*each.warnings, *warnings)) for each in setups]
         ready = [with_prebuilt(each, caller.say) if trial else anew(history, each) for each in setups]
         numbers, batch = enter_all(history, ready, in_batch)
@@ -165,8 +166,9 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
         requested = [how.continued(history.settings(each)) for each in numbers]
         if how.leased:
             events = (entry.event for entry in history.events(numbers[0]))
-            nodes = known_nodes(event for event in events if isinstance(event, HuntStarted | TrialStarted))
-            stack.enter_context(how.leased(requested[0], nodes))
+            started = (event for event in events if isinstance(event, HuntStarted | TrialStarted))
+            nodes = {facts.name: facts.settings.get("node", "") for event in started for facts in event.hosts}
+            stack.enter_context(how.leased(requested[0], {name: node for name, node in nodes.items() if node}))
         unable: dict[int, PerfBisectError] = {}
         if trial:
             setups = {0: stack.enter_context(trial_again(history, trial, requested[0], how, caller))}

@@ -1,7 +1,7 @@
 """The hosts of a session: connected and checked before anything is built, locked while it works, cleaned up at its end."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -215,30 +215,21 @@ def lock_hosts(
             for host in sorted(hosts.values(), key=lambda host: (machine(host), host.name))
         }
         for each in (each for site in sites for each in site.build_hosts):
-            stack.callback(end_builds, each.host, held[each.host.name])
+            stack.callback(clean, end_all, each.host, held[each.host.name])  # that no session wanted any more
         for site in sites:
             stack.push(partial(clear, site.host, held[site.host.name]))
         yield held
 
 
-def tell_number(held: Mapping[str, HostLock], name: str) -> None:
-    """Let others see the number of a hunt, or the name of a trial, that holds the locks."""
-    for lock in held.values():
-        lock.number(name)
+def clean(action: Callable[[Host], object], host: Host, held: HostLock) -> None:
+    """Remove what a session leaves on a host, as long as the host is the session's."""
+    if not held.lost:
+        with suppress(PerfBisectError):  # out of reach: the next session, or `bisect gc`, does that
+            held.confirm()  # after a long sleep the host may belong to another session
+            action(host)
 
 
 def clear(host: Host, held: HostLock, failure: type[BaseException] | None, *_: object) -> None:
     """Remove what the last visit of a session has left, unless the session failed."""
-    failed = failure is not None and issubclass(failure, Exception) and not issubclass(failure, Interrupted)
-    if not held.lost and not failed:
-        with suppress(PerfBisectError):  # out of reach: `bisect gc` removes it later
-            held.confirm()  # after a long sleep the visit may belong to another session
-            dataset.remove_visit(host)
-
-
-def end_builds(host: Host, held: HostLock) -> None:
-    """End the builds on a host that no session wanted any more."""
-    if not held.lost:
-        with suppress(PerfBisectError):  # out of reach: the next session ends them
-            held.confirm()
-            end_all(host)
+    if failure is None or not issubclass(failure, Exception) or issubclass(failure, Interrupted):
+        clean(dataset.remove_visit, host, held)

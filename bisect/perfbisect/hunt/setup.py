@@ -113,8 +113,14 @@ class SessionSetup:
         build_ahead([load_host(name, settings.hosts_path) for name in settings.hosts])
         checks = BuildHostChecks(settings, needed, waiting)
         hosts = tuple(PreparedHost.prepare(name, settings, needed, workloads, checks) for name in settings.hosts)
+        dirty = settings.repository and is_dirty(open_repository(Path(settings.repository)))
+        uncommitted = (
+            [Warned(f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first.")]
+            if dirty
+            else []
+        )
         warned = (
-            *uncommitted_changes(settings),
+            *uncommitted,
             *(() if builds else on_one_machine(hosts)),
             *both_tag_and_branch(settings, (settings.good, settings.bad, *settings.skips)),
             *idle,
@@ -241,13 +247,11 @@ class SessionSetup:
         setup = replace(self, builder=requested_builder(settings)).by_metric(settings)
         return replace(setup, settings=replace(setup.settings, build_hash=setup.build_hash()))
 
-    def started(self, number: int, resumed: bool) -> HuntStarted | TrialStarted:
-        """The first event of an attempt."""
+    def trial_started(self, number: int, resumed: bool) -> TrialStarted:
+        """The first event of an attempt of a trial."""
         further = tuple(each.facts for each in self.hosts[1:])
-        if self.request.works:
-            builders = tuple(each.host.name for each in self.hosts[0].build_hosts)
-            return TrialStarted(number, self.request, self.facts, resumed, further, builders)
-        return self.hunt_started(number, resumed)
+        builders = tuple(each.host.name for each in self.hosts[0].build_hosts)
+        return TrialStarted(number, self.request, self.facts, resumed, further, builders)
 
     def hunt_started(self, number: int, resumed: bool) -> HuntStarted:
         """The first event of an attempt of a hunt."""
@@ -322,13 +326,6 @@ def on_one_machine(hosts: Sequence[PreparedHost]) -> Iterator[Warned]:
     for name, host in {host.name: host for host in every}.items():
         if (other := first.setdefault(machine(host), name)) != name:
             yield Warned(f"hosts {other} and {name} are one machine: what one of them does disturbs the other")
-
-
-def uncommitted_changes(settings: Settings) -> tuple[Warned, ...]:
-    """A warning about uncommitted changes in the repository."""
-    if not settings.repository or not is_dirty(open_repository(Path(settings.repository))):
-        return ()
-    return (Warned(f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first."),)
 
 
 def both_tag_and_branch(settings: Settings, written: Iterable[str]) -> Iterator[Warned]:

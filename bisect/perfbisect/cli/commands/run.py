@@ -144,10 +144,10 @@ def run(
     alone = len(every) == 1
     lease = leasing_for(every[0], history, minutes=every[0].policy.max_minutes if alone else 0)
     if dry_run:
-        from perfbisect.hunt.forecast import forecast_of, lines
+        from perfbisect.hunt.forecast import lines
 
         with lease:
-            say("\n".join([forecast_of(history, every), *lines(every)]))
+            say("\n".join(lines(history, every)))
         return 0
     with notifying(notify, history, note) as begun, lease:
         setups = SessionSetup.set_up(every, waiting)

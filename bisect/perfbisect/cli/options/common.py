@@ -270,10 +270,10 @@ def leasing_for(
 ) -> AbstractContextManager[None]:
     """Hold the leases of a session's hosts for a block; of machines that are fit, as far as the history knows."""
     from perfbisect.hunt.fitness import unfit_hosts
-    from perfbisect.hunt.leased_hosts import purpose_of
 
+    purpose = f"{settings.builder} {settings.good}..{settings.bad}"
     how = {"nodes": nodes, "minutes": minutes, "unfit": partial(unfit_hosts, history)}
-    return leasing(settings.hosts, settings.hosts_path, purpose=purpose_of(settings), **how)
+    return leasing(settings.hosts, settings.hosts_path, purpose=purpose, **how)
 
 
 def say_failures(outcomes: "Sequence[HuntOutcome]", history: Path | None) -> int:
