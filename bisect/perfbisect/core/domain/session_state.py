@@ -203,6 +203,10 @@ class SessionState:
         following.add(at, event)
         return following
 
+    def begin_session(self, at: float) -> None:
+        """A process began to work on the session; the time before it is not the session's."""
+        self.last, self.since = at, {}
+
     def add(self, at: float, event: Event) -> None:
         """Take the next event, which happened ``at`` seconds since the epoch."""
         if isinstance(event, PASSING):
@@ -388,7 +392,7 @@ def fold(
     """The state after events with their times; ``sessions`` are the times at which processes began to work."""
     state, begins = state or SessionState(), [*sessions]
     for at, event in events:
-        while begins and begins[0] <= at:  # a process began to work on the hunt; the time before that is not the hunt's
-            state.last, state.since = begins.pop(0), {}
+        while begins and begins[0] <= at:
+            state.begin_session(begins.pop(0))
         state.add(at, event)
     return state
