@@ -261,7 +261,7 @@ class SessionAttempt:
 
 
 def verdict_of(history: History, number: int) -> Verdict | None:
-    """The verdict with which a hunt has ended in its latest sitting; None where it goes on."""
+    """The verdict with which a hunt has ended in its latest attempt; None where it goes on."""
     last: Verdict | None = None
     for entry in history.events(number):
         if isinstance(entry.event, HuntEnded | HuntStarted):

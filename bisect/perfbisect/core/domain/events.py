@@ -74,7 +74,7 @@ class HuntStarted:
 
 @dataclass(frozen=True, slots=True)
 class TrialStarted:
-    """A sitting of a trial begins: the first, or one that resumes it."""
+    """An attempt at a trial begins: the first, or one that resumes it."""
 
     trial: int  # id in the history
     request: TrialRequest  # as it is measured from here on; what its builds are is known from the events that follow
@@ -238,7 +238,7 @@ class RunFinished:
     facts: RunFacts
     host: str = ""
     workload: int = 0
-    round: int = 0  # of a trial; never shared by two sittings, as the machine may have changed between them
+    round: int = 0  # of a trial; never shared by two attempts, as the machine may have changed between them
 
 
 @dataclass(frozen=True, slots=True)
