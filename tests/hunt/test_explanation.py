@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace as struct_replace
@@ -419,7 +420,10 @@ def read(log: SavedLog, clone: Clone, verdict: Verdict | None = None) -> list[Ev
     found = Found(Step(3, 0.99, HALF, (2,)))
     if not log.state.commits:
         log.append(started(NAMES))
-    return [event for _, event in read_change(verdict or found, log, clone)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(explanation, "open_repository", lambda folder: folder)
+        patch.setattr(explanation, "changed_functions", lambda _, *change: clone(*change))
+        return [event for _, event in read_change(verdict or found, log, Path("clone"))]
 
 
 def test_the_change_is_read_once_with_the_functions_of_the_profiles(log: SavedLog) -> None:

@@ -31,7 +31,7 @@ from perfbisect.core.domain.events import (
     Unexplained,
     Warned,
 )
-from perfbisect.core.domain.facts import ChangeFacts, PlanFacts, ProfileFacts, RunFacts
+from perfbisect.core.domain.facts import PlanFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share, Step, Verdict, first_step
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.explain.evidence import Explanation, Sureness
@@ -347,17 +347,8 @@ def start_up(events: Sequence[tuple[float, Event]]) -> float:
     return max(0.0, beside[3 * len(beside) // 4]) if beside else 0.0
 
 
-# Reads what the second commit changes of the first; gets the names of the functions that profiles contain.
-ChangeReader = Callable[[str, str, frozenset[str]], ChangeFacts]
-
-
-def change_reader(folder: str) -> ChangeReader:
-    """Reads the repository in a folder of this machine."""
-    return lambda *change: changed_functions(open_repository(Path(folder)), *change)
-
-
-def read_change(verdict: Verdict, log: SavedLog, reader: ChangeReader) -> Generator[TimedEvent]:
-    """Read what the verdict's first step changes, unless that was done after its latest profile."""
+def read_change(verdict: Verdict, log: SavedLog, repository: Path) -> Generator[TimedEvent]:
+    """Read from the user's clone what the verdict's first step changes, unless that was done after its latest profile."""
     step = first_step(verdict)
     if step is None or not step.parents:
         return
@@ -372,6 +363,7 @@ def read_change(verdict: Verdict, log: SavedLog, reader: ChangeReader) -> Genera
     if read:
         return
     try:
-        yield log.append(ChangedFunctions(step.candidate, reader(parent, culprit, functions_in(profiles))))
+        change = changed_functions(open_repository(repository), parent, culprit, functions_in(profiles))
+        yield log.append(ChangedFunctions(step.candidate, change))
     except (PerfBisectError, OSError) as trouble:
         yield log.append(Unexplained(FUNCTIONS, str(in_words(trouble))))

@@ -3,6 +3,7 @@
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from perfbisect.core.domain.events import (
     HuntEnded,
@@ -32,7 +33,7 @@ from perfbisect.core.stats.fitness import fitness_facts
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import HostLock
 from perfbisect.hunt.auto_metric import by_instructions
-from perfbisect.hunt.explanation import change_reader, explain, read_change
+from perfbisect.hunt.explanation import explain, read_change
 from perfbisect.hunt.further_runs import confirming_runs
 from perfbisect.hunt.labs import HuntLabs
 from perfbisect.hunt.search_problem import (
@@ -151,7 +152,7 @@ class SessionLifecycle:
             usual = setup.by_metric(replace(settings, metric=setup.workload.metric)) if settings.prior.exact else setup
             workers = partial(self._workers_of(usual), problem.commits)
             yield from explain(verdict, log, workers, usual.builder, usual.workload, self._together, self._why or 0.0)
-            yield from read_change(verdict, log, change_reader(settings.repository))
+            yield from read_change(verdict, log, Path(settings.repository))
             yield ending(problem, log, verdict)
 
     def _labs_of(self, setup: SessionSetup) -> HuntLabs:
