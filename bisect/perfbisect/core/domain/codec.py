@@ -8,7 +8,7 @@ written in its place; orders and beliefs are read back with infinity.
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Any, get_args
 
@@ -61,7 +61,7 @@ def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
         case "Decided":
             body = unbounded(body) if infinite else body
             begun = [msgspec.convert(body.get(name, ()), of) for name, of in BEGUN.items()]
-            belief = msgspec.convert(body["belief"], Belief, dec_hook=lambda _, runs: unpacked(runs))
+            belief = msgspec.convert(body["belief"], Belief, dec_hook=unpacked)
             decision = Decision(untagged(body["order"]), belief, *begun)
             return Decided(decision, msgspec.convert(body["fleet"], Fleet))
         case "HuntEnded":
@@ -146,6 +146,6 @@ def packed(values: Iterable[float]) -> list[list[float]]:
     return [[len(list(run)), value] for value, run in groupby(values)]
 
 
-def unpacked(runs: Sequence[Sequence[float]]) -> NDArray[np.float64]:
+def unpacked(_: type, runs: list[list[float]]) -> NDArray[np.float64]:
     """The values of a run-length encoding, shape (sum of counts,)."""
     return np.repeat([float(value) for _, value in runs], [int(count) for count, _ in runs])

@@ -46,16 +46,17 @@ class BuildFacts:
 
 def hit_rate(builds: Iterable[BuildFacts]) -> float | None:
     """Share of the compilations of several builds that ccache answered; None when nothing was compiled."""
-    counts = [(build.cache_hits, build.cache_hits + build.cache_misses) for build in builds]
-    hits, total = sum(hits for hits, _ in counts), sum(total for _, total in counts)
-    return hits / total if total else None
+    return _rate((build.cache_hits, build.cache_hits + build.cache_misses) for build in builds)
 
 
 def remote_rate(builds: Iterable[BuildFacts]) -> float | None:
     """Share of what ccache answered that came from its remote store; None where it answered nothing."""
-    counts = [(build.remote_hits, build.cache_hits) for build in builds]
-    remote, hits = sum(remote for remote, _ in counts), sum(hits for _, hits in counts)
-    return remote / hits if hits else None
+    return _rate((build.remote_hits, build.cache_hits) for build in builds)
+
+
+def _rate(counts: Iterable[tuple[int, int]]) -> float | None:
+    parts, wholes = map(sum, zip((0, 0), *counts, strict=True))
+    return parts / wholes if wholes else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,19 +242,18 @@ def host_differences(before: HostFacts, after: HostFacts) -> tuple[str, ...]:
 
     A fact that is missing on either side is no difference.
     """
-    pairs = (pair for pair in _pairs(before, after) if pair[1] != pair[2] and all(pair))
-    return tuple(f"its {what} was {_short(was)} and is {_short(now)}" for what, was, now in pairs)
-
-
-def _pairs(before: HostFacts, after: HostFacts) -> Iterator[tuple[str, str, str]]:
-    yield "processor", before.cpu, after.cpu
-    yield "number of cores", str(before.cores), str(after.cores)
-    yield "memory", f"{before.memory_mib:,} MiB", f"{after.memory_mib:,} MiB"
-    yield "kernel", before.kernel, after.kernel
-    yield "compiler", before.compiler, after.compiler
+    facts = [
+        ("processor", before.cpu, after.cpu),
+        ("number of cores", str(before.cores), str(after.cores)),
+        ("memory", f"{before.memory_mib:,} MiB", f"{after.memory_mib:,} MiB"),
+        ("kernel", before.kernel, after.kernel),
+        ("compiler", before.compiler, after.compiler),
+    ]
     for was, now in ((before.tools, after.tools), (before.settings, after.settings)):
-        for name in sorted(was):
-            yield name, was[name], now.get(name, "")
+        facts += [(name, was[name], now.get(name, "")) for name in sorted(was)]
+    return tuple(
+        f"its {what} was {_short(was)} and is {_short(now)}" for what, was, now in facts if was != now and was and now
+    )
 
 
 def _short(text: str) -> str:
