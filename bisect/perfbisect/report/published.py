@@ -8,6 +8,7 @@ from perfbisect.core.domain.metrics import quotient
 from perfbisect.core.domain.orders import Inconclusive, NotReproduced, Several
 from perfbisect.core.domain.session_state import SessionState, Tested
 from perfbisect.core.domain.settings import TrialType
+from perfbisect.core.domain.trials import service_levels
 from perfbisect.core.inference.classification import classify
 from perfbisect.core.stats import noise
 from perfbisect.core.stats.paired_comparison import (
@@ -151,7 +152,7 @@ def of_trial(made: SessionState) -> dict[str, Any]:
         "groups": summaries(rows),
         "false_discovery_rate": RATE,
         "service_levels": [
-            {"work": work, "builds": held, "clients": clients} for work, held, clients in trial.service_levels(made)
+            {"work": work, "builds": held, "clients": clients} for work, held, clients in service_levels(made)
         ],
         "hunts": [
             {

@@ -4,14 +4,19 @@ Tables are in the form of the field: a column for each build but the first, a ro
 name of the row behind them.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 from perfbisect.core.domain.facts import pairs_of
-from perfbisect.core.domain.metrics import BUSY, Background, background, busiest, find_metric, values_of
+from perfbisect.core.domain.metrics import BUSY, find_metric, values_of
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.domain.settings import TrialBuild, TrialType
+from perfbisect.core.domain.settings import TrialType
+from perfbisect.core.domain.trials import counting, pairs_made, service_levels
+from perfbisect.core.search.pairing import GAIN
+from perfbisect.core.stats import noise
 from perfbisect.core.stats.paired_comparison import (
     COLUMNS,
     Compared,
@@ -25,7 +30,7 @@ from perfbisect.core.stats.paired_comparison import (
     tone,
 )
 from perfbisect.core.stats.release_series import lines_of
-from perfbisect.report import noise, series
+from perfbisect.report import series
 from perfbisect.report.command_line import command_on
 from perfbisect.report.document import (
     Cell,
@@ -44,9 +49,16 @@ from perfbisect.report.document import (
     tools,
 )
 from perfbisect.report.hunt import titled
-from perfbisect.wording.quantities import MISSING, between, count, decimals, figure, percent
+from perfbisect.wording.quantities import MISSING, between, count, decimals, duration, figure, percent, workloads
 from perfbisect.wording.text import metric_title
-from perfbisect.wording.trials import comparison_sentence, proof_sentences, relative_metric, runs_of
+from perfbisect.wording.trials import (
+    comparison_sentence,
+    pairs_sentence,
+    proof_sentences,
+    relative_metric,
+    runs_of,
+    unmeasured,
+)
 
 KINDS = {TrialType.COMPARE: "Comparison", TrialType.PROVE: "Proof", TrialType.NOISE: "A/A"}
 ABSOLUTE, RELATIVE = "--- absolute", "--- relative to first result"
@@ -61,10 +73,10 @@ def document(
     request = trial.request
     names = [build.name for build in request.subjects]
     of = names if len(names) <= 4 else [names[0], "…", names[-1]]
-    one = request.works[0].name if len(request.works) == 1 else count(len(request.works), "workload")
+    works = workloads([work.name for work in request.works])
     body: Iterable[Section]
     if request.kind is TrialType.NOISE:
-        summary, body, headline = noise.summary(trial), noise.sections(trial), ""
+        summary, body, headline = noise_summary(trial), noise_sections(trial), ""
     else:
         rows = [] if request.series else compared(trial, request.metric)
         parts = series.sections(trial) if request.series else comparison(trial, rows, page=page)
@@ -75,7 +87,7 @@ def document(
         headline = "" if summary else headline_of(trial, rows, names)
     return Document(
         session=f"{KINDS[request.kind]} {trial.name}",
-        what=f"{request.builder} {one}: {', '.join(of)}",
+        what=f"{request.builder} {works}: {', '.join(of)}",
         started=trial.began,
         state=": ".join(filter(None, (trial.state, trial.failure))),
         facts=Facts(tuple(facts(trial))),
@@ -88,14 +100,15 @@ def document(
 def facts(trial: SessionState) -> Iterator[tuple[str, str]]:
     """How it was measured, and where."""
     request = trial.request
-    changed = (f"{name} {value}" for name, value in request.overrides.items())
-    yield "builder", ", ".join(filter(None, (request.builder, request.variant)))
-    yield "measured", f"{', '.join((metric_title(request.metric), *changed))}; {runs_of(trial)}"
-    if trial.pairing:
-        yield "pairing", trial.pairing.why
-    if trial.origin:
-        yield "origin", f"imported from {trial.origin}"
-    yield "host", host_line(trial.host)
+    changed = "".join(f", {name} {value}" for name, value in request.overrides.items())
+    texts = {
+        "builder": ", ".join(filter(None, (request.builder, request.variant))),
+        "measured": f"{metric_title(request.metric)}{changed}; {runs_of(trial)}",
+        "pairing": trial.pairing.why if trial.pairing else "",
+        "origin": f"imported from {trial.origin}" if trial.origin else "",
+        "host": host_line(trial.host),
+    }
+    yield from ((name, text) for name, text in texts.items() if text)
 
 
 def headline_of(trial: SessionState, rows: Sequence[Compared], names: Sequence[str]) -> str:
@@ -153,20 +166,14 @@ def numbers(
 
 
 def legend(trial: SessionState) -> tuple[str, ...]:
-    """Which build each column is, and what they are relative to."""
-    request = trial.request
-    further = zip(columns(trial), request.subjects[1:], strict=True)
-    return (
-        f"{relative_metric(trial)} relative to: {named(request.subjects[0])}",
-        *(f"{column} : {named(subject)}" for column, subject in further),
-    )
-
-
-def named(subject: TrialBuild) -> str:
-    """A build with its version and path."""
-    version = f" ({subject.version})" if subject.version and subject.version not in subject.name else ""
-    config = f"+{subject.config}" if subject.config else ""
-    return f"{subject.name}{version}" + (f" = {subject.path}{config}" if subject.path else "")
+    """Which build each column is, with its version and path, and what they are relative to."""
+    builds = []
+    for build in trial.request.subjects:
+        version = f" ({build.version})" if build.version and build.version not in build.name else ""
+        config = f"+{build.config}" if build.config else ""
+        builds.append(f"{build.name}{version}" + (f" = {build.path}{config}" if build.path else ""))
+    further = zip(columns(trial), builds[1:], strict=True)
+    return (f"{relative_metric(trial)} relative to: {builds[0]}", *(f"{column} : {name}" for column, name in further))
 
 
 def ratios(trial: SessionState, rows: Sequence[Compared]) -> Table:
@@ -280,22 +287,6 @@ def counters(trial: SessionState, found: Compared, what: str, cell: Callable[[fl
     return numbers(("baseline", *columns(trial)), "per operation", rows, (f"{found.work}, {what}",))
 
 
-def service_levels(trial: SessionState) -> Iterator[tuple[str, list[Background | None], list[float | None]]]:
-    """Workload by workload the background that each build sustained beside the measured queries (its service level, SLA).
-
-    None where it was not measured or has no background; and the share of their time in which the measured threads of the
-    client were busy.
-    """
-    for number, work in enumerate(trial.request.works):
-        builds = [
-            [run.facts for run in trial.runs if (run.work, run.subject) == (number, subject)]
-            for subject in range(len(trial.request.subjects))
-        ]
-        held, clients = [*map(background, builds)], [*map(busiest, builds)]
-        if any(held) or any(clients):
-            yield work.name, held, clients
-
-
 def service_table(trial: SessionState) -> Table | None:
     """The rate that each build sustained, coloured where it fails; None where no workload has a background."""
 
@@ -332,9 +323,8 @@ def remarks(trial: SessionState) -> Iterator[str]:
     for place, subject_ in silent(trial):
         yield f"{subjects[subject_].name} has no value of {trial.request.metric} in {works[place].name}."
     alike: dict[tuple[str, str], list[str]] = {}
-    for subject in subjects:
-        if subject.binary:
-            alike.setdefault((subject.binary, subject.config_hash), []).append(subject.name)
+    for subject in filter(lambda each: each.binary, subjects):
+        alike.setdefault((subject.binary, subject.config_hash), []).append(subject.name)
     yield from (f"{' and '.join(names)} are the same binary." for names in alike.values() if len(names) > 1)
 
 
@@ -345,10 +335,7 @@ def drawn(trial: SessionState, history: Path | None) -> Iterator[Section]:
     request = trial.request
     names = [each.name for each in request.subjects]
     compared_by = trial.pairing.compared(request.metric) if trial.pairing else request.metric
-    colours = [
-        *zip(SIDES, names, strict=False),
-        *((("muted", "and further builds"),) if len(names) > len(SIDES) else ()),
-    ]
+    colours = [*zip(SIDES, names, strict=False), *[("muted", "and further builds")] * (len(names) > len(SIDES))]
     for number, work in enumerate(request.works):
         made = [run for run in trial.runs if run.work == number]
         sides = [(SIDES[min(run.subject, 2)], [replace(run.facts, round=str(run.round))]) for run in made]
@@ -363,3 +350,51 @@ def drawn(trial: SessionState, history: Path | None) -> Iterator[Section]:
     yield Section("Builds", (Facts(tuple(builds)),), "builds")
     yield Section("Tools and settings", tools([trial.host]), "conditions")
     yield Section("As text", (Code((command_on("show", trial.name, history),), "The same in a terminal"),), "repeat")
+
+
+def noise_summary(trial: SessionState) -> tuple[str, ...]:
+    """What was measured against itself."""
+    request, subject = trial.request, trial.request.subjects[0]
+    found = noise.noise_of_trial(trial)
+    if found is None:
+        return tuple(unmeasured(trial, "Not known"))
+    wild = f", {count(found.wild, 'outlier')} left out" if found.wild else ""
+    groups = count(found.visits, "visit" if found.shared else "round")
+    # Those of a command are not known before.
+    seconds = median(run.facts.seconds for run in counting(trial) if not run.facts.layout)
+    what = f"{request.builder} {request.works[0].name} on {request.host}, {subject.name}"
+    pairs = f"; and {count(2 * pairs_made(trial), 'run')} at the same time" * bool(pairs_made(trial))
+    return (f"{what}: {groups}, {count(found.runs, 'run')} of {seconds:.3g} s{wild}{pairs}",)
+
+
+def noise_sections(trial: SessionState) -> Iterator[Section]:
+    """How a build varies on a host, and what size of change that allows to detect."""
+    found = noise.noise_of_trial(trial)
+    if found is None:
+        return
+    groups = "visits" if found.shared else "rounds"
+    drift = "" if found.shared else "; drift of the host, of which a hunt's alternating runs cancel most"
+    unknown = "not known from one visit, or from one run in each"
+    varies = (
+        (f"between {groups}", unknown if found.between is None else percent(found.between) + drift),
+        (f"within {groups}", MISSING if found.within is None else percent(found.within)),
+        ("of one run", f"{percent(found.run)} ({percent(found.low)} to {percent(found.high)})"),
+    )
+    yield Section("How runs vary", (Facts(varies),), "noise", quiet=True)
+    turns, gains = math.sqrt(2) * found.run, False
+    if pairs := noise.of_pairs(trial):
+        beside = min(filter(None, pairs), default=0.0)
+        gains, by_cpu = beside < GAIN * turns, " by CPU time" * (beside == pairs[1])
+        said = f"The {pairs_sentence('runs', *pairs, turns)}."
+        yield Section("At the same time", (Prose((said,)),), "pairs", quiet=True)
+    head = ("runs per side", "visits", "time", *(("drop in turns", f"in pairs{by_cpu}") if gains else ("drop",)))
+    rows = (
+        row(
+            str(each.runs), str(each.visits), duration(each.seconds), percent(each.drop),
+            *([percent(noise.smallest_in_pairs(beside, pairs_made(trial), each.runs))] if gains else []),
+        )
+        for each in noise.rows(trial, found)
+    )  # fmt: skip
+    title = "Smallest detectable drop (95 % sure, in 4 cases of 5)"
+    yield Section(title, (Table(head, tuple(rows), head),), "detectable")
+    yield Section("What would help", (Prose(tuple(noise.sentences(trial, found))),), quiet=True)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from random import Random
 
+from perfbisect.core.domain.metrics import Background, background, busiest
 from perfbisect.core.domain.session_state import SessionState, TrialRun
 from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, TrialType
 
@@ -76,3 +77,19 @@ def order(subjects: Sequence[int], turn: int, *, shuffled: bool = False) -> Iter
     if shuffled:
         Random(turn // 2).shuffle(drawn)
     return iter(drawn) if turn % 2 == 0 else reversed(drawn)
+
+
+def service_levels(trial: SessionState) -> Iterator[tuple[str, list[Background | None], list[float | None]]]:
+    """Workload by workload the background that each build sustained beside the measured queries (its service level, SLA).
+
+    None where it was not measured or has no background; and the share of their time in which the measured threads of the
+    client were busy.
+    """
+    for number, work in enumerate(trial.request.works):
+        builds = [
+            [run.facts for run in trial.runs if (run.work, run.subject) == (number, subject)]
+            for subject in range(len(trial.request.subjects))
+        ]
+        held, clients = [*map(background, builds)], [*map(busiest, builds)]
+        if any(held) or any(clients):
+            yield work.name, held, clients
