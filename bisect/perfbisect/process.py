@@ -1,7 +1,13 @@
-"""Identifies processes that work on a hunt or a host, and whose they are, and checks in /proc whether they are still running."""
+"""Processes that work on a hunt or a host: who they are, whose, and whether they are still running, as /proc says; and the time
+of this one: seconds since the epoch that never jump.
+
+The clock of the machine is read once. From then on passes what has passed, time in suspension included, also when that
+clock is set. So differences are durations.
+"""
 
 import getpass
 import os
+import time
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -48,3 +54,26 @@ def start_time(pid: int) -> str:
     except OSError:
         return ""
     return "" if fields[0] in "ZX" else fields[19]
+
+
+class Clock:
+    """Begins with the time of the machine."""
+
+    def __init__(self) -> None:
+        self._begin = time.time() - elapsed()
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self._begin + elapsed()
+
+    def go_on_from(self, at: float) -> None:
+        """Never return less than ``at``: an earlier process may have recorded it before the clock was set back."""
+        self._begin = max(self._begin, at - elapsed())
+
+
+def elapsed() -> float:
+    """Seconds since the machine was started."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+CLOCK = Clock()

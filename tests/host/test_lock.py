@@ -19,7 +19,6 @@ import pytest
 
 import tickets
 from machine import Machine
-from perfbisect.clock import Clock
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import lock, registry
 from perfbisect.host.local import LocalHost
@@ -27,8 +26,8 @@ from perfbisect.host.lock import ABANDONED, Owner, hold, holder, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.through import Shell, ThroughHost
 from perfbisect.hunt.session_hosts import lock_hosts
+from perfbisect.process import Clock, this_process
 from perfbisect.process import machine as this_boot
-from perfbisect.process import this_process
 from perfbisect.recipes.inventory import HostEntry
 from program import executable
 from tickets import folder, uptime, write_ticket

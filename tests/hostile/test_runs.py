@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 import sample_hunt as sample
 from labs import bench_lab, measure, runs, skipped, warnings
-from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.orders import Share
 from perfbisect.errors import ClockSet, EnvironmentFailure, JobLost, RunLost
@@ -32,6 +31,7 @@ from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.measure import perf
 from perfbisect.lab.measure.perf import SHARE, TICK, Stamp
 from perfbisect.lab.workload import ProcessResult, command
+from perfbisect.process import CLOCK
 from perfbisect.store.history import History
 from program import executable
 from repos import Repo

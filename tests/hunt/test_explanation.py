@@ -12,7 +12,6 @@ from msgspec.structs import replace as struct_replace
 
 from computed import ComputedLab, commits, culprit, hunt, kept, log_of, measured_by, problem, speeds, started
 from counted import profile
-from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import (
     BuildFinished,
     BuildProgress,
@@ -51,6 +50,7 @@ from perfbisect.hunt.lifecycle import compare_merge_base
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
 from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.measure.counting import SLOWER
+from perfbisect.process import CLOCK
 from perfbisect.recipes.builder_reader import load_builder
 from perfbisect.recipes.workload import Workload
 from perfbisect.store.history import History

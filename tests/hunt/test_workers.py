@@ -9,7 +9,6 @@ from typing import Never
 
 import pytest
 
-from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import LabEvent, RunProgress, Warned
 from perfbisect.core.domain.orders import Building, BuildOrder, Fleet, Measure, Purpose, Share
 from perfbisect.errors import Cancelled, ConnectionLost, EnvironmentFailure, HostAway
@@ -21,6 +20,7 @@ from perfbisect.hunt.loop import UNLIMITED, Listed, NextAction, OrderEnded, Plan
 from perfbisect.hunt.session_hosts import clear
 from perfbisect.hunt.workers import InlineWorkers, MeasuringWorker, ThreadWorkers
 from perfbisect.lab.building.candidates import FairLock
+from perfbisect.process import CLOCK
 from perfbisect.recipes.inventory import load_host
 from tickets import write_ticket
 

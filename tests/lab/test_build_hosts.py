@@ -13,7 +13,6 @@ from msgspec import structs
 
 from labs import BROKEN, BUILDER, FAST, SLOW, measure, warnings, workload
 from machine import here
-from perfbisect.clock import elapsed
 from perfbisect.core.domain.events import (
     BuildCancelled,
     BuildFinished,
@@ -34,6 +33,7 @@ from perfbisect.hunt.workers import BuildMember, ThreadWorkers
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.builds import BuildLab, BuildSite
 from perfbisect.lab.host_lab import HostLab
+from perfbisect.process import elapsed
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository

@@ -10,8 +10,7 @@ import pytest
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.repository.commits import resolve
-from perfbisect.repository.discovery import cached_clone, is_dirty, open_repository
-from perfbisect.repository.downloads import downloaded
+from perfbisect.repository.discovery import cached_clone, downloaded, is_dirty, open_repository
 from repos import Repo
 from shelf import Shelf, shelf, sum_of
 from traps import Trap

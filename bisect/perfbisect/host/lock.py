@@ -27,10 +27,9 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from perfbisect.clock import elapsed
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.host.protocol import Host
-from perfbisect.process import is_local, is_running, start_time, this_process, user
+from perfbisect.process import elapsed, is_local, is_running, start_time, this_process, user
 
 BEAT = 60.0  # seconds between two heartbeats
 ABANDONED = 10 * BEAT  # seconds without a heartbeat: the owner has ended, or cannot reach the host

@@ -6,7 +6,6 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent
 from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.settings import Settings
@@ -36,6 +35,7 @@ from perfbisect.hunt.trials.rounds import RoundsPlan
 from perfbisect.hunt.watching import View
 from perfbisect.lab.building.known_errors import KnownFailure
 from perfbisect.lab.building.remedies import Mended
+from perfbisect.process import CLOCK
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.hunt_report import read_hunt
 from perfbisect.store.batches import (

@@ -16,7 +16,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeGuard
 
-from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import (
     BuildFinished,
     BuildStarted,
@@ -45,6 +44,7 @@ from perfbisect.lab.measure.counting import counting_time, has_length, obstacle
 from perfbisect.lab.measure.profiles import SAMPLED_INSTRUCTIONS, Profiles
 from perfbisect.lab.measure.studies import CounterGroups, ExactCounts, PlanStudy, has_statements
 from perfbisect.lab.measure.visit import StudyMaker
+from perfbisect.process import CLOCK
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import EVENTS, Workload
 from perfbisect.repository.changed_functions import changed_functions

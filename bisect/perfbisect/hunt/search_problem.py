@@ -6,7 +6,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import median
 
-from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
@@ -30,6 +29,7 @@ from perfbisect.core.inference.observations import Reading, observations
 from perfbisect.core.search.decide import decide_in, runs_of_one
 from perfbisect.core.search.situation import Proposal, Situation, Spent
 from perfbisect.hunt.loop import Listed, Search, Workers, run
+from perfbisect.process import CLOCK
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import figure, percent
 

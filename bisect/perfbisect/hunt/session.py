@@ -14,7 +14,6 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntStarted, TrialStarted, Warned
 from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.session_state import SessionState
@@ -30,6 +29,7 @@ from perfbisect.hunt.trials.builds import configured
 from perfbisect.hunt.trials.proof import claim_of, proof_setup
 from perfbisect.hunt.trials.rounds import TrialDesign, with_prebuilt
 from perfbisect.lab import upkeep
+from perfbisect.process import CLOCK
 from perfbisect.recipes.requested import load_requested, requested_builder, requested_workloads
 from perfbisect.report.command_line import command_on
 from perfbisect.store.batches import (

@@ -10,7 +10,6 @@ from inspect import GEN_RUNNING, getgeneratorstate
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
-from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import BuildCancelled, Commit, LabEvent, Warned
 from perfbisect.core.domain.orders import BuildOrder, Measure
 from perfbisect.errors import Cancelled, EnvironmentFailure
@@ -19,6 +18,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.hunt.loop import UNLIMITED, NoBuildHosts, OrderEnded
 from perfbisect.lab.builds import BuildLab
 from perfbisect.lab.guarded_lab import Lab
+from perfbisect.process import CLOCK
 
 PATIENCE = 60.0  # seconds for which the end of cancelled threads is awaited
 AGAIN = 0.5  # seconds after which an order is cancelled again, and its jobs are looked for again

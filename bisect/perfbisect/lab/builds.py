@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TypeVar
 
-from perfbisect.clock import elapsed
 from perfbisect.core.domain.events import BuildFinished, BuildProgress, BuildStarted, LabEvent, Warned
 from perfbisect.errors import (
     BuildChanged,
@@ -33,6 +32,7 @@ from perfbisect.lab.building.remedies import mend
 from perfbisect.lab.guarded_lab import RetryPolicy, enough_space, watched
 from perfbisect.lab.training import Trainer
 from perfbisect.lab.upkeep import tidy
+from perfbisect.process import elapsed
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import Workload
 

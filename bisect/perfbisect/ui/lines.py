@@ -23,7 +23,6 @@ from typing import Self, TextIO
 
 from rich.cells import cell_len
 
-from perfbisect.clock import CLOCK
 from perfbisect.core.domain import codec
 from perfbisect.core.domain.events import (
     BuildCancelled,
@@ -54,6 +53,7 @@ from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.explain.profiles import COUNTED
 from perfbisect.errors import PerfBisectError
+from perfbisect.process import CLOCK
 from perfbisect.ui.screen import activity_of_trial, verdict_sentences
 from perfbisect.ui.session_update import recalled, update
 from perfbisect.ui.session_view import REPORT, ActiveBuild, ActiveRun, Report, SessionRow, SessionView, TimedEvent

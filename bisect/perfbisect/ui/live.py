@@ -11,9 +11,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import HuntEnded
 from perfbisect.core.domain.measured_log import is_of_build
+from perfbisect.process import CLOCK
 from perfbisect.ui.screen import lines
 from perfbisect.ui.session_update import caught_up, recalled
 from perfbisect.ui.session_view import REPORT, ActiveRun, Report, SessionRow, SessionView, TimedEvent

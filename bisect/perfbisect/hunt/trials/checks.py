@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 
-from perfbisect.clock import CLOCK
 from perfbisect.core.domain.metrics import is_speed
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, Settings, TrialBuild, TrialType
 from perfbisect.errors import Interrupted, PerfBisectError, UsageError, in_words
@@ -16,6 +15,7 @@ from perfbisect.hunt.session import begin
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.builds import hosts_as_builds
 from perfbisect.hunt.trials.rounds import TrialDesign
+from perfbisect.process import CLOCK
 from perfbisect.recipes.requested import overridden, requested_builder, requested_workloads
 from perfbisect.store.history import History
 from perfbisect.store.listing import FITNESS_CHECK

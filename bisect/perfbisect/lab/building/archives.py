@@ -14,7 +14,7 @@ from perfbisect.lab.building.host_git import git
 from perfbisect.lab.building.log_parser import Progress
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import archives_in
-from perfbisect.repository.downloads import downloaded
+from perfbisect.repository.discovery import downloaded
 
 
 @dataclass(frozen=True, slots=True)

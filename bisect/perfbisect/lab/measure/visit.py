@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from statistics import median
 
-from perfbisect.clock import CLOCK
 from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, RunStarted
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Purpose
@@ -39,6 +38,7 @@ from perfbisect.lab.workload import (
     not_recorded,
     sysbench,
 )
+from perfbisect.process import CLOCK
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.output_pattern import NoNumber
 from perfbisect.recipes.workload import Workload
