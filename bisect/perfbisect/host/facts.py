@@ -30,6 +30,11 @@ class Fact(Generic[T_co]):
     read: Callable[[str], T_co | None]
 
 
+def asked_by(*argv: str) -> Callable[[Callable[[str], T | None]], Fact[T]]:
+    """Makes a fact of the decorated function, which reads the stdout of ``argv``."""
+    return lambda read: Fact(argv, read)
+
+
 def ask(host: Host, fact: Fact[T]) -> T | None:
     """The fact, or None where the host has no answer: a missing program or file, or output without it."""
     try:
@@ -95,10 +100,6 @@ def _found(pattern: str, made: Callable[[str], T]) -> Callable[[str], T | None]:
     return read
 
 
-def _each_once(text: str) -> str | None:
-    return "/".join(dict.fromkeys(text.split())) or None
-
-
 def _one_of(**answers: T) -> Callable[[str], T | None]:
     """What the whole output stands for."""
     return lambda text: answers.get(text.strip())
@@ -121,46 +122,9 @@ def _lscpu(name: str, made: Callable[[str], T | None]) -> Fact[T]:
     return Fact(("lscpu", "-J"), read)
 
 
-def _read_processor(lscpu: str) -> str | None:
-    name, family, model = CPU.read(lscpu), _FAMILY.read(lscpu), _MODEL.read(lscpu)
-    numbers = ", ".join(filter(None, (family and f"cpu family {family}", model and f"model {model}")))
-    return f"{name} ({numbers})" if name and numbers else name
-
-
-def _read_mitigations(listing: str) -> str | None:
-    found = (line.rpartition("/")[2].partition(":") for line in listing.splitlines())
-    known = [(name, state.strip()) for name, _, state in found if state.strip()]
-    affected = [f"{name} {state}" for name, state in known if state != "Not affected"]
-    return ("; ".join(affected) or "none needed") if known else None
-
-
 def _read_disk(df: str) -> str | None:
     words = df.split()[2:]  # after the header
     return f"{words[0]}, {int(words[1]) >> 30} GiB" if len(words) == 2 and words[1].isdecimal() else None
-
-
-def _read_swap(swaps: str) -> tuple[int, int] | None:
-    if not swaps.startswith("Filename"):
-        return None
-    sizes = re.findall(r"^\S+\s+\w+\s+(\d+)\s+(\d+)\s+-?\d+\s*$", swaps, re.MULTILINE)
-    return sum(int(size) for size, _ in sizes) // 1024, sum(int(used) for _, used in sizes) // 1024
-
-
-def _read_steal(stat: str) -> float | None:
-    found = re.search(r"^cpu +((?:\d+ ?)+)", stat)
-    ticks = [int(word) for word in found[1].split()] if found else []
-    if len(ticks) < 8:
-        return None
-    busy = sum(ticks[:3]) + sum(ticks[5:8])  # all but idle and waiting for a disk
-    return ticks[7] / busy if busy else 0.0
-
-
-def _read_ports(tables: str) -> frozenset[int] | None:
-    rows = (line.split() for line in tables.splitlines())
-    # Fourth comes the state, and 0A is LISTEN.
-    return frozenset(
-        int(row[1].rpartition(":")[2], 16) for row in rows if len(row) > 3 and ":" in row[1] and row[3] == "0A"
-    )
 
 
 def _shell(script: str, *arguments: str) -> tuple[str, ...]:
@@ -175,9 +139,56 @@ _REFLINKS = """\
 d=$(mktemp -d "$1/reflink.XXXXXX") || exit 1; trap 'rm -rf "$d"' EXIT; echo x >"$d/a"
 cp --reflink=always "$d/a" "$d/b" 2>/dev/null && echo yes || echo no"""
 
+
+@asked_by(*_shell(f"grep -H . {_CPUS}/vulnerabilities/*"))
+def MITIGATIONS(listing: str) -> str | None:
+    """Of the processor's vulnerabilities, without those that do not affect it."""
+    found = (line.rpartition("/")[2].partition(":") for line in listing.splitlines())
+    known = [(name, state.strip()) for name, _, state in found if state.strip()]
+    affected = [f"{name} {state}" for name, state in known if state != "Not affected"]
+    return ("; ".join(affected) or "none needed") if known else None
+
+
+@asked_by("cat", "/proc/swaps")
+def SWAP(swaps: str) -> tuple[int, int] | None:
+    """MiB of swap and MiB of it in use."""
+    if not swaps.startswith("Filename"):
+        return None
+    sizes = re.findall(r"^\S+\s+\w+\s+(\d+)\s+(\d+)\s+-?\d+\s*$", swaps, re.MULTILINE)
+    return sum(int(size) for size, _ in sizes) // 1024, sum(int(used) for _, used in sizes) // 1024
+
+
+@asked_by("cat", "/proc/stat")
+def STEAL(stat: str) -> float | None:
+    """Share of busy time since boot that the hypervisor gave to others."""
+    found = re.search(r"^cpu +((?:\d+ ?)+)", stat)
+    ticks = [int(word) for word in found[1].split()] if found else []
+    if len(ticks) < 8:
+        return None
+    busy = sum(ticks[:3]) + sum(ticks[5:8])  # all but idle and waiting for a disk
+    return ticks[7] / busy if busy else 0.0
+
+
+@asked_by(*_shell("cat /proc/net/tcp /proc/net/tcp6"))
+def PORTS(tables: str) -> frozenset[int] | None:
+    """Ports of TCP that are listened on."""
+    rows = (line.split() for line in tables.splitlines())
+    # Fourth comes the state, and 0A is LISTEN.
+    return frozenset(
+        int(row[1].rpartition(":")[2], 16) for row in rows if len(row) > 3 and ":" in row[1] and row[3] == "0A"
+    )
+
+
+@asked_by("lscpu", "-J")
+def PROCESSOR(lscpu: str) -> str | None:
+    """The processor with its numbers: in virtual machines, several have the same name."""
+    name, family, model = CPU.read(lscpu), _FAMILY.read(lscpu), _MODEL.read(lscpu)
+    numbers = ", ".join(filter(None, (family and f"cpu family {family}", model and f"model {model}")))
+    return f"{name} ({numbers})" if name and numbers else name
+
+
 CPU = _lscpu("Model name", str)
 _FAMILY, _MODEL = _lscpu("CPU family", str), _lscpu("Model", str)
-PROCESSOR = Fact(CPU.argv, _read_processor)  # with its numbers: in virtual machines, several have the same name
 ONLINE = _lscpu("On-line CPU(s) list", cpu_numbers)  # numbers of logical processors
 CORES = _lscpu("On-line CPU(s) list", lambda cpus: len(cpu_numbers(cpus)))
 NODES = _lscpu("NUMA node(s)", _whole)
@@ -191,7 +202,10 @@ COMPILER = Fact(("gcc", "--version"), read_line)
 _VERSION = _found(r"(\d+(?:\.\d+)+[\w.+~-]*)", str)
 TOOLS = {tool: Fact((tool, "--version"), _VERSION) for tool in ("git", "ccache", "sysbench", "perf", "taskset")}
 SETTINGS = {
-    "governor": Fact(_shell(f"cat {_CPUS}/cpu[0-9]*/cpufreq/scaling_governor"), _each_once),
+    "governor": Fact(
+        _shell(f"cat {_CPUS}/cpu[0-9]*/cpufreq/scaling_governor"),
+        lambda text: "/".join(dict.fromkeys(text.split())) or None,
+    ),
     # Intel's driver and the others mean the opposite.
     "turbo": Fact(
         _shell(_TURBO), _one_of(**{"no_turbo 0": "on", "no_turbo 1": "off", "boost 1": "on", "boost 0": "off"})
@@ -200,13 +214,10 @@ SETTINGS = {
     "aslr": Fact(("cat", "/proc/sys/kernel/randomize_va_space"), _one_of(**{"0": "off", "1": "on", "2": "on"})),
     "huge pages": Fact(("cat", "/sys/kernel/mm/transparent_hugepage/enabled"), _found(r"\[([^]]+)\]", str)),
     "microcode": Fact(("grep", "-m1", "^microcode", "/proc/cpuinfo"), _found(r"^microcode\s*:\s*(\S+)", str)),
-    # Of the processor's vulnerabilities, without those that do not affect it.
-    "mitigations": Fact(_shell(f"grep -H . {_CPUS}/vulnerabilities/*"), _read_mitigations),
+    "mitigations": MITIGATIONS,
 }
 DEB_SRC = Fact(_shell("grep -rhsE '^(deb-src |Types:.*deb-src)' /etc/apt | head -n 1"), read_line)
 SYSTEM = Fact(("cat", "/etc/os-release"), read_system)
-SWAP = Fact(("cat", "/proc/swaps"), _read_swap)  # MiB of swap and MiB of it in use
-STEAL = Fact(("cat", "/proc/stat"), _read_steal)  # share of busy time since boot that the hypervisor gave to others
 THROTTLED = Fact(
     _shell(f"cat {_CPUS}/cpu*/thermal_throttle/core_throttle_count"),
     lambda counts: sum(map(int, counts.split())) if counts.strip() else None,
@@ -218,7 +229,6 @@ SYNCHRONISED = Fact(  # with a time server
     _one_of(**{"NTPSynchronized=yes": True, "NTPSynchronized=no": False}),
 )
 TIME = Fact(("date", "+%s.%N"), _found(r"^(\d+(?:\.\d*)?)$", float))  # seconds since the epoch
-PORTS = Fact(_shell("cat /proc/net/tcp /proc/net/tcp6"), _read_ports)  # of TCP, that are listened on
 DRIVERS = Fact(  # the databases that sysbench was compiled for
     ("sysbench", "--help"),
     _found(

@@ -167,7 +167,7 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class DiffHunk:
+class HunkLines:
     """Lines that differ, as first and last; the last is before the first where one side has none."""
 
     before: tuple[int, int]
@@ -240,19 +240,19 @@ def sizes_of(repo: Repository, names: Sequence[str]) -> list[int]:
     return [header[2] if header else 0 for header in headers(repo, names)]
 
 
-def hunks_of(repo: Repository, file: Changed, before: Mapping[str, str], after: Mapping[str, str]) -> list[DiffHunk]:
+def hunks_of(repo: Repository, file: Changed, before: Mapping[str, str], after: Mapping[str, str]) -> list[HunkLines]:
     """The hunks of one file; all its lines, where one side has none."""
     if not (file.before and file.after):
         (text,) = [side[file.path] for side in (before, after) if file.path in side] or [""]
         every, none = (1, text.count("\n") + 1), (1, 0)
-        return [DiffHunk(every, none, "") if file.before else DiffHunk(none, every, "")]
+        return [HunkLines(every, none, "") if file.before else HunkLines(none, every, "")]
     if file.path not in before or file.path not in after:
         return []
     printed = git(repo, "diff", "-U0", *OPTIONS, "--no-indent-heuristic", file.before, file.after)
     hunks = []
     for *numbers, scope in HUNK.findall(printed):
         first, count, first_after, count_after = (int(number or 1) for number in numbers)
-        hunks.append(DiffHunk((first, first + count - 1), (first_after, first_after + count_after - 1), scope))
+        hunks.append(HunkLines((first, first + count - 1), (first_after, first_after + count_after - 1), scope))
     return hunks
 
 
@@ -265,7 +265,7 @@ def named(scope: str) -> str:
 
 
 def changed(
-    hunks: Mapping[str, Sequence[DiffHunk]],
+    hunks: Mapping[str, Sequence[HunkLines]],
     *sides: tuple[Mapping[str, str], Mapping[str, Sequence[Definition]]],
 ) -> Iterator[str]:
     """The functions that hunks touch and whose text differs; ``sides`` are texts and functions, the parent's first."""

@@ -15,8 +15,7 @@ from perfbisect.core.stats.noise import (
     Noise,
     TimedRun,
     at_least,
-    best_runs,
-    best_seconds,
+    best_repeats,
     chi_square_factors,
     noise_in,
     noise_of,
@@ -136,14 +135,14 @@ def test_runs_in_a_visit_are_those_with_the_least_error_for_the_time(
     best = min(price, key=price.__getitem__)
     assert abs(repeats(run, visit, within**2, between**2) - best) <= 1
     shared, alone = (Noise(8, 32, 0, each, between, within, 1.0, 1.0, 1.0, 9.0, None) for each in (True, False))
-    assert best_runs(shared, run, visit) == repeats(run, visit, within**2, between**2)
-    assert best_runs(alone, run, visit) == 1
+    assert best_repeats(shared, 1.0, run, visit).runs == repeats(run, visit, within**2, between**2)
+    assert best_repeats(alone, 1.0, run, visit).runs == 1
 
 
 def test_seconds_of_a_run_go_by_what_longer_runs_can_average() -> None:
     def seconds(between: float, within: float, second: float | None, *lengths: float) -> int | None:
         noise = Noise(8, 32, 0, True, between, within, math.hypot(between, within), 0, 1, 9, second)
-        return best_seconds(noise, *lengths)
+        return best_repeats(noise, *lengths, 0.0).seconds
 
     assert seconds(0, 0.01, 0.02, 10, 18) == seconds(0.05, 0.01, 0.02, 10, 18), "that visits vary shortens no run"
     assert seconds(0.01, 0.01, 0.0, 4, 5.0) == 1

@@ -145,21 +145,6 @@ def repeats(cost: float, cost_above: float, variance: float, variance_above: flo
     return max(1, min(MOST, math.ceil(math.sqrt(cost_above / cost * variance / variance_above))))
 
 
-def best_runs(noise: Noise, run_cost: float, visit_cost: float) -> int:
-    """Runs in each visit; costs in seconds, of a run and of opening a visit."""
-    if not noise.shared or noise.between is None or noise.within is None:
-        return 1
-    return repeats(run_cost, visit_cost, noise.within**2, noise.between**2)
-
-
-def best_seconds(noise: Noise, seconds: float, run_cost: float) -> int | None:
-    """Seconds of a run, where it is ``seconds`` now and costs ``run_cost`` in all; None where unknown."""
-    if noise.second is None:
-        return None
-    whole = noise.run if noise.within is None else noise.within  # what differs between visits no longer run averages
-    return repeats(1.0, max(run_cost - seconds, 0.0), noise.second**2, whole**2 - noise.second**2 / seconds)
-
-
 def _sampling(run: RunFacts, metric: str) -> float | None:
     """Variance of the logarithm of a run's QPS that its report intervals explain, if they are independent."""
     if metric != "qps" or len(run.samples) < 3 or min(run.samples) <= 0:
@@ -255,8 +240,21 @@ def costs(trial: SessionState) -> tuple[float, float]:
 
 def advice(trial: SessionState, found: Noise) -> Advice:
     """How often and how long to run."""
-    run, visit = costs(trial)
-    return Advice(best_runs(found, run, visit), best_seconds(found, trial.request.works[0].time, run))
+    return best_repeats(found, trial.request.works[0].time, *costs(trial))
+
+
+def best_repeats(noise: Noise, seconds: float, run_cost: float, visit_cost: float) -> Advice:
+    """The same where a run has ``seconds`` now, and costs ``run_cost`` seconds in all; ``visit_cost`` is that of opening a visit."""
+    runs, length = 1, None
+    if noise.shared and noise.between is not None and noise.within is not None:
+        runs = repeats(run_cost, visit_cost, noise.within**2, noise.between**2)
+    if noise.second is not None:
+        whole = (
+            noise.run if noise.within is None else noise.within
+        )  # longer runs do not average what differs between visits
+        longer = whole**2 - noise.second**2 / seconds
+        length = repeats(1.0, max(run_cost - seconds, 0.0), noise.second**2, longer)
+    return Advice(runs, length)
 
 
 def rows(trial: SessionState, found: Noise) -> Iterator[DetectableDrop]:
