@@ -260,7 +260,7 @@ def test_a_hunt_that_goes_on_later_knows_what_was_built_meanwhile(
     before = {*built}
     again = Session([SavedLog(history, log.hunt) for log in logs], labs_of(built, UNBUILDABLE), policy)
     for number in (0, 2):
-        again.members[number].course = None
+        again.members[number].lifecycle = None
     assert [*again.events()]
     assert again.members[1].verdict
     later = of(again.members[1].log, BuildFinished, CandidateSkipped)
@@ -278,7 +278,7 @@ def test_a_hunt_that_ends_before_its_search_is_not_searched(logs: list[SavedLog]
         yield ending(problem(NAMES), logs[0], Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE))
         return False
 
-    cast("ComputedCourse", now.members[0].course).opening = opening  # type: ignore[method-assign]
+    cast("ComputedCourse", now.members[0].lifecycle).opening = opening  # type: ignore[method-assign]
     assert {number for number, event in now.events() if isinstance(event, RunFinished)} == {1, 2}
     assert now.verdicts() == [Inconclusive, 30, NotReproduced]
 

@@ -14,7 +14,7 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import leases
 from perfbisect.hunt.batch import Task, leave_out, state_of
 from perfbisect.hunt.fitness import accept, courses, unfit_hosts
-from perfbisect.hunt.leased_hosts import leased_hosts
+from perfbisect.hunt.leased_hosts import LeaseTerms, leased_hosts
 from perfbisect.store.history import History
 from perfbisect.store.listing import FITNESS_CHECK
 
@@ -133,7 +133,7 @@ def test_unfit_machines_are_given_back_once_another_is_leased(tmp_path: Path) ->
     hosts, said = tmp_path / "hosts.toml", list[str]()
     hosts.write_text(LEASE.format(folder=tmp_path))
     bad = {"n1": "n1 is unfit: slow.", "n2": "n2 is unfit: loud."}
-    with leased_hosts(["pool:"], hosts, lambda *_: None, said.append, nodes={"pool:": "n2"}, unfit=lambda: bad):
+    with leased_hosts(["pool:"], hosts, lambda *_: None, said.append, LeaseTerms({"pool:": "n2"}, unfit=lambda: bad)):
         assert leases.machine("pool:").address == "n3"
         assert [each.name.partition(".")[0] for each in tmp_path.glob("n?.*")] == ["n3"]
     assert not [*tmp_path.glob("n?.*")] and not leases.is_held("pool:")
@@ -150,7 +150,7 @@ def test_where_only_unfit_machines_are_lent_nothing_stays_leased(tmp_path: Path)
         (lease.replace(free, "true"), "pool: cannot be leased: unfit machines alone are lent"),
     ):
         hosts.write_text(text)
-        lent = leased_hosts(["pool:"], hosts, lambda *_: None, print, unfit=lambda: {"n1": "n1 is unfit."})
+        lent = leased_hosts(["pool:"], hosts, lambda *_: None, print, LeaseTerms(unfit=lambda: {"n1": "n1 is unfit."}))
         with pytest.raises(EnvironmentFailure, match=why), lent:
             pass
     assert not [*tmp_path.glob("n?.*")] and leases.all_records() == []

@@ -136,7 +136,7 @@ class SessionAttempt:
         for place, member in enumerate(self.members):
             if member.failure:
                 self.fail(place, member.failure)
-            elif member.course:
+            elif member.lifecycle:
                 self._enter(place, None)
                 if self.caller.begun:
                     self.caller.begun(names[place])
@@ -195,7 +195,7 @@ class SessionAttempt:
                     show(place, happened)
 
         # Threads forward the events of their hosts themselves.
-        threads = setup.in_threads and not setup.request.works
+        threads = not setup.request.works and (bool(setup.ahead) or len(setup.hosts) > 1)
         heard = () if threads else tuple(host for site in setup.hosts for host in hosts_of(site))
         with connection_events(heard, save_and_show) if heard else nullcontext(), closing(view):
             try:

@@ -10,7 +10,7 @@ a run, and its failure, belongs to the hunt whose order it was. So each log stay
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from perfbisect.core.domain.events import (
     BuildFinished,
@@ -43,6 +43,9 @@ from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, 
 from perfbisect.lab.guarded_lab import Lab
 from perfbisect.wording.trials import pairing_chosen
 
+if TYPE_CHECKING:
+    from perfbisect.hunt.lifecycle import SessionLifecycle
+
 T = TypeVar("T")
 Numbered = tuple[int, TimedEvent]  # the number of a member, and what happened
 
@@ -55,27 +58,13 @@ class WorkloadFailed:
     host: str = ""
 
 
-class Course(Protocol):
-    """What a member does before and after its plan."""
-
-    @property
-    def problem(self) -> SearchProblem | None:
-        """What is searched, if anything."""
-
-    def opening(self) -> Generator[TimedEvent, None, bool]:
-        """What comes first; false where the member has ended with it."""
-
-    def closing(self, verdict: Verdict | None) -> Generator[TimedEvent]:
-        """What follows a verdict, where one was looked for; the end; and the reason."""
-
-
 @dataclass
 class SessionMember:
     """One log of a session. A hunt is measured until it has a verdict, or a failure of its own; a trial to the end of its plan."""
 
     problem: SearchProblem | None
     log: SavedLog
-    course: Course | None  # None: it has ended
+    lifecycle: "SessionLifecycle | None"  # None: it has ended
     verdict: Verdict | None = None
     failure: PerfBisectError | None = None
     # Looks for another metric where this one does not tell the ends apart, whose ratio it is given; and whether that is all
@@ -89,7 +78,7 @@ class SessionMember:
     @property
     def is_open(self) -> bool:
         """Whether its verdict is still looked for."""
-        return self.course is not None and self.verdict is None and self.failure is None
+        return self.lifecycle is not None and self.verdict is None and self.failure is None
 
     def decided(self, event: Decided) -> Iterator[TimedEvent]:
         """Enter a decision, and once what it shows of the length of the hunt."""
@@ -99,10 +88,7 @@ class SessionMember:
             yield self.log.append(pairing_chosen(ways))
         if not self.problem or self.warned:
             return
-        belief, runs = (
-            event.decision.belief,
-            [each.facts for _, each in self.log.entries if isinstance(each, RunFinished)],
-        )
+        belief, runs = event.decision.belief, [run.facts for _, run in self.log.entries if isinstance(run, RunFinished)]
         timed = ill_timed(belief.effect, belief.noise, [run.seconds for run in runs if not run.counted])
         if warning := outlook(self.problem, event.decision, self.log) or constant(self.log) or timed:
             self.warned = True
@@ -160,10 +146,10 @@ class Driver:
     def session(self) -> Generator[Numbered]:
         """The events of a session: what comes first of each member, the plan, then what follows each verdict."""
         for number, member in enumerate(self.members):
-            if course := member.course:
-                if (yield from self._alone(number, course.opening())) is False:
-                    member.course = None  # it has its verdict, and needs no more
-                member.problem = course.problem
+            if lifecycle := member.lifecycle:
+                if (yield from self._alone(number, lifecycle.opening())) is False:
+                    member.lifecycle = None  # it has its verdict, and needs no more
+                member.problem = lifecycle.problem
         for number, member in enumerate(self.members):
             if member.is_open:
                 yield from self._catch_up(number, member)
@@ -227,9 +213,9 @@ class Driver:
     def _closing(self, number: int) -> Generator[Numbered]:
         """What follows the verdict of a hunt, and its end, or that of a trial; nothing for one that has ended."""
         member = self.members[number]
-        if member.course and not member.failure and (member.verdict or not member.problem):
-            yield from self._alone(number, member.course.closing(member.verdict))
-            member.course = None
+        if member.lifecycle and not member.failure and (member.verdict or not member.problem):
+            yield from self._alone(number, member.lifecycle.closing(member.verdict))
+            member.lifecycle = None
 
     def _change_over(self, number: int, member: SessionMember) -> Generator[Numbered]:
         """Look for another metric of a hunt, where its own does not tell the ends apart; with one it goes on."""

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfbisect.errors import EnvironmentFailure, UsageError
@@ -12,33 +12,33 @@ from perfbisect.host.leases import LeaseRequest, Say, Show
 from perfbisect.recipes.inventory import at_once, load_host, load_lease, parse_lease_name
 
 
+@dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """What is asked of leases beside the hosts' names."""
+
+    nodes: Mapping[str, str] | None = None  # host → address of the machine on which an earlier attempt has measured
+    builders: bool = True  # lease those that build for the hosts, too
+    purpose: str = ""
+    minutes: float = 0  # for which a hunt may measure, if that is limited
+    # Addresses of machines that are not taken, each with a sentence that says why; called if anything is leased
+    unfit: Callable[[], Mapping[str, str]] = dict
+
+
 @contextmanager
 def leased_hosts(
-    names: Sequence[str],
-    hosts_path: str | Path,
-    show: Show,
-    say: Say,
-    *,
-    nodes: Mapping[str, str] | None = None,
-    builders: bool = True,
-    purpose: str = "",
-    minutes: float = 0,
-    unfit: Callable[[], Mapping[str, str]] = dict,
+    names: Sequence[str], hosts_path: str | Path, show: Show, say: Say, terms: LeaseTerms = LeaseTerms()
 ) -> Iterator[None]:
-    """Lease what is leased of the hosts of these names, and with ``builders`` of those that build for them.
+    """Lease what is leased of the hosts of these names. Within the block ``host.registry.connect`` reaches them.
 
-    First what killed sessions have left is released. ``nodes`` are the machines (host → address) on which an earlier
-    session of the same hunt has measured: their levels are known, so they are wanted again. Hosts of the same features
-    are leased together where the scheduler can do that, and those of more features first, since fewer machines have
-    them; so all sessions lease in the same order. Two may still wait for each other where machines are leased one by
-    one, or have the features of several groups. ``minutes`` is how long a hunt may measure, if that is limited. ``unfit``
-    are the addresses of machines that are not taken, each with a sentence that says why; it is called if anything is
-    leased. Within the block ``host.registry.connect`` reaches them.
+    First what killed sessions have left is released. The levels of machines on which the session has measured are known, so
+    these are wanted again. Hosts of the same features are leased together where the scheduler can do that, and those of more
+    features first, since fewer machines have them; so all sessions lease in the same order. Two may still wait for each other
+    where machines are leased one by one, or have the features of several groups.
     """
     leases.free_abandoned(say)
     with ExitStack() as stack:
-        for wanted in _wanted(_every(names, hosts_path, builders), hosts_path, nodes or {}, purpose):
-            stack.push(_fit_ones(replace(wanted, minutes=minutes), show, say, unfit()))
+        for wanted in _wanted(_every(names, hosts_path, terms.builders), hosts_path, terms.nodes or {}, terms.purpose):
+            stack.push(_fit_ones(replace(wanted, minutes=terms.minutes), show, say, terms.unfit()))
         yield
 
 

@@ -159,11 +159,6 @@ class SessionSetup:
         return self.hosts[0].build_hosts if build_ahead([each.entry for each in self.hosts]) else ()
 
     @property
-    def in_threads(self) -> bool:
-        """Whether hosts work at the same time: several that measure, unless they are compared, or others that build ahead."""
-        return bool(self.ahead) or (len(self.hosts) > 1 and not self.builder.installed)
-
-    @property
     def facts(self) -> HostFacts:
         """The facts of the first host."""
         return self.hosts[0].facts

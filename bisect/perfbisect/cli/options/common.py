@@ -246,8 +246,8 @@ def wait_callback() -> "WaitCallback":
 
 @contextmanager
 def leasing(names: Sequence[str], hosts_path: str | Path, **how: Any) -> Iterator[None]:
-    """Hold the leases of these hosts for a block, with what their scheduler says; ``how`` as of ``leased_hosts``."""
-    from perfbisect.hunt.leased_hosts import leased_hosts
+    """Hold the leases of these hosts for a block, with what their scheduler says; ``how`` as of ``LeaseTerms``."""
+    from perfbisect.hunt.leased_hosts import LeaseTerms, leased_hosts
 
     line = WaitingLine()
 
@@ -259,7 +259,7 @@ def leasing(names: Sequence[str], hosts_path: str | Path, **how: Any) -> Iterato
 
     with ExitStack() as stack:
         try:
-            stack.enter_context(leased_hosts(names, hosts_path, show, line.say, **how))
+            stack.enter_context(leased_hosts(names, hosts_path, show, line.say, LeaseTerms(**how)))
         finally:  # an error would stand behind it
             line.clear()
         yield

@@ -42,7 +42,6 @@ from perfbisect.repository.range import CommitRange
 from perfbisect.wording.trials import pairing_chosen
 
 BOTH = 2  # rounds in turns, before builds are measured at the same time
-Way = tuple[str, str]  # the variant of a build and the hash of its configuration
 
 
 @dataclass(frozen=True, slots=True)
