@@ -27,7 +27,7 @@ def safe(text: str) -> str:
     \x1b]0;title\x07
     """
     if not _is_plain(text):
-        text = UNSAFE.sub(lambda found: _escape(ord(found[0])), text)
+        text = UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
     return masked(text)
 
 
@@ -41,10 +41,6 @@ def safe_json(text: str) -> str:
 def _is_plain(text: str) -> bool:
     """Whether a text is a line of printable ASCII: so are most, and this is found out many times faster."""
     return text.isascii() and text.rstrip("\n").isprintable()
-
-
-def _escape(code: int) -> str:
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def printable(text: str) -> str:
@@ -74,13 +70,12 @@ def shell_word(word: str) -> str:
     return f"$'{''.join(parts)}'"
 
 
+_QUOTED = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t"}
+
+
 def _in_quotes(sign: str) -> str:
-    if sign in "\\'":
-        return f"\\{sign}"
-    if sign in "\n\t":
-        return {"\n": "\\n", "\t": "\\t"}[sign]
-    if not UNSAFE.match(sign):
-        return sign
+    if sign in _QUOTED or not UNSAFE.match(sign):
+        return _QUOTED.get(sign, sign)
     byte_of_a_path = "\udc80" <= sign <= "\udcff"
     return "".join(f"\\x{byte:02x}" for byte in sign.encode(errors="surrogateescape" if byte_of_a_path else "replace"))
 

@@ -17,7 +17,7 @@ it is known how often one function calls another.
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from statistics import stdev
@@ -133,7 +133,7 @@ def function_rows(
         found[key] = FunctionRow(*key, low, high, error(key, before, after), part, callers=callers(key, before, after))
     left = {key: abs(row.difference) for key, row in found.items()}
     for group in moved(found, before, after):
-        rest = abs(sum(found[key].difference for key in group))
+        rest = abs(gained(group, found))
         for key, partner in group.items():
             found[key], left[key] = replace(found[key], partner=partner[0]), rest
     ranked = [found[key] for key in sorted(found, key=lambda key: -left[key])]
@@ -177,7 +177,10 @@ def moved(rows: Mapping[Key, FunctionRow], before: Side, after: Side) -> Iterato
     while groups := [
         group for key in free if (group := exchange(key, [each for each in free if near(key, each)], rows))
     ]:
-        best = min(groups, key=lambda group: left_over(group, rows))
+        share_left = {
+            group[0]: abs(gained(group, rows)) / max(abs(rows[key].difference) for key in group) for group in groups
+        }
+        best = min(groups, key=lambda group: share_left[group[0]])
         free = [key for key in free if key not in best]
         key, *others = best
         yield {key: others[0], **dict.fromkeys(others, key)}
@@ -193,15 +196,15 @@ def exchange(key: Key, others: Sequence[Key], rows: Mapping[Key, FunctionRow]) -
     for each in sorted(others, key=lambda each: (abs(own + rows[each].difference), each)):
         wider = [*chosen, each]
         opposite = rows[each].difference * own < 0
-        if opposite and sum(rows[one].difference for one in wider) / own >= -slack(wider, rows) / abs(own):
+        if opposite and gained(wider, rows) / own >= -slack(wider, rows) / abs(own):
             chosen = wider
-    fits = len(chosen) > 1 and abs(sum(rows[one].difference for one in chosen)) <= slack(chosen, rows)
+    fits = len(chosen) > 1 and abs(gained(chosen, rows)) <= slack(chosen, rows)
     return [key, *sorted(chosen[1:], key=lambda each: -abs(rows[each].difference))] if fits else []
 
 
-def left_over(group: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> float:
-    """What is left of an exchanged cost, as a share of it."""
-    return abs(sum(rows[key].difference for key in group)) / max(abs(rows[key].difference) for key in group)
+def gained(keys: Iterable[Key], rows: Mapping[Key, FunctionRow]) -> float:
+    """The difference of several functions together."""
+    return sum(rows[key].difference for key in keys)
 
 
 def slack(keys: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> float:
