@@ -9,7 +9,7 @@ Imported sessions are not pushed: whoever they are of pushes them.
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -146,12 +146,20 @@ def push_session(history: History, central: "Connection", origin: str, due: Due)
 def write(history: History, central: "Connection", origin: str, due: Due, entry: int, last: int) -> None:
     """Write what belongs to a session as it is now, and the entries of its log after ``entry`` up to ``last``."""
 
-    def of(table: str, where: str, *values: object) -> list[Row]:
+    def rows_of(table: str, where: str, *values: object) -> list[Row]:
         rows = history.select(f"SELECT {', '.join(TABLES[table].split())} FROM {table} WHERE {where}", values)
         return [converted(origin, table, row) for row in rows]
 
     def put(table: str, where: str, *values: object, changes: bool = False) -> None:
-        insert(central, table, of(table, where, *values), changes=changes)
+        """Insert rows; of those that are there, they replace what is there only where such rows change."""
+        columns, key = TABLES[table].split(), key_of(table)
+        changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key) if changes else ""
+        then = f"({', '.join(key)}) DO {f'UPDATE SET {changed}' if changed else 'NOTHING'}"
+        insert = (
+            f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))}) ON CONFLICT {then}"
+        )
+        if rows := rows_of(table, where, *values):
+            central.cursor().executemany(insert, rows)
 
     put("sessions", "id = ?", due.session, changes=True)
     put("sittings", "session_id = ?", due.session, changes=True)
@@ -169,21 +177,11 @@ def write(history: History, central: "Connection", origin: str, due: Due, entry:
         key = key_of(table)[1]
         new = f"session_id = ? AND {key} > ? AND {key} <= ? ORDER BY {key}"
         with central.cursor().copy(f"COPY {table} ({', '.join(TABLES[table].split())}) FROM STDIN") as copy:
-            for row in of(table, new, due.session, entry, last):
+            for row in rows_of(table, new, due.session, entry, last):
                 copy.write_row(row)
     for table in ("suspects", "verdicts"):  # a later verdict replaces an earlier one
         central.execute(f"DELETE FROM {table} WHERE session_id = %s", [due.name])
         put(table, "session_id = ?", due.session)
-
-
-def insert(central: "Connection", table: str, rows: Sequence[Row], *, changes: bool = False) -> None:
-    """Insert rows; of those that are there, they replace what is there only where such rows change."""
-    columns, key = TABLES[table].split(), key_of(table)
-    others = [column for column in columns if column not in key] if changes else []
-    then = f"UPDATE SET {', '.join(f'{column} = excluded.{column}' for column in others)}" if others else "NOTHING"
-    sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join(['%s'] * len(columns))}) ON CONFLICT ({', '.join(key)}) DO {then}"
-    if rows:
-        central.cursor().executemany(sql, rows)
 
 
 def converted(origin: str, table: str, row: Row) -> Row:

@@ -82,7 +82,6 @@ TABLES = {  # name → columns, the primary key first
     # them. hunt_id: null until it has begun. status: its exit status. failure: of one that did not begin. job: its number in Slurm.
     "batch_hunts": "batch_id number arguments folder hosts hunt_id status failure process job",
 }
-TRIGGERS = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
 KEYS = {
     "suspects": ("session_id", "rank"),
     "batch_hunts": ("batch_id", "number"),
@@ -254,8 +253,8 @@ def strange(connection: "sqlite3.Connection") -> str:
     """
     found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
     odd = [name for name in TABLES if found.get(name) != create_table(name, keys(name), sql_type)]
-    odd += [name for name in VIEWS if name in found]
-    return next(iter([*odd, *(name for (name,) in connection.execute(TRIGGERS))]), "")
+    triggers = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+    return next(iter([*odd, *(name for name in VIEWS if name in found), *(name for (name,) in triggers)]), "")
 
 
 def renew_views(connection: "sqlite3.Connection", *, read_only: bool = False) -> None:

@@ -180,7 +180,7 @@ def copy_session(head: Head, log: list[Timed], turns: Turns, origin: str) -> tup
         foreign = bool(own and origin)
         if tail is None or (known and tail and (foreign or target.listed(here).state == "running")):
             return here, "conflict"
-        if known and not tail and (foreign or not is_news(target, here, head)):
+        if known and not tail and (foreign or head.about is None or target.columns(here, "about") != (None,)):
             return here, how or "known"
         with turns.turn() as db:
             if db.execute(present, [head.uid]).fetchone() != known:
@@ -325,11 +325,6 @@ def numbered(head: Head, here: Mapping[int, int]) -> Head:
     if head.plan.reverts and about is None:
         raise ValueError("its hunt is missing")
     return replace(head, about=about, plan=about_hunt(head.plan, about))
-
-
-def is_news(history: History, session: int, head: Head) -> bool:
-    """Whether it was not known here that a hunt is for the drop of a comparison."""
-    return head.about is not None and history.columns(session, "about")[0] is None
 
 
 def write(db: "sqlite_utils.Database", session: int, head: Head, log: Sequence[Timed], turns: Turns) -> bool:
