@@ -103,15 +103,14 @@ def candidates(fact: str) -> str:
     names = ("counted", "slower_than", "layout", "round")
     # How a run was made; of two that ran at the same time, which they are: the text after the last /.
     way = " || '/' || ".join(f"coalesce(CAST({fact.format(name)} AS text), '')" for name in names)
+    its = "session_id = hunt_id AND commit_hash = t.commit_hash AND host = t.host"
     return f"""
 SELECT hunt_id, node, t.commit_hash, date, subject, t.host,
-  (SELECT count(*) FROM builds b WHERE b.session_id = hunt_id AND b.commit_hash = t.commit_hash AND b.host = t.host) AS builds,
-  (SELECT sum(b.seconds) FROM builds b WHERE b.session_id = hunt_id AND b.commit_hash = t.commit_hash AND b.host = t.host)
-    AS build_seconds,
-  (SELECT count(*) FROM runs r WHERE r.session_id = hunt_id AND r.commit_hash = t.commit_hash AND r.host = t.host) AS runs,
-  (SELECT avg(r.metric_value) FROM runs r WHERE r.session_id = hunt_id AND r.commit_hash = t.commit_hash AND r.host = t.host)
-    AS metric_value,
-  (SELECT avg(r.qps) FROM runs r WHERE r.session_id = hunt_id AND r.commit_hash = t.commit_hash AND r.host = t.host) AS qps,
+  (SELECT count(*) FROM builds WHERE {its}) AS builds,
+  (SELECT sum(seconds) FROM builds WHERE {its}) AS build_seconds,
+  (SELECT count(*) FROM runs WHERE {its}) AS runs,
+  (SELECT avg(metric_value) FROM runs WHERE {its}) AS metric_value,
+  (SELECT avg(qps) FROM runs WHERE {its}) AS qps,
   (SELECT coalesce(avg(qps / base_qps) FILTER (WHERE way NOT LIKE '%/'), avg(qps / base_qps)) FROM (
     SELECT commit_hash, qps, way, (coalesce(before, after) + coalesce(after, before)) / 2 AS base_qps FROM (
       SELECT *, max(of_base) OVER (PARTITION BY way, earlier) AS before, max(of_base) OVER (PARTITION BY way, later) AS after FROM (
@@ -122,10 +121,8 @@ SELECT hunt_id, node, t.commit_hash, date, subject, t.host,
           WHERE r.session_id = hunt_id AND r.commit_hash IN (t.commit_hash, base_commit) AND r.host = t.host
         ) AS made) AS numbered) AS placed
     ) AS compared WHERE compared.commit_hash = t.commit_hash) AS rqps,
-  (SELECT b.same_as FROM builds b WHERE b.session_id = hunt_id AND b.commit_hash = t.commit_hash AND b.host = t.host
-    AND b.same_as IS NOT NULL LIMIT 1) AS same_as,
-  (SELECT s.stage || ': ' || s.reason FROM skips s WHERE s.session_id = hunt_id AND s.commit_hash = t.commit_hash
-    AND s.host = t.host ORDER BY s.event_id DESC LIMIT 1) AS skipped
+  (SELECT same_as FROM builds WHERE {its} AND same_as IS NOT NULL LIMIT 1) AS same_as,
+  (SELECT stage || ': ' || reason FROM skips WHERE {its} ORDER BY event_id DESC LIMIT 1) AS skipped
 FROM touched t LEFT JOIN commits ON commits.commit_hash = t.commit_hash
 ORDER BY hunt_id, node, t.host
 """
