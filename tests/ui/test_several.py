@@ -373,7 +373,7 @@ def test_a_run_that_takes_long_is_a_line_each_minute() -> None:
     view.show(3, [*comparing(), (1100.0, RunStarted(0, 1, 1, Purpose.ENDS, 0.0, round=1))])
     clock[0] = 1186.0
     view.remind()
-    assert out.getvalue().endswith("\n  round 2 of 2: scan, v1 run 1 of 1, 1:26\n")
+    assert out.getvalue().endswith("  running   round 2 of 2: scan, v1  run 1 of 1, 1 min 26 s so far\n")
 
 
 def test_a_resumed_trial_recalls_what_was_measured() -> None:

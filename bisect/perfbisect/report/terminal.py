@@ -105,30 +105,18 @@ def listing(found: Table, width: int | None) -> list[str]:
 
 
 def grid(found: Table) -> "Iterator[Text]":
-    """Right-aligned numbers, and behind them the name of their row."""
+    """Right-aligned numbers in their colours with what is behind them, and at the end of a line the name of its row."""
     from rich.text import Text
 
-    head, rows = found.head[:-1], [row.cells for row in found.rows]
-    cells = [[row[place] for row in rows if row] for place in range(len(head))]
-    wide = [
-        max(map(cell_len, (title, *(one.text for one in column)))) for title, column in zip(head, cells, strict=True)
-    ]
-    behind = [max((cell_len(one.note) + 1 for one in column if one.note), default=0) for column in cells]
-    titles = (
-        aligned(printable(title), width, right=True) + " " * note
-        for title, width, note in zip(head, wide, behind, strict=True)
-    )
-    yield Text(GAP.join(titles).rstrip())
+    rows = [tuple(Cell(printable(title)) for title in found.head[:-1]), *(row.cells for row in found.rows)]
+    columns = [[row[place] for row in rows if row] for place in range(len(found.head) - 1)]
+    wide = [max(cell_len(cell.text) for cell in column) for column in columns]
+    behind = [max(cell_len(f" {cell.note}") if cell.note else 0 for cell in column) for column in columns]
     for row in rows:
-        numbers = (styled(cell, *sizes) for cell, *sizes in zip(row[:-1], wide, behind, strict=False))
-        line = Text(GAP).join([*numbers, *(Text(printable(cell.text)) for cell in row[-1:])])
+        texts = []
+        for cell, width, room in zip(row, wide, behind, strict=False):
+            note = aligned(f" {printable(cell.note)}" if cell.note else "", room, right=False)
+            texts.append(Text.assemble((aligned(cell.text, width, right=True), COLOURS[cell.tone]), note))
+        line = Text(GAP).join([*texts, *(Text(printable(cell.text)) for cell in row[len(wide) :])])
         line.rstrip()
         yield line
-
-
-def styled(cell: Cell, width: int, behind: int) -> "Text":
-    """A number in its colour, and what is behind it."""
-    from rich.text import Text
-
-    note = aligned(f" {printable(cell.note)}" if cell.note else "", behind, right=False)
-    return Text.assemble((aligned(cell.text, width, right=True), COLOURS[cell.tone]), note)

@@ -54,7 +54,7 @@ from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.explain.profiles import COUNTED
 from perfbisect.errors import PerfBisectError
 from perfbisect.process import CLOCK
-from perfbisect.ui.screen import activity_of_trial, verdict_sentences
+from perfbisect.ui.screen import verdict_sentences
 from perfbisect.ui.session_update import recalled, update
 from perfbisect.ui.session_view import REPORT, ActiveBuild, ActiveRun, Report, SessionRow, SessionView, TimedEvent
 from perfbisect.ui.stream import put
@@ -242,14 +242,12 @@ def decided(view: SessionView, order: Measure) -> str:
 
 def still(view: SessionView, host: str, doing: ActiveBuild | ActiveRun, now: float) -> str:
     """What a host is busy with, and for how long so far."""
-    if view.trial:
-        return f"  {activity_of_trial(view, host, now)}"
     if isinstance(doing, ActiveRun):
         word, steps = "running", f"run {doing.number} of {doing.of}, "
     else:
         word, steps = "building", f"{doing.done:,} of {doing.total:,}, " if doing.total else ""
-    commit = view.commit(doing.candidate).short
-    return f"{time_of_day(now)}  {word:9} {named(view, host)}{commit}  {steps}{duration(now - doing.since)} so far"
+    title, _ = view.title(doing)
+    return f"{time_of_day(now)}  {word:9} {named(view, host)}{title}  {steps}{duration(now - doing.since)} so far"
 
 
 def encode(event: Event, at: float, hunt: int | None = None) -> str:

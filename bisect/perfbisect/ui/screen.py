@@ -44,13 +44,15 @@ def lines(view: SessionView, width: int, height: int | None, now: float, glyphs:
     """At most ``height`` lines (None: as many as it takes) of at most ``width`` columns, at ``now`` (epoch seconds)."""
     room, table_of = max(10, width - 2), ScreenBlock([], 5)
     warned = ScreenBlock(warnings(view, room, whole=height is None), 3)
+    busy = view.ended is None and (view.stands or not view.state.verdict)
+    doing = ScreenBlock([*phase(view, room), *in_progress(view, room, now, glyphs)] if busy else [], 9)
+    paired = ScreenBlock(latest_pairs(view, room, glyphs), 4)
     if view.trial:
         made = [Text(line) for line in ratio_lines(view.trial, room)]
-        doing = [line for host in view.busy for line in folded(activity_of_trial(view, host, now), room, "  ", 2)]
         blocks = [
             ScreenBlock(header_of_trial(view, view.trial, room, now, glyphs), 8),
-            ScreenBlock(doing, 9),
-            ScreenBlock(latest_pairs(view, room, glyphs), 4),
+            doing,
+            paired,
             table_of,
             warned,
         ]
@@ -59,13 +61,12 @@ def lines(view: SessionView, width: int, height: int | None, now: float, glyphs:
     else:
         choices = (view.state.chosen, view.state.pairing)
         chosen = " ".join(each.why for each in choices if each and each.why)
-        busy = view.ended is None and (view.stands or not view.state.verdict)
         blocks = [
             ScreenBlock(header(view, room, now, glyphs), 8),
             ScreenBlock(strip(view, room, glyphs), 6),
             ScreenBlock(verdict(view, room), 10),
-            ScreenBlock([*phase(view, room), *in_progress(view, room, now, glyphs)] if busy else [], 9),
-            ScreenBlock(latest_pairs(view, room, glyphs), 4),
+            doing,
+            paired,
             table_of,
             ScreenBlock(belief(view, room, glyphs), 7),
             warned,
@@ -202,7 +203,7 @@ def ahead_line(view: SessionView, doing: ActiveBuild | ActiveRun | None, room: i
     """What a build host is busy with, in one line."""
     if not isinstance(doing, ActiveBuild):
         return Text("free", "dim")
-    which, short = "built     " if doing.finished else "building  ", view.commit(doing.candidate).short
+    which, (short, _) = "built     " if doing.finished else "building  ", view.title(doing)
     before = cell_len(which) + cell_len(short) + 2
     return Text.assemble(which, (short, "bold"), "  ", build_line(view, doing, room - before, now, glyphs))
 
@@ -213,19 +214,19 @@ def activity(
     """What a host is busy with."""
     match doing:
         case ActiveBuild() as build:
-            commit = view.commit(build.candidate)
             which = "built     " if build.finished else "building  "
             line = build_line(view, build, room, now, glyphs)
         case ActiveRun() as run:
-            commit = view.commit(run.candidate)
             which = f"{'measured' if run.finished else 'measuring'}  "
             if run.finished and run.number == run.of and view.builds_ahead:
                 which = "waiting for a build, after  "
             line = run_line(view, run, room, now, glyphs)
         case None:
             idle = "waiting for a build" if view.builds_ahead else "deciding" if view.rows else "starting"
+            idle = "preparing" if view.trial else idle
             return [Text(idle, "dim"), Text()]
-    return [Text.assemble(which, (commit.short, "bold"), "  ", commit.subject), line]
+    short, subject = view.title(doing)
+    return [Text.assemble(which, (short, "bold"), "  ", subject), line]
 
 
 def build_line(view: SessionView, build: ActiveBuild, room: int, now: float, glyphs: Glyphs) -> Text:
@@ -236,6 +237,8 @@ def build_line(view: SessionView, build: ActiveBuild, room: int, now: float, gly
         first, *others = made(latest)
         parts = [first if latest.reused else f"in {first}", *others]
         fraction = 1.0
+    elif build.finished:
+        parts, fraction = [], 1.0
     else:
         steps = f"{build.done:,} of {build.total:,}" if build.total else ""
         fraction = build.done / build.total if build.total else 0.0
@@ -256,9 +259,7 @@ def run_line(view: SessionView, run: ActiveRun, room: int, now: float, glyphs: G
     passed = max(0.0, now - run.since)
     if run.seconds:  # planned
         passed = run.seconds if run.finished else min(run.seconds, passed)
-    row = view.rows.get(run.candidate)
-    if run.finished and row is not None and row.runs:
-        latest = row.runs[-1]
+    if run.finished and (latest := view.latest_run(run.candidate)):
         metric = view.metric_of(latest)
         text = f"{figure(shown(latest, metric))} {printable(unit(metric, latest))}"
         if latest.slower_than:
@@ -339,21 +340,3 @@ def folded(text: str, room: int, begin: str, most: int, style: str = "") -> list
     held = text.strip().replace(" %", "\N{NO-BREAK SPACE}%")
     shape = textwrap.TextWrapper(room, start, begin, max_lines=most, placeholder=" …")
     return [Text(line.replace("\N{NO-BREAK SPACE}%", " %"), style) for line in shape.wrap(held)]
-
-
-def activity_of_trial(view: SessionView, host: str, now: float) -> str:
-    """What a host is busy with, in a trial."""
-    assert view.trial, "it has begun"
-    name = f"{host}  " if len(view.busy) > 1 else ""
-    subjects = view.trial.request.subjects
-    match view.busy[host]:
-        case ActiveBuild(number, since, done, total, finished=finished):
-            steps = f", {done:,} of {total:,}" if total else ""
-            took = "" if finished else f"{steps}, {clock(now - since)}"
-            return printable(f"{name}{'built' if finished else 'building'} {subjects[number].name}{took}")
-        case ActiveRun(number, since, run, of, samples=samples, finished=finished):
-            rate = f"  {figure(samples[-1])} QPS" if samples else ""
-            took = "" if finished else f", {clock(now - since)}"
-            return printable(f"{name}{view.place or subjects[number].name}  run {run} of {of}{took}{rate}")
-        case None:
-            return f"{name}preparing"

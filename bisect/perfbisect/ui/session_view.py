@@ -32,7 +32,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.session_state import SessionState, Tested
 from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.wording.quantities import chance
-from perfbisect.wording.text import printable_commit
+from perfbisect.wording.text import printable, printable_commit
 from perfbisect.wording.trials import ratio_title
 
 TimedEvent = tuple[float, Event]  # seconds since the epoch, what happened
@@ -135,6 +135,8 @@ class SessionView:
     @property
     def hosts(self) -> list[str]:
         """The names of the hosts that measure, where there are several hosts of any sort."""
+        if self.trial:
+            return [*self.busy] if len(self.busy) > 1 else []
         alone = [self.hunt.host.name] if self.hunt and self.hunt.build_hosts else []
         return self.state.hosts or alone
 
@@ -157,6 +159,21 @@ class SessionView:
     def commit(self, candidate: int) -> Commit:
         """What is known of a candidate's commit, at least its hash; texts are safe to print."""
         return printable_commit(self.state.row(self.sha(candidate)).commit)
+
+    def title(self, doing: ActiveBuild | ActiveRun) -> tuple[str, str]:
+        """What is built or measured: a commit and its subject, of a trial the build, or the round, workload and build."""
+        if self.trial and isinstance(doing, ActiveRun):
+            return self.place, f"run {doing.number} of {doing.of}"
+        if self.trial:
+            return printable(self.trial.request.subjects[doing.candidate].name), ""
+        commit = self.commit(doing.candidate)
+        return commit.short, commit.subject
+
+    def latest_run(self, candidate: int) -> RunFacts | None:
+        """The latest run of a candidate, of a trial the latest of all."""
+        row = self.rows.get(candidate)
+        runs = [run.facts for run in self.state.runs[-1:]] if self.trial else row.runs if row else ()
+        return runs[-1] if runs else None
 
     def activity(self, candidate: int) -> ActiveBuild | ActiveRun | None:
         """What is done with a candidate now, at the first host that is busy with it."""
