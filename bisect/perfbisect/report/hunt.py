@@ -40,7 +40,6 @@ from perfbisect.wording.quantities import (
     duration,
     extent,
     figure,
-    ratio,
     share,
     signed,
     slower_than,
@@ -131,7 +130,7 @@ def so_far(report: HuntReport) -> Iterator[str]:
     if report.listed.failure:
         yield f"The last session failed: {report.listed.failure}"
     if report.effect is not None:
-        yield f"{report.teller.what} of bad is {ratio(report.effect)} of that of good."
+        yield f"{report.teller.of_ends(report.effect)}."
     if report.costs.ahead and report.listed.state == "running":
         for name, commit in report.costs.ahead.in_flight.items():
             yield f"Host {name} is building {commit.short}  {commit.title}"

@@ -94,12 +94,8 @@ def excluded(found: Explanation) -> Iterator[str]:
 
 def what_helps(found: Explanation, command: str, *, studied: bool) -> str:
     """Why no reason is known, and the ``command`` that measures it; "" where one is."""
-    if (
-        found.plans
-        or found.functions
-        or found.counts
-        or (found.classes and found.classes[0].cause is not Cause.UNKNOWN)
-    ):
+    classified = found.classes and found.classes[0].cause is not Cause.UNKNOWN
+    if classified or found.plans or found.functions or found.counts:
         return ""
     causes = [each for each in found.missing if each not in (NO_COUNTERS, NO_OPERATIONS)]
     if studied and not causes:

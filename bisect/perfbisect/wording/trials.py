@@ -56,18 +56,13 @@ def runs_of(trial: SessionState, rounds: str = "") -> str:
 
 
 MORE = "Try next: more rounds (--visits), or a quieter host."
-STATUS = {
-    RevertOutcome.REGAINS: 0,
-    RevertOutcome.NOTHING: 1,
-    RevertOutcome.NOT_LOST: 1,
-    RevertOutcome.UNCLEAR: 2,
-    RevertOutcome.UNMEASURED: 2,
-}
+STATUS = {RevertOutcome.REGAINS: 0, RevertOutcome.NOTHING: 1, RevertOutcome.NOT_LOST: 1}
+UNDECIDED = 2
 
 
 def proof_status(trial: SessionState) -> int:
     """0: reverting regains something. 1: it is not shown to, or nothing was lost. 2: undecided."""
-    return STATUS[outcome(regained(trial))]
+    return STATUS.get(outcome(regained(trial)), UNDECIDED)
 
 
 def comparison_sentence(trial: SessionState, rows: Sequence[Compared]) -> Iterator[str]:
@@ -108,11 +103,8 @@ def proof_sentences(trial: SessionState) -> Iterator[str]:
         yield f"Nothing can be regained: in these {found.rounds} rounds {alike}."
         yield MORE
         return
-    worse, low, high = (
-        (found.lost > 0) == find_metric(request.metric).higher_is_better,
-        found.share.low,
-        found.share.high,
-    )
+    worse = (found.lost > 0) == find_metric(request.metric).higher_is_better
+    low, high = found.share.low, found.share.high
     what = f"{share(found.share.middle)} ({share(low)[:-2]} to {share(high)}) of what was {'lost' if worse else 'gained'}{by_cpu(trial.pairing)}"
     names = listed([commit[:10] for commit in commits]) if commits else ""
     yield f"Reverting {names} on {bad} {'regains' if worse else 'takes back'} {what}."
@@ -136,10 +128,11 @@ def proof_sentences(trial: SessionState) -> Iterator[str]:
 def unmeasured(trial: SessionState, no: str) -> Iterator[str]:
     """Why nothing is known, which ``no`` says; and what to try."""
     subjects = trial.request.subjects
-    failed = [(build.name, build.trouble) for build in subjects]
+    failed = [(build.name, build.trouble) for build in subjects if build.trouble]
     failed += [(subjects[skip.subject].name, skip.facts.reason) for skip in trial.skips]
-    if known := next(((name, reason) for name, reason in failed if reason), None):
-        yield printable(f"{no}: {known[0]} cannot be measured: {known[1]}.")
+    if failed:
+        name, reason = failed[0]
+        yield printable(f"{no}: {name} cannot be measured: {reason}.")
         yield "Try next: another revision, or a recipe or a --patch with which this one builds and runs."
     else:
         few = f"it takes two rounds in which all builds have a value of {metric_title(trial.request.metric)}"

@@ -148,6 +148,10 @@ class Teller:
         """What to try where nothing became worse."""
         return f"bisect run OLDER {self.commit_of(0).short}, where OLDER is fast, if good is slow already"
 
+    def of_ends(self, found: Interval) -> str:
+        """What the metric is at the bad end."""
+        return f"{self.what} of bad is {ratio(found)} of that of good"
+
     def changed(self, found: Interval, what: str = "") -> str:
         """What a metric is after a commit."""
         return f"{what or self.what} after it is {ratio(found)} of what it was before it"
@@ -173,7 +177,7 @@ class Teller:
         ends = self.belief.effect if self.belief else UNKNOWN
         known = ends.known and not (ends.bound or found.bound)
         if known and max(math.log(end) / math.log(found.middle) for end in (ends.low, ends.high)) < REGAINED:
-            yield f"Other commits take most of that back: {self.what} of bad is {ratio(ends)} of that of good."
+            yield f"Other commits take most of that back: {self.of_ends(ends)}."
 
     def in_time(self, found: Interval | None, effect: Interval) -> str:
         """What the culprit does to the metric of the workload, where another led to it by that effect."""
@@ -247,7 +251,7 @@ class Teller:
         elif verdict.same_counts is False:
             yield "It does not execute the same number of instructions as the code before it."
         excluded = f"a change of {percent(verdict.detectable)} or more is excluded"
-        yield f"Over layouts, {self.what} of bad is {ratio(verdict.ratio)} of that of good: {excluded}."
+        yield f"Over layouts, {self.of_ends(verdict.ratio)}: {excluded}."
         yield "Try next: a variant that aligns functions, loops and jumps, or optimisation with a profile."
 
     def several(self, verdict: Several) -> Iterator[str]:
@@ -312,7 +316,7 @@ class Teller:
 
     def not_reproduced(self, verdict: NotReproduced) -> Iterator[str]:
         """That the ends do not differ, or not in the requested way; and what to try."""
-        ends = f"{self.what} of bad is {ratio(verdict.ratio)} of that of good"
+        ends = self.of_ends(verdict.ratio)
         if verdict.ratio.low == verdict.ratio.high:  # nothing was measured
             yield "Not reproduced: good and bad are the same binary, or differ in nothing that the recipe builds."
             yield "Try next: a recipe or a variant that builds what changed between them."
@@ -332,7 +336,7 @@ class Teller:
         yield f"Inconclusive, as {why(verdict, self.metric, self.skip_of)}: {self.narrowed(verdict)}."
         if verdict.ratio.known:
             differ = effect(verdict.ratio, self.metric) if verdict.ratio.excludes_one else "no change is shown"
-            yield f"{self.what} of bad is {ratio(verdict.ratio)} of that of good: {differ}."
+            yield f"{self.of_ends(verdict.ratio)}: {differ}."
         yield from self.by_host_class(verdict.effects)
         yield from self.listing(verdict)
         yield what_next(verdict, self.skip_of)
