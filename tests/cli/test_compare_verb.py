@@ -20,8 +20,8 @@ from perfbisect.core.domain.session_state import TrialRun
 from perfbisect.core.domain.settings import Settings, TrialBuild, TrialWorkload
 from perfbisect.demo.history import DemoAnswer, write_history
 from perfbisect.errors import Interrupted, UsageError
+from perfbisect.hunt.drop_hunts import to_find
 from perfbisect.hunt.resolve import resolve_settings
-from perfbisect.hunt.trials.drop_hunts import to_find
 from perfbisect.store.history import History
 from program import SCRIPT, bisect_until, exits, printed, rows, run
 from repos import Repo
@@ -336,7 +336,7 @@ def test_a_dry_run_says_what_would_be_hunted(commits: list[str], monkeypatch: py
     assert told == "one and two, v1 to v3:\n  one: 36 % slower\n  two: 20 % slower\n  6 candidates\n"
     alone = exits(0, "compare", "v1", "v3", "v3@lto", *HUNTED, "--hunt", "--dry-run")
     assert "hunts, v3@lto and other builds: none: no other is a revision that is built and configured alike." in alone
-    monkeypatch.setattr("perfbisect.hunt.trials.drop_hunts.begin", Mock(side_effect=Interrupted("")))
+    monkeypatch.setattr("perfbisect.hunt.drop_hunts.begin", Mock(side_effect=Interrupted("")))
     hunt = ["compare", "c1", "--hunt", "--no-explain"]
     assert f"go on with: bisect {' '.join(hunt)}" in exits(130, *hunt)
 

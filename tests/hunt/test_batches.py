@@ -19,13 +19,12 @@ from perfbisect.core.stats.watched_branch import Branch
 from perfbisect.errors import CannotGoOn, EnvironmentFailure, UsageError
 from perfbisect.host import slurm
 from perfbisect.host.slurm import JobState
-from perfbisect.hunt import batch, session
+from perfbisect.hunt import batch, drop_hunts, session
 from perfbisect.hunt.attempt import Caller
 from perfbisect.hunt.batch import Hosts, Task
+from perfbisect.hunt.drop_hunts import hunt_range
 from perfbisect.hunt.nightly import Watched
 from perfbisect.hunt.submission import SlurmJob, is_kept, look, refuse_job, submit
-from perfbisect.hunt.trials import drop_hunts
-from perfbisect.hunt.trials.drop_hunts import hunt_range
 from perfbisect.store.batches import (
     PlannedHunt,
     all_batches,

@@ -71,7 +71,7 @@ def conclude(ended: "Ended", history: Path | None, form: str) -> int:
     from perfbisect.core.stats.noise import noise_of_trial
     from perfbisect.core.stats.paired_comparison import whole
     from perfbisect.errors import INTERRUPTED, EnvironmentFailure
-    from perfbisect.hunt.trials.drop_hunts import to_find
+    from perfbisect.hunt.drop_hunts import to_find
     from perfbisect.report.command_line import command_on
     from perfbisect.wording.trials import proof_status
 

@@ -86,12 +86,10 @@ class SessionAttempt:
     numbers: Sequence[int]
     batch: Batch | None  # of several hunts
     held: Mapping[str, HostLock]
-    unable: Mapping[int, PerfBisectError] | None = (
-        None  # in a resumed session: why some hunts cannot go on, by their places
-    )
-    why: float | None = (
-        None  # a hunt with a verdict goes on for its reason alone, for so many seconds; 0: as many as usual
-    )
+    # In a resumed session: why some hunts cannot go on, by their places
+    unable: Mapping[int, PerfBisectError] | None = None
+    # A hunt with a verdict goes on for its reason alone, for so many seconds; 0: as many as usual
+    why: float | None = None
     members: list[SessionMember] = field(default_factory=list)
     name: str = ""  # by which commands are given the session: 12, b3, c4
 

@@ -176,7 +176,9 @@ def carry_out(
     for task in tasks:
         if task.stage is Stage.WAITING:
             with failing(task, history):
-                find_elsewhere(task, history)
+                # Another process may work on it.
+                if claimed(task, history) or (task.hunt is not None and history.listed(task.hunt).state == RUNNING):
+                    task.stage, task.hosts = Stage.ELSEWHERE, task.choices[0]
     with closing(view), stopped_at_the_end(tasks):
         while any(task.stage is not Stage.ENDED for task in tasks):
             busy = {host for task in tasks if task.runs for host in needed(task, task.hosts)}
@@ -250,12 +252,6 @@ def claimed(task: Task, history: History) -> bool:
         one = read_batch(history, task.batch).hunts[task.place]
     task.hunt = one.hunt
     return one.hunt is None and one.running
-
-
-def find_elsewhere(task: Task, history: History) -> None:
-    """Enter that another process works on a hunt, if one does."""
-    if claimed(task, history) or (task.hunt is not None and history.listed(task.hunt).state == RUNNING):
-        task.stage, task.hosts = Stage.ELSEWHERE, task.choices[0]
 
 
 def leave_out(task: Task, hosts: Hosts, history: History) -> bool:

@@ -22,9 +22,12 @@ from perfbisect.core.domain.orders import (
     Found,
     Inconclusive,
     Interval,
+    Measure,
     MergeBase,
     NotReproduced,
+    Purpose,
     Reason,
+    Share,
     Verdict,
     first_step,
 )
@@ -36,13 +39,13 @@ from perfbisect.hunt.auto_metric import by_instructions
 from perfbisect.hunt.explanation import explain, read_change
 from perfbisect.hunt.further_runs import confirming_runs
 from perfbisect.hunt.labs import HuntLabs
+from perfbisect.hunt.loop import Listed, run
 from perfbisect.hunt.search_problem import (
     SavedLog,
     SearchProblem,
     TimedEvent,
     WorkersFor,
     ending,
-    made_again,
     opening,
     pursue,
 )
@@ -93,7 +96,9 @@ class SessionLifecycle:
         """The events up to the first order of the plan; false where the hunt has ended without one."""
         log, setup, problem = self.log, self.setup, self.problem
         if not problem:
-            yield log.append(setup.trial_started(log.hunt, self._resumed))
+            further = tuple(site.facts for site in setup.hosts[1:])
+            builders = tuple(each.host.name for each in setup.hosts[0].build_hosts)
+            yield log.append(TrialStarted(log.hunt, setup.request, setup.facts, self._resumed, further, builders))
         for warning in (*setup.warnings, *changes_since(self._before, setup)):
             yield log.append(warning)
         if not problem:
@@ -109,7 +114,10 @@ class SessionLifecycle:
             return False
         failed = () if self._resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
         yield from opening(problem, started, log, failed, setup.left_out)
-        yield from made_again(problem, log, self.labs.workers)
+        # Readings of the same binaries count again where options were added to all builds.
+        if pending := [node for node, commit in enumerate(problem.commits) if commit in log.state.aside]:
+            orders = iter([Measure((Share(node, 0),), Purpose.SEARCH) for node in pending])
+            yield from run(Listed(orders), log, self.labs.workers(problem.commits))
         return True
 
     def changed_over(self, time: Interval, last: bool) -> Generator[TimedEvent, None, SearchProblem | None]:

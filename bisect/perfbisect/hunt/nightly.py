@@ -21,8 +21,8 @@ from perfbisect.core.stats.watched_branch import LONGEST, Branch, companions
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import refuse_imported
+from perfbisect.hunt.drop_hunts import OPEN, HuntedComparison, with_open_reasons
 from perfbisect.hunt.setup import SessionSetup
-from perfbisect.hunt.trials.drop_hunts import OPEN, HuntedComparison, with_open_reasons
 from perfbisect.hunt.trials.rounds import TrialDesign
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.commits import look_up, members

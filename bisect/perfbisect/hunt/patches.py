@@ -1,7 +1,7 @@
 """The patches of a hunt or a trial, tried in the local repository before anything is built."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import check_names, recipe_patches
 from perfbisect.repository.derived import apply, paths_of
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.git import Repository, all_but, borrowed, git, run, sealed
+from perfbisect.repository.git import all_but, borrowed, git, run, sealed
 from perfbisect.repository.range import CommitRange
 
 MOST = 100  # commits beyond the ends that a patch is tried on
@@ -79,8 +79,10 @@ def check_patches(
         for commit in commits:
             tries.on(commit)
         for patch in settings.patches:
-            others = _touching(repository, span, paths[patch.name]) if is_range else ()
-            for commit in others:
+            # Only at a commit that changes one of its paths can a patch begin to apply, or cease to.
+            literal = [f":(top,literal){path}" for path in paths[patch.name]]
+            walk = ["rev-list", "--full-history", f"--max-count={MOST}", span.bad, f"^{span.good}", "--", *literal]
+            for commit in git(repository, *walk).split() if literal and is_range else ():
                 if patch.name in tries.fitting:
                     break
                 tries.on(commit)
@@ -93,10 +95,3 @@ def check_patches(
     idle = f"changes only paths that the recipe of {builder.name} ignores: builds stay as they are"
     names = [patch.name for patch in tries.patches if patch.name in tries.fitting - tries.counting]
     return tuple(Warned(f"The patch {name} {idle}") for name in names)
-
-
-def _touching(repository: Repository, span: CommitRange, paths: Iterable[str]) -> list[str]:
-    """Commits of the range that change one of these paths: only there a patch can begin to apply, or cease to."""
-    literal = [f":(top,literal){path}" for path in paths]
-    walk = ["rev-list", "--full-history", f"--max-count={MOST}", span.bad, f"^{span.good}", "--", *literal]
-    return git(repository, *walk).split() if literal else []

@@ -20,7 +20,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import ALL_FREE, Decision, Fleet, Interval, Measure, Purpose, Share, Verdict
+from perfbisect.core.domain.orders import ALL_FREE, Decision, Fleet, Interval, Measure, Verdict
 from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import PLAIN
@@ -28,7 +28,7 @@ from perfbisect.core.inference.code_placement import with_counts
 from perfbisect.core.inference.observations import Reading, observations
 from perfbisect.core.search.decide import decide_in, runs_of_one
 from perfbisect.core.search.situation import Proposal, Situation, Spent
-from perfbisect.hunt.loop import Listed, Search, Workers, run
+from perfbisect.hunt.loop import Search, Workers, run
 from perfbisect.process import CLOCK
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import figure, percent
@@ -171,14 +171,6 @@ def opening(
         if facts.commit in inner and facts.commit not in skipped:
             skipped.add(facts.commit)
             yield log.append(CandidateSkipped(inner[facts.commit], facts))
-
-
-def made_again(problem: SearchProblem, log: SavedLog, workers_for: WorkersFor) -> Generator[TimedEvent]:
-    """Make the builds again of which readings were set aside: those of the same binaries count again."""
-    pending = [node for node, commit in enumerate(problem.commits) if commit in log.state.aside]
-    if pending:
-        orders = iter([Measure((Share(node, 0),), Purpose.SEARCH) for node in pending])
-        yield from run(Listed(orders), log, workers_for(problem.commits))
 
 
 def ending(problem: SearchProblem, log: SavedLog, verdict: Verdict, *, reason_follows: bool = False) -> TimedEvent:

@@ -56,9 +56,8 @@ class Resumption:
 
     continued: Callable[[Settings], Settings]  # stored settings → those to go on with
     leased: Leased | None = None
-    why: float | None = (
-        None  # a hunt goes on for the reason of its verdict alone, for so many seconds; 0: as many as usual
-    )
+    # A hunt goes on for the reason of its verdict alone, for so many seconds; 0: as many as usual
+    why: float | None = None
 
 
 def begin(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfbisect.core.domain.events import Commit, HuntStarted, TrialStarted, Warned
+from perfbisect.core.domain.events import Commit, HuntStarted, Warned
 from perfbisect.core.domain.facts import HostFacts, SkipFacts
 from perfbisect.core.domain.session_state import SEARCH
 from perfbisect.core.domain.settings import Patch, Settings, TrialRequest, TrialType
@@ -241,12 +241,6 @@ class SessionSetup:
         """The same hunt by its stored settings, of which it has chosen some itself."""
         setup = replace(self, builder=requested_builder(settings)).by_metric(settings)
         return replace(setup, settings=replace(setup.settings, build_hash=setup.build_hash()))
-
-    def trial_started(self, number: int, resumed: bool) -> TrialStarted:
-        """The first event of an attempt of a trial."""
-        further = tuple(each.facts for each in self.hosts[1:])
-        builders = tuple(each.host.name for each in self.hosts[0].build_hosts)
-        return TrialStarted(number, self.request, self.facts, resumed, further, builders)
 
     def hunt_started(self, number: int, resumed: bool) -> HuntStarted:
         """The first event of an attempt of a hunt."""

@@ -35,7 +35,7 @@ from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
     from perfbisect.host.lock import WaitCallback
-    from perfbisect.hunt.trials.drop_hunts import DropOptions
+    from perfbisect.hunt.drop_hunts import DropOptions
 
 EPILOG = """\b
 Examples:
@@ -132,9 +132,9 @@ def compare(
     from perfbisect.cli.trials import INCOMPLETE, conclude, measured
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.paired_comparison import whole
+    from perfbisect.hunt.drop_hunts import DropOptions, between, outlook, read_comparison
     from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.trials.builds import check_words, cost, hosts_as_builds, read_builds, read_releases
-    from perfbisect.hunt.trials.drop_hunts import DropOptions, between, outlook, read_comparison
     from perfbisect.hunt.trials.rounds import TrialDesign
     from perfbisect.store.history import History
     from perfbisect.wording.quantities import count
@@ -215,7 +215,7 @@ def hunt_and_print(
     The hunts are shown as those of `bisect run`; where standard output is for the table alone, as lines on standard error.
     """
     from perfbisect.hunt.attempt import Caller
-    from perfbisect.hunt.trials.drop_hunts import OPEN, hunt_drops
+    from perfbisect.hunt.drop_hunts import OPEN, hunt_drops
     from perfbisect.store.history import History
 
     shown = open_view(history, "plain" if form else None, sys.stderr if form else None)

@@ -89,8 +89,8 @@ def nightly(
 ) -> int:  # fmt: skip
     """Measure the tip of BRANCH with earlier tips, and hunt each new drop of its line."""
     from perfbisect.hunt.attempt import Caller
+    from perfbisect.hunt.drop_hunts import hunt_all
     from perfbisect.hunt.nightly import Watched, one_at_a_time
-    from perfbisect.hunt.trials.drop_hunts import hunt_all
     from perfbisect.report.series import branch_summary, night
     from perfbisect.store.history import History
 
