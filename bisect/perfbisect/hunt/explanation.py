@@ -249,12 +249,12 @@ def explain(
     study = ReasonStudy(step, log, workers_of, workload, host, visit, measured)
     left = seconds or max(LEAST, SHARE * state.elapsed / together)
     for number, part in enumerate(PARTS):
-        suit = [each for each in PARTS[number:] if each.suits(builder, workload, state)]
+        suit = [candidate for candidate in PARTS[number:] if candidate.suits(builder, workload, state)]
         if part not in suit:
             continue
         began = CLOCK.now()
         try:
-            yield from take(part, study, left * part.share / sum(each.share for each in suit))
+            yield from take(part, study, left * part.share / sum(candidate.share for candidate in suit))
         except (PerfBisectError, OSError) as trouble:
             failure = in_words(trouble)
             yield log.append(Unexplained(part.name, advised(str(failure), failure.advice)))
@@ -288,10 +288,10 @@ def take(part: StudyPart, study: ReasonStudy, allowed: float) -> Generator[Timed
             if 2 * number > part.rounds and part.enough(reason(state, study.step)):
                 break
             missing = [build for build in (builds if number % 2 == 0 else builds[::-1]) if done[build] <= number]
-            for place, build in enumerate(missing):
+            for turn, build in enumerate(missing):
                 start = CLOCK.now()
                 longest = max(turns) or study.visit + SHORTEST
-                late = place == 0 and start - began + longest * len(missing) > allowed  # one side alone says nothing
+                late = turn == 0 and start - began + longest * len(missing) > allowed  # one side alone says nothing
                 if failed or (late and not (part.always(workload) and number == 0)):
                     return
                 yield Measure((Share(build, 1),), Purpose.EXPLAIN, host_number)

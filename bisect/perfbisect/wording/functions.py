@@ -203,12 +203,10 @@ def because(row: FunctionRow, found: Explanation) -> str:
     if row.changed:
         return ", which this commit changes"
     if row.inlined:
-        return (
-            f", into which {listed([quoted(one) for one in row.inlined[:NAMED]])} is inlined, which this commit changes"
-        )
+        return f", into which {listed([quoted(body) for body in row.inlined[:NAMED]])} is inlined, which this commit changes"
     if not row.below:
         return ""
-    above = next((one for one in found.functions if one.function == row.below and one.own), None)
+    above = next((other for other in found.functions if other.function == row.below and other.own), None)
     if above is None:
         above = replace(row, changed=is_changed(row.below, found.changed), below="")
     why = because(above, found) or ", into which a function that this commit changes is inlined"

@@ -47,19 +47,19 @@ FURTHER = {
 
 def sentences(found: Explanation) -> tuple[str, ...]:
     """The classes of an explanation in words, the main one first, and the functions in which the difference is."""
-    plans = [sentence(each) for each in found.classes if each.cause is Cause.PLAN]
-    main, further = [each for each in found.classes if each.cause is not Cause.PLAN], []
-    for each in main[1:]:
-        exact = any(row.name == PER_INSTRUCTION for row in each.rows)
-        what = "the time of an instruction" if exact else FURTHER[each.cause]
-        further.append(what + (f" ({named(each.rows[0])})" if each.rows else ""))
+    plans = [sentence(evidence) for evidence in found.classes if evidence.cause is Cause.PLAN]
+    main, further = [evidence for evidence in found.classes if evidence.cause is not Cause.PLAN], []
+    for evidence in main[1:]:
+        exact = any(row.name == PER_INSTRUCTION for row in evidence.rows)
+        factor = "the time of an instruction" if exact else FURTHER[evidence.cause]
+        further.append(factor + (f" ({named(evidence.rows[0])})" if evidence.rows else ""))
     if main and not (main[0].rows or main[0].detail) and explained_by_change(found):
         main = []  # profiles say why
     also = [f"In part also: {', '.join(further)}."] if further else []
     bloat = "more calls" if by_calls(found) else "code bloat"
-    failed = next((each for each in found.missing if each.startswith("instructions: ")), "")
+    failed = next((why for why in found.missing if why.startswith("instructions: ")), "")
     failed = printable(failed.removeprefix("instructions: ").partition(". ")[0])
-    first = [sentence(each, bloat, failed) for each in main[:1]]
+    first = [sentence(evidence, bloat, failed) for evidence in main[:1]]
     return (*plans, *first, *also, *functions.sentences(found), *nowhere(found))
 
 
@@ -70,23 +70,23 @@ def nowhere(found: Explanation) -> Iterator[str]:
         return
     slower = next((row.ratio.middle for row in found.counters if row.name == TIME), 1.0)
     if rows := may_explain(found, slower):
-        which = listed([functions.quoted(row.function) for row in rows[: functions.NAMED]])
-        yield f"Whether it is in {which} is hidden by the noise of the profiles."
+        names = listed([functions.quoted(row.function) for row in rows[: functions.NAMED]])
+        yield f"Whether it is in {names} is hidden by the noise of the profiles."
     else:
-        moves = found.layouts is None and not any(each.cause is Cause.INSTRUCTIONS for each in found.classes)
-        left = f" Not excluded: {FURTHER[Cause.LAYOUT]}, as no other layout was measured." if moves else ""
-        yield f"No function of the diff explains it. Excluded: {listed(out)}.{left}"
+        moves = found.layouts is None and not any(evidence.cause is Cause.INSTRUCTIONS for evidence in found.classes)
+        open_cause = f" Not excluded: {FURTHER[Cause.LAYOUT]}, as no other layout was measured." if moves else ""
+        yield f"No function of the diff explains it. Excluded: {listed(out)}.{open_cause}"
 
 
 def excluded(found: Explanation) -> Iterator[str]:
     """What can have caused less than half of a change of the time of an operation."""
     rows = {row.name: row for row in found.counters}
-    causes = {each.cause for each in found.classes}
-    whole = abs(math.log(rows[TIME].ratio.middle)) if TIME in rows else 0.0
+    causes = {evidence.cause for evidence in found.classes}
+    change = abs(math.log(rows[TIME].ratio.middle)) if TIME in rows else 0.0
     for cause, name in (Cause.INSTRUCTIONS, "instructions/o"), (Cause.MEMORY, "ipc"), (Cause.WAITING, BUSY):
         row = rows.get(name)
         ends = (row.ratio.low, row.ratio.high) if row and cause not in causes else ()
-        if row and ends and all(0 < end < math.inf and abs(math.log(end)) < whole / 2 for end in ends):
+        if row and ends and all(0 < end < math.inf and abs(math.log(end)) < change / 2 for end in ends):
             yield f"{FURTHER[cause]} ({row.name} {ratio(row.ratio)})"
     if found.layouts and found.layouts.ratio.excludes_one:
         yield f"{FURTHER[Cause.LAYOUT]} ({ratio(found.layouts.ratio)} in {count(found.layouts.compared, 'layout')})"
@@ -97,7 +97,7 @@ def what_helps(found: Explanation, command: str, *, studied: bool) -> str:
     classified = found.classes and found.classes[0].cause is not Cause.UNKNOWN
     if classified or found.plans or found.functions or found.counts:
         return ""
-    causes = [each for each in found.missing if each not in (NO_COUNTERS, NO_OPERATIONS)]
+    causes = [cause for cause in found.missing if cause not in (NO_COUNTERS, NO_OPERATIONS)]
     if studied and not causes:
         return "No function is known to be the reason."
     why = printable(causes[0].rstrip(".")) if studied else "it was not measured"
@@ -114,20 +114,20 @@ def sentence(evidence: Evidence, bloat: str = "", failed: str = "") -> str:
     if not evidence.rows:
         return NOTHING[evidence.detail]
     row, *more = evidence.rows
-    up, size, place = row.ratio.middle > 1, times(row.ratio), evidence.detail
+    up, size, detail = row.ratio.middle > 1, times(row.ratio), evidence.detail
     with_it = f", with {', '.join(map(named, more))}" if more else ""
     match evidence.cause:
         case Cause.INSTRUCTIONS:
-            what = f"more instructions per operation ({bloat})" if up else "fewer instructions per operation"
-            text = f"It executes {what}: {size}"
+            amount = f"more instructions per operation ({bloat})" if up else "fewer instructions per operation"
+            text = f"It executes {amount}: {size}"
         case Cause.MEMORY if row.name == PER_INSTRUCTION:
             slower = " (slower memory, or a slower clock)" if up else ""
             text = f"It takes {'more' if up else 'less'} CPU time for each instruction{slower}: {size}"
         case Cause.MEMORY:
-            what = "more instructions per cycle" if up else "fewer instructions per cycle (memory-system bloat)"
-            text = f"It executes {what}: {size}{f', by the {place}' if place else ''}{with_it}"
+            amount = "more instructions per cycle" if up else "fewer instructions per cycle (memory-system bloat)"
+            text = f"It executes {amount}: {size}{f', by the {detail}' if detail else ''}{with_it}"
         case Cause.WAITING:
-            pointing = f"{with_it}; that points to {POINTS[place]}" if place else ""
+            pointing = f"{with_it}; that points to {POINTS[detail]}" if detail else ""
             text = f"An operation waits {'longer' if up else 'less'}: {size} the time for its CPU time{pointing}"
         case Cause.CLOCK:
             text = f"The clock of the processor ran {'faster' if up else 'slower'}: {size}; that is not the commit"
@@ -140,7 +140,7 @@ def sentence(evidence: Evidence, bloat: str = "", failed: str = "") -> str:
             text = (
                 f"CPU time per operation is {size}, so most of it goes into computing and not into waiting; {unknown}"
             )
-    counted = min(each.share for each in evidence.rows)
+    counted = min(counter.share for counter in evidence.rows)
     partly = f" (counted {counted:.0%} of the time, and extrapolated)" if counted < 1 else ""
     return f"{HEDGES[evidence.sure]}{text}{partly}."
 
@@ -160,9 +160,9 @@ def times(ratio: Interval) -> str:
     """
     change = abs(ratio.middle - 1)
     places = 2 if change == 0 else min(6, max(2, 1 - math.floor(math.log10(change))))
-    low, middle, high = (f"{each:.{places}f}" for each in (ratio.low, ratio.middle, ratio.high))
-    known = ratio.low > 0 and ratio.high < math.inf and ratio.high - ratio.low > change / 50
-    return f"×{middle} ({low} to {high})" if known else f"×{middle}"
+    low, middle, high = (f"{end:.{places}f}" for end in (ratio.low, ratio.middle, ratio.high))
+    has_interval = ratio.low > 0 and ratio.high < math.inf and ratio.high - ratio.low > change / 50
+    return f"×{middle} ({low} to {high})" if has_interval else f"×{middle}"
 
 
 def _step(text: str) -> str:
@@ -183,8 +183,8 @@ def plans_sentence(rows: Sequence[PlanRow], commit: str) -> str:
 
 def plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
     """Each statement, the plan before the commit, and the plan since."""
-    for place, row in enumerate(rows):
-        if place:
+    for index, row in enumerate(rows):
+        if index:
             yield ""
         yield from map(_step, row.statement.splitlines())
         for title, plan in (("before", row.parent), ("since", row.culprit)):

@@ -210,19 +210,19 @@ class Teller:
 
     def by_host_class(self, effects: Sequence[Effect]) -> Iterator[str]:
         """The effect on each host class, if there are several."""
-        for one in effects:
-            ends = ", bad against good" * one.ends
-            yield f"  On {one.host_class}: {ratio(one.ratio)}, {effect(one.ratio, self.metric)}{ends}."
+        for on_class in effects:
+            ends = ", bad against good" * on_class.ends
+            yield f"  On {on_class.host_class}: {ratio(on_class.ratio)}, {effect(on_class.ratio, self.metric)}{ends}."
 
     def in_layouts(self, step: Step) -> Iterator[str]:
         """How it compares where both sides were linked again with other layouts, if they were."""
-        if seen := step.layouts:
+        if layouts := step.layouts:
             way = "lower" if step.ratio.middle < 1 else "higher"
-            where = f"{self.what} was {way} in {seen.changed} of {seen.compared} layouts: {ratio(seen.ratio)}"
+            where = f"{self.what} was {way} in {layouts.changed} of {layouts.compared} layouts: {ratio(layouts.ratio)}"
             yield f"With its functions linked in another order each time, {where}."
-            if (others := seen.measured - seen.compared) > 0:
+            if (others := layouts.measured - layouts.compared) > 0:
                 modes = "it is uncertain in which of two modes of speed it ran"
-                yield f"{count(seen.measured, 'layout')} of each were measured; {others} of them do not count, as {modes}."
+                yield f"{count(layouts.measured, 'layout')} of each were measured; {others} of them do not count, as {modes}."
 
     def proof(self, step: Step) -> str:
         """What the culprit was compared with."""
@@ -268,8 +268,8 @@ class Teller:
         if unsettled:
             parts = some(len(unsettled), "subrange")
             yield f"{parts} could not be searched completely and may contain more changes:"
-        for one in unsettled:
-            yield from self.left_open(one)
+        for subrange in unsettled:
+            yield from self.left_open(subrange)
         if verdict.detectable:
             yield f"Elsewhere, a change of {percent(verdict.detectable)} or more is excluded."
         if verdict.left:
@@ -277,7 +277,7 @@ class Teller:
             yield f"{least}; changes that cancel each other were not sought."
         if steps and self.metric == INSTRUCTIONS:
             yield "Whether these cost time was not measured; `bisect compare` of a commit and its parent shows it."
-        yield from dict.fromkeys(what_next(one.known, self.skip_of) for one in unsettled)
+        yield from dict.fromkeys(what_next(subrange.known, self.skip_of) for subrange in unsettled)
         if not (steps or unsettled):
             yield f"Try next: {self.older}."
 

@@ -107,14 +107,14 @@ def factors(rows: Mapping[str, CounterRow], metric: str = TIME, slower: bool | N
     weights = moved if metric in OF_METRIC else weighed(moved, rows)
     same = {cause: (row, change) for cause, (row, change) in weights.items() if (change > 0) == slower and notable(row)}
     largest = max((abs(change) for _, change in same.values()), default=0.0)
-    found = []
+    classes = []
     for cause, (row, change) in sorted(same.items(), key=lambda item: abs(item[1][1]), reverse=True):
         if abs(change) >= SMALL * largest:
             certain = row.beyond >= FAR and row.share == 1.0  # less sure where perf has extrapolated
             sure = Sureness.POSSIBLE if not row.moved else Sureness.SURE if certain else Sureness.LIKELY
             part = change / whole if whole * change > 0 else None
-            found.append(detailed(Evidence(cause, part, sure, (rows[row.name],)), rows, slower))
-    return found
+            classes.append(detailed(Evidence(cause, part, sure, (rows[row.name],)), rows, slower))
+    return classes
 
 
 # Cause → its factor, and the part of the change that it explains, in log units.
@@ -125,13 +125,15 @@ def weighed(moved: Moved, rows: Mapping[str, CounterRow]) -> Moved:
     """The factors with parts that sum to the whole as times do: first waiting, then what CPU time has of the rest."""
     if not (rows.keys() >= {TIME, "cpu/o"} and Cause.WAITING in moved) or abs(rows[TIME].log) < NEGLIGIBLE:
         return moved
-    whole, of_cpu = rows[TIME].log, rows["cpu/o"].log
-    share = (math.exp(whole) - math.exp(of_cpu)) / math.expm1(whole)
+    of_time, of_cpu = rows[TIME].log, rows["cpu/o"].log
+    share = (math.exp(of_time) - math.exp(of_cpu)) / math.expm1(of_time)
     if not 0 < share < 1:
         return moved
     row, _ = moved[Cause.WAITING]
-    rest = (1 - share) * whole / of_cpu
-    return {cause: (each, part * rest) for cause, (each, part) in moved.items()} | {Cause.WAITING: (row, share * whole)}
+    scale = (1 - share) * of_time / of_cpu
+    return {cause: (factor, part * scale) for cause, (factor, part) in moved.items()} | {
+        Cause.WAITING: (row, share * of_time)
+    }
 
 
 def waiting(rows: Mapping[str, CounterRow]) -> float:
@@ -149,7 +151,7 @@ def per_instruction(rows: Mapping[str, CounterRow]) -> CounterRow | None:
     time, code = rows.get("cpu/o"), rows.get("instructions/o")
     if time is None or code is None or "ipc" in rows:
         return None
-    low, middle, high = (each / code.ratio.middle for each in (time.ratio.low, time.ratio.middle, time.ratio.high))
+    low, middle, high = (end / code.ratio.middle for end in (time.ratio.low, time.ratio.middle, time.ratio.high))
     error = abs(time.log) / time.beyond if time.beyond else math.inf
     row = replace(
         time,

@@ -51,15 +51,15 @@ COLUMN = re.compile(r"\b(?:id|key_len)=\d+")  # a number that is a part of the p
 
 def comparable_plan(plan: str) -> str:
     """A plan without what is no difference; lines keep their order and how far they are indented."""
-    kept = []
+    lines = []
     for line in plan.splitlines():
         text = OLD_WORDS.sub(r"\1 ", ESTIMATES.sub("", line))
         parts = COLUMN.split(text)
         columns = [*COLUMN.findall(text), ""]
-        kept.append(
+        lines.append(
             "".join(VALUES.sub("?", part) + column for part, column in zip(parts, columns, strict=True)).rstrip()
         )
-    return "\n".join(line for line in kept if line)
+    return "\n".join(line for line in lines if line)
 
 
 def different_plans(parent: Iterable[PlanFacts], culprit: Iterable[PlanFacts]) -> tuple[PlanRow, ...]:
@@ -201,8 +201,8 @@ def beside(parent: Sequence[RunFacts], culprit: Sequence[RunFacts]) -> RunSides:
     both = {run.round for run in parent if run.round} & {run.round for run in culprit}
     if len(both) < ENOUGH:
         return parent, culprit
-    one, other = ({run.round: run for run in side} for side in (parent, culprit))
-    return [one[each] for each in sorted(both)], [other[each] for each in sorted(both)]
+    by_round, culprits = ({run.round: run for run in side} for side in (parent, culprit))
+    return [by_round[name] for name in sorted(both)], [culprits[name] for name in sorted(both)]
 
 
 def usual_value(usual: RunSides, metric: str) -> float:

@@ -80,20 +80,20 @@ def side_of(profiles: Sequence[ProfileFacts]) -> Side:
     side = Side()
     operations = sum(run.operations for run in profiles)
     for run in profiles:
-        own: Costs = defaultdict(float)
+        costs: Costs = defaultdict(float)
         total = sum(run.stacks.values())
         period = total / run.samples if run.samples else 0.0
         least = ((period if run.samples else EXACT * total) / operations) ** 2
         for stack, cost in run.stacks.items():
             *chain, last = [key_of(text) for text in frames(stack)] or [key_of(stack)]
-            own[last] += cost
+            costs[last] += cost
             if caller := next((key for key in reversed(chain) if key != last and key[0] not in NO_CALLERS), None):
                 side.callers[last][caller] += cost
-        for key, cost in own.items():
+        for key, cost in costs.items():
             side.cost[key] += cost / operations
             side.variance[key] += period * cost / operations**2 if run.samples else least
         side.least = max(side.least, least)
-        side.rounds.append({key: cost / run.operations for key, cost in own.items()})
+        side.rounds.append({key: cost / run.operations for key, cost in costs.items()})
     return side
 
 
@@ -126,17 +126,17 @@ def function_rows(
         return ()
     before, after = map(side_of, both)
     whole = after.whole - before.whole
-    found = {}
+    by_key = {}
     for key in sorted(before.cost.keys() | after.cost.keys()):
         low, high = before.cost.get(key, 0.0), after.cost.get(key, 0.0)
         part = (high - low) / whole if whole else 0.0
-        found[key] = FunctionRow(*key, low, high, error(key, before, after), part, callers=callers(key, before, after))
-    left = {key: abs(row.difference) for key, row in found.items()}
-    for group in moved(found, before, after):
-        rest = abs(gained(group, found))
+        by_key[key] = FunctionRow(*key, low, high, error(key, before, after), part, callers=callers(key, before, after))
+    rank = {key: abs(row.difference) for key, row in by_key.items()}
+    for group in moved(by_key, before, after):
+        remainder = abs(gained(group, by_key))
         for key, partner in group.items():
-            found[key], left[key] = replace(found[key], partner=partner[0]), rest
-    ranked = [found[key] for key in sorted(found, key=lambda key: -left[key])]
+            by_key[key], rank[key] = replace(by_key[key], partner=partner[0]), remainder
+    ranked = [by_key[key] for key in sorted(by_key, key=lambda key: -rank[key])]
     rows = shortened(ranked)
     return tuple(marked(rows, both, change, functions_in(chain(*both)) if seen is None else seen) if change else rows)
 
@@ -175,7 +175,9 @@ def moved(rows: Mapping[Key, FunctionRow], before: Side, after: Side) -> Iterato
         return related or all(missing) or (any(missing) and not chains)
 
     while groups := [
-        group for key in free if (group := exchange(key, [each for each in free if near(key, each)], rows))
+        group
+        for key in free
+        if (group := exchange(key, [neighbour for neighbour in free if near(key, neighbour)], rows))
     ]:
         share_left = {
             group[0]: abs(gained(group, rows)) / max(abs(rows[key].difference) for key in group) for group in groups
@@ -193,13 +195,13 @@ def exchange(key: Key, others: Sequence[Key], rows: Mapping[Key, FunctionRow]) -
     """
     own = rows[key].difference
     chosen = [key]
-    for each in sorted(others, key=lambda each: (abs(own + rows[each].difference), each)):
-        wider = [*chosen, each]
-        opposite = rows[each].difference * own < 0
+    for candidate in sorted(others, key=lambda candidate: (abs(own + rows[candidate].difference), candidate)):
+        wider = [*chosen, candidate]
+        opposite = rows[candidate].difference * own < 0
         if opposite and gained(wider, rows) / own >= -slack(wider, rows) / abs(own):
             chosen = wider
     fits = len(chosen) > 1 and abs(gained(chosen, rows)) <= slack(chosen, rows)
-    return [key, *sorted(chosen[1:], key=lambda each: -abs(rows[each].difference))] if fits else []
+    return [key, *sorted(chosen[1:], key=lambda candidate: -abs(rows[candidate].difference))] if fits else []
 
 
 def gained(keys: Iterable[Key], rows: Mapping[Key, FunctionRow]) -> float:
@@ -216,13 +218,13 @@ def slack(keys: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> float:
 
 def shortened(rows: Sequence[FunctionRow]) -> Sequence[FunctionRow]:
     """The first rows, and one for all others together."""
-    kept, rest = rows[:MOST], rows[MOST:]
-    if not rest:
-        return kept
+    first, further = rows[:MOST], rows[MOST:]
+    if not further:
+        return first
     parent, culprit, part = (
-        sum(values) for values in zip(*((row.parent, row.culprit, row.part) for row in rest), strict=True)
+        sum(values) for values in zip(*((row.parent, row.culprit, row.part) for row in further), strict=True)
     )
-    return [*kept, FunctionRow(OTHERS, "", parent, culprit, whole(rest)[1], part)]
+    return [*first, FunctionRow(OTHERS, "", parent, culprit, whole(further)[1], part)]
 
 
 def marked(
@@ -252,14 +254,14 @@ def marked(
 def under(own: Collection[str], profiles: Sequence[ProfileFacts]) -> Mapping[Key, Mapping[str, float]]:
     """Function → cost per operation of its stacks by the nearest function above it that is among ``own``."""
     operations = sum(run.operations for run in profiles)
-    found: defaultdict[Key, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    costs: defaultdict[Key, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for run in profiles:
         for stack, cost in run.stacks.items():
             *above, last = [key_of(text) for text in frames(stack)] or [("", "")]
             callers = (function for function, binary in reversed(above) if not SYSTEM.match(binary))
             if nearest := next((function for function in callers if function in own), None):
-                found[last][nearest] += cost / operations
-    return found
+                costs[last][nearest] += cost / operations
+    return costs
 
 
 def inlined(change: ChangeFacts, seen: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -269,22 +271,22 @@ def inlined(change: ChangeFacts, seen: Collection[str]) -> Iterator[tuple[str, t
     profiles lack, too.
     """
     named: dict[str, list[str]] = {}
-    for each in seen:
-        named.setdefault(split(each)[1], []).append(each)
-    found: dict[str, dict[str, None]] = {}
+    for name in seen:
+        named.setdefault(split(name)[1], []).append(name)
+    bodies_of: dict[str, dict[str, None]] = {}
     for function in change.functions:
         if split(function)[1] in named:
             continue
         waiting, done = [function], {function}
         while waiting:
             for caller in change.callers.get(waiting.pop(), ()):
-                into = [each for each in named.get(split(caller)[1], ()) if same(each, caller)]
-                for each in into:
-                    found.setdefault(each, {})[function] = None
+                into = [name for name in named.get(split(caller)[1], ()) if same(name, caller)]
+                for name in into:
+                    bodies_of.setdefault(name, {})[function] = None
                 if not into and caller not in done:
                     done.add(caller)
                     waiting.append(caller)
-    return ((function, tuple(bodies)) for function, bodies in found.items())
+    return ((function, tuple(bodies)) for function, bodies in bodies_of.items())
 
 
 def whole(rows: Sequence[FunctionRow]) -> tuple[float, float]:
@@ -322,42 +324,42 @@ def count_rows(both: Sides, change: ChangeFacts | None = None) -> tuple[Function
     changed = above(rows, before, after)
     calls = {key: (sum(before.get(key, {}).values()), sum(after.get(key, {}).values())) for key in {*before, *after}}
 
-    made = []
+    with_calls = []
     for row in rows:
         outer = inlined.get(row.key)
         row = replace(row, below=changed.get(outer or row.key, row.below))
-        made.append(replace(row, into=outer[0]) if outer else replace(row, calls=calls.get(row.key)))
-    return tuple(made)
+        with_calls.append(replace(row, into=outer[0]) if outer else replace(row, calls=calls.get(row.key)))
+    return tuple(with_calls)
 
 
 def calls_of(runs: Sequence[ProfileFacts]) -> Calls:
     """The calls of each function, without those by which the parts of a function that the compiler has split call each other."""
-    operations, found = sum(run.operations for run in runs), table()
+    operations, calls = sum(run.operations for run in runs), table()
     for run in runs:
         for pair, number in run.calls.items():
             caller, _, callee = pair.partition(SEPARATOR)
             if caller == callee or key_of(caller) != key_of(callee):
-                found[key_of(callee)][key_of(caller)] += number / operations
-    return found
+                calls[key_of(callee)][key_of(caller)] += number / operations
+    return calls
 
 
 def above(rows: Sequence[FunctionRow], before: Calls, after: Calls) -> dict[Key, str]:
     """The functions that the commit leaves as they are, and the changed one due to which each is called more or less often,
     by others than itself."""
     own = {row.key: row.function for row in rows if row.own}
-    found = dict(own)
+    due_to = dict(own)
     for _ in range(LEVELS):
-        for key in sorted({*before, *after} - found.keys()):
+        for key in sorted({*before, *after} - due_to.keys()):
             low, high = before.get(key, {}), after.get(key, {})
             grown = {caller: high.get(caller, 0.0) - low.get(caller, 0.0) for caller in {*low, *high} - {key}}
             total = sum(grown.values())
             due: defaultdict[str, float] = defaultdict(float)
-            for caller in sorted(found.keys() & grown.keys()):
-                due[found[caller]] += grown[caller] * total
+            for caller in sorted(due_to.keys() & grown.keys()):
+                due[due_to[caller]] += grown[caller] * total
             most = max(due, key=lambda one: due[one], default=None)
             if most and due[most] > MOSTLY * total**2 > 0:
-                found[key] = most
-    return {key: function for key, function in found.items() if key not in own}
+                due_to[key] = most
+    return {key: function for key, function in due_to.items() if key not in own}
 
 
 def telling_rows(rows: Sequence[FunctionRow]) -> list[FunctionRow]:
@@ -367,17 +369,17 @@ def telling_rows(rows: Sequence[FunctionRow]) -> list[FunctionRow]:
 
 def exchanges(rows: Sequence[FunctionRow]) -> list[tuple[list[FunctionRow], list[FunctionRow]]]:
     """The functions that lost cost to others, and these; the largest of each first."""
-    lost = [row for row in rows if row.partner and row.difference < 0]
+    losers = [row for row in rows if row.partner and row.difference < 0]
     done: set[str] = set()
     groups = []
-    for row in lost:
-        to = [one for one in rows if one.difference > 0 and row.function == one.partner]
-        to = to or [one for one in rows if one.function == row.partner]
+    for row in losers:
+        to = [gainer for gainer in rows if gainer.difference > 0 and row.function == gainer.partner]
+        to = to or [gainer for gainer in rows if gainer.function == row.partner]
         if to and row.function not in done:
-            sources = [one for one in lost if one.partner == to[0].function] or [row]
-            done |= {one.function for one in sources}
-            left, right = (sorted(side, key=lambda row: -abs(row.difference)) for side in (sources, to))
-            groups.append((left, right))
+            sources = [loser for loser in losers if loser.partner == to[0].function] or [row]
+            done |= {loser.function for loser in sources}
+            sources, to = (sorted(side, key=lambda row: -abs(row.difference)) for side in (sources, to))
+            groups.append((sources, to))
     return groups
 
 

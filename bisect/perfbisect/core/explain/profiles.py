@@ -49,8 +49,8 @@ def read_frame(text: str) -> tuple[str, str]:
 
     Of "[libz.so.1]" these are "[libz.so.1]" and "libz.so.1"; of a program's name, they are the name and "".
     """
-    if found := _FRAME.fullmatch(text):
-        return found["function"], found["binary"]
+    if match := _FRAME.fullmatch(text):
+        return match["function"], match["binary"]
     if text in (KERNEL, UNKNOWN):
         return text, text
     return text, text[1:-1] if text.startswith("[") and text.endswith("]") else ""
@@ -191,8 +191,8 @@ def called(run: ProfileFacts, factor: float = 1.0) -> ProfileFacts:
         *above, last = stack.split(";")
         while above and SYSTEM.match(read_frame(last)[1]):
             *above, last = [*above]
-        kept = ";".join((*above, last))
-        stacks[kept] = stacks.get(kept, 0.0) + factor * cost
+        text = ";".join((*above, last))
+        stacks[text] = stacks.get(text, 0.0) + factor * cost
     return replace(run, stacks=stacks, off_cpu=False)
 
 
@@ -251,9 +251,9 @@ def stack(chain: Iterable[str]) -> list[str]:
     """
     frames: list[str] = []
     for text in chain:
-        made = readable(text)
-        if not (frames and frames[-1] == made and made.startswith("[")):
-            frames.append(made)
+        frame_text = readable(text)
+        if not (frames and frames[-1] == frame_text and frame_text.startswith("[")):
+            frames.append(frame_text)
     while len(frames) > 1 and frames[-1] == UNKNOWN:
         frames.pop()
     return frames[::-1] or [UNKNOWN]
@@ -286,13 +286,13 @@ def binary(path: str) -> str:
 
 def bounded(costs: Mapping[str, float]) -> dict[str, float]:
     """At most ``MOST`` stacks with their callers, and the functions of all others below ``RARE``. No cost is left out."""
-    kept = sorted(costs, key=lambda text: (-costs[text], text))
-    made = {text: costs[text] for text in kept[:MOST]}
-    for text in kept[MOST:]:
+    ranked = sorted(costs, key=lambda text: (-costs[text], text))
+    stacks = {text: costs[text] for text in ranked[:MOST]}
+    for text in ranked[MOST:]:
         thread, *frames = text.split(SEPARATOR)
         short = SEPARATOR.join([thread, RARE, frames[-1]] if len(frames) > 1 else [thread, *frames])
-        made[short] = made.get(short, 0.0) + costs[text]
-    return made
+        stacks[short] = stacks.get(short, 0.0) + costs[text]
+    return stacks
 
 
 CALLS = 5000  # pairs of caller and callee that are kept, those with most calls
@@ -313,9 +313,9 @@ def counts_of(short: Iterable[str], long: Iterable[str]) -> tuple[dict[str, floa
 
 def counted(lines: Iterable[str]) -> Counter[str]:
     """What was counted → its number."""
-    found: Counter[str] = Counter()
+    numbers: Counter[str] = Counter()
     for line in lines:
         number, _, what = line.partition("\t")
         if _NUMBER.fullmatch(number):
-            found[what] += int(number)
-    return found
+            numbers[what] += int(number)
+    return numbers
