@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from perfbisect.host.protocol import Command, Host, Result, Streamed
-from perfbisect.lab.building.host_git import ALONE, GIT
+from perfbisect.lab.building.checkout import ALONE, GIT
 
 Answer = str | int | BaseException | Callable[[list[str], str], "Answer"]
 """What a command prints; or the status of one that fails; or what it raises; or a function of its words and stdin."""

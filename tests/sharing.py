@@ -4,7 +4,7 @@ import base64
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from socket import socket
@@ -22,7 +22,7 @@ from perfbisect.host import ssh
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.building import build_store, checkout
 from perfbisect.lab.building.pipeline import build, build_context
-from perfbisect.lab.building.plan import BuildContext, Built, build_key
+from perfbisect.lab.building.plan import BuildContext, InstalledBuild, build_key
 from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.lab.building.toolchain import Toolchain
 from perfbisect.recipes.builder import Builder, Variant
@@ -82,11 +82,12 @@ class Yard:
         recipe = msgspec.structs.replace(self.recipe, **changes)
         bare = finish(checkout.mirror(host, repository, recipe.work_name, []))[1]
         entry = HostEntry(name=on, jobs=self.jobs, ccache_remote=remote)
-        return build_context(host, entry, recipe, variant, bare, repository, patches, layouts=layouts)
+        made = build_context(host, entry, recipe, variant, bare, repository, layouts=layouts)
+        return replace(made, patches=patches)
 
     def obtain(
         self, on: str, shared: SharedBuilds | None, sha: str, context: BuildContext | None = None, **more: Any
-    ) -> tuple[Built, list[str]]:
+    ) -> tuple[InstalledBuild, list[str]]:
         """A build on the host of that name, and the warnings."""
         steps, built = finish(build(context or self.context(on=on, **more), sha, shared))
         return built, [step.text for step in steps if isinstance(step, Warned)]

@@ -22,7 +22,7 @@ from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.host.registry import connect
 from perfbisect.hunt.resolve import builder_of, resolve_commits
-from perfbisect.lab import Steps
+from perfbisect.lab import Work
 from perfbisect.lab.building import checkout, pipeline
 from perfbisect.recipes.inventory import load_host
 from perfbisect.recipes.requested import RECIPE, requested_builder
@@ -90,14 +90,14 @@ def prepare(args: argparse.Namespace, root: Path) -> tuple[pipeline.BuildContext
     entry = load_host(HOST, str(hosts))
     host = connect(entry)
     repository = open_repository(Path(settings.repository))
-    mirror = Steps(checkout.mirror(host, repository, builder.work_name, commits))
+    mirror = Work(checkout.mirror(host, repository, builder.work_name, commits))
     list(mirror)
     return pipeline.build_context(host, entry, builder, settings.variant, mirror.result, repository), commits
 
 
 def built(context: pipeline.BuildContext, commit: str) -> BuildFacts:
     """Build a commit as a hunt does."""
-    building = Steps(pipeline.build(context, commit))
+    building = Work(pipeline.build(context, commit))
     list(building)
     return building.result.facts
 

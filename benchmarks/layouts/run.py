@@ -31,7 +31,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.host.registry import connect
 from perfbisect.hunt.patches import patches_of
 from perfbisect.hunt.resolve import builder_of, resolve_commits
-from perfbisect.lab import Steps
+from perfbisect.lab import Work
 from perfbisect.lab.building import build_store, checkout, links, pipeline
 from perfbisect.lab.workload import lua, sysbench
 from perfbisect.recipes.builder_reader import given_patches
@@ -58,11 +58,11 @@ def built(settings: Settings, variant: str, layouts: int, hosts: Path) -> Build:
     settings = replace(settings, variant=variant)
     builder, entry = requested_builder(settings), load_host(HOST, str(hosts))
     host, repository = connect(entry), open_repository(Path(settings.repository))
-    mirror = Steps(checkout.mirror(host, repository, builder.work_name, [settings.good_commit]))
+    mirror = Work(checkout.mirror(host, repository, builder.work_name, [settings.good_commit]))
     list(mirror)
-    patches = patches_of(settings, builder)
-    context = pipeline.build_context(host, entry, builder, variant, mirror.result, repository, patches, layouts=True)
-    building = Steps(pipeline.build(context, settings.good_commit))
+    context = pipeline.build_context(host, entry, builder, variant, mirror.result, repository, layouts=True)
+    context = replace(context, patches=patches_of(settings, builder))
+    building = Work(pipeline.build(context, settings.good_commit))
     list(building)
     facts = building.result.facts
     if facts.fixed or context.recorder is None:

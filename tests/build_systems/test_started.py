@@ -17,7 +17,7 @@ from perfbisect.core.domain.orders import Share
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.errors import BuildFailed, EndFailed, UsageError
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
-from perfbisect.lab.building.plan import Built
+from perfbisect.lab.building.plan import InstalledBuild
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
 from perfbisect.recipes.requested import load_requested, program_of, requested_builder, words
@@ -260,9 +260,9 @@ def test_a_session_says_once_what_does_not_build_and_where_it_may_run_another_pr
 
 
 def test_programs_are_compared_within_one_build_system(yard: Yard) -> None:
-    def made(system: str, path: str, partial: str = "") -> Built:
+    def made(system: str, path: str, partial: str = "") -> InstalledBuild:
         facts = BuildFacts("c", "k", path, 1.0, 0, 0, False, "", system, partial=partial, programs={"bench": (path,)})
-        return Built(facts, RECIPE, "")
+        return InstalledBuild(facts, RECIPE, "")
 
     builds = BuildsMade(Candidates(None, (), lambda sha: Commit(sha, 0, "", "")))
     builds.add(0, made("make", "out-static/bench", "out of date"), "here")

@@ -22,7 +22,7 @@ from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.setup import SessionSetup
-from perfbisect.lab.building.known_errors import known_error
+from perfbisect.lab.building.log_parser import known_error
 from perfbisect.recipes.inventory import load_host
 from perfbisect.repository.discovery import open_repository
 from perfbisect.store.history import History

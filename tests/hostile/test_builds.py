@@ -22,9 +22,9 @@ from perfbisect.host.local import LocalHost
 from perfbisect.lab.building import checkout, prebuilt
 from perfbisect.lab.building.candidates import LabHost
 from perfbisect.lab.building.links import LayoutSeeds
-from perfbisect.lab.building.log_parser import Progress
+from perfbisect.lab.building.log_parser import BuildStep
 from perfbisect.lab.building.pipeline import build, build_context
-from perfbisect.lab.building.plan import BuildContext, Built
+from perfbisect.lab.building.plan import BuildContext, InstalledBuild
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.inventory import HostEntry
@@ -91,22 +91,22 @@ def context(git: Repo, host: LocalHost) -> Context:
     return one
 
 
-Work = Generator[Progress | Warned, None, Built]
+Work = Generator[BuildStep | Warned, None, InstalledBuild]
 
 
-def steps(work: Work) -> tuple[list[str], list[Warned], Built]:
+def steps(work: Work) -> tuple[list[str], list[Warned], InstalledBuild]:
     """The stages, each time one begins; the warnings; what was built."""
     yielded, built = finish(work)
-    stages = [stage for stage, _ in groupby(step.stage for step in yielded if isinstance(step, Progress))]
+    stages = [stage for stage, _ in groupby(step.stage for step in yielded if isinstance(step, BuildStep))]
     return stages, [step for step in yielded if isinstance(step, Warned)], built
 
 
 def attempts(work: Work) -> int:
     """How often a build that fails was tried."""
-    found: list[Progress | Warned] = []
+    found: list[BuildStep | Warned] = []
     with pytest.raises(BuildFailed):
         found.extend(work)
-    return sum(isinstance(step, Progress) and step.stage == "checkout" for step in found)
+    return sum(isinstance(step, BuildStep) and step.stage == "checkout" for step in found)
 
 
 def test_a_race_is_no_verdict(context: Context, commit: Commit) -> None:

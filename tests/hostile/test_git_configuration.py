@@ -15,8 +15,8 @@ from machine import Machine
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.host.registry import connect
-from perfbisect.lab.building import checkout, host_git
-from perfbisect.lab.building.host_git import REFS, push
+from perfbisect.lab.building import checkout
+from perfbisect.lab.building.checkout import REFS, push
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.changed_functions import changed_functions
 from perfbisect.repository.commits import UnknownRevision, describe, diff, look_up, resolve, touched
@@ -96,7 +96,7 @@ def use(repo: Repository, host: LocalHost, commits: list[str]) -> None:
             subprocess.run(["git", "config", "--file", repo.git_dir / config, "--unset", key], check=False)
     sent = host.root / "sent.git"
     host.run(["git", "init", "-q", "--bare", "--template=", str(sent)])
-    list(host_git.push(host, sent, repo, commits))
+    list(checkout.push(host, sent, repo, commits))
     assert len(host.run(["git", f"--git-dir={sent}", "for-each-ref"]).stdout.splitlines()) == 3
 
 

@@ -75,7 +75,7 @@ from perfbisect.hunt.lifecycle import compare_merge_base
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, ending, replay
 from perfbisect.hunt.workers import InlineWorkers, ThreadWorkers
 from perfbisect.hunt.workers import MeasuringWorker as HostMember
-from perfbisect.lab.building.known_errors import KnownFailure
+from perfbisect.lab.building.log_parser import KnownFailure
 from perfbisect.store.history import History
 
 NAMES = commits(40)

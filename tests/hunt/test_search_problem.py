@@ -51,7 +51,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.lifecycle import compare_merge_base
 from perfbisect.hunt.search_problem import SavedLog, ill_timed, replay
 from perfbisect.hunt.workers import InlineWorkers
-from perfbisect.lab import Steps
+from perfbisect.lab import Work
 from perfbisect.store.history import History
 
 NAMES = commits(30)
@@ -172,7 +172,7 @@ class TestMergeBase:
         def crew(nodes: tuple[str, ...]) -> InlineWorkers:
             return InlineWorkers("local", ComputedLab(nodes, truth).measure)
 
-        events = Steps(compare_merge_base(asked, begun, self.good, log_of(history, names), crew))
+        events = Work(compare_merge_base(asked, begun, self.good, log_of(history, names), crew))
         return [event for _, event in events], events.result
 
     def test_as_fast(self, history: History) -> None:

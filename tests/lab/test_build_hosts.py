@@ -31,7 +31,7 @@ from perfbisect.hunt.loop import OrderEnded
 from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.workers import BuildMember, ThreadWorkers
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
-from perfbisect.lab.builds import BuildLab, BuildSite
+from perfbisect.lab.builds import BuildSite
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.process import elapsed
 from perfbisect.recipes.builder import Builder
@@ -61,7 +61,8 @@ class Farm:
         self.quiet = here(folder / "quiet", "quiet")
         self.hosts: dict[str, LocalHost] = {name: Unsteady(name, here(folder / name).root) for name in ("b1", "b2")}
         self.stops = {name: threading.Event() for name in self.hosts}
-        self.held: dict[str, HostLock] = {}
+        free: Any = SimpleNamespace(confirm=lambda: None, check_root=lambda: None)
+        self.held: dict[str, HostLock] = dict.fromkeys(self.hosts, free)
         self.made: BuildsMade | None = None
         self.begin()
 
@@ -79,15 +80,14 @@ class Farm:
         all_builders = (*builders, *([place] if builds else []))
         given = (place, self.builder, "", workload(), self.candidates)
         self.lab = HostLab(*given, build_places=all_builders, made=self.made)
-        free: Any = SimpleNamespace(confirm=lambda: None)
-        self.labs = {name: BuildLab(self.site(each), free) for name, each in zip(self.hosts, builders, strict=True)}
+        self.labs = {name: self.site(each) for name, each in zip(self.hosts, builders, strict=True)}
 
     def site(self, place: Any) -> BuildSite:
         stoppable = replace(place, host=StoppableHost(place.host, self.stops[place.host.name]))
         return BuildSite(stoppable, self.builder, "", self.candidates, self.made, named=True)
 
     def workers(self) -> ThreadWorkers:
-        members = (BuildMember(name, lab, self.stops[name], self.commit) for name, lab in self.labs.items())
+        members = (BuildMember(name, lab.build_ahead, self.stops[name], self.commit) for name, lab in self.labs.items())
         return ThreadWorkers(build_members=[*members])
 
     def commit(self, candidate: int) -> Commit:
@@ -140,10 +140,10 @@ def test_a_host_whose_root_folder_was_removed_builds_no_further(farm: Farm) -> N
     """What does not build there then is no fault of its commit, whoever has asked for the build."""
     with hold(farm.hosts["b1"], "a hunt") as farm.held["b1"]:
         farm.begin()
-        list(farm.labs["b1"].build(FAST))
+        list(farm.labs["b1"].build_ahead(FAST))
         shutil.rmtree(farm.folder / "b1")
         with pytest.raises(EnvironmentFailure, match=r"root folder .* of host b1 was removed"):
-            list(farm.labs["b1"].build(SLOW))
+            list(farm.labs["b1"].build_ahead(SLOW))
         assert "b1" in farm.made.lost
         farm.made.lost.clear()
         events = measure(farm.lab, Share(SLOW, 0))
@@ -155,7 +155,7 @@ def test_an_end_that_does_not_build_ends_the_hunt_and_not_the_host(farm: Farm) -
     farm.commits = (farm.commits[BROKEN], farm.commits[FAST])
     farm.begin(is_range=True)
     with pytest.raises(PerfBisectError, match=r"because an end of the range, .* cannot be built: ") as caught:
-        list(farm.labs["b1"].build(0))
+        list(farm.labs["b1"].build_ahead(0))
     assert not isinstance(caught.value, EnvironmentFailure), "which would leave the end to the next host"
     assert "b1" not in farm.made.lost
     with pytest.raises(EndFailed):
@@ -165,7 +165,7 @@ def test_an_end_that_does_not_build_ends_the_hunt_and_not_the_host(farm: Farm) -
 
 def test_a_build_of_an_earlier_session_is_found_where_it_is(farm: Farm) -> None:
     """A host that measures builds between its runs, if it may."""
-    list(farm.labs["b2"].build(FAST))
+    list(farm.labs["b2"].build_ahead(FAST))
     farm.begin(builds=True)
     assert finished(measure(farm.lab, Share(FAST, 0))) == [(FAST, "b2", True, None)]
     assert farm.stored("quiet") == farm.stored("b2")
@@ -175,7 +175,7 @@ def test_a_build_of_an_earlier_session_is_found_where_it_is(farm: Farm) -> None:
 
 
 def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
-    list(farm.labs["b1"].build(FAST))
+    list(farm.labs["b1"].build_ahead(FAST))
     AWAY.add("b1")
     again = measure(farm.lab, Share(FAST, 0))
     assert finished(again) == [(FAST, "b2", False, None)]
@@ -189,10 +189,10 @@ def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
 def test_a_build_host_that_others_stand_in_for_is_back_with_its_heartbeat(farm: Farm) -> None:
     lock: Any = SimpleNamespace(confirm=lambda: None, seen=elapsed(), lost=False)
     lab = farm.labs["b1"]
-    lab.held, lab.stood_in = lock, True
+    lab.place, lab.stood_in = replace(lab.place, held=lock), True
     AWAY.add("b1")
     with pytest.raises(HostAway, match="is lost") as caught:
-        list(lab.build(FAST))
+        list(lab.build_ahead(FAST))
     assert not caught.value.is_back()
     lock.seen = elapsed()
     assert caught.value.is_back()
@@ -201,10 +201,10 @@ def test_a_build_host_that_others_stand_in_for_is_back_with_its_heartbeat(farm: 
 
 
 def test_a_host_that_would_build_differently_is_refused(farm: Farm) -> None:
-    list(farm.labs["b1"].build(FAST))
-    farm.labs["b2"].site.builder = structs.replace(BUILDER, name="other", home="small")
+    list(farm.labs["b1"].build_ahead(FAST))
+    farm.labs["b2"].builder = structs.replace(BUILDER, name="other", home="small")
     with pytest.raises(EnvironmentFailure, match=r"host b2 would build .* differently than host b1"):
-        list(farm.labs["b2"].build(SLOW))
+        list(farm.labs["b2"].build_ahead(SLOW))
 
 
 @pytest.mark.parametrize("everything", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -227,7 +227,7 @@ def test_builds_that_are_cancelled_leave_nothing_running(
         assert told.seconds > 0
     assert not any(jobs.running(host) for host in busy)
     if not everything:
-        farm.labs["b1"].site.builder = BUILDER
+        farm.labs["b1"].builder = BUILDER
         farm.made.contexts.clear()
         farm.made._first = None
         crew.begin(BuildOrder(FAST, 0))
@@ -238,7 +238,7 @@ def test_builds_that_are_cancelled_leave_nothing_running(
 
 @pytest.mark.slow
 def test_a_build_host_without_its_builds_makes_them_again(farm: Farm) -> None:
-    list(farm.labs["b1"].build(FAST))
+    list(farm.labs["b1"].build_ahead(FAST))
     shutil.rmtree(farm.folder / "b1" / "builds")
     again = measure(farm.lab, Share(FAST, 0))
     assert [candidate for candidate, _, _, _ in finished(again)] == [FAST]

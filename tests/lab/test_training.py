@@ -15,7 +15,7 @@ from perfbisect.core.domain.events import Warned
 from perfbisect.errors import BuildFailed, DataDamaged, EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import training
-from perfbisect.lab.building.plan import Instrumented, Phase, profiled, training_identity
+from perfbisect.lab.building.plan import BuildPhase, Instrumented, profiled, training_identity
 from perfbisect.lab.training import LIMIT, SECONDS, Trainer, shortened
 from perfbisect.recipes.builder import Builder, Server, Variant
 from perfbisect.recipes.inventory import HostEntry
@@ -51,8 +51,11 @@ def test_options_follow_those_of_the_variant() -> None:
     """Whatever the path of the root."""
     folder = PurePosixPath("/a root/profile")
     for compiler, used in (("gcc", ""), ("clang", "/merged.profdata")):
-        assert profiled(VARIANT, compiler, Phase.PLAIN, folder) == VARIANT
-        phases = {Phase.INSTRUMENTED: f"-fprofile-generate={folder}", Phase.OPTIMISED: f"-fprofile-use={folder}{used}"}
+        assert profiled(VARIANT, compiler, BuildPhase.PLAIN, folder) == VARIANT
+        phases = {
+            BuildPhase.INSTRUMENTED: f"-fprofile-generate={folder}",
+            BuildPhase.OPTIMISED: f"-fprofile-use={folder}{used}",
+        }
         for phase, option in phases.items():
             variant = profiled(VARIANT, compiler, phase, folder)
             assert shlex.split(variant.cflags)[:2] == ["-O2", option]
@@ -114,7 +117,7 @@ def test_what_loading_executes_is_not_counted(trainer: Trainer) -> None:
 @pytest.mark.tools
 def test_damaged_data_is_loaded_again_but_not_for_ever(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[int] = []
-    whole, times = training.visit.run_alone, 1
+    whole, times = training.visit.begin, 1
 
     def damaging(*given: Any) -> object:
         loaded.append(1)
@@ -123,7 +126,7 @@ def test_damaged_data_is_loaded_again_but_not_for_ever(trainer: Trainer, monkeyp
             (data / "more").write_text("more")
         return whole(*given)
 
-    monkeypatch.setattr(training.visit, "run_alone", damaging)
+    monkeypatch.setattr(training.visit, "begin", damaging)
     [warned], _ = train(trainer, "a")
     assert "is damaged" in warned.text
     assert len(loaded) == 2

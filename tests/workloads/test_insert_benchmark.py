@@ -15,7 +15,7 @@ from perfbisect.core.domain.orders import Share
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.measure.studies import parse, short
 from perfbisect.lab.workload import sysbench
-from perfbisect.lab.workload.sysbench import Outcome
+from perfbisect.lab.workload.sysbench import RunResult
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values
 from perfbisect.recipes.requested import overridden
@@ -45,7 +45,7 @@ class Server(Installed):
         quick = replace(step, time=1, threads=CLIENTS * step.threads, args={**step.args, "tables": CLIENTS, **args})
         return self.sysbench(sysbench.command(quick, SUITE / step.script, self.options(database))).splitlines()
 
-    def step(self, name: str, database: str = "steps", **args: Option) -> Outcome:
+    def step(self, name: str, database: str = "steps", **args: Option) -> RunResult:
         return sysbench.parse(self.said(STEPS[name], database, **args), STEPS[name].operation)
 
     def written(self, database: str) -> tuple[int, int]:
@@ -93,7 +93,7 @@ def server(installed_server: tuple[Builder, Values]) -> Server:
     return running
 
 
-def counted(server: Server, name: str, database: str = "steps", **args: Option) -> tuple[Outcome, int, int]:
+def counted(server: Server, name: str, database: str = "steps", **args: Option) -> tuple[RunResult, int, int]:
     """A step, and the rows that the server has inserted and deleted meanwhile."""
     before = server.written(database)
     outcome = server.step(name, database, **args)
@@ -101,7 +101,7 @@ def counted(server: Server, name: str, database: str = "steps", **args: Option) 
     return outcome, after[0] - before[0], after[1] - before[1]
 
 
-def done(outcome: Outcome, role: str) -> float:
+def done(outcome: RunResult, role: str) -> float:
     return outcome.counters[f"{role}-done"] or 0
 
 

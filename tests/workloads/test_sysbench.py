@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from installed_servers import WORKLOADS, Installed
 from perfbisect.lab.workload import sysbench
 from perfbisect.lab.workload.lua import SYSBENCH_DRIVERS, measured, preparing, with_modules
-from perfbisect.lab.workload.sysbench import Outcome
+from perfbisect.lab.workload.sysbench import RunResult
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values
 from perfbisect.recipes.workload import Option, Workload, for_each_driver, read_suite
@@ -88,7 +88,7 @@ class Running(Installed):
         argv = sysbench.command(workload, FOLDER / workload.script, self.options("sbtest"))
         return self.sysbench(argv, PERFBISECT_WARMUP=str(workload.warmup)).splitlines()
 
-    def run(self, workload: Workload, **args: Option) -> Outcome:
+    def run(self, workload: Workload, **args: Option) -> RunResult:
         """Such a run's outcome."""
         return sysbench.parse(self.lines(workload, **args), workload.operation)
 
@@ -165,7 +165,7 @@ def test_every_workload_does_what_it_says(server: Running) -> None:
     wrong = {}
     for seed, (name, workload) in enumerate(ALL.items(), 1):
         plain = name.removesuffix(".pre")
-        outcomes: list[Outcome] = []
+        outcomes: list[RunResult] = []
         args: dict[str, Option] = {"events": EVENTS, "time": 0, "rand-seed": seed}
         quick = replace(workload, warmup=0)
         rows = server.rows(lambda quick=quick, args=args, to=outcomes: to.append(server.run(quick, **args)))

@@ -33,8 +33,8 @@ from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.rounds import RoundsPlan
 from perfbisect.hunt.watching import View
-from perfbisect.lab.building.known_errors import KnownFailure
-from perfbisect.lab.building.remedies import Mended
+from perfbisect.lab.building.candidates import Mended
+from perfbisect.lab.building.log_parser import KnownFailure
 from perfbisect.process import CLOCK
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.hunt_report import read_hunt

@@ -41,7 +41,7 @@ from perfbisect.errors import PerfBisectError, in_words
 from perfbisect.hunt.loop import Listed, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
 from perfbisect.lab.measure.counting import counting_time, has_length, obstacle
-from perfbisect.lab.measure.profiles import SAMPLED_INSTRUCTIONS, Profiles
+from perfbisect.lab.measure.profiles import SAMPLED_INSTRUCTIONS, ProfileStudy
 from perfbisect.lab.measure.studies import CounterGroups, ExactCounts, PlanStudy, has_statements
 from perfbisect.lab.measure.visit import StudyMaker
 from perfbisect.process import CLOCK
@@ -135,7 +135,7 @@ PARTS: tuple[StudyPart, ...] = (
     ),
     StudyPart(
         "profiles",
-        lambda seconds, _: partial(Profiles, seconds=seconds),
+        lambda seconds, _: partial(ProfileStudy, seconds=seconds),
         rounds=3,
         share=0.4,
         always=lambda workload: bool(workload.command),  # which has no server to start
@@ -146,7 +146,7 @@ PARTS: tuple[StudyPart, ...] = (
         "waits",
         # With the most switches of threads a second in the runs of the hunt; 0 where they are not known.
         lambda seconds, state: partial(
-            Profiles,
+            ProfileStudy,
             seconds=seconds,
             switches=max((run.system.get("cs") or 0.0 for run in runs_in(state)), default=0.0),
         ),
@@ -168,7 +168,7 @@ PARTS: tuple[StudyPart, ...] = (
     # Where they were not, they are sampled, if the processor counts them.
     StudyPart(
         "instructions",
-        lambda seconds, _: partial(Profiles, seconds=seconds, events=SAMPLED_INSTRUCTIONS),
+        lambda seconds, _: partial(ProfileStudy, seconds=seconds, events=SAMPLED_INSTRUCTIONS),
         rounds=3,
         sampled=True,
         share=0.4,

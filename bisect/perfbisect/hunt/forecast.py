@@ -10,7 +10,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.hunt.hunt_range import read_hunt_range
 from perfbisect.hunt.patches import patches_of
-from perfbisect.lab.command_listing import ListingRequest, Part, list_commands
+from perfbisect.lab.command_listing import CommandGroup, ListingRequest, list_commands
 from perfbisect.lab.upkeep import expected_builds, space_needed
 from perfbisect.recipes.inventory import load_host
 from perfbisect.recipes.requested import load_requested, requested_builder
@@ -73,7 +73,7 @@ def lines(path: Path | None, every: Sequence[Settings]) -> Iterator[str]:
         yield from text([part for part in parts_of(other, other.bad_commit) if part not in bad])
 
 
-def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:
+def parts_of(settings: Settings, commit: str) -> tuple[CommandGroup, ...]:
     """The commands for one commit, on the first host."""
     builder, workload = load_requested(settings)
     entry = load_host(settings.host, settings.hosts_path)
@@ -96,7 +96,7 @@ def parts_of(settings: Settings, commit: str) -> tuple[Part, ...]:
         )
 
 
-def text(parts: Sequence[Part]) -> Iterator[str]:
+def text(parts: Sequence[CommandGroup]) -> Iterator[str]:
     """The parts as a script with comments."""
     for part in parts:
         yield ""

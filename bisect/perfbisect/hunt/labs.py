@@ -4,12 +4,13 @@ import threading
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
+    Commit,
     HuntStarted,
     LabEvent,
     RunFinished,
@@ -17,7 +18,7 @@ from perfbisect.core.domain.events import (
     TrialStarted,
     Warned,
 )
-from perfbisect.core.domain.facts import RunFacts, busiest
+from perfbisect.core.domain.facts import busiest
 from perfbisect.core.domain.orders import Measure
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.errors import Cancelled
@@ -32,7 +33,7 @@ from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.workers import BuildWorker, InlineWorkers, Listener, MeasuringWorker, ThreadWorkers
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.building.links import LayoutSeeds
-from perfbisect.lab.builds import BuildLab, BuildSite
+from perfbisect.lab.builds import BuildSite
 from perfbisect.lab.guarded_lab import HostWatch, Lab
 from perfbisect.lab.host_lab import Earlier
 from perfbisect.lab.measure.visit import SlowRuns, StudyMaker
@@ -40,27 +41,15 @@ from perfbisect.lab.measure.visit import SlowRuns, StudyMaker
 STAND_IN = 60.0  # seconds for which the only build host is waited for before the hosts that measure build themselves
 
 
+@dataclass(frozen=True, slots=True)
 class HuntLabs:
-    """Makes the labs of one hunt in a session; ``before`` has the first events of earlier ones.
+    """Makes the labs of one hunt in a session."""
 
-    ``locks`` are those by which all labs of the session share its hosts.
-    """
-
-    def __init__(
-        self,
-        setup: SessionSetup,
-        log: SavedLog,
-        before: Sequence[HuntStarted | TrialStarted],
-        held: Mapping[str, HostLock],
-        locks: HostLocks,
-    ) -> None:
-        self.setup, self._log, self._held, self.locks = setup, log, held, locks
-        self._first = {facts.name: facts for event in reversed(before) for facts in event.hosts}
-
-    @property
-    def limit(self) -> tuple[float, float]:
-        """When the hunt began, and its minutes."""
-        return self._log.began, self.setup.settings.policy.max_minutes
+    setup: SessionSetup
+    log: SavedLog
+    before: Sequence[HuntStarted | TrialStarted]  # the first events of earlier sessions
+    held: Mapping[str, HostLock]
+    locks: HostLocks  # by which all labs of the session share its hosts
 
     def workers(self, commits: tuple[str, ...], study: StudyMaker | None = None) -> Workers[LabEvent]:
         """The hosts of the hunt, for measurements of these commits; with ``study`` they do that in place of timed runs."""
@@ -68,7 +57,7 @@ class HuntLabs:
 
     def _built(self, host: str = "") -> list[BuildFinished]:
         """The builds of the log that were made on a host, by default on any."""
-        found = [event for _, event in self._log.entries if isinstance(event, BuildFinished)]
+        found = [event for _, event in self.log.entries if isinstance(event, BuildFinished)]
         return [event for event in found if host in ("", event.host or self.setup.settings.host)]
 
     def builds_made(self, candidates: Candidates, host: str = "") -> BuildsMade:
@@ -79,20 +68,17 @@ class HuntLabs:
 
     def build_member(self, each: BuildHost, candidates: Candidates, made: BuildsMade, stood_in: bool) -> BuildWorker:
         """A host that builds ahead."""
-        stop, setup, name = threading.Event(), self.setup, each.host.name
-        place = self.locks.place(StoppableHost(each.host, stop), each.entry)
-        layouts = setup.settings.policy.layouts
-        variant, training = setup.settings.variant, setup.training()
+        stop, setup, settings = threading.Event(), self.setup, self.setup.settings
         site = BuildSite(
-            place, setup.builder, variant, candidates, made, layouts=layouts, named=True, training=training
-        )
-        return BuildWorker(
-            name,
-            BuildLab(site, self._held[name], stood_in),
-            stop,
-            lambda candidate: candidates.describe(candidates.commits[candidate]),
-            partial(connection_events, (each.host,)),
-        )
+            self.locks.place(StoppableHost(each.host, stop), each.entry), setup.builder, settings.variant, candidates, made,
+            layouts=settings.policy.layouts, named=True, training=setup.training(), stood_in=stood_in,
+        )  # fmt: skip
+        heard = partial(connection_events, (each.host,))
+
+        def describe(candidate: int) -> Commit:
+            return candidates.describe(candidates.commits[candidate])
+
+        return BuildWorker(each.host.name, site.build_ahead, stop, describe, heard)
 
     def lab(
         self,
@@ -103,17 +89,17 @@ class HuntLabs:
         made: BuildsMade | None,
     ) -> Lab:
         """The lab of the hunt at the host of that number; without ``stop`` it works in the main thread."""
-        site = self.setup.hosts[number]
-        if stop:  # ends what a lab in a thread does at its hosts
-            others = tuple(replace(each, host=StoppableHost(each.host, stop)) for each in site.build_hosts)
-            site = replace(site, host=StoppableHost(site.host, stop), build_hosts=others)
+        site, settings = self.setup.hosts[number], self.setup.settings
+        if stop:
+            build_hosts = tuple(replace(each, host=StoppableHost(each.host, stop)) for each in site.build_hosts)
+            site = replace(site, host=StoppableHost(site.host, stop), build_hosts=build_hosts)
         name = site.host.name
-        first = self._first.get(name, site.facts)
-        slow = SlowRuns(self.setup.settings.policy.slow_after, candidates.commits[0])
+        first = next((facts for event in self.before for facts in event.hosts if facts.name == name), site.facts)
+        slow = SlowRuns(settings.policy.slow_after, candidates.commits[0])
         runs = [
             event.facts
-            for _, event in self._log.entries
-            if isinstance(event, RunFinished) and (event.host or self.setup.settings.host) == name
+            for _, event in self.log.entries
+            if isinstance(event, RunFinished) and (event.host or settings.host) == name
         ]
         slow.take(runs)
         longest = max((run.seconds for run in runs), default=0.0)
@@ -121,22 +107,16 @@ class HuntLabs:
         keys = {event.facts.commit: event.facts.key for event in self._built(name)}
         loaded = {run.commit: run.dataset for run in runs}
         earlier = Earlier(keys, loaded, length, longest, busiest(runs), first.memory_mib, first.cores)
-        watch = HostWatch(site.host, self._held[name], site.facts)
+        seeds = LayoutSeeds(settings.hosts.index(name) + 1, len(settings.hosts)) if settings.policy.layouts else None
+        for run in runs:
+            if seeds:
+                seeds.take(run)
+        watch = HostWatch(site.host, self.held[name], site.facts)
         return replace(
             self.setup.lab(candidates, earlier, site, self.setup.workload, self.locks),
-            slow=slow, seeds=self._seeds(name, runs), study=study, made=made, watch=watch,
-            metric=self.setup.settings.metric,
+            slow=slow, seeds=seeds, study=study, made=made, watch=watch,
+            metric=settings.metric,
         ).measure  # fmt: skip
-
-    def _seeds(self, name: str, runs: Sequence[RunFacts]) -> LayoutSeeds | None:
-        """The seeds of fresh layouts on a host, after these runs there: no two hosts of the hunt share one."""
-        settings = self.setup.settings
-        if not settings.policy.layouts:
-            return None
-        seeds = LayoutSeeds(settings.hosts.index(name) + 1, len(settings.hosts))
-        for run in runs:
-            seeds.take(run)
-        return seeds
 
 
 def workers_of(
@@ -161,13 +141,8 @@ def workers_of(
     def member(number: int, site: PreparedHost) -> MeasuringWorker:
         stop = threading.Event()
         heard = (site.host,) if ahead else hosts_of(site)  # the threads of hosts that build ahead hear these
-        return MeasuringWorker(
-            site.host.name,
-            lab(number, stop),
-            stop,
-            partial(connection_events, heard),
-            partial(kill_all, site.host),
-        )
+        kill_jobs = partial(kill_all, site.host)
+        return MeasuringWorker(site.host.name, lab(number, stop), stop, partial(connection_events, heard), kill_jobs)
 
     workers: InlineWorkers | ThreadWorkers
     if len(sites) == 1 and not ahead:
@@ -182,7 +157,7 @@ def workers_of(
             builders = [first.build_member(each, candidates, everywhere, stood_in) for each in ahead]
         between = bool(ahead) and all(site.entry.builds for site in sites)
         workers = ThreadWorkers(*members, build_members=builders, builds_between=between)
-    workers.limit = first.limit
+    workers.limit = first.log.began, first.setup.settings.policy.max_minutes
     return workers
 
 

@@ -18,7 +18,7 @@ from perfbisect.hunt.patches import check_patches, patches_of
 from perfbisect.hunt.session_hosts import BuildHost, BuildHostChecks, HostLocks, PreparedHost, build_ahead
 from perfbisect.lab.building.candidates import Candidates
 from perfbisect.lab.building.links import unavailable
-from perfbisect.lab.building.plan import Built, build_fingerprint
+from perfbisect.lab.building.plan import InstalledBuild, build_fingerprint
 from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.lab.checks.preflight import obstacle
 from perfbisect.lab.host_lab import Earlier, HostLab
@@ -58,7 +58,7 @@ class SessionSetup:
     works: tuple[Workload, ...] = ()  # those of the request
     repository: Repository | None = None  # with the commits that are measured; None for prebuilt binaries alone
     configs: tuple[ServerConfig, ...] = ()  # what each build's server is configured with beside the recipe
-    prebuilt: Mapping[int, Built] = field(default_factory=dict)  # of the builds those that need not be made
+    prebuilt: Mapping[int, InstalledBuild] = field(default_factory=dict)  # of the builds those that need not be made
 
     @classmethod
     def set_up(

@@ -16,7 +16,6 @@ from perfbisect.errors import Cancelled, EnvironmentFailure
 from perfbisect.host.jobs import kill_all
 from perfbisect.host.protocol import Host
 from perfbisect.hunt.loop import UNLIMITED, NoBuildHosts, OrderEnded
-from perfbisect.lab.builds import BuildLab
 from perfbisect.lab.guarded_lab import Lab
 from perfbisect.process import CLOCK
 
@@ -111,7 +110,7 @@ class BuildWorker:
     """A host that builds ahead."""
 
     name: str
-    lab: BuildLab
+    build: Callable[[int], Generator[LabEvent]]  # builds a candidate
     stop: threading.Event
     describe: Callable[[int], Commit]  # the commit of a candidate
     subscribe: Subscribe = nullcontext
@@ -199,7 +198,7 @@ class ThreadWorkers:
         member = self._build_members[build.build_host]
         member.stop.clear()  # the last build may have ended before it was cancelled
         self._in_flight[build.build_host] = _InFlight(build, time.monotonic(), threading.Event())
-        self._start(len(self.hosts) + build.build_host, member, lambda: member.lab.build(build.candidate))
+        self._start(len(self.hosts) + build.build_host, member, lambda: member.build(build.candidate))
 
     def seconds(self, build_host: int) -> float:
         """How long the present build takes so far; see ``Workers.seconds``."""

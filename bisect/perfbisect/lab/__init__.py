@@ -7,7 +7,7 @@ Step = TypeVar("Step")
 Result = TypeVar("Result")
 
 
-class Steps(Generic[Step, Result]):
+class Work(Generic[Step, Result]):
     """The steps of a generator, iterated over once; afterwards ``result`` is its return value."""
 
     result: Result

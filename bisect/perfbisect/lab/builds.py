@@ -8,7 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TypeVar
 
-from perfbisect.core.domain.events import BuildFinished, BuildProgress, BuildStarted, LabEvent, Warned
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    BuildProgress,
+    BuildStarted,
+    CandidateSkipped,
+    LabEvent,
+    Warned,
+)
 from perfbisect.errors import (
     BuildChanged,
     BuildFailed,
@@ -20,15 +27,12 @@ from perfbisect.errors import (
     PerfBisectError,
 )
 from perfbisect.host.facts import free_bytes
-from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host
-from perfbisect.lab import Steps
+from perfbisect.lab import Work
 from perfbisect.lab.building import build_store, checkout, links, pipeline, prebuilt
-from perfbisect.lab.building.candidates import BuildsMade, Candidates, LabHost
-from perfbisect.lab.building.known_errors import KnownFailure
-from perfbisect.lab.building.log_parser import Progress
-from perfbisect.lab.building.plan import BuildContext, Built
-from perfbisect.lab.building.remedies import mend
+from perfbisect.lab.building.candidates import BuildsMade, Candidates, LabHost, mend
+from perfbisect.lab.building.log_parser import BuildStep, KnownFailure
+from perfbisect.lab.building.plan import BuildContext, InstalledBuild
 from perfbisect.lab.guarded_lab import RetryPolicy, enough_space, watched
 from perfbisect.lab.training import Trainer
 from perfbisect.lab.upkeep import tidy
@@ -55,6 +59,8 @@ class BuildSite:
     layouts: bool = False
     named: bool = False
     training: tuple[Workload, ...] = ()  # with which builds are trained, where they are optimised with a profile
+    stood_in: bool = False  # others can build while it is out of reach
+    _warned: set[str] = field(default_factory=set, init=False)
     _announced: int | None = field(default=None, init=False)  # the candidate whose build began with sending the sources
     _retry: RetryPolicy | None = field(default=None, init=False)
 
@@ -69,20 +75,45 @@ class BuildSite:
         Raises UsageError when builds would differ from earlier sessions', and EnvironmentFailure.
         """
         with self.place.lock:
-            work, held = self._marked(self._announced_in(candidate, self._build(candidate))), self.place.held
+            work, held = self._reported(candidate, self._build(candidate)), self.place.held
             return (yield from watched(held, work) if held else work)
+
+    def build_ahead(self, candidate: int) -> Generator[LabEvent]:
+        """Build a candidate that stays there until it is wanted elsewhere, or find it built; if it fails, it is skipped.
+
+        Raises EnvironmentFailure when the host cannot do it, or its lock is lost: it builds no further then, or with
+        HostAway for a while. What is not the host's fault ends the hunt: an end of the range that does not build there
+        would not build elsewhere, after hours perhaps.
+        """
+        held = self.place.held
+        assert held
+        try:
+            held.confirm()
+            yield from enough_space(self.place.host, free_bytes(self.place.host), self._warned)
+            yield from self.build(candidate)
+        except EndFailed as failure:
+            raise PerfBisectError(str(failure), failure.advice) from failure.__cause__
+        except EnvironmentFailure as failure:
+            self.made.lost.add(self.name)
+            since = elapsed()
+            if self.stood_in and isinstance(failure, ConnectionLost):
+                raise HostAway(failure, lambda: held.seen > since and not held.lost) from failure
+            raise
 
     def find(self, candidate: int) -> Generator[LabEvent, None, bool]:
         """Whether the host has a build of a candidate, which is kept in ``made`` then. On a host that only builds it does
         not wait for the present build.
         """
         with self.place.beside:
-            return (yield from self._marked(self._announced_in(candidate, self._find(candidate))))
+            context = yield from self._reported(candidate, self._open(candidate))
+            if built := pipeline.find(context, self.candidates.commits[candidate]):
+                yield from self._reported(candidate, self._keep(candidate, built))
+            return built is not None
 
     def key(self, candidate: int) -> Generator[LabEvent, None, str]:
         """The key of the build of a candidate, which is the same on all build hosts. Raises BuildFailed where there is none."""
         with self.place.beside:
-            context = yield from self._marked(self._open(candidate))
+            context = yield from self._reported(candidate, self._open(candidate))
             return pipeline.key_of(context, self.candidates.commits[candidate])
 
     def has(self, key: str) -> bool:
@@ -92,13 +123,6 @@ class BuildSite:
         except EnvironmentFailure:
             self.made.lost.add(self.name)
             return False
-
-    def _marked(self, events: Generator[LabEvent, None, T]) -> Generator[LabEvent, None, T]:
-        steps = Steps(events)
-        with closing(events):
-            for event in steps:
-                yield replace(event, host=self.name) if self.named and not isinstance(event, Warned) else event
-        return steps.result
 
     def _open(self, candidate: int) -> Generator[LabEvent, None, BuildContext]:
         """What all builds there share.
@@ -112,7 +136,7 @@ class BuildSite:
             yield from self.made.tidy_once(self.name, tidy(host))
             assert candidates.repository
             self._announced = None
-            sending = Steps(checkout.mirror(host, candidates.repository, self.builder.work_name, candidates.tips()))
+            sending = Work(checkout.mirror(host, candidates.repository, self.builder.work_name, candidates.tips()))
             for done, total in sending:
                 if self._announced != candidate:
                     yield self._started(candidate)
@@ -120,73 +144,68 @@ class BuildSite:
                 yield BuildProgress(candidate, done, total, "send")
             training = Trainer(host, entry, self.builder, self.training) if self.training else None
             context = pipeline.build_context(
-                host, entry, self.builder, self.variant, sending.result, candidates.repository, candidates.patches,
-                layouts=self.layouts, training=training,
-            )  # fmt: skip
+                host, entry, self.builder, self.variant, sending.result, candidates.repository, layouts=self.layouts
+            )
+            context = replace(context, patches=candidates.patches, training=training)
             self.made.open(context, candidate)
         self._retry = self._retry or RetryPolicy(host, candidates)
         return replace(context, host=host)
 
-    def _find(self, candidate: int) -> Generator[LabEvent, None, bool]:
-        context = yield from self._open(candidate)
-        if (built := pipeline.find(context, self.candidates.commits[candidate])) is None:
-            return False
-        yield from self._keep(candidate, built)
-        return True
-
-    def _build(self, candidate: int) -> Generator[LabEvent, None, bool]:
+    def _build(self, candidate: int) -> Generator[BuildStep | LabEvent, None, bool]:
         began, sha = time.monotonic(), self.candidates.commits[candidate]
         with self.place.only_builds or nullcontext():
             context = yield from self._open(candidate)
         assert self._retry
         while True:
             try:
-                building = pipeline.build(context, sha, self.place.shared)
-                yield from self._keep(candidate, (yield from self._shown(candidate, building)))
+                yield from self._keep(candidate, (yield from pipeline.build(context, sha, self.place.shared)))
             except JobLost as lost:
                 yield (event := self._retry.lost(candidate, lost, "compile", began))
                 if not isinstance(event, Warned):
                     return False
             except BuildFailed as failure:
                 if isinstance(failure, KnownFailure) and self.made.tries_remedies(candidate, failure):
-                    yield from self._shown(candidate, mend(context, sha, failure))
+                    yield from mend(context, sha, failure)
                 yield self._retry.failed(candidate, failure, began)
                 return False
             else:
                 self._retry.succeeded()
                 return True
 
-    def _shown(self, candidate: int, building: Generator[Progress | Warned, None, T]) -> Generator[LabEvent, None, T]:
-        steps = Steps(building)
-        with closing(building):
-            for step in steps:
-                yield step if isinstance(step, Warned) else BuildProgress(candidate, step.done, step.total, step.stage)
-        return steps.result
-
     def _started(self, candidate: int, *, reused: bool = False) -> BuildStarted:
-        commit = self.candidates.describe(self.candidates.commits[candidate])
-        return BuildStarted(candidate, commit, reused=reused)
+        return BuildStarted(candidate, self.candidates.describe(self.candidates.commits[candidate]), reused=reused)
 
-    def _announced_in(self, candidate: int, events: Generator[LabEvent, None, T]) -> Generator[LabEvent, None, T]:
-        """The events of a build, its beginning first, unless sending the sources said that: one that is found does not build."""
-        steps, announced = Steps(events), False
-        with closing(events):
-            for event in steps:
-                if not (announced or self._announced == candidate or isinstance(event, Warned | BuildStarted)):
-                    found = isinstance(event, BuildFinished) and event.facts.reused and not event.facts.shared
-                    yield self._started(candidate, reused=found)
-                announced = announced or not isinstance(event, Warned)
-                yield event
-        self._announced = None if self._announced == candidate else self._announced
+    def _reported(self, candidate: int, work: Generator[BuildStep | LabEvent, None, T]) -> Generator[LabEvent, None, T]:
+        """What happens in a build, as events of this host: its beginning first, unless sending the sources said that.
+
+        A candidate that is found does not build.
+        """
+        steps, begun = Work(work), False
+        with closing(work):
+            for step in steps:
+                if isinstance(step, Warned):
+                    yield step
+                    continue
+                events = [
+                    BuildProgress(candidate, step.done, step.total, step.stage) if isinstance(step, BuildStep) else step
+                ]
+                if not (begun or self._announced == candidate or isinstance(step, BuildStarted)):
+                    found = isinstance(step, BuildFinished) and step.facts.reused and not step.facts.shared
+                    events.insert(0, self._started(candidate, reused=found))
+                begun = True
+                for event in events:
+                    yield replace(event, host=self.name) if self.named else event
+                if isinstance(step, BuildFinished | CandidateSkipped) and self._announced == candidate:
+                    self._announced = None
         return steps.result
 
-    def _keep(self, candidate: int, built: Built) -> Generator[LabEvent]:
+    def _keep(self, candidate: int, built: InstalledBuild) -> Generator[LabEvent]:
         """Keep a build and report it; threads report in the order in which they keep."""
         with self.made.lock:
             yield from self._noted(candidate, built)
             yield BuildFinished(candidate, built.facts, self.made.add(candidate, built, self.name))
 
-    def _noted(self, candidate: int, built: Built) -> Iterator[Warned]:
+    def _noted(self, candidate: int, built: InstalledBuild) -> Iterator[Warned]:
         """What is to know of a build, unless it was said of another."""
         facts, others = built.facts, [other.facts for other in self.made.built.values()]
         if facts.partial and not any(other.partial for other in others):
@@ -211,36 +230,6 @@ class BuildSite:
                 )
 
 
-@dataclass
-class BuildLab:
-    """Builds on ``site`` while it holds the host's lock; what it builds stays there until it is wanted elsewhere."""
-
-    site: BuildSite
-    held: HostLock
-    stood_in: bool = False  # others can build while it is out of reach
-    warned: set[str] = field(default_factory=set)
-
-    def build(self, candidate: int) -> Generator[LabEvent]:
-        """Build a candidate, or find it built; one that fails yields CandidateSkipped.
-
-        Raises EnvironmentFailure when the host cannot do it, or its lock is lost: it builds no further then, or with
-        HostAway for a while. What is not the host's fault ends the hunt: an end of the range that does not build there
-        would not build elsewhere, after hours perhaps.
-        """
-        try:
-            self.held.confirm()
-            yield from enough_space(self.site.place.host, free_bytes(self.site.place.host), self.warned)
-            yield from self.site.build(candidate)
-        except EndFailed as failure:
-            raise PerfBisectError(str(failure), failure.advice) from failure.__cause__
-        except EnvironmentFailure as failure:
-            self.site.made.lost.add(self.site.name)
-            since = elapsed()
-            if self.stood_in and isinstance(failure, ConnectionLost):
-                raise HostAway(failure, lambda: self.held.seen > since and not self.held.lost) from failure
-            raise
-
-
 class CandidateBuilds:
     """Brings what ``sites`` have built to ``host``, which measures; builds there what none has."""
 
@@ -250,7 +239,7 @@ class CandidateBuilds:
         self.candidates = candidates
         self.made = made
         self._here: set[int] = set(candidates.prebuilt)
-        self._alone = False  # no build of an earlier session runs on ``host``
+        self.alone = False  # no build of an earlier session runs on ``host``
         self._linked: dict[str, tuple[Host, str]] = {}  # key of a layout → where it was linked, key of its build
 
     def obtain(self, candidate: int) -> Generator[LabEvent, None, bool]:
@@ -283,7 +272,7 @@ class CandidateBuilds:
     def _build(self, candidate: int) -> Generator[LabEvent, None, bool]:
         """Build a candidate here if ``host`` builds, or on the site that is least busy; false when it is skipped."""
         while left := self._left():
-            site = min(left, key=lambda site: (site.name != self.host.name, site.place.lock.requests))
+            site = min(left, key=lambda site: (site.name != self.host.name, len(site.place.lock.waiting)))
             try:
                 return (yield from site.build(candidate))
             except EndFailed:
@@ -306,7 +295,7 @@ class CandidateBuilds:
         """Send a build to ``host``. If the site that has it is lost, the build is forgotten instead, with a warning."""
         facts, site = self.made.built[candidate].facts, self._site(candidate)
         if site.name == self.host.name:
-            self._alone = self._alone or not facts.reused  # a build ends all others first
+            self.alone = self.alone or not facts.reused  # a build ends all others first
         else:
             yield BuildProgress(candidate, 0, 0, "ship")
             try:
@@ -373,9 +362,3 @@ class CandidateBuilds:
             self._here.discard(candidate)
             if self.made.place(candidate) == changed.host:
                 self.made.places.pop(candidate, None)
-
-    def end_others(self) -> None:
-        """End builds of earlier sessions on the host that measures."""
-        if not self._alone:
-            pipeline.end_all(self.host)
-            self._alone = True

@@ -19,13 +19,13 @@ from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
-from perfbisect.lab import Steps
-from perfbisect.lab.building import archives, checkout, pipeline
+from perfbisect.lab import Work
+from perfbisect.lab.building import checkout, pipeline, prebuilt
 from perfbisect.lab.building.checkout import for_all
-from perfbisect.lab.building.plan import BuildContext, Phase, Plan, plan_for, present
+from perfbisect.lab.building.plan import BuildContext, BuildPhase, BuildPlan, plan_for, present
 from perfbisect.lab.building.toolchain import COMPILERS, Toolchain, cache_namespace, toolchain
 from perfbisect.lab.measure import perf, visit
-from perfbisect.lab.servers import Service, System, configuration, placeholders, service_in
+from perfbisect.lab.servers import Installation, Service, configuration, placeholders, service_in
 from perfbisect.lab.training import SECONDS
 from perfbisect.lab.workload import dataset, lua
 from perfbisect.recipes.builder import Builder
@@ -40,7 +40,7 @@ BESIDE = "&  # ends when it is stopped"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CommandGroup:
     """Consecutive commands."""
 
     title: str
@@ -65,7 +65,7 @@ class ListingRequest:
     training: tuple[Workload, ...] = ()  # with which it is trained, where it is optimised with a profile
 
 
-def list_commands(request: ListingRequest) -> tuple[Part, ...]:
+def list_commands(request: ListingRequest) -> tuple[CommandGroup, ...]:
     """The commands of the build, of loading data, of a visit and of a run."""
     with TemporaryDirectory(prefix="perfbisect-", dir=Path(gettempdir()).absolute()) as folder:
         scratch = LocalHost(request.host.name, PurePosixPath(folder))
@@ -75,17 +75,17 @@ def list_commands(request: ListingRequest) -> tuple[Part, ...]:
         parts += [(part, request.host) for part in _measurement(request, scratch, work / "prefix", plans[-1])]
         there = [(part.title, part.lines, str(host.root)) for part, host in parts if part.lines]
         return tuple(
-            Part(title.replace(folder, root), tuple(line.replace(folder, root) for line in lines))
+            CommandGroup(title.replace(folder, root), tuple(line.replace(folder, root) for line in lines))
             for title, lines, root in there
         )
 
 
-def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[Part, tuple[Plan, ...]]:
+def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[CommandGroup, tuple[BuildPlan, ...]]:
     """The archives that the commit needs, and how it is built; where it is trained, how the build is made that counts, first."""
     builder, commit = request.builder, request.commit
     host, entry = request.build_host or request.host, request.build_entry or request.entry
     repository = open_repository(request.repository)
-    steps = Steps(checkout.mirror(scratch, repository, builder.work_name, [commit]))
+    steps = Work(checkout.mirror(scratch, repository, builder.work_name, [commit]))
     for _ in steps:
         pass
     name = request.variant or builder.variant
@@ -101,19 +101,19 @@ def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[Part, tuple[Pla
         sources = for_all(scratch, bare, commit, request.patches)
         pipeline.check_out(context, sources)
         paths = present(context, sources.commit)
-        phases = (Phase.INSTRUMENTED, Phase.OPTIMISED) if request.training else (Phase.PLAIN,)
-        needed = archives.needed(scratch, bare, sources, builder, paths)
-        beside = Part("archives", tuple(f"# {each} from {each.address}" for each in needed.values()))
+        phases = (BuildPhase.INSTRUMENTED, BuildPhase.OPTIMISED) if request.training else (BuildPhase.PLAIN,)
+        needed = prebuilt.needed(scratch, bare, sources, builder, paths)
+        beside = CommandGroup("archives", tuple(f"# {each} from {each.address}" for each in needed.values()))
         sums = {name: each.sha256 for name, each in needed.items()}
         return beside, tuple(plan_for(replace(context, phase=phase), commit, paths, sums) for phase in phases)
     except BuildFailed as failed:  # its log is as temporary as the folder
         raise EnvironmentFailure(str(failed)) from failed
 
 
-def _build(request: ListingRequest, work: PurePosixPath, *plans: Plan) -> Iterator[Part]:
+def _build(request: ListingRequest, work: PurePosixPath, *plans: BuildPlan) -> Iterator[CommandGroup]:
     repository, builder = open_repository(request.repository), request.builder
     listing = checkout.listed_submodules(repository, request.commit, builder.ignore, builder.repository)
-    yield Part(f"submodules, in {work / 'source'}", tuple(f"# {line}" for line in listing))
+    yield CommandGroup(f"submodules, in {work / 'source'}", tuple(f"# {line}" for line in listing))
     where = f"in {work / 'build'}"
     if request.build_host:
         others = " or ".join(request.build_hosts)
@@ -121,39 +121,41 @@ def _build(request: ListingRequest, work: PurePosixPath, *plans: Plan) -> Iterat
     *before, plan = ((each, tuple(shell_words(argv) for _, argv in each.commands)) for each in plans)
     env = [f"{name}={shell_word(value)}" for name, value in plan[0].env.items()]
     env += [f'PATH="${COMPILERS}:$PATH"'] if COMPILERS in plan[0].env else []
-    yield Part("environment of the build", tuple(env))
+    yield CommandGroup("environment of the build", tuple(env))
     for _, counting in before:
-        yield Part(f"build that counts what it executes, {where}", counting)
+        yield CommandGroup(f"build that counts what it executes, {where}", counting)
         names = listed([full_name(each) for each in request.training])
-        yield Part("training", (f"# loading, and at most {SECONDS:g} s of {names}, as below",))
-    yield Part(f"build, {where}", plan[1])
+        yield CommandGroup("training", (f"# loading, and at most {SECONDS:g} s of {names}, as below",))
+    yield CommandGroup(f"build, {where}", plan[1])
 
 
-def _measurement(request: ListingRequest, scratch: LocalHost, prefix: PurePosixPath, plan: Plan) -> Iterator[Part]:
+def _measurement(
+    request: ListingRequest, scratch: LocalHost, prefix: PurePosixPath, plan: BuildPlan
+) -> Iterator[CommandGroup]:
     host, entry, workload = request.host, request.entry, request.workload
     size = ask(host, MEMORY_MIB) or 1, ask(host, CORES) or 1
     values = placeholders(scratch, entry, request.builder, *size)
     values |= {"commit": request.commit, "version": plan.version, "prefix": str(prefix)}
-    system = System(request.commit, "", prefix, plan.builder, values)
+    system = Installation(request.commit, "", prefix, plan.builder, values)
     folder = dataset.visit_folder(host)
     service = service_in(host, system, folder, entry.server_cpus, write=False)
     if service:
         written = configuration(plan.builder, service.values)
-        yield Part(f"configuration of the server, {service.values['config']}", tuple(written.splitlines()))
+        yield CommandGroup(f"configuration of the server, {service.values['config']}", tuple(written.splitlines()))
     if format_command := plan.builder.dataset.format_command:
         lines = _steps(service, [format_command]) if service else [shell_words(dataset.format_argv(system, folder))]
-        yield Part("the format of its data: builds that print the same share loaded data", tuple(lines))
+        yield CommandGroup("the format of its data: builds that print the same share loaded data", tuple(lines))
     loading = dataset.Loading(host, system, workload, folder, service, lua.place(scratch, workload))
-    yield Part("loading the data", tuple(_loading(loading)))
+    yield CommandGroup("loading the data", tuple(_loading(loading)))
     bench = visit.RunContext(host, entry, workload, loading.placed, perf.counts(host))
     timed = visit.timed(visit.Visit(bench, system, 0, folder, "", service), [PID] if service else [])
     line = _with_environment(timed.argv, timed.env, timed.cpus).replace(f"-p {PID}", "-p SERVER")
-    yield Part(f"a visit, on a copy of that, in {timed.cwd}", tuple(_served(service, line)))
+    yield CommandGroup(f"a visit, on a copy of that, in {timed.cwd}", tuple(_served(service, line)))
 
 
 def _loading(loading: dataset.Loading) -> Iterator[str]:
     service, check = loading.service, [loading.check()] if loading.service and loading.workload.check else []
-    load, asked = ([_with_environment(step.argv, step.env) for step in each] for each in (loading.steps(), check))
+    load, asked = ([_with_environment(step.argv, step.env) for step in each] for each in (loading.commands(), check))
     if service is None:
         yield from load
         return

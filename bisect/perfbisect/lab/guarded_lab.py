@@ -25,9 +25,9 @@ from perfbisect.errors import (
 from perfbisect.host.facts import BOOT, CORES, KERNEL, SETTINGS, THROTTLED, Fact, ask, ask_all, free, is_full
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host, no_space
-from perfbisect.lab import Steps
+from perfbisect.lab import Work
 from perfbisect.lab.building.candidates import Candidates
-from perfbisect.lab.building.known_errors import KnownFailure
+from perfbisect.lab.building.log_parser import KnownFailure
 from perfbisect.lab.checks.machine import GIB, LITTLE, TOO_LITTLE
 from perfbisect.wording.quantities import figure, percent
 
@@ -58,7 +58,7 @@ def watched(held: HostLock, work: Generator[LabEvent, None, T]) -> Generator[Lab
 
     Raises EnvironmentFailure once the lock is lost, and where the work fails since the root folder was removed.
     """
-    steps = Steps(work)
+    steps = Work(work)
     try:
         with closing(work):
             for event in steps:

@@ -18,16 +18,18 @@ from perfbisect.errors import (
     JobLost,
     RunFailed,
 )
+from perfbisect.host.facts import ask
 from perfbisect.lab.building import build_store, links
 from perfbisect.lab.building.candidates import BuildsMade, Candidates, LabHost
 from perfbisect.lab.building.links import LayoutSeeds
+from perfbisect.lab.building.pipeline import end_all
 from perfbisect.lab.builds import BuildSite, CandidateBuilds
 from perfbisect.lab.guarded_lab import HostWatch, RetryPolicy, with_values
 from perfbisect.lab.measure import counting, perf
-from perfbisect.lab.measure.rounds import TRIES, Rounds, TurnsAdvised, rounds_on
+from perfbisect.lab.measure.rounds import ALLOWED, TRIES, Rounds, TurnsAdvised, shared_cores
 from perfbisect.lab.measure.studies import CountedRunner
 from perfbisect.lab.measure.visit import RunContext, Runner, SlowRuns, Study, StudyMaker, Turn
-from perfbisect.lab.servers import System, owner, placeholders
+from perfbisect.lab.servers import Installation, owner, placeholders
 from perfbisect.lab.upkeep import tidy
 from perfbisect.lab.workload import lua
 from perfbisect.lab.workload.command import not_started
@@ -132,12 +134,8 @@ class HostLab:
         counter = counting.counter(host, self.counted) if self.counted and not self.study else None
         if counter and (random := counter.randomness(host.name)):
             yield Warned(*random)
-        context = RunContext(
-            host, entry, self.workload, lua.place(host, self.workload),
-            perf=not counter and perf.counts(host),
-            longest=earlier.longest,
-            counter=counter,
-        )  # fmt: skip
+        placed, by_perf = lua.place(host, self.workload), not counter and perf.counts(host)
+        context = RunContext(host, entry, self.workload, placed, by_perf, longest=earlier.longest, counter=counter)
         self.retry = RetryPolicy(host, self.candidates, self.workload.name)
         counts: StudyMaker | None = partial(CountedRunner, events=earlier.events) if counter else None
         times: StudyMaker = partial(Runner, slow=self.slow)
@@ -158,8 +156,10 @@ class HostLab:
     @cached_property
     def rounds(self) -> Rounds:
         """What measures two at the same time."""
-        threads = max(self.workload.threads, round(self._busiest))
-        return rounds_on(self._context, self.retry.succeeded, threads, server=self.builder.server is not None)
+        context, threads = self._context, max(self.workload.threads, round(self._busiest))  # as runs in turns have used
+        allowed = ask(context.host, ALLOWED) or "0"
+        entry = shared_cores(context.entry, allowed, threads, server=self.builder.server is not None)
+        return Rounds(replace(context, entry=entry), self.retry.succeeded)
 
     def _renew(
         self, turns: Sequence[Turn], made: Mapping[tuple[int, int], str], changed: BuildChanged
@@ -265,117 +265,89 @@ class HostLab:
         self, turns: Sequence[Turn], made: Mapping[tuple[int, int], str], *, together: bool
     ) -> Generator[LabEvent]:
         """The runs of a measurement, everything built; ``made`` has the keys of builds in layouts."""
-        self.builds.end_others()
+        if not self.builds.alone:  # builds of earlier sessions may run there
+            end_all(self.place.host)
+            self.builds.alone = True
         for candidate in sorted({turn.candidate for turn in turns}):
             if not (yield from self._load(candidate)):
                 return
-        for turn in turns if not together else ():
-            if not (yield from self._run(turn, made.get((turn.candidate, turn.layout), ""))):
-                return
-        for pair in zip(turns[::2], turns[1::2], strict=True) if together else ():
-            if not (yield from self._rounds(pair, made)):
+        for group in zip(turns[::2], turns[1::2], strict=True) if together else zip(turns, strict=True):
+            if not (yield from self._run(group, [made.get((turn.candidate, turn.layout), "") for turn in group])):
                 return
 
-    def _rounds(self, pair: tuple[Turn, Turn], made: Mapping[tuple[int, int], str]) -> Generator[LabEvent, None, bool]:
-        """Successive rounds of two candidates; true when all ended well.
+    def _run(self, turns: Sequence[Turn], made: Sequence[str]) -> Generator[LabEvent, None, bool]:
+        """Successive runs of a candidate, or rounds of two at the same time; true when all ended well.
 
-        A candidate that fails is run alone: if it does not fail then, builds are measured in turns from here on.
+        ``made`` has the key of the layout in which each is linked again, "" where it is not. A run that was stopped as too slow
+        has ended well; but in the search, one is enough to decide again. A candidate that fails in a round is run alone: if it
+        does not fail then, builds are measured in turns from here on.
         """
-        began, rounds = time.monotonic(), self.rounds
-        keys = [made.get((turn.candidate, turn.layout), "") for turn in pair]
-        while pair[0].left:
-            for turn in pair:
+        began, first = time.monotonic(), turns[0]
+        rounds = self.rounds if len(turns) > 1 else None
+        while first.left:
+            for turn in turns:
                 if not (yield from self._load(turn.candidate)):
                     return False
-            systems = [replace(self._system(pair[0].candidate, keys[0]), layout=pair[0].layout)]
             try:
-                beside = self._system(pair[1].candidate, keys[1], beside=True)
-            except (BuildChanged, ConnectionLost):
-                raise
-            except EnvironmentFailure as trouble:
-                yield _turns_advised(f"there is no second place for a build: {trouble}")
-                return False
-            systems.append(replace(beside, layout=pair[1].layout))
-            data = [self.data.keys[system.commit] for system in systems]
-            try:
-                for event in rounds.visit([*zip(systems, data, strict=True)], pair):
-                    if self.seeds and isinstance(event, RunFinished):
-                        self.seeds.take(event.facts)
+                sides = [(system, self.data.keys[system.commit]) for system in self._systems(turns, made)]
+                for event in rounds.visit(sides, turns) if rounds else self.runner.visit(*sides[0], first):
+                    if isinstance(event, RunFinished):
+                        self._busiest = self._busiest if rounds else max(self._busiest, busiest([event.facts]))
+                        if self.seeds:
+                            self.seeds.take(event.facts)
                     yield event
-            except JobLost as lost:
-                if not pair[0].left:  # a server that is lost after its last run has done its work
-                    continue
-                rounds.failed += 1
-                if rounds.failed >= TRIES:
-                    self.retry.succeeded()
-                    yield _turns_advised(f"runs were killed in {TRIES} rounds in a row, perhaps for taking all memory")
-                    return False
-                yield (event := self.retry.lost(pair[rounds.at].candidate, lost, "run", began))
-                if not isinstance(event, Warned):
-                    return False
-            except DataDamaged as damaged:
-                yield self.data.damaged(data[rounds.at], damaged)
             except TurnsAdvised as advised:
                 remove_visit(self.place.host)
                 yield _turns_advised(str(advised))
                 return False
-            except RunFailed as failure:
-                if not pair[0].left:  # how a server ends does not change what it did before
-                    yield Warned(
-                        f"{self.candidates.name(pair[rounds.at].candidate)}: {failure}",
-                        "Its runs had ended well, and count.",
-                    )
-                    continue
-                if self.data.refuse(systems[rounds.at], data[rounds.at], failure):
-                    continue
-                failing = pair[rounds.at]
-                self._system(failing.candidate, keys[rounds.at], beside=rounds.at == 1)  # raises where it has changed
-                alone = Turn(failing.candidate, 1, 1, 1, failing.purpose, 1, failing.layout)
-                if (yield from self._run(alone, keys[rounds.at])):
-                    yield _turns_advised(
-                        f"{self.candidates.name(failing.candidate)} fails beside another build only: {failure}"
-                    )
-                return False
-        return True
-
-    def _run(self, turn: Turn, made: str) -> Generator[LabEvent, None, bool]:
-        """Successive runs of a candidate, as linked again where that has the key ``made``; true when all ended well.
-
-        A run that was stopped as too slow has. But in the search, one is enough to decide again.
-        """
-        candidate, began = turn.candidate, time.monotonic()
-        while turn.left:
-            if not (yield from self._load(candidate)):
-                return False
-            system = replace(self._system(candidate, made), layout=turn.layout)
-            key = self.data.keys[system.commit]
-            try:
-                for event in self.runner.visit(system, key, turn):
-                    if isinstance(event, RunFinished):
-                        self._busiest = max(self._busiest, busiest([event.facts]))
-                        if self.seeds:
-                            self.seeds.take(event.facts)
-                    yield event
             except JobLost as lost:
-                if turn.left:  # a server that is lost after its last run has done its work
-                    yield (event := self.retry.lost(candidate, lost, "run", began))
+                if first.left:  # else its server has done its work, too
+                    if rounds:
+                        rounds.failed += 1
+                    if rounds and rounds.failed >= TRIES:
+                        self.retry.succeeded()
+                        yield _turns_advised(
+                            f"runs were killed in {TRIES} rounds in a row, perhaps for taking all memory"
+                        )
+                        return False
+                    lost_turn = turns[rounds.at if rounds else 0]
+                    yield (event := self.retry.lost(lost_turn.candidate, lost, "run", began))
                     if not isinstance(event, Warned):
                         return False
             except DataDamaged as damaged:
-                yield self.data.damaged(key, damaged)
+                yield self.data.damaged(sides[rounds.at if rounds else 0][1], damaged)
             except RunFailed as failure:
-                if not turn.left:  # how a server ends does not change what it did before
-                    name = self.candidates.name(candidate)
+                at = rounds.at if rounds else 0
+                turn, name = turns[at], self.candidates.name(turns[at].candidate)
+                if not first.left:  # how a server ends does not change what it did before
                     yield Warned(f"{name}: {failure}", "Its runs had ended well, and count.")
-                elif not self.data.refuse(system, key, failure):
-                    self._system(candidate, made)  # raises where the build has changed: then that comes first
-                    yield from self._failed(turn, failure, began)
+                elif not self.data.refuse(*sides[at], failure):
+                    self._system(
+                        turn.candidate, made[at], beside=at == 1
+                    )  # raises where the build has changed: that is first
+                    if not rounds:
+                        yield from self._failed(turn, failure, began)
+                    elif (yield from self._run([replace(turn, first=1, runs=1, total=1, left=1)], [made[at]])):
+                        yield _turns_advised(f"{name} fails beside another build only: {failure}")
                     return False
-            if turn.stopped and turn.purpose is Purpose.SEARCH:
+            if first.stopped and first.purpose is Purpose.SEARCH:
                 return False
         return True
 
-    def _system(self, candidate: int, made: str = "", *, beside: bool = False) -> System:
+    def _systems(self, turns: Sequence[Turn], made: Sequence[str]) -> Iterator[Installation]:
+        """What is measured, each in the layout of its turn. Raises TurnsAdvised where the second of two has no place."""
+        for turn, key in zip(turns, made, strict=True):
+            beside = turn is not turns[0]
+            try:
+                yield replace(self._system(turn.candidate, key, beside=beside), layout=turn.layout)
+            except (BuildChanged, ConnectionLost):
+                raise
+            except EnvironmentFailure as trouble:
+                if not beside:
+                    raise
+                raise TurnsAdvised(f"there is no second place for a build: {trouble}") from trouble
+
+    def _system(self, candidate: int, made: str = "", *, beside: bool = False) -> Installation:
         """A built candidate, or its layout with the key ``made``, at the path where every build is measured; or ``beside`` it.
 
         A server that may not run as root keeps the place where it is installed elsewhere: it may lack the right to read
@@ -391,7 +363,7 @@ class HostLab:
         sha = self.candidates.sha(candidate)
         values = {**self.values, "commit": sha, "prefix": str(prefix), "version": built.version}
         builder = self.config.applied(built.builder)
-        return System(self.candidates.commits[candidate], built.facts.key, prefix, builder, values)
+        return Installation(self.candidates.commits[candidate], built.facts.key, prefix, builder, values)
 
 
 def _turns_advised(why: str) -> PairingChosen:

@@ -29,7 +29,7 @@ from perfbisect.recipes.placeholders import Values, fill, fill_text
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class Installation:
     """One installed build, prebuilt or not."""
 
     commit: str  # or the name of prebuilt binaries
@@ -98,8 +98,7 @@ class Service:
 
     def probe(self) -> Result:
         """One attempt to reach the server: ok when it answers."""
-        argv = self.argv(self.recipe.ready)
-        return jobs.run(self.host, argv, timeout=LONGEST_PROBE, cwd=self.folder, env=self.env)
+        return jobs.run(self.host, self.argv(self.recipe.ready), timeout=LONGEST_PROBE, cwd=self.folder, env=self.env)
 
     def do_all(self, commands: Iterable[Sequence[str]], stage: str = "prepare") -> None:
         """Run commands of the recipe one after the other. Raises RunFailed."""
@@ -111,39 +110,40 @@ class Service:
 
         Raises RunFailed.
         """
-        argv, who = self.argv(command), command[0].rpartition("/")[2]
-        return carry_out(
-            self.host, argv, who, stage=stage, limit=LONGEST_STEP, cwd=self.folder, env=self.env, merged=merged
-        )
+        who, limit = command[0].rpartition("/")[2], LONGEST_STEP
+        return carry_out(self.host, HostCommand(self.argv(command), who, stage, limit, self.folder, self.env, merged))
 
 
-def carry_out(
-    host: Host,
-    argv: list[str],
-    who: str,
-    *,
-    stage: str,
-    limit: float,
-    cwd: PurePosixPath,
-    env: Mapping[str, str] | None = None,
-    merged: bool = True,
-    name: str = "",
-    alone: bool = False,
-    complain: Callable[[str, int], str] | None = None,
-) -> str:
-    """Run a command to its end; returns what it printed, with its errors if ``merged``, in one piece if not.
+@dataclass(frozen=True, slots=True)
+class HostCommand:
+    """A command that is run on a host to its end."""
 
-    What it leaves running is killed if it was to be ``alone``. Raises RunFailed with what ``complain`` says of its output
-    and status: by default that ``who`` ended with that status.
-    """
-    job = jobs.start(host, by_path(argv), name=name or stage, timeout=limit, cwd=cwd, env=env or {}, merged=merged)
+    argv: list[str]
+    who: str  # begins the sentence about its failure
+    stage: str  # of that failure
+    limit: float  # seconds
+    cwd: PurePosixPath
+    env: Mapping[str, str] = field(default_factory=dict)
+    merged: bool = True  # its errors are part of its output, which need not be in one piece
+    alone: bool = False  # what it leaves running is killed
+    complain: Callable[[str, int], str] | None = None  # what is wrong, by its output and status; None: the status
+    name: str = ""  # of its job; "": the stage
+
+
+def carry_out(host: Host, command: HostCommand) -> str:
+    """Run a command to its end; returns its output. Raises RunFailed."""
+    who, stage, merged = command.who, command.stage, command.merged
+    job = jobs.start(
+        host, by_path(command.argv), name=command.name or stage, timeout=command.limit, cwd=command.cwd,
+        env=command.env, merged=merged,
+    )  # fmt: skip
     status = jobs.end(host, job)
-    if alone:
+    if command.alone:
         jobs.kill(host, job, grace=1)
     stream = "stderr" if status and not merged else "stdout"
     printed = jobs.printed(host, job, stream)
     wrong = f"{who} ended with status {status}: {log_excerpt(printed.text) or 'it printed nothing'}" if status else ""
-    if complain and (wrong := complain(printed.text, status)):
+    if command.complain and (wrong := command.complain(printed.text, status)):
         wrong = f"{who}: {wrong}{printed.note}"
     if not wrong and printed.left and not merged:
         wrong = f"{who} printed too much{printed.note}"
@@ -162,7 +162,7 @@ def by_path(argv: list[str]) -> list[str]:
 
 
 def service_in(
-    host: Host, system: System, folder: PurePosixPath, cpus: str = "", *, write: bool = True
+    host: Host, system: Installation, folder: PurePosixPath, cpus: str = "", *, write: bool = True
 ) -> Service | None:
     """The server of a build, in the folder of a visit; None without a server. Its configuration file is put there, if ``write``.
 
@@ -303,15 +303,11 @@ def pids(service: Service, job: Job) -> tuple[int, ...]:
     perf follows the processes that these start later. For a server with a process for each connection, its own process is
     enough where only connections are to be counted, which do not exist yet.
     """
-    found = processes(service.host, job)
+    # The first process below a job's leader is ``timeout``.
+    found = descendants(service.host.run(["ps", "-e", "-o", "pid=", "-o", "ppid="]).stdout, job.pid)[1:]
     if not found:
         raise failure(service, job, "the server has ended", "run")
     return found[:1] if service.recipe.perf_scope == "connections" else found
-
-
-def processes(host: Host, job: Job) -> tuple[int, ...]:
-    """The server's processes, none when it has ended. The first process below a job's leader is ``timeout``."""
-    return descendants(host.run(["ps", "-e", "-o", "pid=", "-o", "ppid="]).stdout, job.pid)[1:]
 
 
 def descendants(table: str, ancestor: int) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ A run is at most SECONDS long, without warm-up. The data is what measurements us
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,7 +21,7 @@ from perfbisect.lab.building.plan import MERGED, Instrumented
 from perfbisect.lab.checks import CheckRequest
 from perfbisect.lab.checks.preflight import drivers, needed, warnings
 from perfbisect.lab.measure import visit
-from perfbisect.lab.servers import System
+from perfbisect.lab.servers import Installation
 from perfbisect.lab.workload import lua
 from perfbisect.lab.workload.dataset import DatasetKeeper
 from perfbisect.lab.workload.lua import fingerprint
@@ -91,7 +92,7 @@ class Trainer:
                 return finish(self.host, build)
 
     def _run_all(
-        self, build: Instrumented, system: System, keepers: Sequence[DatasetKeeper]
+        self, build: Instrumented, system: Installation, keepers: Sequence[DatasetKeeper]
     ) -> Generator[Warned, None, bool]:
         """Run each workload; false where data has to be loaded anew, as for a measurement."""
         for keeper in keepers:
@@ -99,8 +100,8 @@ class Trainer:
             placed = lua.place(self.host, keeper.workload)
             context = visit.RunContext(self.host, self.entry, shortened(keeper.workload), placed)
             try:
-                for _ in visit.run_alone(context, system, 0, data):
-                    pass
+                with visit.begin(context, system, 0, data) as opened:
+                    deque(visit.run(opened), maxlen=0)
             except DataDamaged as damaged:
                 yield keeper.damaged(data, damaged)
                 return False
@@ -110,10 +111,10 @@ class Trainer:
                 return False
         return True
 
-    def _system(self, build: Instrumented) -> System:
+    def _system(self, build: Instrumented) -> Installation:
         own = {"commit": build.commit, "prefix": str(build.prefix), "version": build.version}
         values = {**servers.placeholders(self.host, self.entry, self.builder), **own}
-        return System(build.commit, build.key, build.prefix, build.builder, values)
+        return Installation(build.commit, build.key, build.prefix, build.builder, values)
 
 
 def shortened(workload: Workload) -> Workload:

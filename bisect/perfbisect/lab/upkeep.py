@@ -18,7 +18,7 @@ from perfbisect.host.facts import free_bytes
 from perfbisect.host.protocol import Host
 from perfbisect.lab import servers
 from perfbisect.lab.building.pipeline import JOB_PREFIX
-from perfbisect.lab.building.shared_store import Entry, Store
+from perfbisect.lab.building.shared_store import Store, StoredObject
 from perfbisect.lab.checks.machine import GIB, LITTLE
 from perfbisect.lab.measure import visit
 from perfbisect.masking import masked
@@ -173,8 +173,7 @@ def space_needed(
     if not builds:
         return None
     wanted = [*(f"builds/{key}" for key in builds), *(f"datasets/{key}" for key in datasets)]
-    listed = host.run(["sh", "-c", _OF_THESE, "sizes", str(host.root), *wanted], timeout=LONG).stdout
-    known = list(read_items(listed))
+    known = list(read_items(host.run(["sh", "-c", _OF_THESE, "sizes", str(host.root), *wanted], timeout=LONG).stdout))
     sizes = [item.size for item in known if item.category == "builds"]
     if not sizes:
         return None
@@ -233,7 +232,7 @@ def prune(host: Host, keep: int = KEPT) -> None:
 LEFT = 86400.0  # seconds after which an upload that was not finished is one that was interrupted
 
 
-def clean_shared_folder(address: str, limit: int, now: float, *, dry_run: bool) -> tuple[Sequence[Entry], int]:
+def clean_shared_folder(address: str, limit: int, now: float, *, dry_run: bool) -> tuple[Sequence[StoredObject], int]:
     """Remove what was not used for longest until at most ``limit`` bytes are left, and what interrupted uploads have left.
 
     Returns what was removed, or with ``dry_run`` would be, and how many bytes are left. Raises UsageError where the shared

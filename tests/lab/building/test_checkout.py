@@ -16,8 +16,8 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import StoppableHost
 from perfbisect.host.ssh import SshHost
 from perfbisect.lab.building import checkout
-from perfbisect.lab.building.host_git import REFS, push, scripted
-from perfbisect.lab.building.host_git import git as git_on
+from perfbisect.lab.building.checkout import REFS, push, scripted
+from perfbisect.lab.building.checkout import git as git_on
 from perfbisect.repository.discovery import open_repository
 from repos import Repo, git
 from sharing import break_stream

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.core.domain.settings import Flags
-from perfbisect.lab.building.known_errors import known_error
-from perfbisect.lab.building.log_parser import BuildLog, script
+from perfbisect.lab.building.log_parser import BuildLog, known_error, script
 from perfbisect.lab.building.toolchain import count_cached, read_macros
 
 

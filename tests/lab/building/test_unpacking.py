@@ -16,9 +16,9 @@ from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildFailed, EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.building import build_store, prebuilt
-from perfbisect.lab.building.log_parser import Progress
+from perfbisect.lab.building.log_parser import BuildStep
 from perfbisect.lab.building.pipeline import build
-from perfbisect.lab.building.plan import Built
+from perfbisect.lab.building.plan import InstalledBuild
 from perfbisect.recipes.builder import Archive, Build, Builder, Dataset, Variant, When
 from program import executable
 from repos import Files
@@ -61,7 +61,7 @@ def times(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (path.lstat().st_mtime_ns, path.lstat().st_ctime_ns) for path in [folder, *folder.rglob("*")]}
 
 
-def take(host: LocalHost, path: Path, builder: Builder = BUILDER) -> Built:
+def take(host: LocalHost, path: Path, builder: Builder = BUILDER) -> InstalledBuild:
     return prebuilt.take(host, builder, "old", str(path))
 
 
@@ -275,7 +275,12 @@ def tree(named: str) -> Files:
 
 def test_each_commit_has_the_version_that_it_names(units: Yard, server: Shelf) -> None:
     steps, built = finish(build(units.context(), units.git.commit(tree("unit_1_0"))))
-    assert [each.stage for each in steps if isinstance(each, Progress)][:4] == ["checkout", "fetch", "fetch", "send"]
+    assert [each.stage for each in steps if isinstance(each, BuildStep)][:4] == [
+        "checkout",
+        "fetch",
+        "fetch",
+        "send",
+    ]
     first, second = built.facts, units.build(tree("unit_2_0"))
     assert first.binary != second.binary
     again = units.build(tree("unit_1_0") | {"other.c": "x"})

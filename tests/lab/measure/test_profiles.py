@@ -34,7 +34,7 @@ from perfbisect.lab.measure.profiles import (
     SHORTEN,
     WAITS,
     WAITS_FOR_ALL,
-    Profiles,
+    ProfileStudy,
     Sampling,
     available,
     first_rate,
@@ -46,7 +46,7 @@ from perfbisect.lab.measure.profiles import (
     sampling,
 )
 from perfbisect.lab.measure.visit import RunContext, Turn
-from perfbisect.lab.servers import System
+from perfbisect.lab.servers import Installation
 from perfbisect.lab.workload import lines_of
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
@@ -197,11 +197,11 @@ def test_how_often_a_run_is_sampled() -> None:
 
 def test_a_host_without_perf_is_told_once() -> None:
     """A turn that can do nothing has ended."""
-    [told] = Profiles(context(), lambda: None).visit(SYSTEM, "", turn := Turn(3, 1, 1, 1, Purpose.EXPLAIN, left=1))
+    [told] = ProfileStudy(context(), lambda: None).visit(SYSTEM, "", turn := Turn(3, 1, 1, 1, Purpose.EXPLAIN, left=1))
     assert isinstance(told, Unexplained)
     assert (told.part, told.host, turn.left) == ("profiles", "far", 0)
     assert told.reason.startswith("perf is not installed on host far. Install with: apt-get install linux-perf (")
-    assert list(Profiles(context(), lambda: None, events=SAMPLED_INSTRUCTIONS).visit(SYSTEM, "", turn)) == []
+    assert list(ProfileStudy(context(), lambda: None, events=SAMPLED_INSTRUCTIONS).visit(SYSTEM, "", turn)) == []
     host = FakeHost("far", {"sampled */trial *": "cycles\nframes 0\nsamples 0\n"})  # it counts, and samples nothing
     with pytest.raises(EnvironmentFailure, match="perf takes no samples on host far: it printed nothing"):
         available(host)
@@ -216,7 +216,7 @@ def folded_of(folder: Path, source: str, host: LocalHost, sampled: Sampling, rat
     return folded_on(host, PurePosixPath(folder), sampled, rate)
 
 
-SYSTEM = System("a commit", "key", PurePosixPath("/far"), BUILDER)
+SYSTEM = Installation("a commit", "key", PurePosixPath("/far"), BUILDER)
 LOOP = "uint64_t x = n; for (uint64_t i = 0; i < n; i++) x = x * 6364136223846793005u + i; return x"
 TWO = f"""#include <stdint.h>
 volatile uint64_t sink;
@@ -257,7 +257,7 @@ def test_no_waits_and_no_sight_of_the_kernel_end_a_turn_without_a_word(monkeypat
 
     monkeypatch.setattr(profiles, "sampled_run", run)
     for sampled, tries in (Sampling("cycles:u", "dwarf"), 0), (Sampling("cycles", "dwarf"), 1):
-        study = Profiles(replace(context(), perf=True), lambda: None, 10.0, switches=1300.0, sampled=sampled)
+        study = ProfileStudy(replace(context(), perf=True), lambda: None, 10.0, switches=1300.0, sampled=sampled)
         assert list(study.visit(SYSTEM, "", turn := Turn(0, 1, 1, 1, Purpose.EXPLAIN, left=1))) == []
         assert (turn.left, len(tried)) == (0, tries)
     assert tried == [(True, one_of(1300.0 * 10))]
@@ -267,7 +267,7 @@ def test_no_waits_and_no_sight_of_the_kernel_end_a_turn_without_a_word(monkeypat
 def test_two_builds_of_a_library_are_profiled_for_the_window_alone(open_lab: Open, host: LocalHost) -> None:
     """An operation of the slow one executes twice the arithmetic."""
     lab = open_lab({"rest": 0})
-    lab.study = partial(Profiles, seconds=1.0)
+    lab.study = partial(ProfileStudy, seconds=1.0)
     events = [event for build in (FAST, SLOW) for event in explain(lab, build)]
     fast, slow = profiled(events)
     assert fast.commit != slow.commit
@@ -355,7 +355,7 @@ def test_the_connections_of_a_server_are_profiled_and_nothing_else(tmp_path: Pat
     builder = struct_replace(POSTGRES, server=struct_replace(POSTGRES.server, perf_scope="connections"))
     with tempfile.TemporaryDirectory(prefix="lab") as root:
         events: list[LabEvent] = []
-        for study in Profiles, partial(Profiles, switches=1.0):  # each of them is sampled
+        for study in ProfileStudy, partial(ProfileStudy, switches=1.0):  # each of them is sampled
             lab = lab_of(LocalHost("here", PurePosixPath(root)), builder, workload, git.path, (git.head,))
             lab.study = partial(study, seconds=3.0)
             events += explain(lab, 0)

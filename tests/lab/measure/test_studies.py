@@ -37,7 +37,7 @@ from perfbisect.lab.measure.studies import (
     shortened,
 )
 from perfbisect.lab.measure.visit import RunContext, Turn
-from perfbisect.lab.servers import System
+from perfbisect.lab.servers import Installation
 from perfbisect.lab.workload import dataset, lua, sysbench
 from perfbisect.lab.workload.dataset import DatasetKeeper
 from perfbisect.recipes.builder import Builder
@@ -52,7 +52,7 @@ def counted(
     host: LocalHost, workload: Workload = LOOP, builds: tuple[int, ...] = (0, 1), events: int = 0, seconds: float = 30.0
 ) -> list[LabEvent]:
     """The events of one turn of each build; with ``events`` as the length that an earlier session has found."""
-    system = System("a commit", "key", host.root, Builder(summary="a shell", driver="command"))
+    system = Installation("a commit", "key", host.root, Builder(summary="a shell", driver="command"))
     context = RunContext(host, HostEntry(name="here"), workload, lua.place(host, workload), perf=True)
     study, found = ExactCounts(context, lambda: None, events, seconds), []
     for build in builds:
@@ -200,7 +200,7 @@ def test_who_asks() -> None:
     assert not has_statements(Workload(summary="", group="", driver="mysql", command=["true"]))
 
 
-def of_sqlite(host: LocalHost, workload: Workload) -> tuple[System, RunContext]:
+def of_sqlite(host: LocalHost, workload: Workload) -> tuple[Installation, RunContext]:
     """The machine's own SQLite, and the context of a run with it."""
     name = ctypes.util.find_library("sqlite3")
     if name is None:
@@ -208,7 +208,7 @@ def of_sqlite(host: LocalHost, workload: Workload) -> tuple[System, RunContext]:
     ctypes.CDLL(name)
     loaded = (line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libsqlite3" in line)
     library = PurePosixPath(next(loaded))
-    system = System("a commit", "key", library.parent, replace(load_builder("sqlite"), library=library.name))
+    system = Installation("a commit", "key", library.parent, replace(load_builder("sqlite"), library=library.name))
     return system, RunContext(host, HostEntry(name="here"), workload, lua.place(host, workload))
 
 

@@ -18,8 +18,8 @@ from perfbisect.core.domain.orders import Share
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
-from perfbisect.lab.servers import System
-from perfbisect.lab.workload import Outcome, ProcessResult
+from perfbisect.lab.servers import Installation
+from perfbisect.lab.workload import ProcessResult, RunResult
 from perfbisect.lab.workload.command import CLOCK, CPU, outcome, prepare_inputs, read_fio, timed, values
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.requested import quick_builder
@@ -102,7 +102,7 @@ def loading(*command: str) -> Workload:
 def test_args_are_filled_in_and_tell_data_apart_that_they_change() -> None:
     one = changed(loading("load", "{keys}"), command=["run", "{keys}", "{sync}"], args={"keys": 5, "sync": True})
     path = PurePosixPath("/x")
-    filled = values(System("c", "k", path, BUILDER, {"prefix": "/x"}), one, path, path, None)
+    filled = values(Installation("c", "k", path, BUILDER, {"prefix": "/x"}), one, path, path, None)
     assert (filled["keys"], filled["sync"], filled["prefix"]) == ("5", "true", "/x")
     more, unsynced = (changed(one, args=one.args | change) for change in ({"keys": 6}, {"sync": False}))
     assert told(more) != told(one) == told(unsynced)
@@ -138,7 +138,7 @@ def printed(**keys: Any) -> str:
     return json.dumps({"fio version": "fio-3.33", "jobs": [job | keys]}, indent=2)
 
 
-def fio(text: str) -> Outcome:
+def fio(text: str) -> RunResult:
     return read_fio(text, 0.0, 2.0)
 
 

@@ -21,7 +21,7 @@ from perfbisect.wording.text import printable
 if TYPE_CHECKING:
     from perfbisect.core.domain.facts import HostFacts
     from perfbisect.host.protocol import Host
-    from perfbisect.lab.checks.all_hosts import Checked, Wanted
+    from perfbisect.lab.checks.all_hosts import Checked, CheckScope
     from perfbisect.recipes.workload import Workload
 
 SHOWN = 20  # names of what an adopted folder contains
@@ -85,7 +85,7 @@ def doctor(
     from perfbisect.host.facts import read_fingerprint
     from perfbisect.hunt.setup import shared_builds
     from perfbisect.lab.checks import CheckRequest
-    from perfbisect.lab.checks.all_hosts import Wanted
+    from perfbisect.lab.checks.all_hosts import CheckScope
     from perfbisect.lab.checks.machine import pairing
     from perfbisect.lab.checks.preflight import findings, inspect_host, shared_findings
     from perfbisect.recipes.builder_reader import load_builder
@@ -106,7 +106,7 @@ def doctor(
         named = click.get_current_context().get_parameter_source("host")
         if adopt or named is not click.core.ParameterSource.DEFAULT:
             raise click.UsageError("--all checks every host, and changes none: leave out HOST and --adopt.")
-        return doctor_all(Wanted(metric, recipe, variant, chosen), hosts, as_json)
+        return doctor_all(CheckScope(metric, recipe, variant, chosen), hosts, as_json)
     entry = load_host(host, hosts or "")
     if not as_json:
         announce(recipe, chosen or (), [entry])
@@ -136,7 +136,7 @@ def number(found: Iterable[Finding], level: Level) -> int:
     return sum(finding.level is level for finding in found)
 
 
-def doctor_all(wanted: "Wanted", hosts: Path | None, as_json: bool) -> int:
+def doctor_all(wanted: "CheckScope", hosts: Path | None, as_json: bool) -> int:
     """Check every host of the inventory; the exit status."""
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.hunt.setup import shared_builds

@@ -23,7 +23,7 @@ from perfbisect.wording.quantities import count, moment, size
 
 if TYPE_CHECKING:
     from perfbisect.host.lock import WaitCallback
-    from perfbisect.lab.building.shared_store import Entry
+    from perfbisect.lab.building.shared_store import StoredObject
     from perfbisect.lab.upkeep import Item
 
 EPILOG = """\b
@@ -134,7 +134,7 @@ def verb(gone: Sequence[object], dry_run: bool) -> str:
 
 
 def say_freed(
-    gone: "Sequence[Item] | Sequence[Entry]",
+    gone: "Sequence[Item] | Sequence[StoredObject]",
     left: int,
     as_json: bool,
     text: str,

@@ -34,7 +34,7 @@ from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.setup import SessionSetup, both_tag_and_branch
 from perfbisect.lab.building import prebuilt
-from perfbisect.lab.building.plan import Built
+from perfbisect.lab.building.plan import InstalledBuild
 from perfbisect.recipes.requested import ServerConfig, load_config, overridden, typed
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.git import Repository
@@ -170,7 +170,7 @@ def with_prebuilt(setup: SessionSetup, say: Callable[[str], None]) -> SessionSet
 
     Raises UsageError for binaries that do not exist.
     """
-    subjects, found = list(setup.request.subjects), dict[int, Built]()
+    subjects, found = list(setup.request.subjects), dict[int, InstalledBuild]()
     for number, subject in enumerate(subjects):
         path = "" if setup.builder.installed else subject.path
         if setup.builder.installed:

@@ -288,8 +288,14 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
     if has(host, key):
         return
     check(build_host, key)
-    if build_host.root != host.root:
-        _refuse_rooted(build_host, builder, key, host)
+    fixed = str(build_host.root / "work" / builder / "prefix")
+    search = ["grep", "-rlF", "-m1", "-e", fixed, str(prefix(build_host, key))]
+    if build_host.root != host.root and build_host.run(search, check=False, timeout=600).ok:
+        raise EnvironmentFailure(
+            f"builds of {builder} contain the path of their installation below {build_host.root} on host {build_host.name}, and the root"
+            f" folder of host {host.name} is {host.root}",
+            f"Give both hosts the same `root` in hosts.toml, or let {host.name} build for itself.",
+        )
 
     def send() -> None:
         """Both ends report how they ended. The error of the packing side comes first, since a truncated stream looks damaged to
@@ -326,24 +332,10 @@ def send_archive(host: Host, place: PurePosixPath, read: Callable[[int], bytes],
 
 def persistently(stream: Callable[[], None]) -> None:
     """Stream something to a host, and again from its beginning when a connection breaks off."""
-    for left in reversed(range(ATTEMPTS)):
-        try:
+    for _ in range(ATTEMPTS - 1):
+        with suppress(ConnectionLost):
             return stream()
-        except ConnectionLost:
-            if not left:
-                raise
-    return None
-
-
-def _refuse_rooted(build_host: Host, builder: str, key: str, host: Host) -> None:
-    fixed = str(build_host.root / "work" / builder / "prefix")
-    found = build_host.run(["grep", "-rlF", "-m1", "-e", fixed, str(prefix(build_host, key))], check=False, timeout=600)
-    if found.ok:
-        raise EnvironmentFailure(
-            f"builds of {builder} contain the path of their installation below {build_host.root} on host {build_host.name}, and the root"
-            f" folder of host {host.name} is {host.root}",
-            f"Give both hosts the same `root` in hosts.toml, or let {host.name} build for itself.",
-        )
+    return stream()
 
 
 # The 17th byte of an ELF header, in either byte order, is its type: 2 a program, 3 a shared library. In an
@@ -368,18 +360,13 @@ done
 _LIBRARIES = """[ -d "$1" ] || exit 0; cd -- "$1" && find . -type f '(' -name '*.so' -o -name '*.so.*' ')' -print0 | LC_ALL=C sort -z"""
 
 
-def libraries(host: Host, prefix: PurePosixPath) -> list[str]:
-    """The paths of all shared libraries below ``prefix``: a program may load any of them."""
-    found = host.run(["sh", "-c", _LIBRARIES, "libraries", str(prefix)], timeout=600).stdout
-    return found.split("\0")[:-1]
-
-
 def measured(host: Host, prefix: PurePosixPath, artifacts: Sequence[str], *, with_libraries: bool) -> list[str]:
-    """The paths below ``prefix`` of what is measured, by default these artifacts alone.
+    """The paths below ``prefix`` of what is measured: these artifacts, and all libraries if a program may load any of them.
 
     None where that is unknown, as with a library whose name is not UTF-8: commands cannot be given such a name.
     """
-    found = libraries(host, prefix) if artifacts and with_libraries else []
+    listing = ["sh", "-c", _LIBRARIES, "libraries", str(prefix)]
+    found = host.run(listing, timeout=600).stdout.split("\0")[:-1] if artifacts and with_libraries else []
     return [] if any("\N{REPLACEMENT CHARACTER}" in each for each in found) else [*artifacts, *found]
 
 

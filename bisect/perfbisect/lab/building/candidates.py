@@ -1,20 +1,26 @@
-"""The candidates of a lab: what is built and measured, by number; and what its build hosts have built of them."""
+"""The candidates of a lab: what is built and measured, by number; and what its build hosts have built of them.
 
+What mends a known error is tried on the commit that fails; the hunt then goes on with it.
+"""
+
+import shlex
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
-from perfbisect.core.domain.events import Commit, Warned
-from perfbisect.core.domain.settings import Patch
-from perfbisect.errors import BuildFailed, EnvironmentFailure, UsageError
+import msgspec
+
+from perfbisect.core.domain.events import Commit, Remedied, Warned
+from perfbisect.core.domain.settings import Flags, Patch
+from perfbisect.errors import BuildFailed, EnvironmentFailure, JobLost, UsageError
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host
 from perfbisect.lab.building import pipeline
-from perfbisect.lab.building.known_errors import KnownFailure
-from perfbisect.lab.building.plan import BuildContext, Built
+from perfbisect.lab.building.log_parser import BuildStep, KnownFailure
+from perfbisect.lab.building.plan import BuildContext, InstalledBuild
 from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.git import Repository
@@ -27,18 +33,13 @@ class FairLock:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._waiting: deque[threading.Event] = deque()  # the first holds it
-
-    @property
-    def requests(self) -> int:
-        """How many threads hold it or wait for it."""
-        return len(self._waiting)
+        self.waiting: deque[threading.Event] = deque()  # of the threads that want it; the first holds it
 
     def __enter__(self) -> None:
         mine = threading.Event()
         with self._guard:
-            self._waiting.append(mine)
-            if self._waiting[0] is mine:
+            self.waiting.append(mine)
+            if self.waiting[0] is mine:
                 mine.set()
         mine.wait()
 
@@ -46,9 +47,9 @@ class FairLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._guard:
-            self._waiting.popleft()
-            if self._waiting:
-                self._waiting[0].set()
+            self.waiting.popleft()
+            if self.waiting:
+                self.waiting[0].set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Candidates:
     commits: tuple[str, ...]
     describe: Callable[[str], Commit]  # date, author and title of a commit
     ends: Mapping[str, str] = field(default_factory=dict)  # commit → its name in a message: "the good end"
-    prebuilt: Mapping[int, Built] = field(default_factory=dict)  # candidate → what needs no building
+    prebuilt: Mapping[int, InstalledBuild] = field(default_factory=dict)  # candidate → what needs no building
     patches: tuple[Patch, ...] = ()  # for each that they apply to
     remedies: bool = False  # what mends a known error is tried
     is_range: bool = True  # nothing can be measured without the first and the last; otherwise each is independent
@@ -106,6 +107,47 @@ class Candidates:
         return [commits[0], commits[-1]] if commits and self.is_range else commits
 
 
+# A header that is included before a source can define _GNU_SOURCE may leave functions undeclared: these return an int then, and
+# half of what was a pointer.
+WHOLE = Flags("-Werror=int-conversion -Werror=int-to-pointer-cast")
+MOST = 3  # builds: a compiler that stops at one header does not say that others are missing, too
+
+
+class Mended(Exception):
+    """A commit builds with further options, which all builds of its hunt get from here on: no failure."""
+
+    def __init__(self, event: Remedied) -> None:
+        super().__init__(event.why)
+        self.event = event
+
+
+def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[BuildStep | Warned]:
+    """Build a commit that fails for a known reason with what mends that. Raises Mended where it builds then."""
+    known, flags = failure.known, context.builder.flags
+    for _ in range(MOST):
+        more = flags.plus(known.flags)
+        undone = "-Wno-error=int-" in known.flags.cflags and WHOLE.cflags in flags.cflags
+        if more == flags or undone or not known.by_itself:
+            return
+        flags = more.plus(WHOLE) if "-include" in known.flags.cflags else more
+        options = shlex.join(flags.words)
+        yield Warned(
+            f"{sha[:10]} does not build for {known.name}: it is tried with {known.option}",
+            "--no-remedies tries nothing.",
+        )
+        try:
+            yield from pipeline.build(
+                replace(context, builder=msgspec.structs.replace(context.builder, flags=flags)), sha
+            )
+        except (BuildFailed, JobLost) as again:
+            yield Warned(f"with {options}: {again}", again.advice)
+            if not isinstance(again, KnownFailure):
+                return
+            known = again.known
+        else:
+            raise Mended(Remedied(flags, f"{sha[:10]} does not build without {options}, for {failure.known.name}"))
+
+
 class BuildsMade:
     """Builds by candidate, and the name of the host that has each. Threads that change it hold ``lock``."""
 
@@ -113,7 +155,7 @@ class BuildsMade:
         self, candidates: Candidates, known: Mapping[str, str] | None = None, places: Mapping[str, str] | None = None
     ) -> None:
         """Prebuilt candidates are there. Of earlier sessions ``known`` has the key of each commit's build, ``places`` its host."""
-        self.built: dict[int, Built] = dict(candidates.prebuilt)
+        self.built: dict[int, InstalledBuild] = dict(candidates.prebuilt)
         self.places: dict[int, str] = {}
         self.contexts: dict[str, BuildContext] = {}  # by host: what all builds there share, once it is known
         self.lost: set[str] = set()  # hosts that build no further
@@ -163,13 +205,13 @@ class BuildsMade:
         if first:
             yield from work
 
-    def add(self, candidate: int, built: Built, host: str) -> int | None:
+    def add(self, candidate: int, built: InstalledBuild, host: str) -> int | None:
         """Keep a build; the first candidate with the same binary, if that is another."""
         self.built[candidate], self.places[candidate] = built, host
         same = self.same_binary(candidate)
         return None if same == candidate else same
 
-    def unlike(self, built: Built) -> str:
+    def unlike(self, built: InstalledBuild) -> str:
         """Why a build may have another program than one of the others, as one of the two lacks a part of its tree; or ""."""
         others = [other for other in self.built.values() if other.facts.system == built.facts.system]
         for one, other in [*((built, other) for other in others), *((other, built) for other in others)]:

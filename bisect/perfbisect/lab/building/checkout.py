@@ -1,36 +1,138 @@
 """Sources on a host: a bare repository with the objects, patches, and a checkout at a fixed path without the ignored paths.
 
 The checkout has no ``.git``. What a build could read from there, such as the commit's hash, would make different
-binaries of equal code; and without it nothing a build does can harm the repository.
+binaries of equal code; and without it nothing a build does can harm the repository. Ignored paths are git's glob pathspecs,
+from the top of the tree, as for the range. git makes a tree without them: its sparse checkout would read them in another way.
 
-Ignored paths are given as git's glob pathspecs, from the top of the tree, as they are for the range. What is checked out is
-a tree that git makes without them: its sparse checkout would read such patterns in another way.
+git runs there without the user's configuration and environment: what a command inherits is listed; the rest may contain any
+variable that git or a program of it reads. Commits come to the bare repository by git's own push, through the host's
+connection: git talks to a socket whose other end is its receiving side there. So each host has one connection with one set
+of settings, and only missing objects are sent. It pushes from a temporary repository that borrows the objects, so that no
+hook, address or signature that a user or the repository has configured takes part.
 """
 
 import errno
 import hashlib
 import os
 import re
+import shlex
 from collections import deque
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import TypeVar
 
 from perfbisect.core.domain.settings import Patch
-from perfbisect.errors import BuildFailed, CommandFailed, EnvironmentFailure
+from perfbisect.errors import BuildFailed, CommandFailed, ConnectionLost, EnvironmentFailure
 from perfbisect.host.facts import is_full
-from perfbisect.host.protocol import Host, no_space
-from perfbisect.lab import Steps
-from perfbisect.lab.building.host_git import git, push, scripted
-from perfbisect.lab.building.log_parser import Progress
+from perfbisect.host.protocol import Host, Result, judged, no_space
+from perfbisect.lab.building.log_parser import BuildStep, staged
 from perfbisect.masking import masked
 from perfbisect.recipes.when import satisfies
 from perfbisect.repository.derived import APPLY, encoded, outcome
-from perfbisect.repository.git import BARE, Repository, all_but, alternates_line
+from perfbisect.repository.discovery import is_partial
+from perfbisect.repository.git import (
+    BARE,
+    OPTIONS,
+    PROGRAMS,
+    SEALED,
+    SEARCHED,
+    Repository,
+    all_but,
+    alternates_line,
+    borrowed,
+    sealed,
+    talk,
+)
+from perfbisect.repository.git import failure as git_failure
 from perfbisect.repository.submodules import Unavailable, find, look, origin_of, submodules
 
-T = TypeVar("T")
+SHORT = 60.0  # seconds that a single command takes at most
+
+# Of lists of folders, those that are absolute: others would be below a checkout.
+_ABSOLUTE = """\
+absolute() { kept=; for each in $1; do case $each in /*) kept=$kept${kept:+:}$each;; esac; done; }
+set -f; IFS=:
+"""
+_SEARCHED = "".join(f'absolute "${{{name}-}}"; {name}=$kept\n' for name in SEARCHED)
+_INHERITED = " ".join(f'${{{name}:+"{name}=${name}"}}' for name in PROGRAMS)
+_FIXED = " ".join(f"{name}={shlex.quote(value)}" for name, value in SEALED.items())
+ALONE = ("sh", "-c", f'{_ABSOLUTE}{_SEARCHED}exec env -i {_INHERITED} {_FIXED} "$@"', "alone")  # before a command
+GIT = (*ALONE, "git", *OPTIONS)
+_FUNCTION = f'git() {{ command git {shlex.join(OPTIONS)} "$@"; }}\n'
+
+
+def scripted(host: Host, script: str, arguments: Sequence[str], *, stdin: str = "", timeout: float = SHORT) -> Result:
+    """Run a script in which ``git`` has all safe options."""
+    argv = [*ALONE, "sh", "-c", _FUNCTION + script, "git", *arguments]
+    done = host.run(argv, stdin=stdin, timeout=timeout, check=False)
+    return judged(host.name, replace(done, argv=("sh", "-c", script, "git", *arguments)), True)
+
+
+def git(host: Host, *arguments: str, check: bool = True) -> Result:
+    """Run one git command."""
+    done = host.run([*GIT, *arguments], timeout=SHORT, check=False)
+    return judged(host.name, replace(done, argv=("git", *arguments)), check)
+
+
+REFS = "refs/perfbisect"
+SENDING = "Writing objects"  # as git calls it
+_NOT_SENT = 'cd -- "$1" && shift && for sha do [ -f "$sha" ] || echo "$sha"; done'  # of these commits
+ATTEMPTS = 5  # at a push during which the connection broke off
+
+# git collects no garbage in the background, which would disturb a measurement.
+_RECEIVE = (*GIT, "-c", "gc.auto=0", "-c", "receive.autogc=false", "-c", "receive.fsckObjects=false", "receive-pack")
+
+
+def push(host: Host, bare: PurePosixPath, repository: Repository, commits: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Bring ``commits`` and all that they reach; a reference keeps each of them there.
+
+    Yields steps done and steps in all, the first once it is known that something has to be sent.
+    Raises EnvironmentFailure for a partial clone, and when the connection stays lost.
+    """
+    for left in reversed(range(ATTEMPTS)):
+        wanted = list(dict.fromkeys(commits))
+        known = host.run(
+            ["sh", "-c", _NOT_SENT, "absent", str(bare / REFS), *wanted], check=False
+        )  # waits while it is lost
+        absent = known.stdout.split() if known.ok else wanted
+        if not absent:
+            return
+        if is_partial(repository):
+            raise EnvironmentFailure(
+                f"{repository.folder} is a partial clone, whose commits cannot be brought to another machine",
+                "Make a whole clone, without --filter, and give it by --repo.",
+            )
+        yield 0, 0
+        try:
+            yield from _push(host, bare, repository, absent)
+            return
+        except ConnectionLost:
+            if not left:
+                raise
+
+
+def _push(host: Host, bare: PurePosixPath, repository: Repository, commits: Sequence[str]) -> Iterator[tuple[int, int]]:
+    refs = [f"{commit}:{REFS}/{commit}" for commit in commits]
+    what = f"{repository.folder} cannot be pushed to host {host.name}"
+    env = sealed() | {"GIT_ALLOW_PROTOCOL": "fd"}
+    failed: EnvironmentFailure | None = None
+    try:
+        with borrowed(repository) as lender, host.stream([*_RECEIVE, str(bare)]) as socket:
+            end = socket.fileno()
+            try:
+                sending = [f"--git-dir={lender}", "push", "--progress", f"fd::{end}", *refs]
+                for stage, done, total in talk(what, sending, env, [end]):
+                    if stage == SENDING:
+                        yield done, total
+            except EnvironmentFailure as error:  # the other end may report a better reason
+                failed = error
+    except CommandFailed as refused:
+        why = refused.output or f"git receive-pack ended with status {refused.status}"
+        raise git_failure(what, why) from refused
+    if failed:
+        raise failed
+
 
 LONG = 3600.0  # seconds, for what moves all files of a large tree
 
@@ -105,7 +207,7 @@ def mirror(
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SubTree:
     """What is checked out below the checkout of a commit: the tree of a submodule."""
 
     bare: PurePosixPath  # the repository on the host that has it, and its index: one for each path
@@ -115,43 +217,34 @@ class Part:
 
 
 def checkout(
-    host: Host,
-    bare: PurePosixPath,
-    sha: str,
-    source: PurePosixPath,
-    ignore: Sequence[str],
-    submodules: Sequence[Part] = (),
+    host: Host, bare: PurePosixPath, sha: str, to: PurePosixPath, ignore: Sequence[str], parts: Sequence[SubTree] = ()
 ) -> None:
-    """Make ``source`` exactly the tree of commit ``sha`` without the ignored paths, and with those submodules in it.
+    """Make ``to`` exactly the tree of commit ``sha`` without the ignored paths, and with those submodules in it.
 
     Other submodules are empty folders. An inner submodule follows the one that contains it.
     Raises BuildFailed for a commit that git cannot check out: with a path that it forbids or that is too long, or a file
     that the repository lacks. Raises EnvironmentFailure when the repository lacks the commit, and when the reason is the
     host's. So do the functions below.
     """
-    parts = [Part(bare, sha, "", ignore), *submodules]
+    trees = [SubTree(bare, sha, "", ignore), *parts]
     try:
-        for part in parts:
-            _switch(host, source, part)
+        for part in trees:
+            _switch(host, to, part)
     except CommandFailed:
         # The last checkout may have been of another repository, or have been cut short by a power failure: once more,
         # from nothing.
-        for part in parts:
-            scripted(host, 'rm -rf "$1/index" "$2"', [str(part.bare), str(source)], timeout=LONG)
-        for part in parts:
-            try:
-                _switch(host, source, part)
-            except CommandFailed as failed:
-                raise failure(host, part.bare, sha, failed, part) from failed
+        for part in trees:
+            scripted(host, 'rm -rf "$1/index" "$2"', [str(part.bare), str(to)], timeout=LONG)
+        for part in trees:
+            with failures_of(host, part.bare, sha, part):
+                _switch(host, to, part)
 
 
 def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[str]) -> str:
     """An id of what the tree of ``sha`` holds beyond the ignored paths: names, modes and contents, no blob needed."""
     paths = ["--", *all_but(ignore)]
-    try:
+    with failures_of(host, bare, sha):
         return scripted(host, _IDENTITY, [str(bare), sha, *paths]).stdout.split()[0]
-    except CommandFailed as failed:
-        raise failure(host, bare, sha, failed) from failed
 
 
 def present(
@@ -162,16 +255,23 @@ def present(
     if not names:
         return frozenset()
     listing = ["ls-tree", "-t", "-z", "--full-tree", sha, "--", *names.values()]
-    try:
+    with failures_of(host, bare, sha):
         entries = [entry.partition("\t") for entry in git(host, f"--git-dir={bare}", *listing).stdout.split("\0")]
-    except CommandFailed as failed:
-        raise failure(host, bare, sha, failed) from failed
     kinds = {name: kind.split()[1] for kind, _, name in entries if name}
     return frozenset(path for path, name in names.items() if name in kinds and (path in paths or kinds[name] == "blob"))
 
 
+@contextmanager
+def failures_of(host: Host, bare: PurePosixPath, sha: str, part: SubTree | None = None) -> Iterator[None]:
+    """A block in which git may refuse a commit. Raises ``failure`` then."""
+    try:
+        yield
+    except CommandFailed as failed:
+        raise failure(host, bare, sha, failed, part) from failed
+
+
 def failure(
-    host: Host, bare: PurePosixPath, sha: str, failed: CommandFailed, part: Part | None = None
+    host: Host, bare: PurePosixPath, sha: str, failed: CommandFailed, part: SubTree | None = None
 ) -> BuildFailed | EnvironmentFailure:
     """The error for a command on a commit that git refused: the commit's, unless git names a failure of the host."""
     found = re.search(r"^(?:fatal|error): .*$", failed.output, re.MULTILINE)
@@ -201,7 +301,7 @@ def cannot(host: Host, sha: str, reason: str, log: str, hint: str) -> BuildFaile
     return BuildFailed(f"{sha[:10]} cannot be checked out: {reason}", stage="checkout", log=str(place), hint=hint)
 
 
-def _switch(host: Host, source: PurePosixPath, part: Part) -> None:
+def _switch(host: Host, source: PurePosixPath, part: SubTree) -> None:
     ignored = [f":(top,glob){pattern}" for pattern in part.ignore]
     scripted(host, _SWITCH, [str(part.bare), str(source), part.tree, part.path, *ignored], timeout=LONG)
 
@@ -232,10 +332,8 @@ def for_version(host: Host, bare: PurePosixPath, sources: Sources, patches: Sequ
 
 def _with(host: Host, bare: PurePosixPath, sources: Sources, patches: Sequence[Patch]) -> Sources:
     for patch in patches:
-        try:
+        with failures_of(host, bare, sources.sha):
             done = scripted(host, APPLY, [str(bare), sources.commit], stdin=encoded(patch.content))
-        except CommandFailed as failed:
-            raise failure(host, bare, sources.sha, failed) from failed
         made, _ = outcome(done.stdout)
         if made:
             sources = replace(sources, commit=made, patches={**sources.patches, patch.name: True})
@@ -259,13 +357,13 @@ def with_submodules(tree: str, repository: Repository, sha: str, ignore: Sequenc
 
 def bring_submodules(
     host: Host, name: str, repository: Repository, sha: str, ignore: Sequence[str], upstream: str
-) -> Generator[Progress, None, tuple[Part, ...]]:
+) -> Generator[BuildStep, None, tuple[SubTree, ...]]:
     """Bring the submodules of a commit to the host, the inner ones as well; yields the stages "fetch" and "send".
 
     ``name`` is that of the repository on the host; ``upstream`` the address of the local ``repository`` if it has none
     configured. Raises BuildFailed when one cannot be had.
     """
-    parts: list[Part] = []
+    parts: list[SubTree] = []
     left = deque((repository, sha, upstream, "", each) for each in submodules(repository, sha, ignore))
     while left:
         parent, tree, address, prefix, submodule = left.popleft()
@@ -278,9 +376,8 @@ def bring_submodules(
             log = "".join(f"{line}\n" for line in (str(failed), failed.advice, *failed.tried))
             raise cannot(host, sha, str(failed), masked(log), failed.advice) from failed
         place = hashlib.sha256(path.encode()).hexdigest()[:16]
-        sending = mirror(host, found.repository, f"{name}.git/modules/{place}", [found.tree])
-        bare = yield from staged("send", sending)
-        parts.append(Part(bare, found.tree, path, submodule.ignore))
+        bare = yield from staged("send", mirror(host, found.repository, f"{name}.git/modules/{place}", [found.tree]))
+        parts.append(SubTree(bare, found.tree, path, submodule.ignore))
         inner = submodules(found.repository, found.tree, submodule.ignore)
         left.extend((found.repository, found.tree, found.address, f"{path}/", each) for each in inner)
     return tuple(parts)
@@ -291,16 +388,6 @@ def listed_submodules(repository: Repository, sha: str, ignore: Sequence[str], u
     for each in submodules(repository, sha, ignore):
         origin = origin_of(repository, sha, each, upstream)
         found, _ = look(origin, repository, each)
-        if found:
-            whence = f"from {found.repository.folder}"
-        else:
-            whence = f"cannot be had: {origin.refused}" if origin.refused else f"fetched from {origin.address}"
+        else_from = f"cannot be had: {origin.refused}" if origin.refused else f"fetched from {origin.address}"
+        whence = f"from {found.repository.folder}" if found else else_from
         yield masked(f"{each.path} at {each.commit[:10]}: {whence}")
-
-
-def staged(stage: str, work: Generator[tuple[int, int], None, T]) -> Generator[Progress, None, T]:
-    """The steps of the work as a build's progress in that stage."""
-    steps = Steps(work)
-    for done, total in steps:
-        yield Progress(stage, done, total)
-    return steps.result

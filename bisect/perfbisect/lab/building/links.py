@@ -56,18 +56,13 @@ _PROGRAMS = {
 class Linker:
     """A linker that makes fresh layouts."""
 
-    name: str  # MOLD, LLD, GOLD or OBJECTS
+    name: str  # MOLD, LLD, GOLD or OBJECTS, which moves no single functions
     version: str  # the first line of its version text
 
     @property
     def program(self) -> str:
         """Its command."""
         return _PROGRAMS[self.name][0]
-
-    @property
-    def moves_functions(self) -> bool:
-        """Whether it moves single functions, and not only whole object files."""
-        return self.name != OBJECTS
 
 
 def find_linker(host: Host) -> Linker | None:
@@ -283,8 +278,7 @@ def recorder(host: Host) -> Recorder | None:
 
 def movable(variant: Variant, recorder: Recorder | None) -> Variant:
     """The variant with each function in a section of its own where links are recorded: a linker can move sections."""
-    flags = f"{variant.cflags} {SECTIONS}".strip()
-    return msgspec.structs.replace(variant, cflags=flags) if recorder else variant
+    return msgspec.structs.replace(variant, cflags=f"{variant.cflags} {SECTIONS}".strip()) if recorder else variant
 
 
 def for_compiler(build: Build, recorder: Recorder | None) -> str:
@@ -315,17 +309,16 @@ def keep(
 
     Returns the facts of the build, with the linker of its layouts, or why it cannot be linked again.
     """
-    fixed = why_fixed(variant) or _why_not(host, work, paths, recorder)
+    fixed = why_fixed(variant) or _keep(host, work, paths, recorder)
     return replace(built, linker="" if fixed else recorder.linker.version, fixed=fixed)
 
 
-def _why_not(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recorder) -> str:
+def _keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recorder) -> str:
+    """Keep links; why there are none to keep, "" where there are."""
     links, prefix = str(work / FOLDER), str(work / "prefix")
-    argv = ["sh", "-c", _MEASURED, "measured", links, prefix, *paths]
-    found = host.run(argv, timeout=LONG).stdout.split("\0")[:-1]
+    found = host.run(["sh", "-c", _MEASURED, "measured", links, prefix, *paths], timeout=LONG).stdout.split("\0")[:-1]
     if len(found) > max(MOST, len(paths)):
-        many = f"it has {len(found)} programs and libraries"
-        return f"{many}, and its recipe does not name the `artifacts` to measure"
+        return f"it has {len(found)} programs and libraries, and its recipe does not name the `artifacts` to measure"
     where = [str(host.root), str(jobs.scratch(host)), links, prefix, recorder.linker.name]
     printed = host.run(["sh", "-c", _KEEP, "keep", *where, *found], timeout=LONG).stdout
     reasons = [line.partition("\t")[::2] for line in printed.splitlines()]

@@ -15,32 +15,31 @@ import msgspec
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
-from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import facts, jobs
 from perfbisect.host.facts import SYSTEM
 from perfbisect.host.packages import absent
 from perfbisect.host.protocol import TIMED_OUT, Host, no_space
-from perfbisect.lab.building import archives, build_store, checkout, links
+from perfbisect.lab.building import build_store, checkout, links, prebuilt
 from perfbisect.lab.building.build_store import hash_artifacts, measured
 from perfbisect.lab.building.checkout import Sources, for_all, for_version
-from perfbisect.lab.building.known_errors import KnownFailure
 from perfbisect.lab.building.log_parser import (
     CONFIGURE,
     INSTALL,
     OUT_OF_MEMORY,
     TRAIN,
     BuildLog,
-    Progress,
+    BuildStep,
+    KnownFailure,
     follow,
     script,
 )
 from perfbisect.lab.building.plan import (
     BuildContext,
-    Built,
+    BuildPhase,
+    BuildPlan,
+    InstalledBuild,
     Instrumented,
-    Phase,
-    Plan,
     Training,
     build_key,
     jobs_of,
@@ -51,6 +50,7 @@ from perfbisect.lab.building.plan import (
 )
 from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.lab.building.toolchain import (
+    COMPILERS,
     EVENTS,
     NEEDED,
     SYSTEM_FACTS,
@@ -61,7 +61,6 @@ from perfbisect.lab.building.toolchain import (
     own_packages,
     share_cache,
     toolchain,
-    with_compilers,
 )
 from perfbisect.recipes.build_systems import system_of
 from perfbisect.recipes.builder import Builder
@@ -99,14 +98,10 @@ def build_context(
     variant: str,
     bare: PurePosixPath,
     repository: Repository,
-    patches: tuple[Patch, ...] = (),
     *,
     layouts: bool = False,
-    training: Training | None = None,
 ) -> BuildContext:
     """What builds of a variant ("" is the recipe's own choice) need on a host; with ``layouts`` to be linked again, too.
-
-    ``training`` is how those are trained that are optimised with a profile.
 
     Raises EnvironmentFailure, naming the packages to install, when the host lacks a program.
     """
@@ -121,18 +116,16 @@ def build_context(
     share_cache(host, entry.ccache_remote)
     tools = toolchain(host, settings)
     namespace = cache_namespace(host, tools.processor)
-    return BuildContext(
-        host, entry, builder, name, settings, tools, bare, repository, namespace, patches, recorder, training
-    )
+    return BuildContext(host, entry, builder, name, settings, tools, bare, repository, namespace, recorder=recorder)
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _KeyedCommit:
     """A commit, and by which key its build is known."""
 
     sources: Sources
     paths: frozenset[str]  # as ``present`` has them
-    needed: dict[str, archives.Needed]  # archives, by name
+    needed: dict[str, prebuilt.Needed]  # archives, by name
     key: str
 
     @property
@@ -145,17 +138,17 @@ class _Wanted:
         return {name: each.sha256 for name, each in self.needed.items()}
 
 
-def _wanted(context: BuildContext, sha: str) -> _Wanted:
+def _wanted(context: BuildContext, sha: str) -> _KeyedCommit:
     """Raises BuildFailed for a commit that git cannot read or whose archives are unknown, and EnvironmentFailure."""
     host, builder, ignore = context.host, context.builder, context.builder.ignore
     sources = for_all(host, context.bare, sha, context.patches)
     paths = present(context, sources.commit)
     tree = checkout.filtered_tree(host, context.bare, sources.commit, ignore)
     tree = checkout.with_submodules(tree, context.repository, sha, ignore)
-    needed = archives.needed(host, context.bare, sources, builder, paths)
+    needed = prebuilt.needed(host, context.bare, sources, builder, paths)
     sums = [each.sha256 for each in needed.values()]
     key = build_key(context, tree, paths, sha, system_of(builder, paths) or "", sums)
-    return _Wanted(sources, paths, needed, key)
+    return _KeyedCommit(sources, paths, needed, key)
 
 
 def key_of(context: BuildContext, sha: str) -> str:
@@ -163,22 +156,25 @@ def key_of(context: BuildContext, sha: str) -> str:
     return _wanted(context, sha).key
 
 
-def find(context: BuildContext, sha: str) -> Built | None:
+def find(context: BuildContext, sha: str) -> InstalledBuild | None:
     """The stored build of commit ``sha``; None where there is none. Raises as ``key_of``."""
     return _stored(context, _wanted(context, sha))
 
 
-def _stored(context: BuildContext, wanted: _Wanted) -> Built | None:
+def _stored(context: BuildContext, wanted: _KeyedCommit) -> InstalledBuild | None:
     found = build_store.find(context.host, wanted.key, wanted.sha)
     if found is None:
         return None
-    known = replace(found.facts, patches=_for_version(context, wanted.sources, found.version).patches)
-    return Built(known, resolved_for(context, wanted.paths, found.version), found.version)
+    known = replace(
+        found.facts,
+        patches=for_version(context.host, context.bare, wanted.sources, context.patches, found.version).patches,
+    )
+    return InstalledBuild(known, resolved_for(context, wanted.paths, found.version), found.version)
 
 
 def build(
     context: BuildContext, sha: str, shared: SharedBuilds | None = None
-) -> Generator[Progress | Warned, None, Built]:
+) -> Generator[BuildStep | Warned, None, InstalledBuild]:
     """Build commit ``sha``, or find it built; yields progress. A build that others have made is fetched from the ``shared``
     ones, and one that they lack is given to them: while the host does nothing else, so that no run is disturbed.
 
@@ -199,15 +195,15 @@ def build(
     return built
 
 
-def _build(context: BuildContext, wanted: _Wanted) -> Generator[Progress | Warned, None, Built]:
+def _build(context: BuildContext, wanted: _KeyedCommit) -> Generator[BuildStep | Warned, None, InstalledBuild]:
     began, host, name = time.monotonic(), context.host, _job_name(context, wanted)
-    yield Progress("checkout")
+    yield BuildStep("checkout")
     job = end_all(host, but=(name, f"{name}{_ALONE}"))
     try:
         if context.training:
             if job is None:
                 yield from _train(context, wanted, context.training)
-            context = replace(context, phase=Phase.OPTIMISED)
+            context = replace(context, phase=BuildPhase.OPTIMISED)
         ended = yield from _made(context, wanted, name, job)
     except BuildFailed:  # a build that was interrupted may still run, and reads the profile
         host.run(["rm", "-rf", "--", str(context.profile)], timeout=600)
@@ -218,29 +214,29 @@ def _build(context: BuildContext, wanted: _Wanted) -> Generator[Progress | Warne
     facts = BuildFacts(
         commit=wanted.sha, key=wanted.key, binary=ended.binary or wanted.key, seconds=time.monotonic() - began,
         cache_hits=hits, cache_misses=misses, remote_hits=remote, reused=False, log="", system=plan.system,
-        patches=_for_version(context, wanted.sources, plan.version).patches,
+        patches=for_version(host, context.bare, wanted.sources, context.patches, plan.version).patches,
         partial=_with_short_paths(context, ended.output.partial), programs=ended.output.programs,
         flags=context.builder.flags.options,
     )  # fmt: skip
     if context.recorder:
-        yield Progress(links.LINK)
+        yield BuildStep(links.LINK)
         facts = links.keep(host, context.work, ended.artifacts, context.variant, context.recorder, facts)
     facts = build_store.keep(host, facts, plan.version, context.work / "prefix", folder / "stdout")
     jobs.remove(host, ended.job)
-    return Built(facts, plan.builder, plan.version)
+    return InstalledBuild(facts, plan.builder, plan.version)
 
 
-def _job_name(context: BuildContext, wanted: _Wanted) -> str:
+def _job_name(context: BuildContext, wanted: _KeyedCommit) -> str:
     """The name of the job that builds, by which later sessions find it."""
     return f"{JOB_PREFIX}{context.builder.name}-{wanted.key}"
 
 
-def _train(context: BuildContext, wanted: _Wanted, training: Training) -> Generator[Progress | Warned]:
+def _train(context: BuildContext, wanted: _KeyedCommit, training: Training) -> Generator[BuildStep | Warned]:
     """The profile by which a commit is then built: of an instrumented build of it."""
     training.check()
-    name = f"{_job_name(context, wanted)}-{Phase.INSTRUMENTED}"
-    ended = yield from _made(replace(context, phase=Phase.INSTRUMENTED), wanted, name)
-    yield Progress(TRAIN)
+    name = f"{_job_name(context, wanted)}-{BuildPhase.INSTRUMENTED}"
+    ended = yield from _made(replace(context, phase=BuildPhase.INSTRUMENTED), wanted, name)
+    yield BuildStep(TRAIN)
     build = Instrumented(
         wanted.sha, wanted.key, ended.plan.builder, ended.plan.version, context.work / "prefix", context.profile,
         context.variant.cc, context.tools.name,
@@ -258,10 +254,10 @@ def _train(context: BuildContext, wanted: _Wanted, training: Training) -> Genera
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _BuildAttempt:
     """An attempt to build that has ended."""
 
-    plan: Plan
+    plan: BuildPlan
     job: jobs.Job
     output: BuildLog
     status: int
@@ -271,17 +267,17 @@ class _Ended:
 
 
 def _made(
-    context: BuildContext, wanted: _Wanted, name: str, job: jobs.Job | None = None
-) -> Generator[Progress | Warned, None, _Ended]:
+    context: BuildContext, wanted: _KeyedCommit, name: str, job: jobs.Job | None = None
+) -> Generator[BuildStep | Warned, None, _BuildAttempt]:
     """A build that ended well, by a job of that name; from its checkout on, unless ``job`` makes it already."""
     if job is None:
-        yield from archives.bring(context.host, wanted.needed.values())
+        yield from prebuilt.bring(context.host, wanted.needed.values())
         yield from _check_out(context, wanted.sources)
     ended = yield from _attempt(context, plan_for(context, wanted.sha, wanted.paths, wanted.sums), name, job)
     if ended.failed and ended.job.name == name and (alone := _alone(context, wanted, ended)):
         failure, at_once = _failure(context, wanted, ended), jobs_of(context)
         yield Warned(f"{failure}: it is repeated with one job instead of {at_once}", failure.advice)
-        yield Progress("checkout")
+        yield BuildStep("checkout")
         yield from _check_out(context, wanted.sources)
         # Without the error, which would be found in the second log, too.
         note = (
@@ -299,7 +295,7 @@ def _made(
     return ended
 
 
-def _check_out(context: BuildContext, sources: Sources) -> Generator[Progress]:
+def _check_out(context: BuildContext, sources: Sources) -> Generator[BuildStep]:
     host, builder, sha = context.host, context.builder, sources.sha
     parts = checkout.bring_submodules(
         host, builder.work_name, context.repository, sha, builder.ignore, builder.repository
@@ -307,33 +303,31 @@ def _check_out(context: BuildContext, sources: Sources) -> Generator[Progress]:
     check_out(context, sources, (yield from parts))
 
 
-def check_out(context: BuildContext, sources: Sources, parts: Sequence[checkout.Part] = ()) -> None:
+def check_out(context: BuildContext, sources: Sources, parts: Sequence[checkout.SubTree] = ()) -> None:
     """Check out what is built of a commit, with these submodules."""
-    place = context.work / "source", context.builder.ignore, parts
-    checkout.checkout(context.host, context.bare, sources.commit, *place)
+    host, bare, place = context.host, context.bare, (context.work / "source", context.builder.ignore, parts)
+    checkout.checkout(host, bare, sources.commit, *place)
     if any(patch.version for patch in context.patches):
-        fitting = _for_version(context, sources, version_of(context, sources.sha))
+        fitting = for_version(host, bare, sources, context.patches, version_of(context, sources.sha))
         if fitting.commit != sources.commit:
-            checkout.checkout(context.host, context.bare, fitting.commit, *place)
-
-
-def _for_version(context: BuildContext, sources: Sources, version: str) -> Sources:
-    return for_version(context.host, context.bare, sources, context.patches, version)
+            checkout.checkout(host, bare, fitting.commit, *place)
 
 
 def _attempt(
-    context: BuildContext, plan: Plan, name: str, job: jobs.Job | None, note: str = ""
-) -> Generator[Progress, None, _Ended]:
+    context: BuildContext, plan: BuildPlan, name: str, job: jobs.Job | None, note: str = ""
+) -> Generator[BuildStep, None, _BuildAttempt]:
     """Build what is checked out as a job of that name, in an empty folder, or follow ``job``, which does."""
     host, how, prefix = context.host, build_of(plan.builder), context.work / "prefix"
     steps = host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(context.work)], timeout=600).stdout
     output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
-    argv = with_compilers(["sh", "-c", script(plan.commands, note)], plan.env)
+    argv = ["sh", "-c", script(plan.commands, note)]
+    if COMPILERS in plan.env:  # which the build finds first
+        argv = ["sh", "-c", 'PATH=$0:$PATH exec "$@"', plan.env[COMPILERS], *argv]
     cwd = context.work / "build"
     job = job or jobs.start(host, argv, name=name, cwd=cwd, env=plan.env, timeout=how.timeout, merged=True)
     status = yield from follow(host, job, output)
     if status or (output.partial and output.host_trouble):
-        return _Ended(plan, job, output, status)
+        return _BuildAttempt(plan, job, output, status)
     artifacts = measured(host, prefix, how.artifacts, with_libraries=plan.with_libraries)
     try:
         binary = hash_artifacts(host, prefix, artifacts) if artifacts else ""
@@ -341,11 +335,11 @@ def _attempt(
             raise FileNotFoundError("anything")
     except FileNotFoundError as absent:
         output.error, output.stage = f"it did not install {absent}", INSTALL
-        return _Ended(plan, job, output, 0)
-    return _Ended(plan, job, output, 0, False, artifacts, binary)
+        return _BuildAttempt(plan, job, output, 0)
+    return _BuildAttempt(plan, job, output, 0, False, artifacts, binary)
 
 
-def _alone(context: BuildContext, wanted: _Wanted, ended: _Ended) -> Plan | None:
+def _alone(context: BuildContext, wanted: _KeyedCommit, ended: _BuildAttempt) -> BuildPlan | None:
     """How a failed build is repeated with one job; None where that would change nothing."""
     trouble = ended.output.host_trouble
     of_the_host = (bool(trouble) and not trouble.startswith(OUT_OF_MEMORY)) or facts.is_full(context.host)
@@ -356,7 +350,7 @@ def _alone(context: BuildContext, wanted: _Wanted, ended: _Ended) -> Plan | None
     return alone if (alone.commands, alone.env) != (ended.plan.commands, ended.plan.env) else None
 
 
-def _saved_log(context: BuildContext, wanted: _Wanted, ended: _Ended) -> str:
+def _saved_log(context: BuildContext, wanted: _KeyedCommit, ended: _BuildAttempt) -> str:
     """Where the log of a build now is, for as long as the user may want it."""
     log = context.host.root / "logs" / f"{context.builder.name}-{wanted.sha[:10]}-{wanted.key[:10]}.log"
     context.host.run(["sh", "-c", _SAVE_LOG, "save", str(ended.job.folder / "stdout"), str(log)])
@@ -368,7 +362,7 @@ def _with_short_paths(context: BuildContext, text: str) -> str:
     return re.sub(rf"(?:{re.escape(str(context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", text)
 
 
-def _failure(context: BuildContext, wanted: _Wanted, ended: _Ended) -> BuildFailed | EnvironmentFailure:
+def _failure(context: BuildContext, wanted: _KeyedCommit, ended: _BuildAttempt) -> BuildFailed | EnvironmentFailure:
     """The error for a failed build; its log is saved."""
     host, output, sha = context.host, ended.output, wanted.sha[:10]
     if output.host_trouble.startswith("no space") or facts.is_full(host):
@@ -383,9 +377,7 @@ def _failure(context: BuildContext, wanted: _Wanted, ended: _Ended) -> BuildFail
     reason = _with_short_paths(context, output.why())
     if ended.status in _LATE:
         reason = f"not done after {build_of(ended.plan.builder).timeout:g} s"
-    hint = ""
-    if output.stage == CONFIGURE:
-        hint = how_to_build(context.builder, facts.ask_all(host, SYSTEM_FACTS))
+    hint = how_to_build(context.builder, facts.ask_all(host, SYSTEM_FACTS)) if output.stage == CONFIGURE else ""
     which = f"the {context.phase} build of " if context.phase else ""
     sentence = f"{which}{sha} does not {output.stage}: {reason}"
     hint = hint and f"{hint}."

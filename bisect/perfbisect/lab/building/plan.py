@@ -49,7 +49,7 @@ from perfbisect.repository.git import Repository
 MERGED = "merged.profdata"  # clang's counts of all processes, in the folder of counts
 
 
-class Phase(StrEnum):
+class BuildPhase(StrEnum):
     """Which of the builds of a commit it is."""
 
     PLAIN = ""  # the only one
@@ -77,24 +77,20 @@ class Training(Protocol):
     @property
     def identity(self) -> str:
         """What belongs to the keys of builds; equal on all hosts."""
-        ...
 
     @property
     def named(self) -> str:
         """The workloads, for a message."""
-        ...
 
     def check(self) -> None:
         """Raise EnvironmentFailure when the host lacks what the workloads need; before anything is built."""
-        ...
 
     def train(self, build: Instrumented) -> Generator[Warned, None, bool]:
         """Run the workloads once; false where that gave no profile. Raises BuildFailed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class InstalledBuild:
     """A built commit: its facts, and the recipe as it applies to this commit."""
 
     facts: BuildFacts
@@ -105,7 +101,7 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BuildPlan:
     """How a commit is built."""
 
     builder: Builder  # its conditions applied
@@ -133,7 +129,7 @@ class BuildContext:
     patches: tuple[Patch, ...] = ()
     recorder: links.Recorder | None = None  # where builds are to be linked again in other layouts
     training: Training | None = None  # where builds are optimised with a profile
-    phase: Phase = Phase.PLAIN
+    phase: BuildPhase = BuildPhase.PLAIN
 
     @property
     def work(self) -> PurePosixPath:
@@ -146,7 +142,7 @@ class BuildContext:
         return self.work / "profile"
 
 
-def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: Mapping[str, str]) -> Plan:
+def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: Mapping[str, str]) -> BuildPlan:
     """How commit ``sha``, which is checked out, is built; ``paths`` as ``present`` has them, ``archives`` by name their sums.
 
     Raises BuildFailed for a tree without a build system, where the recipe has no commands.
@@ -167,7 +163,7 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: M
     resolved = msgspec.structs.replace(resolved, build=how)
     stages = ((CONFIGURE, how.configure), (COMPILE, how.compile), (INSTALL, how.install), (COMPILE, how.then))
     commands = tuple((stage, fill(command, values)) for stage, commands in stages for command in commands)
-    return Plan(resolved, version, commands, _environment(context, resolved, values), system, not named)
+    return BuildPlan(resolved, version, commands, _environment(context, resolved, values), system, not named)
 
 
 def present(context: BuildContext, sha: str) -> frozenset[str]:
@@ -236,16 +232,15 @@ def _environment(context: BuildContext, builder: Builder, values: dict[str, str 
     recorded = context.recorder.environment(context.work) if context.recorder else {}
     uncached = {"CCACHE_DISABLE": "1"} if context.phase else {}
     own = {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
-    flagged = flag_environment(context.host, builder.flags, context.variant)
-    return cache | fixed | recorded | uncached | own | flagged
+    return cache | fixed | recorded | uncached | own | flag_environment(context.host, builder.flags, context.variant)
 
 
-def profiled(variant: Variant, compiler: str, phase: Phase, folder: PurePosixPath) -> Variant:
+def profiled(variant: Variant, compiler: str, phase: BuildPhase, folder: PurePosixPath) -> Variant:
     """The variant with what the compiler ("gcc" or "clang") needs in that phase; ``folder`` is that of the counts."""
-    if phase is Phase.PLAIN:
+    if phase is BuildPhase.PLAIN:
         return variant
     place = shlex.quote(str(folder))
-    if phase is Phase.INSTRUMENTED:
+    if phase is BuildPhase.INSTRUMENTED:
         further = f"-fprofile-generate={place}"
         only_c = " -fprofile-update=prefer-atomic" if compiler == "gcc" else ""  # threads count together
     elif compiler == "clang":
@@ -263,7 +258,7 @@ def training_identity(training: Training | None, variant: Variant, compiler: str
     """What belongs to the key of a build; nothing where none is trained."""
     if training is None:
         return {}
-    phases = (Phase.INSTRUMENTED, Phase.OPTIMISED)
+    phases = (BuildPhase.INSTRUMENTED, BuildPhase.OPTIMISED)
     made = [profiled(variant, compiler, phase, PurePosixPath("profile")) for phase in phases]
     return {"training": [training.identity, *([each.cflags, each.ldflags] for each in made)]}
 

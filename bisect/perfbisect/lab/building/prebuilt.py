@@ -1,13 +1,16 @@
-"""Prebuilt binaries: a folder on the host, or a tarball on this machine.
+"""What is not built, but unpacked: prebuilt binaries, and archives that a tree needs beside git, as MySQL its boost.
 
-A folder is used in place, through the same path as every build, and never written. A tarball is sent to the host once
-and kept among the finished builds, where ``bisect gc`` finds it.
+Prebuilt binaries are a folder on the host, or a tarball on this machine. A folder is used in place, through the same path
+as every build, and never written. A tarball is sent to the host once and kept among the finished builds, where
+``bisect gc`` finds it. So is an archive, by its sum; its version follows from the commit.
 """
 
 import hashlib
 import os
 import re
 import time
+from collections.abc import Collection, Generator
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
@@ -19,12 +22,15 @@ from perfbisect.host.facts import is_full
 from perfbisect.host.packages import require
 from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab import upload
-from perfbisect.lab.building import build_store
+from perfbisect.lab.building import build_store, checkout
 from perfbisect.lab.building.build_store import FUNCTIONS, LONG, REFUSED, UNPACK, hash_artifacts
-from perfbisect.lab.building.plan import Built
+from perfbisect.lab.building.checkout import Sources, git
+from perfbisect.lab.building.log_parser import BuildStep, staged
+from perfbisect.lab.building.plan import InstalledBuild
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.placeholders import fill
+from perfbisect.recipes.placeholders import archives_in, fill
 from perfbisect.recipes.when import TreeFacts, applied, version_text
+from perfbisect.repository.discovery import downloaded
 
 UNPACKERS = {
     ".tar": (), ".tar.gz": ("gzip",), ".tgz": ("gzip",), ".tar.bz2": ("bzip2",), ".tar.xz": ("xz",), ".tar.zst": ("zstd",),
@@ -71,7 +77,7 @@ def is_tarball(path: str) -> bool:
     return path.endswith(tuple(UNPACKERS))
 
 
-def take(host: Host, builder: Builder, name: str, path: str) -> Built:
+def take(host: Host, builder: Builder, name: str, path: str) -> InstalledBuild:
     """The system in the folder of the host or the tarball of this machine at ``path``, which the user named ``name``.
 
     The recipe's conditions on the version are evaluated for the version that the installed system prints; those on a
@@ -81,7 +87,10 @@ def take(host: Host, builder: Builder, name: str, path: str) -> Built:
     began = time.monotonic()
     tarball = unpack(host, path) if is_tarball(path) else ""
     prefix = build_store.prefix(host, tarball) if tarball else _folder(host, path)
-    contents = _fingerprint(host, prefix)
+    hashed = host.run(["sh", "-c", _FINGERPRINT, "fingerprint", str(prefix)], timeout=LONG)
+    if hashed.stderr:
+        raise EnvironmentFailure(f"{prefix} on host {host.name} cannot be read: {hashed.stderr.splitlines()[0]}")
+    contents = hashed.stdout[:32]
     version = _version(host, builder, path, prefix)
     of_versions = [block for block in builder.when if not (block.file or block.missing)]
     known = applied(msgspec.structs.replace(builder, when=of_versions), TreeFacts(version, lambda _: False, "", ""))
@@ -93,10 +102,10 @@ def take(host: Host, builder: Builder, name: str, path: str) -> Built:
     except FileNotFoundError as absent:
         raise UsageError(f"{path} is no installed {builder.name}: it has no {absent}.", _ADVICE) from absent
     facts = BuildFacts(name, tarball or contents, binary, time.monotonic() - began, 0, 0, reused=True, log="")
-    return Built(facts, known, version, None if tarball else prefix, path if tarball else "")
+    return InstalledBuild(facts, known, version, None if tarball else prefix, path if tarball else "")
 
 
-def in_place(host: Host, builder: Builder, facts: HostFacts) -> Built:
+def in_place(host: Host, builder: Builder, facts: HostFacts) -> InstalledBuild:
     """The programs of a host itself, in the folder ``installed`` of the recipe: what is measured is the host.
 
     Its key is made from what can change its speed and is known: processor, memory, kernel, and what ``installed_version``
@@ -107,7 +116,7 @@ def in_place(host: Host, builder: Builder, facts: HostFacts) -> Built:
     known = [facts.name, facts.cpu, facts.cores, facts.memory_mib, facts.kernel, printed.strip()]
     key = hashlib.sha256(repr(known).encode()).hexdigest()[:32]
     done = BuildFacts(facts.name, key, "", 0.0, 0, 0, reused=True, log="")
-    return Built(done, builder, facts.kernel, prefix)
+    return InstalledBuild(done, builder, facts.kernel, prefix)
 
 
 def _printed(host: Host, builder: Builder, prefix: PurePosixPath) -> str:
@@ -136,14 +145,6 @@ def _folder(host: Host, path: str) -> PurePosixPath:
     if not found or not host.run(["test", "-d", found], check=False).ok:
         raise UsageError(f"There is no folder {path} on host {host.name}.", _ADVICE)
     return PurePosixPath(found)
-
-
-def _fingerprint(host: Host, folder: PurePosixPath) -> str:
-    """A hash of what a folder holds: equal for equal names, contents and links."""
-    result = host.run(["sh", "-c", _FINGERPRINT, "fingerprint", str(folder)], timeout=LONG)
-    if result.stderr:
-        raise EnvironmentFailure(f"{folder} on host {host.name} cannot be read: {result.stderr.splitlines()[0]}")
-    return result.stdout[:32]
 
 
 def unpack(host: Host, path: str, advice: str = _ADVICE) -> str:
@@ -179,3 +180,58 @@ def _send(host: Host, file: BinaryIO, place: PurePosixPath) -> None:
     file.seek(0)
     for _ in build_store.send_archive(host, place, file.read, os.fstat(file.fileno()).st_size):
         pass
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """An archive that a commit needs."""
+
+    name: str
+    version: str
+    address: str
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+def needed(
+    host: Host, bare: PurePosixPath, sources: Sources, builder: Builder, paths: Collection[str]
+) -> dict[str, Needed]:
+    """The archives that a build of a commit which has these paths needs, by their names.
+
+    Raises BuildFailed where the version of one is not found, or has no sum.
+    """
+    found, sha = {}, sources.sha
+    for name in sorted(archives_in(builder.build, builder.when)):
+        archive = builder.archives[name]
+        if archive.file not in paths or archive.unless in paths:
+            continue
+        with checkout.failures_of(host, bare, sha):
+            text = git(host, f"--git-dir={bare}", "cat-file", "blob", f"{sources.commit}:{archive.file}").stdout
+        key = f"archives.{name}"
+        match = re.search(archive.pattern, text, re.MULTILINE)
+        version = (match[1] or "").replace("_", ".") if match else ""
+        if not version:
+            hint = f"Let `{key}.pattern` of the recipe {builder.name}, now {archive.pattern!r}, match it."
+            raise checkout.cannot(host, sha, f"its {archive.file} names no version of {name}", text, hint)
+        if version not in archive.sha256:
+            hint = f'Add "{version}" = "SHA256" to [{key}.sha256] of {builder.name}, or of a recipe that extends it.'
+            raise checkout.cannot(host, sha, f"it needs {name} {version}, of which the recipe has no sum", text, hint)
+        address = archive.address.replace("{version:_}", version.replace(".", "_")).replace("{version}", version)
+        found[name] = Needed(name, version, address, archive.sha256[version])
+    return found
+
+
+def bring(host: Host, archives: Collection[Needed]) -> Generator[BuildStep]:
+    """Unpack the archives on the host, unless they are there; those that this machine lacks are fetched.
+
+    Raises EnvironmentFailure when one cannot be had, or is not what the recipe says.
+    """
+    for each in archives:
+        folder = build_store.folder(host, each.sha256[:32])
+        if build_store.changes(host, folder):
+            path = yield from staged("fetch", downloaded(str(each), each.address, each.sha256))
+            yield BuildStep("send")
+            unpack(host, str(path), f"It is {each}, from {each.address}.")
+        host.run(["touch", "--", str(folder)])  # its last use

@@ -20,7 +20,7 @@ from perfbisect.host.packages import missing
 from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab.building import build_store
 from perfbisect.lab.building.build_store import CHUNK, FUNCTIONS, LONG, REFUSED, UNPACK, send_archive
-from perfbisect.lab.building.log_parser import Progress
+from perfbisect.lab.building.log_parser import BuildStep
 from perfbisect.lab.building.plan import BuildContext, for_processor
 from perfbisect.lab.building.shared_store import Manifest, Refused, Store, header, name_of, read_header
 from perfbisect.lab.building.toolchain import mentions_native
@@ -98,17 +98,13 @@ class SharedBuilds:
 
     def __init__(self, address: str, secret: bytes = b"", clock: Callable[[], float] = time.monotonic) -> None:
         self.address = masked(address)
+        self.signed = bool(secret)  # only builds of those who have the key are taken
         self._address, self._secret, self._clock = address, secret, clock
         self._quiet: dict[str, float] = {}  # what cannot be done with the store → until when it is not tried
         self._said: set[str] = set()
         self._surroundings: dict[str, str] = {}  # by host
 
-    @property
-    def signed(self) -> bool:
-        """Whether only builds of those who have the key are taken."""
-        return bool(self._secret)
-
-    def fetch(self, context: BuildContext, key: str) -> Generator[Progress | Warned, None, bool]:
+    def fetch(self, context: BuildContext, key: str) -> Generator[BuildStep | Warned, None, bool]:
         """Bring the build with that key to the host of ``context``; true if it is there then."""
         host, place = context.host, build_store.folder(context.host, key)
         for name in self._names(context, key):
@@ -117,11 +113,11 @@ class SharedBuilds:
             try:
                 with self._store.read(name) as source:
                     manifest = read_header(source, name, self._secret)
-                    yield Progress("fetch")
+                    yield BuildStep("fetch")
                     if missing(host, ["tar", manifest.way]):
                         raise EnvironmentFailure(f"unpacking it needs {manifest.way}, which is not installed there")
                     for done in send_archive(host, place, source.read, manifest.size):
-                        yield Progress("fetch", done // MB, manifest.size // MB)
+                        yield BuildStep("fetch", done // MB, manifest.size // MB)
                 _unpack(host, key, manifest)
                 return True
             except FileNotFoundError:
@@ -144,7 +140,7 @@ class SharedBuilds:
             host.run(["rm", "-rf", "--", f"{place}.part"], timeout=LONG)
         return False
 
-    def offer(self, context: BuildContext, facts: BuildFacts) -> Generator[Progress | Warned]:
+    def offer(self, context: BuildContext, facts: BuildFacts) -> Generator[BuildStep | Warned]:
         """Put a build into the store, unless it is there."""
         host, place = context.host, build_store.folder(context.host, facts.key)
         if not self._may("written"):
@@ -152,9 +148,9 @@ class SharedBuilds:
         try:
             if any(self._store.has(name) for name in self._names(context, facts.key)):
                 return
-            yield Progress("share")
+            yield BuildStep("share")
             manifest = self._packed(context, facts)
-            yield Progress("share", 0, manifest.size // MB)
+            yield BuildStep("share", 0, manifest.size // MB)
             with host.stream(["cat", "--", f"{place}.part/archive"]) as source:
                 parts = chain([header(manifest, self._secret)], iter(lambda: source.recv(CHUNK), b""))
                 self._store.write(manifest.name, parts)

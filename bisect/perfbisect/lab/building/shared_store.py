@@ -35,7 +35,7 @@ class Refused(PerfBisectError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class StoredObject:
     """An object of a folder."""
 
     name: str
@@ -111,7 +111,7 @@ class Store:
         with _as_os_error():
             self._files.rm_file(f"{self._base}/{name}")
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[StoredObject]:
         """All objects of a folder, and what interrupted writers have left there."""
         self._check()
         assert self.folder
@@ -120,7 +120,7 @@ class Store:
             if file.name.endswith(ENDING) or (file.name.startswith(".") and f"{ENDING}." in file.name):
                 with suppress(FileNotFoundError):
                     facts = file.lstat()
-                    found.append(Entry(file.name, facts.st_size, facts.st_mtime))
+                    found.append(StoredObject(file.name, facts.st_size, facts.st_mtime))
         return found
 
     def _check(self) -> None:

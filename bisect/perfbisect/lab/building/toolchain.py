@@ -68,9 +68,7 @@ def toolchain(host: Host, variant: Variant) -> Toolchain:
 
 def with_compiler(host: Host, tools: Toolchain, command: Sequence[str]) -> Toolchain:
     """The toolchain with a further compiler, whose version the command prints; an empty one adds none."""
-    if not command:
-        return tools
-    return replace(tools, identity=tools.identity + host.run(command, check=False).stdout)
+    return replace(tools, identity=tools.identity + host.run(command, check=False).stdout) if command else tools
 
 
 def is_native(options: str) -> bool:
@@ -80,8 +78,7 @@ def is_native(options: str) -> bool:
 
 def mentions_native(host: Host, folders: Sequence[PurePosixPath]) -> bool:
     """Whether what builds below these folders on the host may compile for its processor, as far as its files say."""
-    argv = ["sh", "-c", _MENTIONS, "mentions", *map(str, folders)]
-    return bool(host.run(argv, timeout=600).stdout)
+    return bool(host.run(["sh", "-c", _MENTIONS, "mentions", *map(str, folders)], timeout=600).stdout)
 
 
 def read_processor(commands: str) -> str:
@@ -118,11 +115,6 @@ def flag_environment(host: Host, flags: Flags, variant: Variant) -> dict[str, st
     folder = upload.place(host, "compilers", dict.fromkeys(names, script))
     values = {"PERFBISECT_CFLAGS": flags.cflags, "PERFBISECT_CXXFLAGS": flags.cxxflags}
     return {COMPILERS: str(folder), **values, "PERFBISECT_LDFLAGS": flags.ldflags}
-
-
-def with_compilers(argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """The command of a build, which finds the compilers of its environment first."""
-    return ["sh", "-c", 'PATH=$0:$PATH exec "$@"', env[COMPILERS], *argv] if COMPILERS in env else [*argv]
 
 
 NEEDED = ("git", "ccache", "ld", "objcopy", "readelf")

@@ -130,7 +130,7 @@ AT_ONCE = 16  # hosts, most of whose time is waiting for an answer
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CheckScope:
     """What the hosts are checked for, as in ``CheckRequest``."""
 
     metric: str = "qps"
@@ -160,14 +160,14 @@ class Checked:
         return any(finding.level is Level.REFUSED for finding in self.findings)
 
 
-def check_all(entries: Sequence[HostEntry], wanted: Wanted) -> tuple[tuple[Checked, ...], tuple[Finding, ...]]:
+def check_all(entries: Sequence[HostEntry], wanted: CheckScope) -> tuple[tuple[Checked, ...], tuple[Finding, ...]]:
     """What was found on each host, and how the build hosts of one differ."""
     with ThreadPoolExecutor(AT_ONCE, "doctor") as pool:
         checked = tuple(pool.map(lambda entry: check(entry, entries, wanted), entries))
     return checked, tuple(differences(entries, checked, wanted))
 
 
-def check(entry: HostEntry, entries: Sequence[HostEntry], wanted: Wanted) -> Checked:
+def check(entry: HostEntry, entries: Sequence[HostEntry], wanted: CheckScope) -> Checked:
     """Check one host. Names of build hosts that do not exist are refused."""
     builds_for = tuple(other.name for other in entries if entry.name in other.built_elsewhere)
     found = [*unknown(entry, entries)]
@@ -197,7 +197,7 @@ def unknown(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]
             yield refused("build hosts", text, f"Correct `hosts.{entry.name}.build_hosts`.")
 
 
-def differences(entries: Sequence[HostEntry], checked: Sequence[Checked], wanted: Wanted) -> Iterator[Finding]:
+def differences(entries: Sequence[HostEntry], checked: Sequence[Checked], wanted: CheckScope) -> Iterator[Finding]:
     """How the build hosts of each host differ, as far as they can be reached."""
     sides = {each.name: each.side for each in checked if each.side}
     native = wanted.builder is not None and for_processor(wanted.builder, wanted.settings)

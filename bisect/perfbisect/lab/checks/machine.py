@@ -161,8 +161,7 @@ def counters(seen: CheckRequest) -> Iterator[Finding]:
     host, metric, workloads = seen.host, find_metric(seen.metric), seen.workloads or ()
     exactly, obstacle = counting.method(host), ""
     if builder := seen.builder:
-        found = (counting.obstacle(builder, workload) for workload in workloads)
-        obstacle = next(filter(None, found), "")
+        obstacle = next(filter(None, (counting.obstacle(builder, workload) for workload in workloads)), "")
     is_exact = metric.name == INSTRUCTIONS and bool(exactly) and not obstacle
     try:
         probed = perf.probe(host)
@@ -187,8 +186,7 @@ def counters(seen: CheckRequest) -> Iterator[Finding]:
         by = "perf" if exactly == counting.PERF else exactly.replace("-", " ")
         yield ok("counts", f"{INSTRUCTIONS} is counted exactly by {by}, for embedded libraries and commands")
     if missing(host, ["vmstat"]):
-        text = f"vmstat is not installed on host {seen.name}"
-        yield warning("vmstat", text, how_to_install(["vmstat"], seen.system))
+        yield warning("vmstat", f"vmstat is not installed on host {seen.name}", how_to_install(["vmstat"], seen.system))
 
 
 CALLERS = {"dwarf": "unwinding stacks", "fp": "frame pointers"}
@@ -200,8 +198,7 @@ def _samples(seen: CheckRequest) -> Finding:
         found = profiles.available(seen.host)
     except EnvironmentFailure as failure:
         return note("profiles", f"{failure}: the verdict will not name functions", failure.advice)
-    by = CALLERS[found.chains]
-    return ok("profiles", f"functions are sampled by {found.event}, and their callers found by {by}")
+    return ok("profiles", f"functions are sampled by {found.event}, and their callers found by {CALLERS[found.chains]}")
 
 
 def _cannot_count(seen: CheckRequest, lacking: Sequence[str], obstacle: str) -> Finding:
@@ -264,8 +261,7 @@ def swap(seen: CheckRequest) -> Iterator[Finding]:
     """Is memory swapped to disk?"""
     size, used = seen.answers.get(SWAP) or (0, 0)
     if used:
-        text = f"host {seen.name} has {used:,} MiB in swap: memory is short, or was"
-        yield warning("swap", text, "sudo swapoff -a")
+        yield warning("swap", f"host {seen.name} has {used:,} MiB in swap: memory is short, or was", "sudo swapoff -a")
     elif size:
         yield note("swap", f"host {seen.name} may swap: {size:,} MiB, none of it in use", "sudo swapoff -a")
 

@@ -57,9 +57,7 @@ def tools(seen: CheckRequest) -> Iterator[Finding]:
         fine = f"everything that {builder.name} needs to be built is installed: {needs}"
     else:  # the rest is needed elsewhere, or nowhere
         absent, own, besides = missing(host, needed(seen)), None, ""
-        what = "installed releases are measured"
-        if builder and builder.installed:
-            what = "the host's programs are run"
+        what = "the host's programs are run" if builder and builder.installed else "installed releases are measured"
         fine = f"nothing of {builder.name} is built: {what}" if builder else ""
         if builder and not entry.builds:
             elsewhere = entry.built_elsewhere
@@ -137,7 +135,7 @@ def layouts(seen: CheckRequest) -> Iterator[Finding]:
     if not seen.entry.builds or (seen.builder and obstacle(seen.builder, seen.variant)):
         return
     linker = links.find_linker(seen.host)
-    if linker and linker.moves_functions:
+    if linker and linker.name != links.OBJECTS:
         yield ok("layouts", f"builds are linked again in other layouts by {linker.version}")
     elif linker:
         text = f"the linker of host {seen.name} moves whole object files only: layouts of a program differ little"
@@ -148,9 +146,7 @@ def obstacle(builder: Builder, variant: str, system: str = "") -> str:
     """Why no build of a system could be linked again; "" where one may be. ``system`` is the build system, if known."""
     if builder.build is None:
         return "nothing is built from source"
-    if (system or builder.build.system) == "go":
-        return links.GO
-    return links.why_fixed(variant_of(builder, variant))
+    return links.GO if (system or builder.build.system) == "go" else links.why_fixed(variant_of(builder, variant))
 
 
 def shared_findings(shared: SharedBuilds | None) -> Iterator[Finding]:

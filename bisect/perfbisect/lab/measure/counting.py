@@ -24,7 +24,7 @@ from perfbisect.host.packages import how_to_install
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.measure import perf
-from perfbisect.lab.servers import carry_out
+from perfbisect.lab.servers import HostCommand, carry_out
 from perfbisect.lab.workload import lines_of
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import placeholders_in
@@ -169,8 +169,7 @@ class Counter:
 
 def methods(host: Host) -> list[str]:
     """How instructions can be counted on the host, the quick way first: PERF, the name and version of valgrind."""
-    printed = host.run(["sh", "-c", _METHODS], check=False).stdout
-    counters, _, version = printed.rpartition("\f")
+    counters, _, version = host.run(["sh", "-c", _METHODS], check=False).stdout.rpartition("\f")
     by_perf = [PERF] if perf.parse(counters).get("instructions") else []
     return [*by_perf, *([version.strip()] if _VERSION.fullmatch(version.strip()) else [])]
 
@@ -195,7 +194,7 @@ def functions_on(host: Host, folder: PurePosixPath) -> str:
     Functions that are inlined are told apart by debug lines, where a binary has any and the host has addr2line.
     """
     argv = ["sh", "-c", _FUNCTIONS, "functions", str(folder), _FRAME + _READ, _FRAME + _INLINED, _ADD_UP]
-    return carry_out(host, argv, "callgrind", stage="run", name=NAME, limit=LIMIT, cwd=folder, merged=False)
+    return carry_out(host, HostCommand(argv, "callgrind", "run", LIMIT, folder, merged=False, name=NAME))
 
 
 def by_function(facts: RunFacts, *printed: str) -> ProfileFacts:
@@ -301,11 +300,8 @@ def difference(short: RunFacts, long: RunFacts) -> RunFacts:
             f" {long.operations:,} when it was {long.events:,}, so its instructions cannot be counted exactly.",
             f"Let {{{EVENTS}}} be the number of its operations, and `operations` find it in its output.",
         )
+    beyond = {"instructions": instructions(long) - instructions(short)}
+    seconds = short.seconds + long.seconds
     return replace(
-        long,
-        started=short.started,
-        seconds=short.seconds + long.seconds,
-        operations=operations,
-        counters={"instructions": instructions(long) - instructions(short)},
-        events=short.events,
+        long, started=short.started, seconds=seconds, operations=operations, counters=beyond, events=short.events
     )

@@ -83,7 +83,7 @@ def shares(text: str) -> dict[str, float]:
     return {event: share for event, share in found.items() if share < ALL}
 
 
-class _Part(NamedTuple):
+class _CoreCount(NamedTuple):
     """A count on one kind of cores."""
 
     value: float
@@ -91,9 +91,9 @@ class _Part(NamedTuple):
     percent: float  # of the time for which it is extrapolated
 
 
-def _counted(text: str) -> dict[str, list[_Part]]:
+def _counted(text: str) -> dict[str, list[_CoreCount]]:
     """Each event with what was counted of it: nothing, or a part for each kind of cores."""
-    counted: dict[str, list[_Part]] = {}
+    counted: dict[str, list[_CoreCount]] = {}
     for line in text.splitlines():
         fields = line.split(",")
         match = _EVENT.fullmatch(fields[2]) if len(fields) >= 5 and not line.startswith("#") else None
@@ -101,11 +101,11 @@ def _counted(text: str) -> dict[str, list[_Part]]:
             parts = counted.setdefault(match[1] or match[2], [])
             numbers = [fields[place] for place in (0, 3, 4)]
             if all(map(_COUNT.fullmatch, numbers)):  # not <not supported>, <not counted>
-                parts.append(_Part(*map(float, numbers)))
+                parts.append(_CoreCount(*map(float, numbers)))
     return counted
 
 
-def _value(parts: Sequence[_Part]) -> float | None:
+def _value(parts: Sequence[_CoreCount]) -> float | None:
     whole = sum(part.nanoseconds for part in parts)
     if len(parts) > 1 and whole:
         return sum(part.value * part.nanoseconds for part in parts) / whole

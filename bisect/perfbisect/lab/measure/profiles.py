@@ -29,7 +29,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab.measure import perf
 from perfbisect.lab.measure.studies import LONGEST, shortened
 from perfbisect.lab.measure.visit import RunContext, Study, Turn, begin, run
-from perfbisect.lab.servers import System, carry_out
+from perfbisect.lab.servers import HostCommand, Installation, carry_out
 from perfbisect.lab.workload import command, lines_of
 from perfbisect.wording.text import advised
 
@@ -151,11 +151,6 @@ class Sampling:
         """How perf finds callers."""
         return f"dwarf,{STACK}" if self.chains == "dwarf" else self.chains
 
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader must know of every profile."""
-        return (*([] if self.in_kernel else [NO_KERNEL]), *([NO_LEAF_CALLERS] if self.chains == "fp" else []))
-
 
 def available(host: Host, events: Sequence[str] = EVENTS) -> Sampling:
     """What perf can sample on a host where it can count, from trials. Raises EnvironmentFailure where it takes no samples."""
@@ -230,7 +225,7 @@ def folded_on(host: Host, folder: PurePosixPath, sampled: Sampling, rate: int) -
     fields = of_waits if sampled.waits else ["-F", "comm,period,ip,sym,dso"]
     try:
         argv = ["sh", "-c", _FOLD, "fold", str(file), SHORTEN, ADD_UP, "1" if sampled.waits else "", *fields]
-        printed = carry_out(host, argv, "perf script", stage="run", name=NAME, limit=LIMIT, cwd=folder, merged=False)
+        printed = carry_out(host, HostCommand(argv, "perf script", "run", LIMIT, folder, merged=False, name=NAME))
     finally:
         host.run(["rm", "-f", "--", str(file)])
     folded = fold(lines_of(printed), per_unit)
@@ -250,7 +245,7 @@ WAITS_FOR_ALL = "Threads wait for their clients and for work, too."
 
 
 @dataclass
-class Profiles(Study):
+class ProfileStudy(Study):
     """Samples one run in each turn: the work of the build or, with ``switches``, its waits.
 
     No waits where perf may not see the kernel, which schedules threads, and no event where no thread has waited.
@@ -262,12 +257,14 @@ class Profiles(Study):
     sampled: Sampling | None = None  # None until it is known
     rate: float = 0.0  # samples of a second of CPU time
 
-    def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
+    def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One run, with the folding of its samples, of which it has about ``SAMPLES``."""
         turn.left -= 1
         context = shortened(self.context, self.seconds)
         try:
-            sampled = self.sampled = self.sampled or sampling_of(context, self.events)
+            if not (self.sampled or context.perf):
+                perf.probe(context.host)
+            sampled = self.sampled = self.sampled or available(context.host, self.events)
         except EnvironmentFailure as failure:
             if self.switches is None and self.events is EVENTS:  # else the profiles have said so
                 yield Unexplained(PART, advised(str(failure), failure.advice), context.host.name)
@@ -290,15 +287,8 @@ class Profiles(Study):
         self.rate = next_rate(rate, folded.samples)
 
 
-def sampling_of(context: RunContext, events: Sequence[str]) -> Sampling:
-    """What perf can sample on the host. Raises EnvironmentFailure if it is nothing."""
-    if not context.perf:
-        perf.probe(context.host)
-    return available(context.host, events)
-
-
 def sampled_run(
-    context: RunContext, system: System, dataset: str, turn: Turn, sampled: Sampling, rate: int
+    context: RunContext, system: Installation, dataset: str, turn: Turn, sampled: Sampling, rate: int
 ) -> Generator[LabEvent, None, tuple[RunFacts, Folded]]:
     """A run in a visit of its own, and its stacks."""
     bench = replace(context, perf=True, wrap=partial(record, sampled=sampled, rate=rate))
@@ -335,24 +325,15 @@ def profile(facts: RunFacts, folded: Folded, sampled: Sampling) -> ProfileFacts:
     """The profile of a run. The samples that were lost are taken to be like the others."""
     whole = folded.samples + folded.lost
     notes = [
-        *sampled.notes,
+        "" if sampled.in_kernel else NO_KERNEL,
+        NO_LEAF_CALLERS if sampled.chains == "fp" else "",
         WAITS_FOR_ALL if sampled.waits else "",
         f"The callers of {100 * folded.alone:.0f} % of the cost are unknown." if folded.alone > FEW else "",
         f"{100 * folded.lost / whole:.0f} % of the samples were lost." if folded.lost > FEW * whole else "",
     ]
+    stacks = {stack: cost * whole / folded.samples for stack, cost in folded.stacks.items()}
     return ProfileFacts(
-        commit=facts.commit,
-        build_key=facts.build_key,
-        host=facts.host,
-        operations=facts.operations,
-        seconds=facts.seconds,
-        unit=sampled.unit,
-        stacks={stack: cost * whole / folded.samples for stack, cost in folded.stacks.items()},
-        samples=folded.samples,
-        lost=folded.lost,
-        event=sampled.event,
-        chains=sampled.chains,
-        off_cpu=sampled.waits,
-        note=" ".join(filter(None, notes)),
-        reported=facts.reported,
-    )
+        facts.commit, facts.build_key, facts.host, facts.operations, facts.seconds, sampled.unit, stacks,
+        samples=folded.samples, lost=folded.lost, event=sampled.event, chains=sampled.chains, off_cpu=sampled.waits,
+        note=" ".join(filter(None, notes)), reported=facts.reported,
+    )  # fmt: skip

@@ -18,13 +18,13 @@ from perfbisect.errors import ConnectionLost, DataDamaged, EnvironmentFailure, H
 from perfbisect.host import jobs
 from perfbisect.host.facts import Fact, ask, cpu_numbers
 from perfbisect.host.protocol import Host
-from perfbisect.lab.measure.visit import RunContext, Running, Turn, Visit, begin
-from perfbisect.lab.servers import System
+from perfbisect.lab.measure.visit import RunContext, StartedRun, Turn, Visit, begin
+from perfbisect.lab.servers import Installation
 from perfbisect.lab.workload.dataset import remove_visit
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.wording.quantities import percent
 
-Side = tuple[System, str]  # a build, and the key of its data
+Side = tuple[Installation, str]  # a build, and the key of its data
 
 MARKERS = ("ended", "gone", "shell")  # of the last round
 SIDES = ("one", "two")  # folders of the two visits: paths of one length, so that nothing moves
@@ -76,13 +76,6 @@ def shared_cores(entry: HostEntry, allowed: str, threads: int, *, server: bool) 
 
 def _listed(cores: Sequence[int]) -> str:
     return ",".join(map(str, cores))
-
-
-def rounds_on(context: RunContext, succeeded: Callable[[], None], threads: int, *, server: bool) -> "Rounds":
-    """Rounds in a context of runs in turns, which have used as many cores as ``threads``."""
-    allowed = ask(context.host, ALLOWED) or "0"
-    entry = shared_cores(context.entry, allowed, threads, server=server)
-    return Rounds(replace(context, entry=entry), succeeded)
 
 
 @dataclass
@@ -138,14 +131,14 @@ class Rounds:
 
     def _round(self, visits: Sequence[Visit]) -> Generator[RunProgress | Warned, None, list[RunFacts] | None]:
         """One round; None where it did not count."""
-        host, running = self.context.host, dict[int, Running]()
+        host, running = self.context.host, dict[int, StartedRun]()
         self.begun += 1
         order = (0, 1) if self.begun % 2 else (1, 0)  # so that who starts first is at no advantage
         folders = [visit.folder for visit in visits]
         host.run(["rm", "-f", "--", *(str(folder / name) for folder in folders for name in MARKERS)])
         try:
             for self.at in order:
-                running[self.at] = Running(visits[self.at], folders[1 - self.at])
+                running[self.at] = StartedRun(visits[self.at], folders[1 - self.at])
             begun = ["timeout", str(BEGUN), "sh", "-c", _GO, "go", *(str(folders[side]) for side in order)]
             if not host.run(begun, timeout=2 * BEGUN, check=False).ok:
                 for self.at in (0, 1):

@@ -38,7 +38,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.measure import counting, perf
 from perfbisect.lab.measure.visit import RunContext, Study, Turn, Visit, begin, run
-from perfbisect.lab.servers import System, carry_out, driver_options
+from perfbisect.lab.servers import HostCommand, Installation, carry_out, driver_options
 from perfbisect.lab.workload import lines_of, lua, sysbench
 from perfbisect.recipes.workload import Workload
 
@@ -67,7 +67,7 @@ class CountedRunner(Study):
     events: int = 0  # the length of runs; 0 until it is known
     functions: list[str] = field(default_factory=list)  # of the executions of the latest run, where they are counted
 
-    def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
+    def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One run on the data of that key. Raises as ``Runner.visit``, and UsageError if the first has no length."""
         yield turn.started(self.context)
         facts = yield from self._run(system, dataset, turn.candidate)
@@ -75,20 +75,21 @@ class CountedRunner(Study):
         self.succeeded()
         yield RunFinished(turn.candidate, facts)
 
-    def _run(self, system: System, dataset: str, candidate: int) -> Execution:
+    def _run(self, system: Installation, dataset: str, candidate: int) -> Execution:
+        execute = partial(self._execute, system, dataset, candidate)
         if not counting.has_length(self.context.workload):
-            facts = yield from self._execute(system, dataset, candidate, 0, 1, 1)
+            facts = yield from execute(0, 1, 1)
             return replace(facts, counters={"instructions": counting.instructions(facts)})
         known = self.events > 0
         if not known:
             lengths: dict[int, float] = {}
             enough = self.context.counter.enough if self.context.counter else counting.ENOUGH
             while events := counting.next_length(lengths, enough):
-                facts = yield from self._execute(system, dataset, candidate, events, len(lengths) + 1, 0)
+                facts = yield from execute(events, len(lengths) + 1, 0)
                 lengths[events] = counting.instructions(facts)
             self.events = counting.chosen_length(lengths, enough)
-        short = yield from self._execute(system, dataset, candidate, self.events, 1, 2)
-        long = yield from self._execute(system, dataset, candidate, 2 * self.events, 2, 2)
+        short = yield from execute(self.events, 1, 2)
+        long = yield from execute(2 * self.events, 2, 2)
         try:
             return counting.difference(short, long)
         except UsageError as trouble:
@@ -97,7 +98,9 @@ class CountedRunner(Study):
             # The length was of use to an earlier build: it is this commit that ignores it.
             raise RunFailed(str(trouble), stage="run", log=str(self.context.host.root / "jobs")) from trouble
 
-    def _execute(self, system: System, dataset: str, candidate: int, events: int, number: int, of: int) -> Execution:
+    def _execute(
+        self, system: Installation, dataset: str, candidate: int, events: int, number: int, of: int
+    ) -> Execution:
         """One execution of that length, on a fresh copy of the data; of length 0: as long as the command is.
 
         Where it is not known ``of`` how many, the length is looked for.
@@ -126,7 +129,7 @@ class ExactCounts(Study):
     by_perf: bool = False  # whether perf counts instructions, too
     runner: CountedRunner | None = None  # which keeps the length of runs: both builds have the same one
 
-    def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
+    def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One counted run as events of its own. Raises as ``CountedRunner.visit``."""
         if self.runner is None:
             host = self.context.host
@@ -213,7 +216,7 @@ class CounterGroups(Study):
     seconds: float = LONGEST  # of measuring in a turn, where that is enough for all groups
     left: list[Group] = field(default_factory=list)  # of the turn: one that is repeated goes on where it was lost
 
-    def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
+    def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One turn: a visit for all groups, or one for each where the workload runs in the measured process itself."""
         if not self.groups:
             self.groups = available(self.context.host) if self.context.perf else (SOFTWARE,)
@@ -250,7 +253,7 @@ def has_statements(workload: Workload) -> bool:
 class PlanStudy(Study):
     """Asks for the plans of statements."""
 
-    def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
+    def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One event for each statement; none for a workload that has no statements. Raises as ``Runner.visit``."""
         if script := lua.explaining(self.context.workload):
             folder = upload.place(self.context.host, "scripts", {script.name: script})
@@ -271,11 +274,9 @@ def ask(opened: Visit, script: PurePosixPath) -> Mapping[str, str]:
     argv = sysbench.command(workload, script, driver_options(opened.system.builder, opened.service))
     env = lua.environment(workload, bench.scripts, opened.folder / "data", opened.system.library)
     env |= {"PERFBISECT_SCRIPT": str(measured)}
-    printed = carry_out(
-        bench.host, argv, "its statements cannot be explained", stage="run", name=NAME, limit=LIMIT, cwd=opened.folder,
-        env=env, complain=sysbench.complains(LIMIT),
-    )  # fmt: skip
-    return parse(lines_of(printed))
+    who, complain = "its statements cannot be explained", sysbench.complains(LIMIT)
+    asked = HostCommand(argv, who, "run", LIMIT, opened.folder, env, complain=complain, name=NAME)
+    return parse(lines_of(carry_out(bench.host, asked)))
 
 
 def short(workload: Workload) -> Workload:

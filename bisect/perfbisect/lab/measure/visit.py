@@ -26,11 +26,11 @@ from perfbisect.lab import servers
 from perfbisect.lab.measure import perf
 from perfbisect.lab.measure.counting import Counter
 from perfbisect.lab.measure.perf import wrap as under_perf
-from perfbisect.lab.servers import LONGEST_LINE, Service, System, driver_options
+from perfbisect.lab.servers import LONGEST_LINE, Installation, Service, driver_options
 from perfbisect.lab.workload import (
     TIMED_OUT,
-    Outcome,
     ProcessResult,
+    RunResult,
     command,
     dataset,
     lines_of,
@@ -38,10 +38,12 @@ from perfbisect.lab.workload import (
     not_recorded,
     sysbench,
 )
+from perfbisect.masking import masked
 from perfbisect.process import CLOCK
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.output_pattern import NoNumber
 from perfbisect.recipes.workload import Workload
+from perfbisect.wording.text import printable
 
 SLACK = 1.0  # seconds from the start of a job to that of the command or statement which it times, at most
 
@@ -77,6 +79,7 @@ class SlowRuns:
 
 NAME = "run"  # of the job
 LONGEST_COMMAND = 3600.0  # seconds of a command, beyond its own time
+QUOTED = 10  # lines of a command without a result, in an error
 ATTEMPTS = 5  # to attach perf to a server whose processes come and go
 
 _COLLECT = """for file do [ ! -e "$file" ] || cat "$file"; printf '\\f'; done"""
@@ -118,7 +121,7 @@ class Visit:
     """One start of a system on a fresh copy of the data."""
 
     bench: RunContext
-    system: System
+    system: Installation
     candidate: int
     folder: PurePosixPath
     dataset: str
@@ -129,7 +132,12 @@ class Visit:
 
 @contextmanager
 def begin(
-    bench: RunContext, system: System, candidate: int, dataset_key: str, slow: SlowRuns | None = None, side: str = ""
+    bench: RunContext,
+    system: Installation,
+    candidate: int,
+    dataset_key: str,
+    slow: SlowRuns | None = None,
+    side: str = "",
 ) -> Iterator[Visit]:
     """A visit, its server started and at the end stopped; a ``side`` of two at the same time.
 
@@ -141,36 +149,23 @@ def begin(
         yield Visit(bench, system, candidate, folder, dataset_key, served, job, slow or SlowRuns())
 
 
-def run_alone(
-    bench: RunContext, system: System, candidate: int, dataset_key: str
-) -> Generator[RunProgress, None, RunFacts]:
-    """One run in a visit of its own."""
-    with begin(bench, system, candidate, dataset_key) as opened:
-        return (yield from run(opened))
-
-
 def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
     """One timed run: yields each report interval, returns the facts. Raises RunFailed, and RunLost.
 
     A run that is stopped as too slow has facts, too. What it had begun may go on in a server: the visit ends with it.
     """
     for _ in range(ATTEMPTS):
-        if (found := (yield from attempt(visit))) is not None:
-            return found
+        running = StartedRun(visit)
+        yield from running.wait()
+        if facts := running.collect():
+            return facts
     raise EnvironmentFailure(
         f"perf could not attach to the server on host {visit.bench.host.name} in {ATTEMPTS} attempts: its processes come"
         " and go too fast"
     )
 
 
-def attempt(visit: Visit) -> Generator[RunProgress, None, RunFacts | None]:
-    """A timed run, as in ``run``; None if a process of the server ended before perf could attach to it."""
-    running = Running(visit)
-    yield from running.wait()
-    return running.collect()
-
-
-class Running:
+class StartedRun:
     """A timed run that has begun. In a round it waits until the one in the folder ``other`` has begun, too."""
 
     def __init__(self, visit: Visit, other: PurePosixPath | None = None) -> None:
@@ -220,7 +215,7 @@ class Running:
             jobs.kill(host, job, grace=1)
             jobs.remove(host, job)
             return visit.slow.stopped(
-                facts(visit, job, Outcome(opened, 0.0, 0, {}), started(opened, stamps[0]), "", {})
+                facts(visit, job, RunResult(opened, 0.0, 0, {}), started(opened, stamps[0]), "", {})
             )
         perf.check_clock(stamps, host.name)
         try:
@@ -228,7 +223,9 @@ class Running:
         except ValueError as error:
             failed = failure(visit, job, ended.lines(), f"{error}{note}")
             if isinstance(error, NoNumber) and isinstance(failed, RunFailed):
-                failed = NoMetric(str(failed), stage="run", log=failed.log, printed=command.last_lines(*ended.lines()))
+                last = [*filter(str.strip, ended.lines())][-QUOTED:]
+                printed = "\n".join(printable(masked(line.rstrip())[: command.LONGEST_LINE]) for line in last)
+                failed = NoMetric(str(failed), stage="run", log=failed.log, printed=printed)
             raise failed from error
         if len(stamps) < 2:
             raise not_recorded()
@@ -242,7 +239,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedCommand:
     """What a timed run starts, vmstat and iostat left out."""
 
     argv: list[str]
@@ -265,7 +262,7 @@ def start(visit: Visit, limit: float, other: PurePosixPath | None = None) -> Job
     return jobs.start(bench.host, [*jobs.pinned(run.cpus), *argv], name=NAME, timeout=limit, cwd=run.cwd, env=run.env)
 
 
-def timed(visit: Visit, counted: Sequence[int]) -> Timed:
+def timed(visit: Visit, counted: Sequence[int]) -> TimedCommand:
     """What is started; perf counts the processes ``counted``, or the run itself if there are none."""
     bench, folder, served, workload = visit.bench, visit.folder, visit.service, visit.bench.workload
     env: dict[str, str] = {}
@@ -285,33 +282,22 @@ def timed(visit: Visit, counted: Sequence[int]) -> Timed:
         argv = bench.wrap(argv, folder, counted, whole=bool(workload.command))
         env |= {} if workload.command else lua.perf_environment(folder)
     cpus = bench.entry.client_cpus if served else bench.entry.client_cpus or bench.entry.server_cpus
-    return Timed(argv, env, cwd, cpus)
+    return TimedCommand(argv, env, cwd, cpus)
 
 
 def facts(
-    visit: Visit, job: Job, outcome: Outcome, started: float, counted: str, system: Mapping[str, float | None]
+    visit: Visit, job: Job, outcome: RunResult, started: float, counted: str, system: Mapping[str, float | None]
 ) -> RunFacts:
     """The facts of a run that ended well, which was ``started`` at that time of this process."""
     counter = visit.bench.counter
     return RunFacts(
-        commit=visit.system.commit,
-        build_key=visit.system.key,
-        visit=(visit.server or job).id,
-        host=visit.bench.host.name,
-        started=started,
-        seconds=outcome.seconds,
-        operations=outcome.operations,
-        latency=outcome.latency,
-        samples=outcome.samples,
+        commit=visit.system.commit, build_key=visit.system.key, visit=(visit.server or job).id,
+        host=visit.bench.host.name, started=started, seconds=outcome.seconds, operations=outcome.operations,
+        latency=outcome.latency, samples=outcome.samples, system=system, dataset=visit.dataset,
         counters={**(counter.read(counted) if counter else perf.parse(counted)), **outcome.counters},
-        system=system,
-        dataset=visit.dataset,
-        reported=outcome.reported,
-        unit=visit.bench.workload.printed_unit,
-        counted=counter.method if counter else "",
-        layout=visit.system.layout,
-        running={} if counter else perf.shares(counted),
-    )
+        reported=outcome.reported, unit=visit.bench.workload.printed_unit, layout=visit.system.layout,
+        counted=counter.method if counter else "", running={} if counter else perf.shares(counted),
+    )  # fmt: skip
 
 
 def failure(visit: Visit, job: Job, output: Iterable[str], reason: str) -> PerfBisectError:
@@ -341,8 +327,7 @@ class Turn:
 
     def started(self, context: RunContext) -> RunStarted:
         """The event with which the next run begins."""
-        number = self.first + self.runs - self.left
-        return RunStarted(self.candidate, number, self.total, self.purpose, context.planned)
+        return RunStarted(self.candidate, self.first + self.runs - self.left, self.total, self.purpose, context.planned)
 
 
 @dataclass
@@ -355,7 +340,7 @@ class Study(ABC):
     succeeded: Callable[[], None]
 
     @abstractmethod
-    def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
+    def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """Carry out one run of ``turn`` on the data of that key, in as many visits as it needs, and count ``turn.left`` down.
 
         Yields Unexplained, and nothing else, if the host cannot do it. Raises as ``Runner.visit``.
@@ -376,7 +361,7 @@ class Runner(Study):
 
     slow: SlowRuns = field(default_factory=SlowRuns)
 
-    def visit(self, system: System, dataset: str, turn: Turn) -> Generator[LabEvent]:
+    def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One visit on the data of that key: all runs that are left for a server, one for an embedded library.
 
         A run that is stopped as too slow ends the visit.

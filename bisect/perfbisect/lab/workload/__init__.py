@@ -40,7 +40,7 @@ def lines_of(text: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunResult:
     """The parsed result of one run."""
 
     opened: float | None  # seconds since the epoch; None when the script does not use the shared Lua module

@@ -14,8 +14,8 @@ import msgspec
 from perfbisect.errors import ClockSet
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
-from perfbisect.lab.servers import Service, System
-from perfbisect.lab.workload import SECONDS, TIMED_OUT, Outcome, ProcessResult, killed, lua, not_recorded
+from perfbisect.lab.servers import Installation, Service
+from perfbisect.lab.workload import SECONDS, TIMED_OUT, ProcessResult, RunResult, killed, lua, not_recorded
 from perfbisect.masking import masked
 from perfbisect.recipes.build_systems import making
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
@@ -23,7 +23,6 @@ from perfbisect.recipes.output_pattern import find_number
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.requested import RECIPE
 from perfbisect.recipes.workload import Workload
-from perfbisect.wording.text import printable
 
 CPU = "fio-cpu"  # milliseconds of usr and sys time: a counter of a run
 PERCENTILES = {"p95": "95.000000", "p99": "99.000000"}
@@ -38,39 +37,34 @@ class Times(msgspec.Struct, frozen=True):
     percentile: dict[str, float] = {}
 
 
-class Direction(msgspec.Struct, frozen=True):
-    """The reads or the writes of a job."""
+class FioDirection(msgspec.Struct, frozen=True):
+    """The reads, the writes or the fsyncs of a job; of these only the latency is read."""
 
     iops: float = 0.0
     total_ios: int = 0
     clat_ns: Times = Times()
-
-
-class Sync(msgspec.Struct, frozen=True):
-    """The fsyncs of a job."""
-
     lat_ns: Times = Times()
 
 
-class Job(msgspec.Struct, frozen=True):
+class FioJob(msgspec.Struct, frozen=True):
     """One job, or a group of jobs reported as one."""
 
     error: int = 0
     job_runtime: float = 0.0  # milliseconds, of all jobs of a group together
     usr_cpu: float = 0.0  # per cent of that
     sys_cpu: float = 0.0
-    read: Direction = Direction()
-    write: Direction = Direction()
-    sync: Sync = Sync()
+    read: FioDirection = FioDirection()
+    write: FioDirection = FioDirection()
+    sync: FioDirection = FioDirection()
 
 
 class Report(msgspec.Struct, frozen=True):
     """All that fio prints."""
 
-    jobs: list[Job] = []
+    jobs: list[FioJob] = []
 
 
-def read_fio(stdout: str, began: float, seconds: float) -> Outcome:
+def read_fio(stdout: str, began: float, seconds: float) -> RunResult:
     """The result in fio's output, warnings before the JSON passed over; IOPS are what it reports.
 
     Latencies are those of the direction with more I/Os, or of fsync in a job that calls it. Raises ValueError, with a
@@ -86,10 +80,10 @@ def read_fio(stdout: str, began: float, seconds: float) -> Outcome:
     percentiles = {name: times.percentile.get(key, 0.0) for name, key in PERCENTILES.items()}
     found = {"avg": times.mean, "max": times.max, **percentiles}
     latency = {name: value / 1e6 or None for name, value in found.items()}
-    return Outcome(began, seconds, operations, latency, reported=iops, counters=cpu)
+    return RunResult(began, seconds, operations, latency, reported=iops, counters=cpu)
 
 
-def _job(stdout: str) -> Job:
+def _job(stdout: str) -> FioJob:
     begin, end = stdout.find("\n{") + 1, stdout.rfind("}") + 1
     try:
         jobs = msgspec.json.decode(stdout[0 if stdout.startswith("{") else begin : end], type=Report).jobs
@@ -103,7 +97,6 @@ def _job(stdout: str) -> Job:
 
 
 LONGEST_LINE = 500  # characters of it, in an error
-LAST = 10  # lines that an error quotes
 MOST = (1 << 63) - 1  # operations: the largest number that the history can keep
 CLOCK = "clock"  # the file below the visit's folder with begin, status and end
 
@@ -122,7 +115,7 @@ case $status in 129|130|137|143) exit "$status";; esac
 
 
 def values(
-    system: System, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service | None
+    system: Installation, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service | None
 ) -> Values:
     """All placeholders of its commands; ``placed`` is where its files are, ``folder`` is that of the visit."""
     of_system: Values = service.values if service else {**system.values, "data": str(folder / "data")}
@@ -155,7 +148,7 @@ def timed(workload: Workload, filled: Values, folder: PurePosixPath, under: Sequ
     return ["sh", "-c", _TIMED, "timed", str(folder / CLOCK), *under, *fill(workload.command, filled)]
 
 
-def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
+def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
     """The result of a run: the seconds of the whole command, and the number in its output that the workload's pattern finds.
 
     Raises ValueError, with a sentence, when the command failed, or its output has no such number; RunLost when its times
@@ -188,7 +181,7 @@ def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
         raise ValueError(f"it printed that it did {operations:.3g} operations, more than can be counted")
     latency: dict[str, float | None] = {"avg": 1000 * seconds / operations}
     latency |= {name: _latency(pattern, ended.stdout, errors) for name, pattern in workload.latencies.items()}
-    return Outcome(began, seconds, operations, latency, reported=reported)
+    return RunResult(began, seconds, operations, latency, reported=reported)
 
 
 def _latency(pattern: str, stdout: str, stderr: str) -> float | None:
@@ -225,11 +218,6 @@ def not_started(host: Host, prefix: PurePosixPath, workload: Workload, started: 
         return f" To have it built: --build {shlex.quote(command)}"
     only = f" Perhaps only {', '.join(started)} was built, and starts others: name these with --program PATH."
     return only if started else ""
-
-
-def last_lines(*lines: str) -> str:
-    """The last of the lines that a command printed, for an error."""
-    return "\n".join(printable(masked(line.rstrip())[:LONGEST_LINE]) for line in [*filter(str.strip, lines)][-LAST:])
 
 
 def last(*streams: str) -> str:

@@ -12,7 +12,7 @@ data that it loads itself, under the key KEY-BUILD.
 import hashlib
 import re
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import msgspec
@@ -22,8 +22,9 @@ from perfbisect.errors import DataDamaged, RunFailed, UsageError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import servers
 from perfbisect.lab.servers import (
+    HostCommand,
+    Installation,
     Service,
-    System,
     carry_out,
     driver_options,
     ended,
@@ -133,20 +134,11 @@ def copy(host: Host, name: str, server: Server | None, side: str = "") -> PurePo
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One command of the loading, or of the check, of data."""
-
-    argv: list[str]
-    env: Mapping[str, str] = field(default_factory=dict)
-    own: bool = False  # a command of the workload, not sysbench
-
-
-@dataclass(frozen=True, slots=True)
 class Loading:
     """One build, in the folder of a visit, as what loads data and answers the workload's check."""
 
     host: Host
-    system: System
+    system: Installation
     workload: Workload
     folder: PurePosixPath
     service: Service | None
@@ -157,44 +149,39 @@ class Loading:
         """How sysbench reaches the server."""
         return driver_options(self.system.builder, self.service)
 
-    def steps(self) -> Iterator[Step]:
+    def commands(self) -> Iterator[HostCommand]:
         """The commands of the workload's prepare step."""
+        failed = "the data cannot be loaded"
         filled = command.values(self.system, self.workload, self.placed, self.folder, self.service)
-        yield from (Step(fill(argv, filled), own=True) for argv in self.workload.prepare_commands)
+        for words in self.workload.prepare_commands:
+            argv = fill(words, filled)
+            yield HostCommand(argv, f"{failed}: {argv[0]}", "prepare", LONG, self.system.prefix, alone=True)
         if script := lua.preparing(self.workload):
             there = lua.on_host(self.placed, self.workload, script)
             argv = sysbench.prepare_command(self.workload, there, self.options)
-            yield Step(argv, self._environment(self.system.library))
+            yield self._by_sysbench(argv, failed, self.system.library)
 
-    def check(self) -> Step:
+    def check(self) -> HostCommand:
         """The command that asks what the workload's check asks."""
         there = lua.on_host(self.placed, self.workload, lua.plain_sql(self.workload))
-        return Step(sysbench.check_command(there, self.options), self._environment(None))
+        return self._by_sysbench(sysbench.check_command(there, self.options), "the workload's check fails", None)
 
     def load(self) -> None:
         """Run the workload's prepare step. Raises RunFailed."""
-        for step in self.steps():
-            self._run(step, "the data cannot be loaded" + (f": {step.argv[0]}" if step.own else ""))
+        for each in self.commands():
+            carry_out(self.host, each)
 
     def ask(self) -> list[str]:
         """What the server answers to the workload's check; nothing when it has none. Raises RunFailed."""
-        if not self.workload.check:
-            return []
-        printed = lines_of(self._run(self.check(), "the workload's check fails"))
+        printed = lines_of(carry_out(self.host, self.check())) if self.workload.check else ()
         return [line.removeprefix(sysbench.ANSWER) for line in printed if line.startswith(sysbench.ANSWER)]
 
-    def _run(self, step: Step, who: str) -> str:
-        cwd, complain = (self.system.prefix, None) if step.own else (self.folder, sysbench.complains(LONG))
-        return carry_out(
-            self.host, step.argv, who, stage="prepare", limit=LONG, cwd=cwd, env=step.env, alone=step.own,
-            complain=complain,
-        )  # fmt: skip
-
-    def _environment(self, library: PurePosixPath | None) -> dict[str, str]:
-        return lua.environment(self.workload, self.placed, self.folder / "data", library)
+    def _by_sysbench(self, argv: list[str], who: str, library: PurePosixPath | None) -> HostCommand:
+        env = lua.environment(self.workload, self.placed, self.folder / "data", library)
+        return HostCommand(argv, who, "prepare", LONG, self.folder, env, complain=sysbench.complains(LONG))
 
 
-def format_argv(system: System, folder: PurePosixPath) -> list[str]:
+def format_argv(system: Installation, folder: PurePosixPath) -> list[str]:
     """The recipe's command that prints the format of the data, without a server; ``folder`` is that of the visit."""
     return fill(system.builder.dataset.format_command, {**system.values, "data": str(folder / "data")})
 
@@ -224,7 +211,7 @@ class DatasetKeeper:
         self._verified: set[str] = set()  # keys of data that is known to be undamaged
         self._reloaded: set[str] = set()  # keys of data that was found damaged
 
-    def load(self, system: System) -> Generator[Warned]:
+    def load(self, system: Installation) -> Generator[Warned]:
         """Load the data for a build, or find it loaded and undamaged; its key is in ``keys`` then.
 
         Raises RunFailed when it cannot be loaded, JobLost when the host has lost the work, UsageError when it would be
@@ -252,7 +239,7 @@ class DatasetKeeper:
                 "If that happens to many commits, let the recipe's dataset.format_command print in what they differ.",
             )
 
-    def _make(self, system: System) -> tuple[str, bool]:
+    def _make(self, system: Installation) -> tuple[str, bool]:
         """The key of the data for a build, "" when it needs none, and whether it was loaded with it just now.
 
         A build that has refused data gets data of the same shared key that another build has loaded, if any is left that it
@@ -263,11 +250,8 @@ class DatasetKeeper:
             return "", False
         there = self.host.run(["ls", "-1", str(self.host.root / "datasets")], check=False).stdout.splitlines()
         if refused := self._refused.get(system.commit):
-            known = [
-                name,
-                *sorted(each for each in there if each.startswith(f"{name}-") and not each.endswith(".part")),
-            ]
-            name = next((each for each in known if each not in refused), f"{name}-{system.key[:8]}")
+            others = sorted(each for each in there if each.startswith(f"{name}-") and not each.endswith(".part"))
+            name = next((each for each in (name, *others) if each not in refused), f"{name}-{system.key[:8]}")
         if name in there:
             return name, False
         answers = self._load_anew(system)
@@ -275,11 +259,10 @@ class DatasetKeeper:
         counted = self.host.run(["sh", "-c", f"data=$1; {_COUNT}", "count", data], timeout=LONG).stdout
         files, size = map(int, counted.split())
         about = msgspec.json.encode(DatasetRecord(system.key, files, size, answers)).decode()
-        place = str(pristine(self.host, name))
-        self.host.run(["sh", "-c", _KEEP, "keep", data, place], stdin=about, timeout=LONG)
+        self.host.run(["sh", "-c", _KEEP, "keep", data, str(pristine(self.host, name))], stdin=about, timeout=LONG)
         return name, True
 
-    def _load_anew(self, system: System) -> list[str]:
+    def _load_anew(self, system: Installation) -> list[str]:
         """Load data with this build into the folder of the visit; returns the answers to the check. Raises RunFailed."""
         loading = self._loading(system, copy(self.host, "", system.builder.server))
         service = loading.service
@@ -293,11 +276,11 @@ class DatasetKeeper:
             service.do_all(service.recipe.settle)
             return loading.ask()
 
-    def _loading(self, system: System, folder: PurePosixPath) -> Loading:
+    def _loading(self, system: Installation, folder: PurePosixPath) -> Loading:
         service, placed = service_in(self.host, system, folder), lua.place(self.host, self.workload)
         return Loading(self.host, system, self.workload, folder, service, placed)
 
-    def _format(self, system: System) -> str:
+    def _format(self, system: Installation) -> str:
         """What the recipe's command prints of the format of the data that a build makes. Raises RunFailed."""
         format_command = system.builder.dataset.format_command
         if not format_command:
@@ -307,13 +290,13 @@ class DatasetKeeper:
             return service.do(format_command, "prepare", merged=False).removesuffix("\n")
         filled = format_argv(system, folder)
         who = f"the format of its data cannot be determined: {filled[0]}"
-        printed = carry_out(self.host, filled, who, stage="prepare", limit=SHORT, cwd=folder, merged=False, alone=True)
+        printed = carry_out(self.host, HostCommand(filled, who, "prepare", SHORT, folder, merged=False, alone=True))
         return printed if not printed or printed.endswith("\n") else f"{printed}\n"
 
     def _record(self, name: str) -> DatasetRecord | None:
         return _read(self.host.run(["cat", str(pristine(self.host, name) / "dataset.json")], check=False).stdout)
 
-    def _verify(self, system: System, name: str) -> None:
+    def _verify(self, system: Installation, name: str) -> None:
         """Ask the build's server, on a copy of the data, what the workload's check asks.
 
         Raises DataDamaged when it does not answer as after loading, though it has loaded the data itself or answers as
@@ -361,7 +344,7 @@ class DatasetKeeper:
         self.host.run(["rm", "-rf", "--", str(pristine(self.host, key))], timeout=LONG)
         return Warned(f"{damaged}: it is loaded again")
 
-    def refuse(self, system: System, key: str, failure: RunFailed) -> bool:
+    def refuse(self, system: Installation, key: str, failure: RunFailed) -> bool:
         """True when a server did not start on data that another build has loaded: ``load`` gives it other data then."""
         refused = self._refused.setdefault(system.commit, {})
         if not key or failure.stage != "start" or key in refused:
@@ -372,11 +355,9 @@ class DatasetKeeper:
         self.keys.pop(system.commit, None)
         return True
 
-    def _check_earlier(self, system: System, key: str) -> None:
-        before = self.earlier.get(system.commit)
-        if (
-            before is not None and before.partition("-")[0] != key.partition("-")[0]
-        ):  # the rest is the build that loaded it
+    def _check_earlier(self, system: Installation, key: str) -> None:
+        before = self.earlier.get(system.commit, key)
+        if before.partition("-")[0] != key.partition("-")[0]:  # the rest is the build that loaded it
             raise UsageError(
                 f"{system.commit[:10]} would now be run with other settings or data than before, so the runs of then and"
                 " now cannot be compared.",

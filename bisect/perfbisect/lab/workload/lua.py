@@ -86,14 +86,16 @@ def with_modules(workload: Workload, script: Path) -> list[Path]:
 def _required(workload: Workload, script: Path) -> dict[str, Path]:
     """The modules that a script requires: path below a folder of modules → file."""
     found: dict[str, Path] = {}
-    unread = [script]
+    unread, suite = [script], Path(workload.folder)
+    shared = [folder for folder in _folders(workload) if (folder / SHARED).is_file()][:1]
+    folders = dict.fromkeys([suite, suite.parent, *shared])  # in the order in which Lua searches them
     for file in unread:  # grows as it goes
         for module in REQUIRE.findall(read_text(file)):
             name = f"{module.replace('.', '/')}.lua"
-            places = (folder / name for folder in _module_folders(workload))
+            places = (folder / name for folder in folders)
             known = next((place for place in places if place.is_file()), None)
             if known is not None and known not in unread:
-                unread.append(contained(known, Path(workload.folder).parent))
+                unread.append(contained(known, suite.parent))
                 found[name] = known
     return found
 
@@ -132,13 +134,6 @@ def _run_by_sysbench(workload: Workload) -> list[Path]:
     """The scripts of its runs, of its loading and of its check. Raises RecipeError when one is missing."""
     check = plain_sql(workload) if workload.check else None
     return [script for script in (measured(workload), preparing(workload), check) if script]
-
-
-def _module_folders(workload: Workload) -> list[Path]:
-    """The folders of modules, in the order in which Lua searches them."""
-    suite = Path(workload.folder)
-    shared = [folder for folder in _folders(workload) if (folder / SHARED).is_file()][:1]
-    return list(dict.fromkeys([suite, suite.parent, *shared]))
 
 
 def _folders(workload: Workload) -> list[Path]:
@@ -191,9 +186,11 @@ def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntr
     commands = json.dumps([own, served])
     shares = [_share(entry, commands) for entry in entries]
     methods = [list(counted)] if any(counted) else []
-    inputs = json.dumps(
-        [own, builder.library, _driven(served), _conditional(builder), shares, *methods], sort_keys=True
-    )
+    by_condition = ((when, _driven(when.change.get("server"))) for when in builder.when)
+    conditional = [
+        [when.version, when.file, when.missing, when.compiler, parts] for when, parts in by_condition if parts
+    ]
+    inputs = json.dumps([own, builder.library, _driven(served), conditional, shares, *methods], sort_keys=True)
     given = upload.recipe_archive(builder) if "{recipe}" in inputs else b""
     return hashlib.sha256(inputs.encode() + upload.archive(read_by_runs(workload)) + given).hexdigest()[:16]
 
@@ -201,12 +198,6 @@ def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntr
 def _driven(server: object) -> dict[str, object]:
     """The parts of a server's recipe that affect how it is driven and counted."""
     return {key: server[key] for key in OF_SERVER if key in server} if isinstance(server, Mapping) else {}
-
-
-def _conditional(builder: Builder) -> list[object]:
-    """The same parts of its conditional blocks, each with its condition."""
-    found = ((when, _driven(when.change.get("server"))) for when in builder.when)
-    return [[when.version, when.file, when.missing, when.compiler, driven] for when, driven in found if driven]
 
 
 def _share(entry: HostEntry, commands: str) -> list[object]:

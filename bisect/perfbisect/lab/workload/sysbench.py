@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 from perfbisect.core.domain import metrics
 from perfbisect.errors import UsageError
-from perfbisect.lab.workload import TIMED_OUT, Outcome, ProcessResult, killed, lines_of
+from perfbisect.lab.workload import TIMED_OUT, ProcessResult, RunResult, killed, lines_of
 from perfbisect.recipes.workload import Option, Workload
 
 # Fixed for all runs, so that every run draws the same random numbers; a workload's args may override it.
@@ -66,7 +66,7 @@ def progress(line: str, operation: str) -> tuple[float, float] | None:
     return float(second), float(events or (queries if operation == "query" else transactions))
 
 
-def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
+def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
     """The result of a run. Raises ValueError, with a sentence, when it failed."""
     if wrong := complaint(ended.lines(), ended.status, ended.limit):
         raise ValueError(wrong)
@@ -75,7 +75,7 @@ def outcome(ended: ProcessResult, workload: Workload) -> Outcome:
     return parse(lines_of(ended.stdout), workload.operation)
 
 
-def parse(lines: Iterable[str], operation: str) -> Outcome:
+def parse(lines: Iterable[str], operation: str) -> RunResult:
     """The result in the output of a run; ``operation`` is "event" or "query".
 
     The window that the shared Lua module prints is preferred to sysbench's total time, which also includes what happens
@@ -110,14 +110,8 @@ def parse(lines: Iterable[str], operation: str) -> Outcome:
         raise ValueError("not one operation was finished in the measured time")
     if len(samples) == round(seconds) - 1:  # sysbench often ends before it reports the last interval
         samples.append(max(0.0, (operations - sum(samples)) / (seconds - len(samples))))
-    return Outcome(
-        window[0] if window else None,
-        seconds,
-        operations,
-        _latency(totals, buckets, events),
-        tuple(samples),
-        counters=counters,
-    )
+    opened, latency = window[0] if window else None, _latency(totals, buckets, events)
+    return RunResult(opened, seconds, operations, latency, tuple(samples), counters=counters)
 
 
 def _latency(totals: Mapping[str, float], buckets: list[tuple[float, int]], events: int) -> dict[str, float | None]:
