@@ -12,7 +12,7 @@ from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType,
 from perfbisect.core.stats.fitness import fitness_facts
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import leases
-from perfbisect.hunt.batch import Work, leave_out, state_of
+from perfbisect.hunt.batch import Task, leave_out, state_of
 from perfbisect.hunt.fitness import accept, courses, unfit_hosts
 from perfbisect.hunt.leased_hosts import LeaseTerms, leased_hosts
 from perfbisect.store.history import History
@@ -102,8 +102,8 @@ def test_checks_are_no_rows_of_a_listing(history: History) -> None:
     assert history.listed(1).state == "done"
 
 
-def task(*choices: str) -> Work:
-    return Work("t", (), "", tuple((each,) for each in choices), "")
+def task(*choices: str) -> Task:
+    return Task("t", (), "", tuple((each,) for each in choices), "")
 
 
 def test_a_hunt_that_may_choose_leaves_unfit_hosts_out(history: History) -> None:

@@ -141,7 +141,7 @@ def test_turns_are_taken_in_order() -> None:
     with turn:
         for waiting, worker in enumerate(workers, 2):
             worker.start()
-            while len(turn._waiting) < waiting:
+            while len(turn.waiting) < waiting:
                 threading.Event().wait(0.001)
     for worker in workers:
         worker.join()

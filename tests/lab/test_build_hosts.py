@@ -29,7 +29,7 @@ from perfbisect.host.lock import HostLock, hold
 from perfbisect.host.protocol import Command, Result, StoppableHost
 from perfbisect.hunt.loop import OrderEnded
 from perfbisect.hunt.session_hosts import HostLocks
-from perfbisect.hunt.workers import BuildMember, ThreadWorkers
+from perfbisect.hunt.workers import BuildWorker, ThreadWorkers
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.builds import BuildSite
 from perfbisect.lab.host_lab import HostLab
@@ -87,7 +87,7 @@ class Farm:
         return BuildSite(stoppable, self.builder, "", self.candidates, self.made, named=True)
 
     def workers(self) -> ThreadWorkers:
-        members = (BuildMember(name, lab.build_ahead, self.stops[name], self.commit) for name, lab in self.labs.items())
+        members = (BuildWorker(name, lab.build_ahead, self.stops[name], self.commit) for name, lab in self.labs.items())
         return ThreadWorkers(build_members=[*members])
 
     def commit(self, candidate: int) -> Commit:
