@@ -28,7 +28,7 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import BuildFailed, DataDamaged, EndFailed, EnvironmentFailure, JobLost, RunFailed, UsageError
 from perfbisect.host import jobs
-from perfbisect.host.facts import BOOT, Fact, fingerprint, read_line
+from perfbisect.host.facts import BOOT, Fact, ask_all, fingerprint_facts, read_fingerprint, read_line
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import HostLock, hold
 from perfbisect.host.protocol import Command, Host, Result
@@ -301,7 +301,8 @@ class Events:
 
 @pytest.fixture
 def watched(host: LocalHost) -> HostWatch:
-    return HostWatch(host, HostLock(host, "mine"), fingerprint(host))
+    known = read_fingerprint(host, ask_all(host, fingerprint_facts(host)))
+    return HostWatch(host, HostLock(host, "mine"), known)
 
 
 def watch(watched: HostWatch, *events: LabEvent | Exception) -> list[LabEvent]:

@@ -8,6 +8,7 @@ import pytest
 from planted import Odd, Place, Planted
 from shapes import criss_cross, long_branch, octopus, two_roots
 
+from perfbisect.cli.commands.simulate import STEPS
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Inconclusive
 from perfbisect.core.domain.settings import Policy
@@ -15,7 +16,7 @@ from perfbisect.core.inference.ancestry import Ancestry
 from perfbisect.core.search.decide import decide
 from perfbisect.simulate.host_model import Habits, RandomDraw, generator
 from perfbisect.simulate.hunt import HuntResult, hunt
-from perfbisect.simulate.scenario import CHANGES, merging, steps_of, trunk
+from perfbisect.simulate.scenario import merging, steps_of, trunk
 from perfbisect.simulate.tally import Judgement, judge
 from perfbisect.simulate.world import World
 
@@ -45,7 +46,7 @@ def test_merges_are_as_frequent_as_requested() -> None:
 
 def test_only_known_answers_are_planted() -> None:
     graph = Graph.line(200)
-    for name in CHANGES:
+    for name in STEPS:
         for seed in range(20):
             steps = steps_of(name, graph, 70, 0.1, generator(seed, RandomDraw.DECOYS))
             answers = World(graph, steps).answers

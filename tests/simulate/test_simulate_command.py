@@ -9,7 +9,6 @@ import pytest
 
 from perfbisect.cli.commands.simulate import STEPS
 from perfbisect.cli.main import main
-from perfbisect.simulate.scenario import CHANGES
 from repos import Repo
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts
@@ -102,7 +101,6 @@ def test_every_change_is_accounted_for(bisect: Bisect) -> None:
 
 @pytest.mark.parametrize("steps", STEPS)
 def test_the_least_range_and_the_default_that_is_shown(bisect: Bisect, steps: str) -> None:
-    assert set(STEPS) == set(CHANGES)
     assert bisect("--commits", "1", "--hunts", "1", "--steps", steps, "--cached", "100%")[0] == 0
 
 

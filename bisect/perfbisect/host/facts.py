@@ -269,13 +269,8 @@ def fingerprint_facts(host: Host) -> tuple[Fact[object], ...]:
     return (CPU, CORES, MEMORY_MIB, KERNEL, COMPILER, disk(host), *TOOLS.values(), *SETTINGS.values())
 
 
-def fingerprint(host: Host) -> HostFacts:
-    """Everything that decides whether two measurements on a host can be compared."""
-    return read_fingerprint(host, ask_all(host, fingerprint_facts(host)))
-
-
 def read_fingerprint(host: Host, answers: Answers) -> HostFacts:
-    """The fingerprint from the answers to its facts."""
+    """What decides whether two measurements on a host can be compared, from the answers to ``fingerprint_facts``."""
     tools = {tool: answers.get(fact) for tool, fact in TOOLS.items()}
     settings = {setting: answers.get(fact) for setting, fact in {**SETTINGS, "disk": disk(host)}.items()}
     return HostFacts(

@@ -13,7 +13,7 @@ from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.requested import load_requested, program_of, requested_builder, typed, words
 from perfbisect.recipes.workload import Workload
-from perfbisect.repository.commits import ends_of, first_commit, joined, resolve
+from perfbisect.repository.commits import DOTS, ends_of, first_commit, resolve
 from perfbisect.repository.discovery import Progress, cached_clone, open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.objects import listing, texts_in, top_level
@@ -65,7 +65,7 @@ def resolve_skips(settings: Settings, builder: Builder) -> dict[str, str]:
     """What --skip leaves out: each text as written → the same with full hashes."""
     git = open_repository(Path(settings.repository))
     return {
-        text: joined([resolve(git, revision, builder.release_tags) for revision in ends_of(text)])
+        text: DOTS.join(resolve(git, revision, builder.release_tags) for revision in ends_of(text))
         for text in settings.skips
     }
 

@@ -53,7 +53,8 @@ def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
     if git(repo, "cat-file", "--batch-check", stdin=asked).endswith(" ambiguous\n"):
         raise UsageError(f"'{name}' is the beginning of several hashes.", "Give more of it.")
     tags = refs(repo, "refs/tags", names="strip=2")
-    near = get_close_matches(name, dict.fromkeys([*releases(tags, release_tags), *tags]), 3)
+    releases = [version for pattern in release_tags for version, _ in spelled(tags, pattern)]
+    near = get_close_matches(name, dict.fromkeys([*releases, *tags]), 3)
     raise UnknownRevision(
         f"'{name}' is neither a release nor a revision in {repo.folder}.",
         f"Similar: {', '.join(near)}." if near else "`git tag` and `git log` list them.",
@@ -88,11 +89,6 @@ def described_refs(repo: Repository) -> dict[str, str]:
 def tags_of(version: str, release_tags: Sequence[str]) -> list[str]:
     """The tags that a release may have, by the recipe's patterns."""
     return [tag.replace("{version}", version).replace("{version:_}", version.replace(".", "_")) for tag in release_tags]
-
-
-def releases(tags: Sequence[str], release_tags: Sequence[str]) -> list[str]:
-    """The releases of these tags, by the recipe's patterns."""
-    return [version for pattern in release_tags for version, _ in spelled(tags, pattern)]
 
 
 def spelled(tags: Sequence[str], pattern: str) -> list[tuple[str, str]]:
@@ -137,11 +133,6 @@ def ends_of(text: str) -> tuple[str, ...]:
     if len(ends) > 2 or not all(ends) or any(end.startswith(".") for end in ends):
         raise UsageError(f"'{text}' is neither a revision nor a range of two.", "Write REV, or A..B.")
     return ends
-
-
-def joined(commits: Sequence[str]) -> str:
-    """The same text with the commits of its revisions."""
-    return DOTS.join(commits)
 
 
 def members(repo: Repository, text: str) -> frozenset[str]:

@@ -64,14 +64,10 @@ def trunk(graph: Graph) -> tuple[int, ...]:
 
 Steps = dict[int, float]  # change of the log metric by candidate
 TINY = 50  # steps of a slope
-CHANGES = (
-    "one", "nothing", "improvement", "smaller", "large", "cancelling", "before-and-after", "adjacent", "reverted",
-    "sloping", "slope",
-)  # fmt: skip
 
 
 def steps_of(changes: str, graph: Graph, culprit: int, drop: float, rng: np.random.Generator) -> Steps:
-    """The commits that change the speed, by one of CHANGES: the culprit with its ``drop``, and others that are drawn."""
+    """The commits that change the speed, by the ``changes`` that `bisect simulate --steps` knows: the culprit with its ``drop``, and others that are drawn."""
     start, end = graph.candidates.start, graph.size
     places, sizes = list[int](), [-drop]  # of the others, and what they change
     match changes:
@@ -124,7 +120,7 @@ class Scenario:
 
     graph: Graph
     effect: float = 0.05  # the drop, as a fraction
-    changes: str = "one"  # one of CHANGES
+    changes: str = "one"  # see ``steps_of``
     habits: Habits = field(default_factory=Habits)
     failing: float = 0.0  # share of candidates that do not build, in stretches
 

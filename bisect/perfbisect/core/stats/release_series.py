@@ -127,7 +127,9 @@ class StepSearch:
             windows = np.lib.stride_tricks.sliding_window_view(ring, wide)[:count]
             z = self.contrast(windows, total - windows.sum(axis=1), count - wide)
             place = int(z.argmax())
-            if (p := self.chance(float(z[place]), wide) * self.tests(count, wide)) < best:
+            # An arc counts among the tests of its half of the rate: one half is for single releases.
+            tests = 2.0 * count * (1 if wide == 1 else max(1, count // 2 - 1))
+            if (p := self.chance(float(z[place]), wide) * tests) < best:
                 best, at = p, (place, wide)
         if best > self.share(count):
             return []
@@ -152,11 +154,6 @@ class StepSearch:
         """The p-value of z for an arc of so many releases."""
         return Student(min(self.freedom, ODD) if wide == 1 else self.freedom).two_sided(z)
 
-    @staticmethod
-    def tests(count: int, wide: int) -> float:
-        """The number of tests that an arc of so many of ``count`` releases counts among: half of the rate is for single ones."""
-        return 2.0 * count * (1 if wide == 1 else max(1, count // 2 - 1))
-
     def share(self, count: int) -> float:
         """The part of the rate that belongs to so many releases."""
         return self.rate * count / len(self.line)
@@ -172,7 +169,8 @@ class StepSearch:
             moved = list(cuts)
             for place in range(len(moved)):
                 ends = [0, *moved, len(self.line)]
-                moved[place] = self.best(ends[place], ends[place + 2])
+                start, end = ends[place], ends[place + 2]
+                moved[place] = start + 1 + int(self.squares(start, end).argmin())  # which leaves least
             if moved == cuts:
                 return cuts
             cuts = moved
@@ -192,10 +190,6 @@ class StepSearch:
         explained = left**2 / sizes + (total - left) ** 2 / (len(part) - sizes)
         found: Levels = np.maximum(0.0, float((part**2).sum()) - explained)
         return found
-
-    def best(self, start: int, end: int) -> int:
-        """The cut between two others that leaves least."""
-        return start + 1 + int(self.squares(start, end).argmin())
 
     def step(self, start: int, cut: int, end: int) -> LevelStep:
         """The step at a cut between its neighbours.
