@@ -53,7 +53,7 @@ it is here.
 def export(file: Path, hunts: tuple[int | str, ...], history: Path | None) -> None:
     """Write HUNTs, comparisons and A/As (default: all) with everything about them to FILE, a new history."""
     from perfbisect.store import transfer
-    from perfbisect.store.maker import exported
+    from perfbisect.store.maker import copied
 
     if re.fullmatch(rf"[{ANY}]?\d{{1,15}}", str(file)):  # FILE was forgotten
         from perfbisect.report.command_line import history_option as same_history
@@ -72,7 +72,7 @@ def export(file: Path, hunts: tuple[int | str, ...], history: Path | None) -> No
             partial = Path(folder) / file.name
             with closing(History.open(partial)) as target:
                 with target.transaction():
-                    done = transfer.copy(source, target, wanted, "", exported())
+                    done = transfer.copy(source, target, wanted, "", copied("exported"))
                 target.connection.execute("PRAGMA journal_mode = DELETE")  # one file, also beside no other
             partial.rename(file)
     say(f"{file}: {contents(done)}")

@@ -29,7 +29,7 @@ from perfbisect.repository.commits import look_up, members
 from perfbisect.repository.discovery import open_repository
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
-from perfbisect.store.prior_data import hunts_about, read_nights
+from perfbisect.store.prior_data import NIGHTS, hunts_about
 from perfbisect.wording.text import printable
 
 
@@ -48,7 +48,7 @@ class Watch:
         Without those whose tip the repository no longer has, since the branch was rewritten: it cannot be built, nor hunted from.
         Raises UsageError for a line of someone else.
         """
-        every, same = read_nights(history, self.branch), measured_by(self.settings)
+        every, same = history.intact_trials(NIGHTS, [self.branch]), measured_by(self.settings)
         ours = (each for each in every if [work.name for work in each.request.works] == [*self.works])
         found = [*islice((each for each in ours if measured_by(history.settings(each.id)) == same), LONGEST)]
         for each in found:

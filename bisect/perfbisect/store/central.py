@@ -261,8 +261,15 @@ class Central:
         numbers: dict[str, int] = {}  # of all origins together
         with closing(self._copied(OF_LIST, lambda name: numbers.setdefault(name, len(numbers) + 1))) as history:
             found = history.listing()
-        names = {number: name for name, number in numbers.items()}
-        return [renamed(one, names[one.number]) for one in found]
+        names, listed = {number: name for name, number in numbers.items()}, []
+        for one in found:
+            origin, number = names[one.number].partition(":")[0], number_of(names[one.number])
+            if number is None:
+                listed.append(damaged(0, "hunt", f"{names[one.number]!r} is no ORIGIN:NUMBER", names[one.number]))
+            else:
+                here = number if one.kind == "hunt" else f"{str(one.id)[0]}{number}"
+                listed.append(replace(one, id=here, origin=origin))
+        return listed
 
     @contextmanager
     def session(self, name: str | None = None) -> "Iterator[tuple[History, int | str, str]]":
@@ -336,11 +343,3 @@ def number_of(name: str) -> int | None:
     """The number of a session or a batch in its history; None for what is no ORIGIN:NUMBER."""
     found = SESSION.fullmatch(name)
     return int(found[3]) if found else None
-
-
-def renamed(one: SessionSummary, name: str) -> SessionSummary:
-    """A session with its number in its own history."""
-    if (number := number_of(name)) is None:
-        return damaged(0, "hunt", f"{name!r} is no ORIGIN:NUMBER", name)
-    here = number if one.kind == "hunt" else f"{str(one.id)[0]}{number}"
-    return replace(one, id=here, origin=name.partition(":")[0])

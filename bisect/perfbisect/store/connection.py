@@ -165,12 +165,6 @@ def file_of(path: Path) -> tuple[int, int] | None:
     return None
 
 
-def is_shut(path: Path) -> bool:
-    """Whether a history has no write-ahead log, and this process can make none."""
-    readable, writable = (os.access(*each, effective_ids=True) for each in ((path, os.R_OK), (path.parent, os.W_OK)))
-    return readable and not writable and not path.with_name(f"{path.name}-wal").exists()
-
-
 def _only_read(path: Path) -> str:
     """The URI of a history that is only read."""
     return f"{path.absolute().as_uri()}?mode=ro"
@@ -269,12 +263,16 @@ def sentence(failure: sqlite3.Error, path: Path) -> PerfBisectError:
                 f"The history {path} has been locked by another process for more than {WAIT:.0f} seconds.",
                 "Wait for it, or name another with --history.",
             )
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN if is_shut(path):
-            return EnvironmentFailure(
-                f"The history {path} cannot be opened: it has no write-ahead log, and its folder cannot be written.",
-                "Have someone who can write there run `bisect history` on it once, or copy it to a folder of your own.",
-            )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            wal = path.with_name(f"{path.name}-wal")
+            readable, makes_wal = (
+                os.access(*each, effective_ids=True) for each in ((path, os.R_OK), (path.parent, os.W_OK))
+            )
+            if readable and not makes_wal and not wal.exists():
+                return EnvironmentFailure(
+                    f"The history {path} cannot be opened: it has no write-ahead log, and its folder cannot be written.",
+                    "Have someone who can write there run `bisect history` on it once, or copy it to a folder of your own.",
+                )
             return EnvironmentFailure(
                 f"The history {path} cannot be opened or written: {failure}.", "Check its permissions and its folder's."
             )

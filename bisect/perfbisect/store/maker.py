@@ -24,14 +24,12 @@ def worker() -> str:
     return f"{maker()} {this_process()}"
 
 
-def copied() -> str:
-    """In place of the process that worked on a session elsewhere: none of this machine, of an owner who is this user."""
-    return f"{maker()} imported 0 0 0"
+def copied(how: str = "imported") -> str:
+    """In place of the process that worked on a session elsewhere: none of this machine, of an owner who is this user.
 
-
-def exported() -> str:
-    """The same in a file for others: without the secret, which makes the file another's for everyone."""
-    return f"{own_name()} exported 0 0 0"
+    In a file that is ``exported`` for others it is without the secret, which makes the file another's for everyone.
+    """
+    return f"{own_name() if how == 'exported' else maker()} {how} 0 0 0"
 
 
 def whose(process: object) -> str:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count, pairwise
@@ -23,7 +23,6 @@ from perfbisect.store.listing import ACCEPTED_CHECK, FITNESS_CHECK
 from perfbisect.store.log import compact, decode
 
 if TYPE_CHECKING:
-    from perfbisect.core.domain.session_state import SessionState
     from perfbisect.store.history import History
 
 RECENT = 400  # latest runs that are used
@@ -88,6 +87,9 @@ SELECT number, machine, host, started, called, CAST(body AS BLOB) FROM (
   WHERE trials.kind = 'noise' AND {OWN.format("trials")}
 ) WHERE called IN (:check, :accepted) AND :machine IN ('', machine) ORDER BY number
 """
+
+# The condition that a session is a night of a branch that is our own.
+NIGHTS = "kind = 'compare' AND origin IS NULL AND iif(json_valid(request), json_extract(request, '$.branch'), NULL) = ?"
 
 
 def parameters(settings: Settings) -> dict[str, str]:
@@ -224,12 +226,6 @@ def read_checks(history: "History", machine: str = "") -> dict[str, list[Check]]
                 check = Check(number, host, started, event.fitness, called == ACCEPTED_CHECK)
                 found.setdefault(of, []).append(check)
     return found
-
-
-def read_nights(history: "History", branch: str) -> "Iterator[SessionState]":
-    """The nights of a watched branch that are our own, the newest first, as they are wanted."""
-    its_branch = "iif(json_valid(request), json_extract(request, '$.branch'), NULL)"
-    return history.intact_trials(f"kind = 'compare' AND origin IS NULL AND {its_branch} = ?", [branch])
 
 
 def hunts_about(history: "History", nights: Collection[int]) -> list[int]:
