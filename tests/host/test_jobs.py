@@ -93,13 +93,11 @@ def test_limit_is_kept_on_the_host(host: LocalHost) -> None:
 def test_reading_goes_on_where_it_was(host: LocalHost, gate: Path) -> None:
     job = shell(host, rf"printf 'a\377\nb\n'; read -r line <{gate}; echo $line")
     until(lambda: jobs.printed(host, job).text == "a\ufffd\nb\n")
-    assert (jobs.status(host, job), jobs.running(host), jobs.attach(host, job.id)) == (None, (job,), job)
+    assert (jobs.status(host, job), jobs.running(host)) == (None, (job,))
     gate.write_text("went\n")
     until(lambda: jobs.status(host, job) == 0)
     assert jobs.printed(host, job).text == "a\ufffd\nb\nwent\n"
     assert jobs.running(host) == ()
-    with pytest.raises(EnvironmentFailure, match="no job nothing"):
-        jobs.attach(host, "nothing")
 
 
 def test_kill_ends_the_whole_tree(host: LocalHost) -> None:
