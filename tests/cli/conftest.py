@@ -69,7 +69,8 @@ def stored(seal: Path) -> Callable[..., int]:
             metric="rate", builders_path="builders", workloads_path="workloads", explain=False, policy=Policy(**policy),
         )  # fmt: skip
         settings, names = resolve_settings(asked), tuple(commits)
-        begun = replace(started(names), builder="script", workload="one", good=names[0], bad=names[-1])
+        ends = {"good": names[0], "bad": names[-1]}
+        begun = replace(started(names), builder="script", workload="one", metric=settings.metric, **ends)
         problem = SearchProblem(Graph.line(len(names) - 1), names, settings.policy, settings.metric)
         lab = RatedLab(names, dict(zip(names, rates, strict=True)))
         with closing(History.open(None)) as history:
