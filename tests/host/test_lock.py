@@ -282,17 +282,16 @@ def connect(name: str, root: Path | str) -> Host:
     return registry.connect(HostEntry(name=name, root=str(root)))
 
 
-def setup_of(*hosts: Host, build_host: Host | None = None) -> Any:
-    """What of a hunt's setup the locks need."""
+def sites_of(*hosts: Host, build_host: Host | None = None) -> Any:
+    """What of the hosts of a session the locks need."""
     makers = [SimpleNamespace(host=build_host)] if build_host else []
-    sites = [SimpleNamespace(host=host, build_hosts=makers) for host in hosts]
-    return SimpleNamespace(hosts=sites, purpose="a hunt")
+    return [SimpleNamespace(host=host, build_hosts=makers) for host in hosts]
 
 
-def are_one(setup: Any) -> str:
+def are_one(sites: Any) -> str:
     """The advice where two hosts of a hunt are one; it does not wait for itself."""
     said = r"Hosts (one and two|two and one) are one: both lead to the root"
-    with pytest.raises(UsageError, match=said) as caught, lock_hosts(setup, pytest.fail):  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=said) as caught, lock_hosts(sites, "a hunt", pytest.fail):  # type: ignore[arg-type]
         raise AssertionError("both hold it")
     return caught.value.advice
 
@@ -305,28 +304,28 @@ def test_one_root_twice_in_a_hunt(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     one = connect("one", tmp_path / "one")
     for spelling in ("x/../one/", "above/link"):
         two = connect("two", spelling)
-        are_one(setup_of(one, two))
+        are_one(sites_of(one, two))
         assert holder(one) is None
-    assert "build_hosts" in are_one(setup_of(one, build_host=two))
+    assert "build_hosts" in are_one(sites_of(one, build_host=two))
 
 
 def test_a_session_that_does_not_wait_is_refused_where_another_measures_also_on_a_host_that_builds_for_itself(
     host: LocalHost,
 ) -> None:
     """It has no ticket then, neither as a host that measures nor as one that builds."""
-    itself = setup_of(host, build_host=host)
+    itself = sites_of(host, build_host=host)
     with hold(host, "a hunt of eve"):
         said = f"host {host.name} is busy: a hunt of eve .* is measuring there"
-        with pytest.raises(EnvironmentFailure, match=said), lock_hosts(itself, None):
+        with pytest.raises(EnvironmentFailure, match=said), lock_hosts(itself, "a hunt", None):
             raise AssertionError("two measure")
     assert holder(host) is None
-    with lock_hosts(itself, None) as held:
+    with lock_hosts(itself, "a hunt", None) as held:
         assert [*held] == [host.name]
 
 
 def test_two_roots_of_one_machine_are_one_session_and_one_that_builds_for_both_is_held_once(tmp_path: Path) -> None:
     one, two, maker = (connect(name, tmp_path / name) for name in ("one", "two", "maker"))
-    with lock_hosts(setup_of(one, two, build_host=maker), None) as held:
+    with lock_hosts(sites_of(one, two, build_host=maker), "a hunt", None) as held:
         assert sorted(held) == ["maker", "one", "two"]
 
 
@@ -340,7 +339,7 @@ def test_one_machine_by_two_addresses_and_one_root_on_two_machines(machine: Mach
     ]
     one, *others = map(registry.connect, entries)
     for other in others:
-        are_one(setup_of(one, other))
+        are_one(sites_of(one, other))
         other.release()
     one.release()
 
