@@ -3,15 +3,23 @@
 import math
 from dataclasses import dataclass, field, replace
 from statistics import median
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Found, Measure, Several, Step, Verdict
+from perfbisect.core.domain.orders import Decision, Found, Measure, Several, Step, Verdict
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
+from perfbisect.core.search import decide as search
+from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.scenario import merging
 from perfbisect.simulate.world import World
+
+
+def decide(*of_situation: Any, **more: Any) -> Decision:
+    """What the search decides in the situation of these fields."""
+    return search.decide(Situation(*of_situation, **more))
 
 
 def found(verdict: Verdict) -> Step:

@@ -21,6 +21,7 @@ from perfbisect.core.domain.orders import Decision, Measure
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.search.decide import decide
+from perfbisect.core.search.situation import Situation
 from perfbisect.hunt import loop
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
@@ -101,7 +102,7 @@ def decisions(graph: Graph, orders: int) -> Iterator[float]:
     ]
     for _ in range(orders):
         start = time.process_time()
-        order = decide(graph, seen, Policy()).order
+        order = decide(Situation(graph, seen, Policy())).order
         yield time.process_time() - start
         if not isinstance(order, Measure):
             return

@@ -11,7 +11,7 @@ from perfbisect.core.domain.events import CandidateSkipped, Event, HuntEnded, La
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import CodePlacement, Measure, Verdict
 from perfbisect.core.domain.settings import Policy
-from perfbisect.core.inference.code_placement import RESOLVED
+from perfbisect.core.inference.instruction_counts import RESOLVED
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.further_runs import confirming_runs
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, replay

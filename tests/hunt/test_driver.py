@@ -56,7 +56,6 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import Flags, Policy, PriorKnowledge, Quick
-from perfbisect.core.search.decide import decide
 from perfbisect.errors import (
     BuildFailed,
     Cancelled,
@@ -77,6 +76,7 @@ from perfbisect.hunt.workers import InlineWorkers, ThreadWorkers
 from perfbisect.hunt.workers import MeasuringWorker as HostMember
 from perfbisect.lab.building.log_parser import KnownFailure
 from perfbisect.store.history import History
+from simulated_worlds import decide
 
 NAMES = commits(40)
 CULPRITS = (9, 30, 0)  # 0: none

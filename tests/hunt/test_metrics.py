@@ -28,7 +28,7 @@ from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotRepro
 from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import COUNTED, Direction, Policy, Settings
 from perfbisect.core.inference.classification import effect_of
-from perfbisect.core.inference.metric_choice import COUNTS
+from perfbisect.core.inference.instruction_counts import COUNTS
 from perfbisect.errors import UsageError
 from perfbisect.hunt.auto_metric import takes_long
 from perfbisect.hunt.driver import Driver, Searches, SessionMember, lab_of_several

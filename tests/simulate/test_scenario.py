@@ -13,12 +13,12 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Inconclusive
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.ancestry import Ancestry
-from perfbisect.core.search.decide import decide
 from perfbisect.simulate.host_model import Habits, RandomDraw, generator
 from perfbisect.simulate.hunt import HuntResult, hunt
 from perfbisect.simulate.scenario import merging, steps_of, trunk
 from perfbisect.simulate.tally import Judgement, judge
 from perfbisect.simulate.world import World
+from simulated_worlds import decide
 
 # A stretch of a history with merges does not build.
 BROKEN = Planted(merging(300, seed=4, branching=0.3, back=60), effect=0.1, broken=60)

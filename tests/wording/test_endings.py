@@ -30,7 +30,6 @@ from perfbisect.core.domain.settings import (
     TrialWorkload,
 )
 from perfbisect.core.inference.observations import Observation, Skipped
-from perfbisect.core.search.decide import decide
 from perfbisect.report.trial import document
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.scenario import Scenario
@@ -38,7 +37,7 @@ from perfbisect.simulate.world import Habits, World
 from perfbisect.wording.trials import proof_status
 from perfbisect.wording.verdicts import Teller
 from pinned import pinned
-from simulated_worlds import ImpatientWorld
+from simulated_worlds import ImpatientWorld, decide
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts
 

@@ -10,7 +10,7 @@ from perfbisect.core.domain.events import MetricChosen, Warned
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.settings import COUNTED, Direction
-from perfbisect.core.inference.metric_choice import COUNTS, Shown, shown_by
+from perfbisect.core.inference.instruction_counts import COUNTS, Shown, shown_by
 from perfbisect.hunt.further_runs import count, missing, runs_of
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor
 from perfbisect.hunt.setup import SessionSetup

@@ -27,7 +27,6 @@ from perfbisect.core.domain.measured_log import is_of_build
 from perfbisect.core.domain.orders import (
     CodePlacement,
     Fleet,
-    Found,
     Interval,
     Measure,
     Verdict,
@@ -35,7 +34,7 @@ from perfbisect.core.domain.orders import (
     named_steps,
 )
 from perfbisect.core.domain.orders import Step as Change
-from perfbisect.core.inference.metric_choice import indistinct
+from perfbisect.core.inference.instruction_counts import indistinct
 from perfbisect.core.search.decide import decide_together, seen_by
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.loop import NextAction, Planner, Workers, run
@@ -112,18 +111,13 @@ class Searches:
         number, decision = decide_together(
             [member.problem.situation(member.log.state) for member in members if member.problem], ended, fleet
         )
-        seen = seen_by(number, fleet) if len(members) > 1 else fleet
-        order, several = decision.order, len(members) > 1
-        own = replace(decision, builds=tuple(build for build in decision.builds if build.workload == number))
-        decided = Decided(own, seen)
-        member = members[number]
+        member, several = members[number], len(members) > 1
         if member.change_over and not member.asked and member.problem and outlook(member.problem, decision, member.log):
             member.asked, member.unpromising = True, decision.belief.effect
             return NextAction(None)
-        if isinstance(order, Measure):
-            order = replace(order, workload=number)
-            return NextAction(order, decided, False, decision.builds, decision.cancelled, decision.waits, number)
-        return NextAction(None, decided, at_once=isinstance(order, Found), workload=number, goes_on=several)
+        own = replace(decision, builds=tuple(build for build in decision.builds if build.workload == number))
+        decided = Decided(own, seen_by(number, fleet) if several else fleet)
+        return NextAction.of(decision, decided, number, several=several)
 
 
 class Driver:

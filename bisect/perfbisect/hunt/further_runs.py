@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from perfbisect.core.domain.events import CandidateSkipped, Event, RunFinished, Warned
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import CodePlacement, Found, Measure, Purpose, Share, Verdict
-from perfbisect.core.inference.code_placement import sides
+from perfbisect.core.inference.instruction_counts import sides
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.hunt.loop import Listed, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor

@@ -8,15 +8,16 @@ Build hosts make builds while hosts measure. Both are workers, numbered in one r
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from perfbisect.core.domain.events import Decided, PairingChosen, Warned
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Building, BuildOrder, Fleet, Found, Measure
+from perfbisect.core.domain.orders import Building, BuildOrder, Decision, Fleet, Found, Measure
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Observation
 from perfbisect.core.search.decide import decide
+from perfbisect.core.search.situation import Situation
 from perfbisect.errors import EnvironmentFailure, HostAway
 
 E = TypeVar("E")  # what happens at a host: an event, or an observation of a simulation
@@ -40,6 +41,17 @@ class NextAction:
     waits: bool = False  # the order needs builds that are not there; the planner is asked again when one has ended
     workload: int | None = None  # the one that ``decided`` is about, in a session of several
     goes_on: bool = False  # ``decided`` ends one of several hunts, or is a choice: the planner is asked again at once
+
+    @classmethod
+    def of(
+        cls, decision: Decision, decided: Decided, workload: int | None = None, *, several: bool = False
+    ) -> "NextAction":
+        """What the search wants next; with ``several`` hunts the others go on after a verdict."""
+        order = decision.order
+        if not isinstance(order, Measure):
+            return cls(None, decided, at_once=isinstance(order, Found), workload=workload, goes_on=several)
+        order = replace(order, workload=workload or 0)
+        return cls(order, decided, False, decision.builds, decision.cancelled, decision.waits, workload)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,11 +287,8 @@ class Search:
 
     def next(self, fleet: Fleet) -> NextAction:
         """Decide. A culprit ends the hunt at once; every other verdict waits for orders that are being carried out."""
-        decision = decide(self.graph, self.observations(), self.policy, self.prior, fleet)
-        decided = Decided(decision, fleet)
-        if isinstance(decision.order, Measure):
-            return NextAction(decision.order, decided, False, decision.builds, decision.cancelled, decision.waits)
-        return NextAction(None, decided, at_once=isinstance(decision.order, Found))
+        decision = decide(Situation(self.graph, self.observations(), self.policy, self.prior, fleet))
+        return NextAction.of(decision, Decided(decision, fleet))
 
 
 @dataclass(slots=True)

@@ -24,10 +24,10 @@ from perfbisect.core.domain.orders import ALL_FREE, Decision, Fleet, Interval, M
 from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import PLAIN
-from perfbisect.core.inference.code_placement import with_counts
+from perfbisect.core.inference.instruction_counts import with_counts
 from perfbisect.core.inference.observations import Reading, observations
-from perfbisect.core.search.decide import decide_in, runs_of_one
-from perfbisect.core.search.situation import Proposal, Situation, Spent
+from perfbisect.core.search.decide import decide, runs_of_one
+from perfbisect.core.search.situation import Situation, Spent
 from perfbisect.hunt.loop import Search, Workers, run
 from perfbisect.process import CLOCK
 from perfbisect.store.history import History
@@ -108,8 +108,9 @@ def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned
     """That the hunt will take very many runs, once its noise is known. It goes on all the same."""
     effect, noise = decision.belief.effect, decision.belief.noise
     order, runs = decision.order, [event.facts for _, event in log.entries if isinstance(event, RunFinished)]
-    unseen = isinstance(decision, Proposal) and not decision.evidence  # nothing was measured in this way yet
-    if not isinstance(order, Measure) or unseen or not effect.known:
+    if (
+        not isinstance(order, Measure) or not decision.evidence or not effect.known
+    ):  # nothing was measured in this way yet
         return None
     if sum(bool(run.layout) is order.fresh and not run.counted for run in runs) < NOISE_KNOWN:
         return None
@@ -196,7 +197,7 @@ def replay(
         state.add(at, event)
         if isinstance(event, Decided) and place > begins:
             now = problem.situation(state, event.fleet, shared=shared)
-            decision = decide_in(now)
+            decision = decide(now)
             order = decision.order
             if not isinstance(order, Measure):
                 decision = replace(decision, order=with_counts(order, problem.commits, log))

@@ -7,7 +7,7 @@ from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import Inconclusive, Interval, MergeBase, NotReproduced, Reason
 from perfbisect.core.domain.settings import Direction, Policy
-from perfbisect.core.inference.metric_choice import Shown
+from perfbisect.core.inference.instruction_counts import Shown
 from perfbisect.wording.quantities import change, count, duration, percent, ratio
 from perfbisect.wording.text import metric_title
 

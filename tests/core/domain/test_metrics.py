@@ -12,7 +12,7 @@ from perfbisect.core.domain.facts import HostFacts, RunFacts, host_differences
 from perfbisect.core.domain.metrics import METRICS, background, busiest, counters, find_metric, share_held, unit, value
 from perfbisect.core.domain.orders import SAME, UNKNOWN, Inconclusive, Interval, NotReproduced, Reason
 from perfbisect.core.domain.settings import COUNTED, Policy
-from perfbisect.core.inference.metric_choice import indistinct, shown_by
+from perfbisect.core.inference.instruction_counts import indistinct, shown_by
 from perfbisect.errors import UsageError
 from perfbisect.lab.measure import perf
 

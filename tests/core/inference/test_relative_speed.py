@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
+from perfbisect.core.inference.noise_model import behaviour
 from perfbisect.core.inference.observations import Built, Observation, Reading
-from perfbisect.core.inference.record import arrange, behaviour
+from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.relative_speed import Speeds, leading, relative_speeds, speeds
 from perfbisect.core.inference.state_space import fit
-from perfbisect.core.search.decide import decide
+from simulated_worlds import decide
 
 LEVELS = st.floats(-0.5, 0.5)
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from perfbisect.core.domain.orders import UNKNOWN, Interval
 from perfbisect.core.domain.settings import Policy
-from perfbisect.core.inference.noise_model import USUAL
+from perfbisect.core.inference.noise_model import USUAL, behaviour
 from perfbisect.core.inference.observations import Built, Observation, Reading
-from perfbisect.core.inference.record import Record, arrange, behaviour, beyond, direction, united
+from perfbisect.core.inference.record import Record, arrange, beyond, direction, united
 from perfbisect.core.inference.relative_speed import open_ended, relative_speeds
 from perfbisect.core.inference.state_space import Levels, fit, levels_of
 

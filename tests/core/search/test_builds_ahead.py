@@ -11,13 +11,12 @@ from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.search.build_orders import Parts
-from perfbisect.core.search.decide import decide
 from perfbisect.hunt import loop
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import MemoryLog, SimulatedWorkers, hunt
 from perfbisect.simulate.scenario import Scenario, merging
 from perfbisect.simulate.world import World, maker
-from simulated_worlds import found, moments
+from simulated_worlds import decide, found, moments
 
 LINE = Graph.line(100)
 RUN = 60.0

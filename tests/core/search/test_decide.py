@@ -26,16 +26,16 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import COUNTED, Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import CAP
 from perfbisect.core.inference.ancestry import hypotheses
+from perfbisect.core.inference.noise_model import behaviour
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.inference.posterior import infer
-from perfbisect.core.inference.record import arrange, behaviour
+from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import fit, levels_of
-from perfbisect.core.search.decide import decide
 from perfbisect.core.search.situation import Budget
 from perfbisect.simulate.hunt import HuntResult, hunt
 from perfbisect.simulate.scenario import Scenario, merging
 from perfbisect.simulate.world import Habits, World
-from simulated_worlds import found, moments, several
+from simulated_worlds import decide, found, moments, several
 
 POLICY = Policy()
 

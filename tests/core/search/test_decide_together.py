@@ -14,14 +14,14 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Fleet, Found, Inconclusive, Measure, NotReproduced, Purpose, Reason, Share
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.search.decide import decide, decide_together, runs_of_one
+from perfbisect.core.search.decide import decide_together, runs_of_one
 from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.scenario import Scenario, merging
 from perfbisect.simulate.tally import Judgement, is_named, judge
 from perfbisect.simulate.world import World
-from simulated_worlds import moments
+from simulated_worlds import decide, moments
 
 LINE = Graph.line(64)
 BAD = LINE.size - 1

@@ -26,14 +26,14 @@ from perfbisect.core.domain.orders import (
     Step,
 )
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
-from perfbisect.core.inference.code_placement import sides, with_counts, without_modes
+from perfbisect.core.inference.instruction_counts import sides, with_counts
+from perfbisect.core.inference.noise_model import without_modes
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import Record, arrange
-from perfbisect.core.search.decide import decide
 from perfbisect.core.search.fresh_layouts import FEWEST
 from perfbisect.simulate.hunt import HuntResult, hunt
 from perfbisect.simulate.world import Habits, World
-from simulated_worlds import found, several
+from simulated_worlds import decide, found, several
 
 LINE = Graph.line(40)
 QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)

@@ -19,16 +19,15 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
+from perfbisect.core.inference.analysis import PROVEN, PairwiseProof, _centre, _variance, pairwise_proofs
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import fit, levels_of
-from perfbisect.core.search.decide import decide
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Budget, Situation
-from perfbisect.core.search.verdicts import PROVEN, PairwiseProof, _centre, _variance, pairwise_proofs
 from perfbisect.simulate.hunt import HuntResult, hunt
 from perfbisect.simulate.world import Habits, World
-from simulated_worlds import found, several
+from simulated_worlds import decide, found, several
 
 GRAPH = Graph.line(40)
 TWO = PriorKnowledge(host_classes=("x86", "arm"))

@@ -15,17 +15,16 @@ from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference import ancestry as module
 from perfbisect.core.inference.ancestry import BOUND, Ancestry, Hypotheses, ancestry_of, bounded, hypotheses, suspected
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.inference.posterior import Posterior, infer
+from perfbisect.core.inference.posterior import Posterior, Prediction, Separation, infer, predict
 from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import Levels, fit, levels_of
 from perfbisect.core.search.build_forecast import chance_to_build, price
-from perfbisect.core.search.decide import decide
-from perfbisect.core.search.information import Prediction, Separation, bits, entropy, exact_bits, predict
 from perfbisect.core.search.situation import Situation
+from perfbisect.core.stats.distributions import bits, entropy, exact_bits
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.scenario import merging
 from perfbisect.simulate.world import Habits, World
-from simulated_worlds import found
+from simulated_worlds import decide, found
 
 
 @given(st.floats(0.001, 0.999), st.floats(0.05, 11))

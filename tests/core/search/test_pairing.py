@@ -12,13 +12,12 @@ from perfbisect.core.domain.orders import Decision, Found, Measure, NotReproduce
 from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, Policy
 from perfbisect.core.inference.observations import Observation, Reading, observations
 from perfbisect.core.inference.relative_speed import in_sorts, relative_speeds
-from perfbisect.core.search.decide import decide
 from perfbisect.core.search.pairing import ways_of
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
 from perfbisect.wording.quantities import ratio
 from perfbisect.wording.trials import pairing_chosen
-from simulated_worlds import found
+from simulated_worlds import decide, found
 
 LINE = Graph.line(40)
 SHARED = Habits(noise=0.15, own_noise=0.005, layout=0.001, outliers=0.0)  # a shared machine

@@ -20,7 +20,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Measure, NotReproduced, Verdict
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Reading
-from perfbisect.core.search.decide import decide
+from simulated_worlds import decide
 
 RECORDS = Path(__file__).parents[2] / "records"
 RANGE = Graph.line(1)

@@ -11,10 +11,9 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Purpose, Reason, Share
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Observation, Reading
-from perfbisect.core.search.decide import decide
 from perfbisect.simulate.hunt import HuntResult, hunt
 from perfbisect.simulate.world import Habits, World
-from simulated_worlds import ImpatientWorld, found
+from simulated_worlds import ImpatientWorld, decide, found
 
 pytestmark = pytest.mark.calibration  # simulates whole hunts
 

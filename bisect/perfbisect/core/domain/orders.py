@@ -282,18 +282,21 @@ class Decision:
     builds: tuple[BuildOrder, ...] = ()  # to be begun now, on free build hosts
     cancelled: tuple[int, ...] = ()  # the build hosts whose present build is ended, as it is of no use any more
     found: tuple[Step, ...] = ()  # the changes that are proven already while others are hunted, oldest first
-    ways: Ways | None = None  # where both are known, and none has been entered in the log as chosen
+    ways: Ways | None = (
+        None  # where both are known, and none has been entered in the log as chosen; from here on not stored
+    )
+    # The ratio on each host class: of the named step in the runs of its proof alone, or of the ends with the share of layout;
+    # empty before both ends were measured.
+    evidence: tuple[Interval, ...] = ()
+    waits: bool = False  # the order cannot be carried out yet: builds that it needs are not there
+    wanted: tuple[int, ...] = ()  # candidates whose builds are needed next, most urgent first
 
 
 def named_steps(verdict: Order | None) -> tuple[Step, ...]:
     """The changes that a verdict names, those for the better left out; none for an order."""
-    match verdict:
-        case Found(step):
-            return (step,)
-        case Several(steps):
-            return steps
-        case _:
-            return ()
+    if isinstance(verdict, Found):
+        return (verdict.step,)
+    return verdict.steps if isinstance(verdict, Several) else ()
 
 
 def all_steps(verdict: Order | None) -> tuple[Step, ...]:
@@ -379,19 +382,17 @@ class Fleet:
     @property
     def subjects(self) -> frozenset[int]:
         """The candidates of interest of all present orders, without the references beside them."""
-        return frozenset(share.candidate for order in self._own for share in order.plan[:1])
+        own = (order.plan[:1] for order in self.busy if order.workload != OF_OTHERS)
+        return frozenset(share.candidate for plan in own for share in plan)
 
     @property
     def candidates(self) -> frozenset[int]:
         """All candidates of all present orders."""
-        return frozenset(share.candidate for order in self._own for share in order.plan)
-
-    @property
-    def _own(self) -> list[Measure]:
-        return [order for order in self.busy if order.workload != OF_OTHERS]
+        own = (order.plan for order in self.busy if order.workload != OF_OTHERS)
+        return frozenset(share.candidate for plan in own for share in plan)
 
     def renumbered(self, place: Mapping[int, int]) -> "Fleet":
-        """The fleet with its orders renumbered: see ``Measure.renumbered``."""
+        """See ``Measure.renumbered``."""
         building = (replace(one, candidate=place[one.candidate]) for one in self.building if one.candidate in place)
         return replace(self, busy=tuple(order.renumbered(place) for order in self.busy), building=tuple(building))
 

@@ -1,20 +1,17 @@
 """Everything that follows from the readings at one moment of a hunt, and the belief that views and the record show.
 
-Host classes have the culprit in common, each with an effect of its own. The readings of each host class are a record of
-their own, with its own noise, drift, layout and size of the change. So the log likelihoods of a culprit are summed:
-
-    log P(K | all)  =  log P(K)  +  Σ over the classes  log P(readings of the class | K)  +  a constant
-
-A class on which the ends do not differ does not show where the change is, and is left out. Where there are several
-changes, the largest need not be the same on all classes: then each class keeps its own probabilities. How likely that
-is follows from how well the classes agree about the place.
-
 Do the two ends differ at all? That is answered before anything is built between them.
 
 Both ends are measured in turn until the difference is clear of noise and layout, or until a difference
 of the size asked for would have shown.
+
+The proof of a culprit: the search prefers builds whose first readings deviated by chance, and a host may have been slow
+for a while when a build was measured. So a culprit is named only after fresh runs: made when both it and the parent had
+readings already, with a run of the other side next to them in time. They enter the posterior like all others; if they
+contradict the culprit, the search continues. That two builds may differ by code placement alone is part of the posterior.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,13 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Belief, Interval, Measure, Purpose, Share
+from perfbisect.core.domain.orders import Belief, Interval, Measure, NotReproduced, Purpose, Share
 from perfbisect.core.domain.settings import CAP, Policy
 from perfbisect.core.inference.ancestry import Hypotheses, ancestry_of
-from perfbisect.core.inference.code_placement import judged
-from perfbisect.core.inference.noise_model import USUAL, NoiseModel
-from perfbisect.core.inference.posterior import BASE, CHANGE, NEVER, Posterior, infer
-from perfbisect.core.inference.record import BEYOND, Behaviour, Record, beyond
+from perfbisect.core.inference.noise_model import USUAL, Behaviour, NoiseModel, judged
+from perfbisect.core.inference.posterior import BASE, CHANGE, Posterior, infer
+from perfbisect.core.inference.record import BEYOND, Record, beyond
 from perfbisect.core.inference.relative_speed import Speeds, speeds
 from perfbisect.core.inference.state_space import Fit, Levels, fit, levels_of
 from perfbisect.core.stats.distributions import Student
@@ -213,6 +209,11 @@ class Analysis:
         unchanged = self.posterior.change < UNCHANGED and not (self.model.rounds and above > POSSIBLE)
         return unlikely or unchanged or (self.settled and not self.differ)
 
+    @property
+    def not_reproduced(self) -> NotReproduced:
+        """That the ends do not differ as the policy asks, with the smallest change that would have been seen."""
+        return NotReproduced(self.effect, self.ends.detectable, (), self.policy.min_effect, self.policy.direction)
+
     def second_look(self, build_cost: float) -> Measure | None:
         """More runs of both ends where they do not differ plainly: the dearer a build, in runs, the better to know them."""
         bad = self.record.name(self.graph.size - 1)
@@ -260,45 +261,128 @@ def analyse(
     if record.bound.any():
         further = (inferred(fit(beyond(record, distance), seen.weight, model))[2] for distance in BEYOND)
         by_distance = (posterior, *further)
-        posterior = _mean(by_distance)
+        change, several = (
+            float(np.mean([getattr(one, name) for one in by_distance])) for name in ("change", "several")
+        )
+        culprit = np.mean([one.culprit for one in by_distance], axis=0)
+        posterior = replace(posterior, culprit=culprit, change=change, several=several)
     return Analysis(
         graph, policy, record, levels, speeds(record, fitted), groups, posterior, ends, seen, by_distance, subrange
     )
 
 
-def _mean(each: Sequence[Posterior]) -> Posterior:
-    """The mean of the probabilities; readings are predicted from the first."""
-    culprit = np.mean([one.culprit for one in each], axis=0)
-    change, several = (float(np.mean([getattr(one, name) for one in each])) for name in ("change", "several"))
-    return replace(each[0], culprit=culprit, change=change, several=several)
+PLAINLY = 3.5  # standard errors of a clear difference, for which one fresh run less is enough
+DRIFT_LIKELY = 0.75  # probability from which a host is treated as drifting
+PROVEN = 2.2  # standard errors between culprit and parent: by chance in 1.4 % of the proofs, and PLAINLY in 0.023 %
+# S.d. of the centre of so many values in those of their mean, where noise is normal; and of more of them.
+SPREAD, TRIMMED = {1: 1.0, 2: 1.0, 3: 1.160, 4: 1.092, 5: 1.066, 6: 1.049}, 1.035
+
+Readings = NDArray[np.int64]  # positions in the record
 
 
-APART = 0.01  # prior that the largest change is not the same on all classes
+@dataclass(frozen=True, slots=True, eq=False)
+class PairwiseProof:
+    """The fresh runs of the culprit and of one parent."""
+
+    parent: int
+    runs: int  # fresh runs of the side that has fewer
+    contrast: Contrast | None  # None while one side has no fresh run
+
+    def clear(self, least: int) -> bool:
+        """Whether the difference is clear after ``least`` fresh runs of each side."""
+        return self.runs >= least and self.contrast is not None and self.contrast.clear >= PLAINLY
+
+    @property
+    def proven(self) -> bool:
+        """Whether the fresh runs alone show the difference."""
+        return self.contrast is not None and self.contrast.clear >= PROVEN
 
 
-def with_common_culprit(each: Sequence[Analysis | None]) -> list[Analysis | None]:
-    """The analyses of the host classes, with common probabilities where a class shows a change.
+def pairwise_proofs(record: Record, levels: Levels, culprit: int, parents: Sequence[int]) -> tuple[PairwiseProof, ...]:
+    """The proof so far against each of ``parents``."""
+    return tuple(_pairwise_proof(record, levels, culprit, parent, len(parents) + 1) for parent in parents)
 
-    None stands for a class on which one of the ends has no reading.
+
+def weakest(proofs: Sequence[PairwiseProof]) -> PairwiseProof:
+    """The proof with the smallest drop; each has fresh runs of both sides."""
+    return min(proofs, key=lambda proof: proof.contrast.drop if proof.contrast else np.inf)
+
+
+def confirmation(known: Analysis, culprit: int, proofs: Sequence[PairwiseProof]) -> Measure | None:
+    """The runs that the proof still lacks; None if it is complete or impossible."""
+    levels, posterior = known.levels, known.posterior
+    enough = levels.model.proof + (posterior.drifting > DRIFT_LIKELY)
+    drop = -float(posterior.culprit @ posterior.fit.drop)
+    # The error of two runs against two is the noise of one; to show a plain drop that is not there takes two accidents.
+    fewer = (drop > PLAINLY * levels.noise) + (drop > PLAIN * levels.noise)
+    at_first = enough - fewer
+    wanted = {}
+    for proof in proofs:
+        if proof.runs >= levels.model.proof_most:
+            return None
+        if proof.runs < enough and not proof.clear(enough - max(fewer, 1)):
+            wanted[proof.parent] = max(at_first - proof.runs, 1)
+        elif not proof.proven:
+            wanted[proof.parent] = min(proof.runs, 8)
+    if not wanted:
+        return None
+    if levels.model.rounds:  # one parent after the other
+        parent, runs = next(iter(wanted.items()))
+        return Measure((Share(culprit, runs), Share(parent, runs)), Purpose.CONFIRM, together=True)
+    shares = [(culprit, max(wanted.values())), *wanted.items()]
+    # the first run of a build is not fresh
+    return Measure(tuple(Share(v, runs + (known.record.runs(v) == 0)) for v, runs in shares), Purpose.CONFIRM)
+
+
+def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, reach: int) -> PairwiseProof:
+    """Fresh runs of both sides; the pair counts if its runs are within ``reach`` readings of each other on one host.
+
+    Of rounds those of both, made when both had readings already.
     """
-    parts = [known for known in each if known and known.shows]
-    if len(parts) < 2:
-        return list(each)
-    prior = parts[0].groups.prior
-    total = np.log(prior) + sum(np.log(np.maximum(known.posterior.culprit / prior, NEVER)) for known in parts)
-    top = float(total.max())
-    share = np.exp(total - top)
-    agreement = top + float(np.log(share.sum()))  # log likelihood of a common culprit, relative to one for each class
-    shared = float(np.exp(-np.logaddexp(0.0, np.log(APART / (1 - APART)) - agreement)))
-    # The odds of a change are multiplied too, corrected for how well the classes agree about its place.
-    alone = np.clip([known.posterior.change for known in parts], 1e-12, 1 - 1e-12)
-    change = float(np.exp(-np.logaddexp(0.0, (np.log1p(-alone) - np.log(alone)).sum() - agreement)))
-    several = max(known.posterior.several for known in parts)
+    slow, fast = record.readings(culprit), record.readings(parent)
+    if levels.model.rounds:
+        rows, above = record.rounds(parent, culprit)
+        above = above[rows > max(slow[:1].sum(), fast[:1].sum())]
+        if not len(above):
+            return PairwiseProof(parent, 0, None)
+        return _proof(parent, _centre(above), _variance(len(above)), len(above), levels)
+    if len(slow) and len(fast):
+        start = max(slow[0], fast[0])
+        slow, fast = slow[slow > start], fast[fast > start]
+        slow, fast = slow[record.near(slow, fast, reach)], fast[record.near(fast, slow, reach)]
+    if not len(slow) or not len(fast):
+        return PairwiseProof(parent, 0, None)
+    low, high = _on_one_host(record, slow, fast)
+    variance = _variance(len(low)) + _variance(len(high))
+    return _proof(parent, _centre(high) - _centre(low), variance, min(len(low), len(high)), levels)
 
-    def common(known: Analysis) -> Analysis:
-        own = known.posterior
-        culprit = shared * share / share.sum() + (1 - shared) * own.culprit
-        mixed = shared * change + (1 - shared) * own.change
-        return replace(known, posterior=replace(own, culprit=culprit, change=mixed, several=several))
 
-    return [common(known) if known and known.shows else known for known in each]
+def _proof(parent: int, drop: float, variance: float, runs: int, levels: Levels) -> PairwiseProof:
+    """The proof by a drop in so many fresh runs, with its variance in units of that of a run."""
+    freedom = max(levels.freedom - levels.mean.shape[1], 2.0)
+    error = levels.noise * math.sqrt(variance)
+    return PairwiseProof(parent, runs, Contrast(drop, error, freedom, runs, levels.noise))
+
+
+def _on_one_host(record: Record, slow: Readings, fast: Readings) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The values of both sides, corrected for the speeds of the hosts, as if the first one had measured all."""
+    low, high = record.value[slow], record.value[fast]
+    hosts = np.unique(record.host[slow])
+    middle = {h: (low[record.host[slow] == h].mean() + high[record.host[fast] == h].mean()) / 2 for h in hosts}
+    for host in hosts[1:]:
+        low[record.host[slow] == host] -= middle[host] - middle[hosts[0]]
+        high[record.host[fast] == host] -= middle[host] - middle[hosts[0]]
+    return low, high
+
+
+def _variance(count: int) -> float:
+    """That of the centre of so many values with a variance of 1."""
+    return SPREAD.get(count, TRIMMED) ** 2 / count
+
+
+def _centre(values: NDArray[np.float64]) -> float:
+    """The mean, trimmed from five values on; the median of fewer."""
+    if len(values) < 5:
+        return float(np.median(values))
+    cut = max(1, len(values) // 8)
+    return float(np.sort(values)[cut:-cut].mean())

@@ -291,3 +291,20 @@ def hypotheses(graph: Graph, record: Record) -> Hypotheses:
     of[possible] = index
     slow = np.array([reach.ancestors(build)[possible[first]] for build in record.builds])
     return Hypotheses(reach, weight, of, slow, np.bincount(index, weight[possible]).astype(np.float64))
+
+
+def compared_with(graph: Graph, record: Record, culprit: int) -> tuple[int, ...]:
+    """The builds that the culprit is compared with: its parents, or the good end if it has none.
+
+    A parent that cannot be measured is replaced by its nearest tested ancestor.
+    """
+    parents = graph.parents_of(culprit) or (0,)
+    return tuple(dict.fromkeys(tested(graph, record, parent) for parent in parents))
+
+
+def tested(graph: Graph, record: Record, candidate: int) -> int:
+    """The candidate itself, or the nearest tested one among its ancestors if it cannot be measured."""
+    if candidate not in record.skipped:
+        return candidate
+    below = ancestry_of(graph).ancestors(candidate)
+    return max((b for b in record.builds if b not in record.skipped and below[b]), default=0)

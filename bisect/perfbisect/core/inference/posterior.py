@@ -23,8 +23,13 @@ Level of build v, with bad(v; K) = 1 when K is v or an ancestor of v:
 
 D and d are integrated out in closed form, and so is s² (scaled inverse χ²), which leaves for each class of
 culprits, law of noise and size of layout a Student-t marginal from one small Cholesky factor.
+
+What a measurement will tell follows from its predictive distribution under every hypothesis, by the most probable cell of
+the model. It reads the level of a build less the estimated drift of the host, so combinations of levels are predicted. The
+level of a build that is known well is predicted alike by all hypotheses, so more runs of it promise nothing.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -32,7 +37,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.inference.ancestry import Hypotheses
-from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.state_space import Levels
 from perfbisect.core.stats.distributions import log_cdf, log_sum
 
@@ -75,7 +79,7 @@ class _Drops:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fit:
+class BestCell:
     """The most probable cell of the model, from which new readings are predicted; variances in units of s²."""
 
     law: int  # index into Levels
@@ -100,7 +104,7 @@ class Posterior:
     change: float  # probability that anything changed; the others presume it
     several: float  # probability that there is more than one step
     drifting: float  # probability that the host drifts
-    fit: Fit
+    fit: BestCell
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,18 +119,32 @@ class _Terms:
     odd: NDArray[np.int64]  # (Q, C) the odd build, -1 if none
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cells:
+    """Q cells of the model: a law of noise, and sizes of layout and of the walk."""
+
+    residual: Array  # (Q,) as in Levels
+    freedom: float
+    s2: Array  # (Q,)
+    prior: Array  # (Q,) logarithm
+    still: NDArray[np.bool_]  # (Q,) those without small steps
+    drops: _Drops
+    classes: Array  # (C,) prior of each class of culprits
+
+
 def infer(levels: Levels, classes: Hypotheses, drop: float, error: float = 0.0, *, change: float = CHANGE) -> Posterior:
     """Posterior over classes; ``drop`` is the difference between the ends (log units, positive), with its error.
 
     ``change`` is the probability beforehand that anything changed.
     """
-    prior, model = _Drops.of(drop, error), levels.model
+    model = levels.model
     laws = len(levels.mean)
     sizes = [(layout, walk, p * q) for (layout, p), (walk, q) in product(model.layouts, model.walks)]
     law = np.repeat(np.arange(laws), len(sizes))
     width, steps, share = (np.tile(column, laws) for column in zip(*sizes, strict=True))
-    log_prior = levels.evidence[law] + np.log(share)
     s2 = levels.variance[law]
+    log_prior, drops = levels.evidence[law] + np.log(share), _Drops.of(drop, error)
+    cells = _Cells(levels.residual[law], levels.freedom, s2, log_prior, steps == 0, drops, classes.prior)
     centre = float(levels.mean[0].mean())
     y = levels.mean[law] - centre
     slow = classes.slow.astype(np.float64)
@@ -137,10 +155,9 @@ def infer(levels: Levels, classes: Hypotheses, drop: float, error: float = 0.0, 
     plain = plain + (steps**2 / s2)[:, None, None] * common
     walk = (WALK * drop) ** 2 / s2
     rough = plain + walk[:, None, None] * common
-    data = (y, slow, levels.residual[law], levels.freedom, s2, prior)
     odd_width = min(ODD_WIDTH * drop, ODD_MOST)
     sums = _Sums.of(plain, y, slow, odd_width**2 / s2, model.odd)
-    terms = (_one_step(sums, *data[2:]), _several_steps(rough, *data, classes.prior))
+    terms = (_one_step(cells, sums), _several_steps(cells, rough, y, slow))
     log = np.stack([terms[0].log + np.log(1 - SEVERAL), terms[1].log + np.log(SEVERAL)])
     log = log + log_prior[None, :, None] + np.log(classes.prior)
     p = np.exp(log - log_sum(log))
@@ -148,18 +165,17 @@ def infer(levels: Levels, classes: Hypotheses, drop: float, error: float = 0.0, 
     structure, q, c = np.unravel_index(int(p.argmax()), p.shape)
     best = terms[structure]
     odd = odd_width**2 / s2[q] * (np.arange(len(slow)) == best.odd[q, c])
-    fit = Fit(
+    fit = BestCell(
         law=int(law[q]), s=float(np.sqrt(s2[q])), layout=float(width[q] ** 2 / s2[q]), odd=odd,
         walk=float(steps[q] ** 2 / s2[q] + (walk[q] if structure else 0.0)), base=float(base[q]), centre=centre,
         covariance=(rough if structure else plain)[q] + np.diag(odd), drop=best.drop[q], drop_precision=best.precision[q],
         decoy=best.decoy[q], decoy_class=best.decoy_class[q],
     )  # fmt: skip
-    cells = p.sum(axis=(0, 2))
     return Posterior(
         culprit=p.sum(axis=(0, 1)),
-        change=_changed(sums, levels.residual[law], levels.freedom, s2, log_prior, steps == 0, classes.prior, change),
+        change=_changed(cells, sums, change),
         several=float(p[1].sum()),
-        drifting=float(cells @ (levels.drift[law] > 0)),
+        drifting=float(p.sum(axis=(0, 2)) @ (levels.drift[law] > 0)),
         fit=fit,
     )
 
@@ -183,6 +199,11 @@ class _Sums:
     log_det: Array  # (Q, B, 1)
     log_prior: Array  # (B, 1) of which build is odd
 
+    @property
+    def without_odd(self) -> "_Sums":
+        """Those with none odd, without the axis B."""
+        return _Sums(self.yy[:, 0], self.zz[:, 0], self.zy[:, 0], self.log_det[:, 0], self.log_prior[0])
+
     @classmethod
     def of(cls, covariance: Array, y: Array, slow: Array, odd: Array, prior: float) -> "_Sums":
         """``odd`` (Q,) is the variance that an odd build has besides: an update of rank one (Sherman and Morrison).
@@ -205,11 +226,10 @@ class _Sums:
         )
 
 
-def _one_step(sums: _Sums, residual: Array, freedom: float, s2: Array, drops: _Drops) -> _Terms:
+def _one_step(cells: _Cells, sums: _Sums) -> _Terms:
     """One step, no decoy, and one build that may be odd."""
-    mean, width = -drops.one[0], (s2 / drops.one[1] ** 2)[:, None, None]
-    terms = _main_step(sums.yy, sums.zz, sums.zy, sums.log_det, residual[:, None, None], freedom, width, mean)
-    log = terms.log + sums.log_prior
+    log, drop, precision = _main_step(cells, sums, cells.drops.one)
+    log = log + sums.log_prior
     best = log.argmax(axis=1)[:, None]
 
     def at_best(values: Array) -> Array:
@@ -217,142 +237,163 @@ def _one_step(sums: _Sums, residual: Array, freedom: float, s2: Array, drops: _D
 
     odd = best[:, 0] - 1
     none = np.zeros_like(odd)
-    return _Terms(
-        log_sum(log, axis=1), at_best(terms.drop), at_best(terms.precision), none.astype(np.float64), none, odd
-    )
+    return _Terms(log_sum(log, axis=1), at_best(drop), at_best(precision), none.astype(np.float64), none, odd)
 
 
-def _changed(
-    sums: _Sums,
-    residual: Array,
-    freedom: float,
-    s2: Array,
-    log_prior: Array,
-    still: NDArray[np.bool_],
-    prior: Array,
-    change: float,
-) -> float:
-    """Probability of one step against none; ``still`` (Q,) are the cells without small steps, where none is possible.
+def _changed(cells: _Cells, sums: _Sums, change: float) -> float:
+    """Probability of one step against none, which is possible in the cells without small steps alone.
 
     The size of the step has a prior of its own, half of a normal distribution: with one that is centred on what was seen
     between the ends, a change would always look better than none. No build is odd here: otherwise a change next to an
     end could never be distinguished from an odd end.
     """
-    cells, left, log_det, yy = log_prior[:, None], residual[:, None], sums.log_det[:, 0], sums.yy[:, 0]
-    width = (s2 / CHANGE_WIDTH**2)[:, None]
-    step = _main_step(yy, sums.zz[:, 0], sums.zy[:, 0], log_det, left, freedom, width, 0.0).log + np.log(2 * prior)
-    none = -0.5 * log_det - 0.5 * freedom * np.log(np.maximum(left + yy, 1e-12))
-    odds = log_sum((cells + none)[still].ravel(), axis=0) - log_sum((cells + step).ravel(), axis=0)
+    plain, prior = sums.without_odd, cells.prior[:, None]
+    step = _main_step(cells, plain, (0.0, CHANGE_WIDTH))[0] + np.log(2 * cells.classes)
+    none = -0.5 * plain.log_det - 0.5 * cells.freedom * np.log(np.maximum(cells.residual[:, None] + plain.yy, 1e-12))
+    odds = log_sum((prior + none)[cells.still].ravel(), axis=0) - log_sum((prior + step).ravel(), axis=0)
     return float(1 / (1 + np.exp(np.clip(odds, -700, 700)) * (1 - change) / change))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Main:
-    """Log marginals of one step, its coefficient and the precision of that; all of one shape."""
-
-    log: Array
-    drop: Array
-    precision: Array
-
-
-def _main_step(
-    yy: Array, zz: Array, zy: Array, log_det: Array, residual: Array, freedom: float, width: Array, mean: float
-) -> _Main:
-    """One step of prior mean ``mean`` and prior precision ``width`` (in 1/s²), no decoy; sums over whitened builds."""
-    precision, right = zz + width, zy + width * mean
+def _main_step(cells: _Cells, sums: _Sums, size: tuple[float, float]) -> tuple[Array, Array, Array]:
+    """One step with a prior of this mean drop and s.d., no decoy: log marginals, its coefficient and the precision of that."""
+    shape, freedom = (-1, *[1] * (sums.zz.ndim - 1)), cells.freedom
+    s2, residual = cells.s2.reshape(shape), cells.residual.reshape(shape)
+    width, mean = s2 / size[1] ** 2, -size[0]
+    precision, right = sums.zz + width, sums.zy + width * mean
     drop = right / precision
-    squares = np.maximum(residual + yy + width * mean**2 - right * drop, 1e-12)
-    log = -0.5 * (log_det + np.log(precision / width)) - 0.5 * freedom * np.log(squares)
+    squares = np.maximum(residual + sums.yy + width * mean**2 - right * drop, 1e-12)
+    log = -0.5 * (sums.log_det + np.log(precision / width)) - 0.5 * freedom * np.log(squares)
     log = log + log_cdf(-drop * np.sqrt(precision * freedom / squares))
-    return _Main(log, drop, precision)
+    return log, drop, precision
 
 
-def _several_steps(
-    covariance: Array, y: Array, slow: Array, residual: Array, freedom: float, s2: Array, drops: _Drops, prior: Array
-) -> _Terms:
+def _several_steps(cells: _Cells, covariance: Array, y: Array, slow: Array) -> _Terms:
     (white_y, z), log_det = _solve(covariance, y[:, :, None], slow)
+    drops, freedom, s2 = cells.drops, cells.freedom, cells.s2
     width, mean = s2 / drops.main[1] ** 2, -drops.main[0]
     zz, zy, yy = (z**2).sum(axis=1), (white_y * z).sum(axis=1), (white_y**2).sum(axis=(1, 2))
-    alone = _main_step(
-        yy[:, None], zz, zy, log_det[:, None], residual[:, None], freedom, width[:, None], mean
-    )  # fmt: skip
+    alone, drop, precision = _main_step(cells, _Sums(yy[:, None], zz, zy, log_det[:, None], np.zeros(1)), drops.main)
     w1, w2 = width[:, None, None], (s2 / drops.decoy**2)[:, None, None]
     cross = np.swapaxes(z, 1, 2) @ z  # (Q, C, C): axis 1 the culprit K, axis 2 the decoy J
     a, b = zz[:, :, None] + w1, zz[:, None, :] + w2
     det = np.maximum(a * b - cross**2, 1e-12)
     r1, r2 = zy[:, :, None] + w1 * mean, zy[:, None, :]
     main, decoy = (b * r1 - cross * r2) / det, (a * r2 - cross * r1) / det
-    squares = residual + yy + width * mean**2
+    squares = cells.residual + yy + width * mean**2
     squares = np.maximum(squares[:, None, None] - r1 * main - r2 * decoy, 1e-12)
     margin = np.sqrt(squares / freedom * np.maximum(a + b - 2 * np.abs(cross), 1e-9) / det)
     log = -0.5 * (log_det[:, None, None] + np.log(det / (w1 * w2))) - 0.5 * freedom * np.log(squares)
-    log = log + log_cdf((-main - np.abs(decoy)) / margin) + np.log(DECOY * prior)
-    every = np.concatenate(((alone.log + np.log(1 - DECOY))[:, :, None], log), axis=2)
+    log = log + log_cdf((-main - np.abs(decoy)) / margin) + np.log(DECOY * cells.classes)
+    every = np.concatenate(((alone + np.log(1 - DECOY))[:, :, None], log), axis=2)
     best = every.argmax(axis=2)
     without, pick = best == 0, np.maximum(best - 1, 0)[:, :, None]
-
-    def at_best(values: Array) -> Array:
-        return np.take_along_axis(values, pick, axis=2)[:, :, 0]
-
+    main, decoy = (np.take_along_axis(each, pick, axis=2)[:, :, 0] for each in (main, decoy))
     return _Terms(
         log_sum(every, axis=2),
-        np.where(without, alone.drop, at_best(main)),
-        alone.precision,
-        np.where(without, 0.0, at_best(decoy)),
+        np.where(without, drop, main),
+        precision,
+        np.where(without, 0.0, decoy),
         pick[:, :, 0],
         np.full_like(best, -1),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LeadingHypothesis:
-    """A class of culprits whose members nothing measurable separates, and the builds on its two sides."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Separation:
+    """How well measurements separate the hypotheses, in s.d. and variances of one run; all of one shape."""
 
-    members: tuple[int, ...]
-    probability: float
-    slow: int  # the build that is slow if the hypothesis is right: the culprit itself, or the first slow one after it
-    fast: int  # the last fast one before
-
-    @property
-    def certain(self) -> bool:
-        """Whether it is a single candidate."""
-        return len(self.members) == 1
+    above: Array  # probability that the reading is above the mean of all predictions
+    between: Array  # variance between the predictions of the hypotheses
+    within: Array  # variance given the hypothesis, without run noise and drift
 
 
-def leading_hypothesis(
-    classes: Hypotheses, posterior: Posterior, record: Record, *, stuck: bool = False
-) -> LeadingHypothesis:
-    """The likeliest single candidate, or the likeliest class that only failed candidates could split.
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    """Prediction of the levels of O candidates and M builds under C hypotheses, in log units and units of s².
 
-    A class that can still be split is not returned, however probable; its likeliest member is. If the search is
-    ``stuck``, nothing can be split any more.
+    The first index of an array of O + M runs over the candidates, then over the builds.
     """
-    each = classes.spread(posterior.culprit)
-    top = int(posterior.culprit.argmax())
-    members = classes.of_class(top)
-    tried = np.array([*record.skipped, *record.builds, *record.same], np.int64)
-    untried = len(np.setdiff1d(members, tried)) > 0
-    usable = [(i, b) for i, b in enumerate(record.builds) if b not in record.skipped]
-    slow_builds = [b for i, b in usable if classes.slow[i, top]]
-    fast_builds = [b for i, b in usable if not classes.slow[i, top]]
-    slow = int(members[0]) if len(members) == 1 else min(slow_builds)
-    below = classes.reach.ancestors(slow)
-    fast = max((b for b in fast_builds if below[b]), default=0)
-    if len(members) > 1 and untried and not stuck:
-        best = int(each.argmax())
-        return LeadingHypothesis((best,), float(each[best]), best, fast)
-    return LeadingHypothesis(tuple(int(v) for v in members), float(posterior.culprit[top]), slow, fast)
+
+    candidates: int
+    mean: Array  # (O + M, C), up to a constant: if the candidate is before the culprit, where a hypothesis leaves that open
+    jump: Array  # (O, C), what is added if it is not; 0 where that is not open
+    slow_side: Array  # (O, C), probability of that
+    fast_side: Array  # (O, C)
+    left: Array  # (O + M, C), share of the step that the readings leave open, as its size is uncertain
+    step: Array  # (C,), that uncertainty, times the probability of the hypothesis
+    covariance: Array  # (O + M, O + M), given the steps of the hypotheses
+    s: float
+
+    def against(self, one: Array, other: Array, trust: Array) -> Separation:
+        """The separation by a reading of each candidate less a combination of the builds' levels: shapes (O, B).
+
+        Combination b of candidate o is  ``trust[o, b]`` · ``one[o]`` + (1 - ``trust[o, b]``) · ``other[o]``,  where
+        ``one`` and ``other`` (O, M) are weights of the builds. All but ``above`` are polynomials in that trust, so no
+        array of the size O · B · M is needed.
+        """
+        o = self.candidates
+        turn = one - other
+        # (O, C): mean - trust · mean_turn
+        mean, mean_turn = self.mean[:o] - other @ self.mean[o:], turn @ self.mean[o:]
+        left, left_turn = self.left[:o] - other @ self.left[o:], turn @ self.left[o:]
+        own, cross, builds = self.covariance[:o, :o], self.covariance[:o, o:], self.covariance[o:, o:]
+        variance = _quadratic(
+            np.diagonal(own) - 2 * (other * cross).sum(axis=1) + ((other @ builds) * other).sum(axis=1),
+            (turn * cross).sum(axis=1) - ((other @ builds) * turn).sum(axis=1),
+            ((turn @ builds) * turn).sum(axis=1),
+            trust,
+        )
+        steps = _quadratic(left**2 @ self.step, (left * left_turn) @ self.step, left_turn**2 @ self.step, trust)
+
+        weight = np.concatenate((self.fast_side, self.slow_side), axis=1)  # (O, 2 C)
+        level, level_turn = np.concatenate((mean, mean + self.jump), axis=1), np.tile(mean_turn, 2)
+        level = level - (weight * level).sum(axis=1, keepdims=True)
+        level_turn = level_turn - (weight * level_turn).sum(axis=1, keepdims=True)
+        between = _quadratic(
+            (weight * level**2).sum(axis=1), (weight * level * level_turn).sum(axis=1), (weight * level_turn**2).sum(axis=1), trust
+        )  # fmt: skip
+        higher = level[:, None] > trust[:, :, None] * level_turn[:, None]
+        above = (higher @ weight[:, :, None])[:, :, 0]
+        return Separation(
+            np.clip(above, 1e-9, 1 - 1e-9),
+            np.maximum(between, 0.0) / self.s**2,
+            np.maximum(variance, 1e-9) + np.maximum(steps, 0.0),
+        )
 
 
-def credible_set(culprit: np.ndarray, confidence: float) -> tuple[int, ...]:
-    """The fewest candidates that hold ``confidence`` together, most probable first.
+def _quadratic(constant: Array, linear: Array, square: Array, trust: Array) -> Array:
+    """(constant - 2 linear · t + square · t²) of each row for all t of ``trust`` (O, B)."""
+    return constant[:, None] - 2 * linear[:, None] * trust + square[:, None] * trust**2
 
-    Candidates as probable as the last one belong to it as well: no reading separates them.
-    """
-    order = np.argsort(-culprit, kind="stable")
-    held = np.cumsum(culprit[order])
-    needed = int(np.searchsorted(held, min(confidence, held[-1] * (1 - 1e-9)))) + 1
-    last = culprit[order[needed - 1]]
-    while needed < len(order) and culprit[order[needed]] >= last * (1 - 1e-6) > 0:
-        needed += 1
-    return tuple(int(c) for c in order[:needed])
+
+def predict(
+    levels: Levels, classes: Hypotheses, posterior: Posterior, candidates: Sequence[int], builds: Sequence[int]
+) -> Prediction:
+    """Predict ``candidates``; ``builds`` is the row of the readings of each, -1 if it has none."""
+    fit, pi = posterior.fit, posterior.culprit
+    slow = classes.slow.astype(np.float64)
+    shares = [slow[b] if b >= 0 else classes.share(v) for v, b in zip(candidates, builds, strict=True)]
+    share = np.concatenate((np.array(shares, np.float64).reshape(len(shares), -1), slow))  # (O + M, C)
+    row = np.array([*builds, *range(len(slow))])
+    splits = (share > 0) & (share < 1)
+    alike = (row[:, None] == row[None]) & (row >= 0) | np.eye(len(row), dtype=bool)
+
+    walk = fit.walk * (share * classes.prior) @ share.T
+    np.fill_diagonal(walk, fit.walk * share @ classes.prior)
+    layout = fit.layout + np.where(row >= 0, fit.odd[row], 0.0)
+    prior = fit.base + walk + layout * alike  # (O + M, O + M)
+    cross = prior[:, len(candidates) :]  # with the builds' levels
+    y = levels.mean[fit.law] - fit.centre
+    solved = np.linalg.solve(fit.covariance, np.column_stack((y, slow, cross.T)))
+    solved_y, solved_z, solved_c = solved[:, 0], solved[:, 1 : 1 + slow.shape[1]], solved[:, 1 + slow.shape[1] :]
+
+    left = np.where(splits, 0.0, share) - cross @ solved_z
+    decoy_left = share - cross @ solved_z
+    mean = (cross @ solved_y)[:, None] + fit.drop * left + fit.decoy * decoy_left[:, fit.decoy_class]
+    options = slice(len(candidates))
+    slow_side = np.where(splits, share, 0.0)[options] * pi
+    return Prediction(
+        candidates=len(candidates), mean=mean, jump=np.where(splits, fit.drop, 0.0)[options], slow_side=slow_side,
+        fast_side=pi - slow_side, left=left, step=pi / np.maximum(fit.drop_precision, 1e-9),
+        covariance=prior - cross @ solved_c, s=fit.s,
+    )  # fmt: skip

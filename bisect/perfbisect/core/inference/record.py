@@ -3,12 +3,6 @@
 Readings are oriented once, here: whatever the direction hunted, *slow* means a smaller value. Candidates
 with equal binaries share one build, named by its smallest candidate, and so share their readings.
 
-Some readings are no ordinary values: outliers, those of a host with two speeds, and bounds from runs that were stopped.
-
-A reading is judged against the other readings of *its own build*, never against the favoured answer:
-weights taken from residuals of the favourite would talk every contradiction away. A build with a
-single reading is judged against the nearer of the two ends, unless it is a count that repeats.
-
 A run that was stopped because it took too long gives a bound of the metric, not a value. Such a reading enters the
 model at its bound. On which side of a change its build is follows from that with less certainty than the likelihood of
 the bound would give: with normal noise, to be at least z standard deviations off has about 1/(2.5 z) of the density of
@@ -21,17 +15,17 @@ build half way exists: either step may be the largest. So the posterior is the m
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.settings import Direction, Policy
-from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class BuildAttempt:
     """To build a candidate."""
 
     seconds: float
@@ -61,7 +55,7 @@ class Record:
     skipped: frozenset[int]
     left_out: frozenset[int]  # those of ``skipped`` that the user left out; whether they fail is not known
     attempted: frozenset[int]  # built, or skipped in this hunt: what failed in an earlier one took no time in this
-    attempts: tuple[Attempt, ...]  # to build, in time order; on every host, what was there already left out
+    attempts: tuple[BuildAttempt, ...]  # to build, in time order; on every host, what was there already left out
     minutes: float  # since the hunt began, as far as the observations show
 
     def name(self, candidate: int) -> int:
@@ -131,7 +125,7 @@ class Record:
         """The candidates that have a build somewhere."""
         return frozenset((*self.builds, *self.built, *self.same))
 
-    def builds_after(self, first: int) -> list[Attempt]:
+    def builds_after(self, first: int) -> list[BuildAttempt]:
         """The builds that worked, without so many first ones of each compiler cache."""
         works = [attempt for attempt in self.attempts if attempt.works]
         if self.caches:
@@ -146,6 +140,9 @@ class Record:
         return float(np.median([attempt.seconds for attempt in seen])) / self.run_seconds
 
 
+COLUMNS = {"at": np.float64, "visit": np.int64, "host": np.int64, "seconds": np.float64, "bound": np.int64}
+
+
 def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Record:
     """The record of ``observations``; ``bad`` is the candidate at the bad end."""
     same: dict[int, int] = {}
@@ -153,7 +150,7 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
     skipped: set[int] = set()
     failed: set[int] = set()
     attempted: set[int] = set()
-    attempts: list[Attempt] = []
+    attempts: list[BuildAttempt] = []
     on: dict[int, frozenset[int]] = {}
     caches: dict[int | None, set[int]] = {None: set()}  # build host, or None for the hosts themselves → what it built
     readings: list[Reading] = []
@@ -189,16 +186,15 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
     builds = np.unique(names[names >= 0])
     value = np.array([r.value for r in readings], np.float64)
     sign = _sign(policy.direction, value, names, same.get(bad, bad))
+    columns: dict[str, Any] = {
+        name: np.array([getattr(r, name) for r in readings], kind) for name, kind in COLUMNS.items()
+    }
     return Record(
         builds=tuple(int(b) for b in builds),
         build=np.searchsorted(builds, names[:, 0]),
         partner=np.where(names[:, 1] < 0, -1, np.searchsorted(builds, names[:, 1])),
         value=sign * value,
-        at=np.array([r.at for r in readings], np.float64),
-        visit=np.array([r.visit for r in readings], np.int64),
-        host=np.array([r.host for r in readings], np.int64),
-        seconds=np.array([r.seconds for r in readings], np.float64),
-        bound=np.array([r.bound for r in readings], np.int64),
+        **columns,
         sign=sign,
         same=same,
         built=frozenset(built),
@@ -212,9 +208,9 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
     )
 
 
-def _attempt(seen: Built | Skipped, built: Collection[int]) -> Attempt:
+def _attempt(seen: Built | Skipped, built: Collection[int]) -> BuildAttempt:
     distance = min((abs(seen.candidate - v) for v in built), default=0)
-    return Attempt(seen.seconds, isinstance(seen, Built), distance)
+    return BuildAttempt(seen.seconds, isinstance(seen, Built), distance)
 
 
 def _join(same: dict[int, int], one: int, other: int) -> None:
@@ -244,68 +240,6 @@ def _sign(direction: Direction, value: NDArray[np.float64], names: NDArray[np.in
             return -1.0 if len(good) and len(slow) and np.median(slow) > np.median(good) else 1.0
 
 
-FREEDOM = 4.0  # of the Student distribution whose weights are used
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Behaviour:
-    """A weight for every reading (1 = ordinary, shape (readings,)) and what was noticed of the host."""
-
-    weight: NDArray[np.float64]
-    two_speeds: bool
-    outliers: int
-
-
-def behaviour(record: Record, good: int, bad: int, model: NoiseModel = USUAL) -> Behaviour:
-    """Judge every reading; ``good`` and ``bad`` are the two ends, at least one of them measured."""
-    # builds, or pairs of them, with the median of each
-    _, cell, runs = np.unique(
-        record.build + (record.partner + 1) * len(record.builds), return_inverse=True, return_counts=True
-    )
-    value = record.value[np.lexsort((record.value, cell))]
-    first = np.cumsum(runs) - runs
-    centre = (value[first + (runs - 1) // 2] + value[first + runs // 2]) / 2
-    if model.rounds:
-        between = record.rounds(good, bad)[1]
-        step = float(np.median(between)) if len(between) else 0.0
-        ends = np.array([-step, 0.0, step])
-    else:
-        ends = centre[np.isin(record.builds, [good, record.name(bad)])]
-    deviation = record.value - centre[cell]
-    repeated = runs[cell] > 1
-    varying = repeated & (record.bound == 0)  # runs that were stopped do not vary
-    scale = _scale(deviation[varying], len(np.unique(cell[varying])), model)
-    single = np.abs(record.value[:, None] - ends[None]).min(axis=1)
-    distance = np.where(repeated, np.abs(deviation), 0.0 if model.exact else single) / scale
-    weight = np.minimum(1.0, (FREEDOM + 2) / (FREEDOM + distance**2))
-    return Behaviour(weight, _two_speeds(deviation[varying]), int((repeated & (distance > 6)).sum()))
-
-
-def _scale(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> float:
-    """S.d. of a run from deviations around build medians; outliers are cut at four times the typical one."""
-    if not len(deviation):
-        return model.noise
-    free = max(len(deviation) - builds, 1)
-    typical = 1.4826 * np.median(np.abs(deviation)) * np.sqrt(len(deviation) / free)
-    limit = 4 * max(float(typical), model.noise / 3)
-    squares = (np.minimum(np.abs(deviation), limit) ** 2).sum()
-    return float(np.sqrt((model.worth * model.noise**2 + squares) / (model.worth + free)))
-
-
-def _two_speeds(deviation: NDArray[np.float64]) -> bool:
-    """Whether the deviations fall into two clusters: a normal sample keeps 36 % of its variance when cut in two."""
-    n = len(deviation)
-    if n < 20:
-        return False
-    x = np.sort(deviation)
-    left = np.arange(1, n)
-    total, squares = np.cumsum(x), np.cumsum(x * x)
-    within = squares[-1] - total[:-1] ** 2 / left - (total[-1] - total[:-1]) ** 2 / (n - left)
-    spread = squares[-1] - total[-1] ** 2 / n
-    cut = int(within.argmin())
-    return bool(spread > 0 and within[cut] < 0.2 * spread and min(left[cut], n - left[cut]) >= 0.12 * n)
-
-
 Array = NDArray[np.float64]
 
 BEYOND = (1.0, 3.0)  # distances beyond the bound besides 0, in log units: 2.7 and 20 times as slow
@@ -328,10 +262,8 @@ def united(record: Record, weight: Array) -> tuple[Record, Array, float]:
         value[first] = weight[members] @ record.value[members] / total[first]
         kept[members[1:]] = False
         repeated += max(float(total[first]) - 1.0, 0.0)
-    fewer = replace(
-        record, build=record.build[kept], partner=record.partner[kept], value=value[kept], at=record.at[kept], visit=record.visit[kept],
-        host=record.host[kept], seconds=record.seconds[kept], bound=record.bound[kept],
-    )  # fmt: skip
+    rows = {name: getattr(record, name)[kept] for name in ("build", "partner", *COLUMNS)}
+    fewer = replace(record, value=value[kept], **rows)
     return fewer, total[kept], repeated
 
 

@@ -17,15 +17,14 @@ import numpy as np
 
 from perfbisect.core.domain.orders import Interval, ratio_of
 from perfbisect.core.domain.settings import Policy
-from perfbisect.core.inference.code_placement import judged
-from perfbisect.core.inference.noise_model import FRESH, USUAL, NoiseModel
+from perfbisect.core.inference.noise_model import FRESH, USUAL, NoiseModel, behaviour, judged
 from perfbisect.core.inference.observations import Observation, Reading
-from perfbisect.core.inference.record import Record, arrange, behaviour, direction
+from perfbisect.core.inference.record import Record, arrange, direction
 from perfbisect.core.inference.state_space import KEPT, Array, Fit, fit
 from perfbisect.core.stats.distributions import Student, log_sum
 
 FLAT = 1e-3  # of the host offset's prior precision: so little of it is left
-CONSISTENT = 1.14  # variance of a weighted mean over what weights of outliers.py make it seem, where noise is normal
+CONSISTENT = 1.14  # variance of a weighted mean over what weights of outliers make it seem, where noise is normal
 EXACT = 1e-9  # s.d. of a run below which readings are the same number: counts can be exact
 PROBABILITIES = (0.025, 0.5, 0.975)
 
@@ -134,15 +133,14 @@ def relative_speeds(
     ``host_classes`` by number, show the same ratios. Of several classes the leading one is shown, and others where that
     did not measure a candidate. What was measured in rounds, or in fresh layouts, as good was, is compared with it in these.
     """
-    if model is not USUAL:
-        return _in_one_sort(observations, bad, host_classes, model)
+    sorts = in_sorts(observations) if model is USUAL else iter([(model, observations)])
     found: dict[int, Interval] = {}
-    for own, alike in in_sorts(observations):
+    for own, alike in sorts:
         found |= _in_one_sort(alike, bad, host_classes, own)
     return found
 
 
-def in_sorts(observations: Sequence[Observation]) -> Iterator[tuple[NoiseModel, list[Observation]]]:
+def in_sorts(observations: Sequence[Observation]) -> Iterator[tuple[NoiseModel, Sequence[Observation]]]:
     """The observations with the readings of each sort that there is: in turns, in rounds, and both in fresh layouts.
 
     Readings of different sorts cannot be compared. The later one tells more.
@@ -167,11 +165,8 @@ def _in_one_sort(
         members = {number for number, other in enumerate(host_classes) if other == name}
         own = [seen for seen in observations if not members or not isinstance(seen, Reading) or seen.host in members]
         each.append(_among_equals(own, bad, model))
-    first = leading([ratios.get(bad) for ratios in each])
-    found: dict[int, Interval] = {}
-    for ratios in (each[first], *each):
-        found = {**ratios, **found}
-    return found
+    first = each[leading([ratios.get(bad) for ratios in each])]
+    return {build: ratio for ratios in (*reversed(each), first) for build, ratio in ratios.items()}
 
 
 def leading(ratios: Sequence[Interval | None]) -> int:

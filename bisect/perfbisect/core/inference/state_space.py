@@ -30,7 +30,7 @@ NEAR_ZERO = 1e-3  # precision of that, in 1/s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Present:
+class HostSpeeds:
     """The speed of each of S hosts after its last reading; variances in units of s².
 
     Given the levels, the drift of a host is  some constant - ``drift`` · [levels, offsets]  + an error, and the offsets
@@ -107,7 +107,7 @@ class Levels:
     memory: Array  # (H,) of the drift, in minutes
     runs: Array  # (M,) weighted runs of each build
     pace: float  # minutes from one reading to the next within a measurement
-    present: Present
+    present: HostSpeeds
 
     @property
     def variance(self) -> Array:
@@ -137,7 +137,10 @@ class _Groups:
 
 def fit(record: Record, weight: Array, model: NoiseModel = USUAL) -> Fit:
     """The fit to ``record``, readings weighted by ``weight``, under the laws of ``model``."""
-    builds, pace = len(record.builds), _pace(record)
+    # gaps with a build in between are longer, and fewer
+    gaps = np.concatenate([np.diff(np.sort(record.at[record.host == host])) for host in np.unique(record.host)])
+    gaps = gaps[gaps > 0]
+    builds, pace = len(record.builds), float(np.median(gaps)) if len(gaps) else record.run_seconds / 60
     if model.rounds:  # the speed of a host does not enter
         record = replace(record, host=np.zeros_like(record.host))
     record, weight, repeated = united(record, weight)
@@ -184,17 +187,13 @@ def levels_of(fit: Fit, noise: float | None = None) -> Levels:
     probability = np.exp(total - log_sum(total))
     kept = probability > KEPT
     law = ours[kept]
+    # of the offsets of the further hosts, given the levels
+    error = np.linalg.inv(information[kept][:, builds:, builds:]).astype(np.float64)
     return Levels(
         fit.model, fit.coefficients[law, :builds], fit.covariance[law, :builds, :builds], residual[kept], freedom, evidence[kept],
         probability[kept] / probability[kept].sum(), fit.drift[law], fit.memory[law], fit.runs, fit.pace,
-        Present(fit.hosts, fit.model.host_offset, fit.state[:, law, 1:], fit.spread[:, law], *_offsets(information[kept], builds)),
+        HostSpeeds(fit.hosts, fit.model.host_offset, fit.state[:, law, 1:], fit.spread[:, law], error @ information[kept][:, builds:, :builds], error),
     )  # fmt: skip
-
-
-def _offsets(information: Array, builds: int) -> tuple[Array, Array]:
-    """Of the offsets of the further hosts, given the levels: the coefficients, (H, S - 1, M), and the error's covariance."""
-    error = np.linalg.inv(information[:, builds:, builds:]).astype(np.float64)
-    return error @ information[:, builds:, :builds], error
 
 
 def _spread(record: Record, weight: Array, repeated: float, model: NoiseModel) -> float:
@@ -204,13 +203,6 @@ def _spread(record: Record, weight: Array, repeated: float, model: NoiseModel) -
     squares = float((weight * (record.value - centre[record.build]) ** 2).sum())
     free = float(weight.sum()) - repeated - len(total)
     return float(np.sqrt((squares + model.worth * model.noise**2) / (max(free, 0.0) + model.worth)))
-
-
-def _pace(record: Record) -> float:
-    """Minutes between neighbouring readings of a host; gaps with a build in between are longer, and fewer."""
-    gaps = np.concatenate([np.diff(np.sort(record.at[record.host == host])) for host in np.unique(record.host)])
-    gaps = gaps[gaps > 0]
-    return float(np.median(gaps)) if len(gaps) else record.run_seconds / 60
 
 
 def _group(record: Record, weight: Array) -> _Groups:

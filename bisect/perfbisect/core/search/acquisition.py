@@ -24,12 +24,11 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.inference.analysis import Analysis
 from perfbisect.core.inference.ancestry import Hypotheses
-from perfbisect.core.inference.posterior import Posterior
+from perfbisect.core.inference.posterior import Posterior, Prediction, predict
 from perfbisect.core.inference.record import Record
-from perfbisect.core.search import information
 from perfbisect.core.search.build_forecast import BUILD_EXPONENT, chance_to_build, price, remaining, waiting
-from perfbisect.core.search.information import Prediction, predict
 from perfbisect.core.search.situation import Situation
+from perfbisect.core.stats.distributions import bits
 
 Array = NDArray[np.float64]
 
@@ -47,9 +46,7 @@ def splits(known: Analysis, chance: Array, busy: Collection[int], among: Collect
     open_[[*record.same, *busy]] = False
     cells = _cut(classes, busy)
     if among is not None:
-        allowed = np.zeros_like(open_)
-        allowed[list(among)] = True
-        open_ &= allowed
+        open_ &= np.isin(np.arange(len(open_)), list(among))
     if not open_.any():
         return []
     found: list[int] = []
@@ -140,7 +137,9 @@ def choose(known: Analysis, now: Situation, host: int, most: float = math.inf) -
         first = np.where(new_build, price(now, candidates, likely, host), 0.0)
     gaps = first * record.run_seconds / 60
     cost = np.column_stack((first**BUILD_EXPONENT, besides_new * build_runs**BUILD_EXPONENT))
-    weights = _weights(references, len(record.builds))
+    weights = np.zeros((len(references), len(record.builds)))  # of the builds in the mean of each option's references
+    for weight, pair in zip(weights, references, strict=True):
+        weight[pair] = 1 / max(len(pair), 1)
     if rounds:
         references = [pair or [record.builds.index(0)] for pair in references]
         partners, score = _rounds(seen, cost, likely, references, len(record.builds))
@@ -200,7 +199,7 @@ def _unmeasured(known: Analysis, now: Situation, chance: Array, *, only_built: b
 def _drift(known: Analysis, host: int, gap: float) -> tuple[Array, Array]:
     """The drift of a host that is expected in a visit ``gap`` minutes after its last reading; variances in units of s².
 
-    By the levels, (M,): see Present.at. And its variance in the mean of the runs and references of each batch, (B,).
+    By the levels, (M,): see HostSpeeds.at. And its variance in the mean of the runs and references of each batch, (B,).
     """
     levels, law, pace = known.levels, known.posterior.fit.law, known.record.run_seconds / 60
     memory = levels.memory[law] if levels.drift[law] > 0 else levels.memory[int(levels.drift.argmax())]  # minutes
@@ -224,7 +223,7 @@ def _scores(seen: Prediction, cost: Array, likely: Array, before: Array, error: 
     read = seen.against(references, before, trust)
     noise = 1 / BATCH_RUNS + error * (1 - trust)
     square = read.between / (read.above * (1 - read.above)) / (read.within + noise)
-    gain = information.bits(read.above, square) * likely[:, None]
+    gain = bits(read.above, square) * likely[:, None]
     result: Array = gain / (cost[:, :1] + cost[:, 1:] * (beside > 0) + BATCH_RUNS + beside)
     return result
 
@@ -239,7 +238,7 @@ def _rounds(
         weights = np.eye(builds)[partner]
         read = seen.against(weights, weights, np.ones((len(partner), len(RUNS))))
         square = read.between / (read.above * (1 - read.above)) / (read.within + 1 / RUNS)
-        gain = information.bits(read.above, square) * likely[:, None]
+        gain = bits(read.above, square) * likely[:, None]
         found.append((partner, gain / (cost.sum(axis=1)[:, None] + RUNS)))
     (one, first), (other, second) = found
     better = second.max(axis=1) > first.max(axis=1)
@@ -266,8 +265,8 @@ def hopeless(choice: Choice, known: Analysis, now: Situation, required: float) -
     if choice.rate < POINTLESS * favoured:
         return True
     missing = max(_entropy(between) - ENOUGH_BITS, ENOUGH_BITS)
-    bits = _entropy(classes.weight) * (1 + posterior.drifting / 2)  # on a drifting host runs need references
-    usual, foreseen = bits / favoured, bits / _ideal(known.ends.drop, posterior, build_runs)
+    whole = _entropy(classes.weight) * (1 + posterior.drifting / 2)  # on a drifting host runs need references
+    usual, foreseen = whole / favoured, whole / _ideal(known.ends.drop, posterior, build_runs)
     for_others = record.built if now.shared else record.ahead  # a build ahead costs the search no time
     in_vain = len(for_others.difference(record.builds, record.same))
     spent = len(record.value) + (len(record.built) - in_vain) * build_runs**BUILD_EXPONENT
@@ -289,7 +288,7 @@ def _entropy(probability: Array) -> float:
 def _ideal(drop: float, posterior: Posterior, build_runs: float) -> float:
     """The score of the first step of a search for this drop (log units) on a steady host."""
     square = max(drop / posterior.fit.s, SEEN) ** 2 / (2 * posterior.fit.layout + 1 / RUNS)
-    gain = information.bits(np.full(len(RUNS), 0.5), square)
+    gain = bits(np.full(len(RUNS), 0.5), square)
     return max(float((gain / (build_runs**BUILD_EXPONENT + RUNS)).max()), 1e-9)
 
 
@@ -315,11 +314,3 @@ def _shared(record: Record, references: list[int], runs: int) -> list[Share]:
     """``runs`` divided among the references."""
     counts = [(runs + 1) // 2, runs // 2] if len(references) == 2 else [runs]
     return [Share(record.builds[row], n) for row, n in zip(references, counts, strict=False) if n]
-
-
-def _weights(references: list[list[int]], builds: int) -> Array:
-    """The weights of the builds in the mean of each option's references, (O, M)."""
-    weights = np.zeros((len(references), builds))
-    for weight, pair in zip(weights, references, strict=True):
-        weight[pair] = 1 / max(len(pair), 1)
-    return weights

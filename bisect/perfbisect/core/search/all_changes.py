@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from perfbisect.core.domain.orders import (
-    Belief,
+    UNKNOWN,
     CodePlacement,
+    Decision,
     Found,
     Inconclusive,
     Interval,
@@ -31,13 +32,12 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.settings import Direction
 from perfbisect.core.inference.analysis import least
-from perfbisect.core.inference.ancestry import ancestry_of
+from perfbisect.core.inference.ancestry import ancestry_of, tested
 from perfbisect.core.inference.relative_speed import strongest
 from perfbisect.core.search.build_forecast import chance_to_build
 from perfbisect.core.search.older_branches import branch_point_of, with_older_branches
 from perfbisect.core.search.single_change import single_change
-from perfbisect.core.search.situation import Proposal, Situation, Subrange, subrange
-from perfbisect.core.search.verdicts import no_suspect, tested, undecided
+from perfbisect.core.search.situation import Situation, Subrange, no_suspect, subrange, undecided
 
 SMALLEST = 8  # a subrange of fewer candidates than the range has by this factor is not halved
 STUCK = (Reason.UNBUILDABLE, Reason.LEFT_OUT, Reason.BRANCH_POINT_UNKNOWN)  # reasons that no measurement can remove
@@ -53,7 +53,7 @@ class _Span:
 
 
 @dataclass(slots=True)
-class _Progress:
+class _Results:
     """The results of the subranges that were searched."""
 
     now: Situation
@@ -73,16 +73,30 @@ class _Progress:
         """The budget that is used up; that of builds where only orders without a build are allowed."""
         return self.now.budget.spent or Reason.BUILDS_SPENT
 
+    @property
+    def by_age(self) -> list[Step]:
+        """The named steps, oldest first."""
+        return sorted(self.steps, key=lambda step: step.candidate)
+
     def subrange(self, span: _Span) -> Subrange:
         """The subrange with these ends."""
         return subrange(self.now.graph, span.good, span.bad)
 
 
-def all_changes(now: Situation) -> Proposal:
+def changes(now: Situation) -> Decision:
+    """The hunt for the largest change or for all, in a range whose branches may have begun with another speed than good."""
+    return with_older_branches(all_changes if now.policy.all_steps else single_change, now)
+
+
+def all_changes(now: Situation) -> Decision:
     """The next order, or the verdict."""
-    progress, budget = _Progress(now), now.budget
+    results, budget = _Results(now), now.budget
     whole = _whole(now)
-    if isinstance(whole.order, Measure) or _final(now, whole):
+    if isinstance(whole.order, NotReproduced):  # equal binaries, or nothing between the ends
+        final = whole.order.detectable == 0.0
+    else:
+        final = budget.ended(whole.order) or not now.record.skipped.isdisjoint((0, now.bad))
+    if isinstance(whole.order, Measure) or final:
         return whole
     policy = replace(now.policy.unlimited(), direction=Direction.ANY)
     alike = len(now.prior.classes) == 1
@@ -93,41 +107,38 @@ def all_changes(now: Situation) -> Proposal:
         span = waiting.pop()
         if span in searched:
             continue
-        part = progress.subrange(span)
+        part = results.subrange(span)
         if not searched and isinstance(whole.order, Found):
-            waiting += _note(progress, part, whole.order.step, whole.evidence, named=True)
-        elif _too_small(own := part.situation(inner, progress.changes)):
-            progress.left = policy.min_effect
-            progress.quiet.add(span)
+            waiting += _note(results, part, whole.order.step, whole.evidence, named=True)
+        elif _too_small(own := part.situation(inner, results.changes)):
+            results.left = policy.min_effect
+            results.quiet.add(span)
         else:
             decision = with_older_branches(single_change, own)
             if isinstance(decision.order, Measure):
-                order = part.outer_order(decision.order)
+                order = decision.order.renumbered(dict(enumerate(part.nodes.tolist())))
                 if budget.allows(order):
-                    belief = _outer_belief(part, decision.belief, whole)
-                    found = _hunted(progress)
-                    return Proposal(budget.within(order), belief, wanted=part.outer(decision.wanted), found=found)
-                progress.doubts[span] = _broken_off(progress, part, decision)
+                    culprit = (
+                        whole.belief.culprit * 0
+                    )  # the suspects are those of the subrange; all else is of the whole
+                    culprit[part.nodes[1:]] = decision.belief.culprit[1:]
+                    belief = replace(whole.belief, culprit=culprit)
+                    found = _hunted(results)
+                    return Decision(budget.within(order), belief, wanted=part.outer(decision.wanted), found=found)
+                results.doubts[span] = _broken_off(results, part, decision)
             else:
-                waiting += _settle(progress, part, span, decision.order, decision.evidence)
+                waiting += _settle(results, part, span, decision.order, decision.evidence)
         searched.add(span)
-    return Proposal(_verdict(progress, whole), whole.belief)
+    return Decision(_verdict(results, whole), whole.belief)
 
 
-def _whole(now: Situation) -> Proposal:
+def _whole(now: Situation) -> Decision:
     """The hunt for the largest change, and its verdict although the budget was spent afterwards."""
     whole = single_change(now)
     if now.budget.ended(whole.order):
         before = single_change(replace(now, policy=now.policy.unlimited()))
         return whole if isinstance(before.order, Measure) else before
     return whole
-
-
-def _final(now: Situation, whole: Proposal) -> bool:
-    """Whether the range holds nothing more to search."""
-    if isinstance(whole.order, NotReproduced):
-        return whole.order.detectable == 0.0  # equal binaries, or nothing between the ends
-    return now.budget.ended(whole.order) or not now.record.skipped.isdisjoint((0, now.bad))
 
 
 def _too_small(own: Situation) -> bool:
@@ -144,45 +155,47 @@ def _too_small(own: Situation) -> bool:
 
 
 def _settle(
-    progress: _Progress, part: Subrange, span: _Span, verdict: Verdict, evidence: tuple[Interval, ...]
+    results: _Results, part: Subrange, span: _Span, verdict: Verdict, evidence: tuple[Interval, ...]
 ) -> list[_Span]:
     """Note the verdict on a subrange; returns the smaller subranges that are to be searched."""
     match verdict:
         case Found(step):
-            return _note(progress, part, _outer_step(part, step), evidence)
-        case Inconclusive(reason=reason) if reason not in STUCK and (held := _known_step(progress, part)):
-            return _sides(progress, part, held)
+            effects = tuple(effect for effect in step.effects if not effect.ends)  # not those of the subrange's ends
+            outer, parents = int(part.nodes[step.candidate]), part.outer(step.parents)
+            return _note(results, part, replace(step, candidate=outer, parents=parents, effects=effects), evidence)
+        case Inconclusive(reason=reason) if reason not in STUCK and (held := _known_step(results, part)):
+            return _sides(results, part, held)
         case Inconclusive():
-            progress.doubts[span] = replace(verdict, candidates=part.outer(verdict.candidates))
+            results.doubts[span] = replace(verdict, candidates=part.outer(verdict.candidates))
             if verdict.reason in STUCK:
-                spans = _around(progress, part, verdict.candidates)
+                spans = _around(results, part, verdict.candidates)
                 if not spans and evidence:
-                    progress.changes.setdefault(span.bad, evidence)
+                    results.changes.setdefault(span.bad, evidence)
             else:
-                spans = _halves(progress, part) or []
-            progress.divided.update([span] if spans else [])
+                spans = _halves(results, part) or []
+            results.divided.update([span] if spans else [])
             return spans
         case NotReproduced(ratio, detectable):
-            halves = _halves(progress, part)
+            halves = _halves(results, part)
             if halves is None:
-                progress.doubts[span] = no_suspect(progress.stopped, progress.now.policy, ratio)
+                results.doubts[span] = no_suspect(results.stopped, results.now.policy, ratio)
             elif not halves:
-                progress.detectable = max(progress.detectable, detectable)
-                if held := _known_step(progress, part):  # another change must cancel it
-                    return _sides(progress, part, held)
-                progress.quiet.add(span)
+                results.detectable = max(results.detectable, detectable)
+                if held := _known_step(results, part):  # another change must cancel it
+                    return _sides(results, part, held)
+                results.quiet.add(span)
             return halves or []
         case Several() | CodePlacement():
             raise AssertionError("the hunt for the largest change names one")
 
 
-def _halves(progress: _Progress, part: Subrange) -> list[_Span] | None:
+def _halves(results: _Results, part: Subrange) -> list[_Span] | None:
     """The halves of a subrange: none if it is small already, None if the budget does not allow to measure its middle."""
     if len(part.graph.candidates) * SMALLEST <= len(part.whole.candidates):
         return []
-    if progress.now.model.exact and progress.steps:
+    if results.now.model.exact and results.steps:
         return []  # what is left beside a change that was named is below the smallest of interest
-    now, record = progress.now, progress.now.record
+    now, record = results.now, results.now.record
     built = {*record.built, *record.builds}
     central = part.middles(chance_to_build(ancestry_of(now.graph), record.skipped, built, record.left_out))
     if not central:
@@ -191,16 +204,16 @@ def _halves(progress: _Progress, part: Subrange) -> list[_Span] | None:
     middle = min((v for v in central if record.runs(v)), key=lambda v: int(record.readings(v)[0]), default=central[0])
     if not record.runs(middle) and not now.budget.allows(Measure((Share(middle, 1),), Purpose.SEARCH)):
         return None
-    return [_Span(middle, part.bad), _before(progress, part, middle)]
+    return [_Span(middle, part.bad), _before(results, part, middle)]
 
 
-def _around(progress: _Progress, part: Subrange, candidates: Sequence[int]) -> list[_Span]:
+def _around(results: _Results, part: Subrange, candidates: Sequence[int]) -> list[_Span]:
     """The subranges after the builds that enclose commits which cannot be built, before these builds, and between them.
 
     The commits are those around the first of ``candidates``, which are nodes of the subrange, most probable first.
     Empty if the builds are the subrange's ends.
     """
-    now, record, reach = progress.now, progress.now.record, ancestry_of(part.graph)
+    now, record, reach = results.now, results.now.record, ancestry_of(part.graph)
     last = part.graph.size - 1
     built = [b for b in record.builds if b not in record.skipped and b in part]
     below = {node: reach.ancestors(node) for node in {0, last, *part.place[built].tolist()}}
@@ -211,118 +224,99 @@ def _around(progress: _Progress, part: Subrange, candidates: Sequence[int]) -> l
     before = max(within, key=lambda n: int(below[n].sum()), default=since)
     if (before, after) == (since, last):
         return []
-    first = [] if before == since else [_before(progress, part, int(part.nodes[before]))]
+    first = [] if before == since else [_before(results, part, int(part.nodes[before]))]
     before, after = part.outer((before, after))
     rest = [_Span(after, part.bad), *first, _Span(tested(now.graph, record, before), after)]
     return [each for each in rest if each.good != each.bad]
 
 
-def _broken_off(progress: _Progress, part: Subrange, decision: Proposal) -> Inconclusive:
+def _broken_off(results: _Results, part: Subrange, decision: Decision) -> Inconclusive:
     """What is known of a subrange whose next order the budget does not allow."""
-    policy, belief = progress.now.policy, decision.belief
-    if not decision.evidence:
-        return no_suspect(progress.stopped, policy)
-    if belief.change < LIKELY:
-        return no_suspect(progress.stopped, policy, belief.effect)
-    verdict = undecided(belief, policy, progress.stopped)
+    policy, belief = results.now.policy, decision.belief
+    if not decision.evidence or belief.change < LIKELY:
+        return no_suspect(results.stopped, policy, belief.effect if decision.evidence else UNKNOWN)
+    verdict = undecided(belief, policy, results.stopped)
     return replace(verdict, candidates=part.outer(verdict.candidates))
 
 
 def _note(
-    progress: _Progress, part: Subrange, step: Step, evidence: tuple[Interval, ...], *, named: bool = False
+    results: _Results, part: Subrange, step: Step, evidence: tuple[Interval, ...], *, named: bool = False
 ) -> list[_Span]:
     """Note a step, if it is large enough or was ``named`` as the largest change; returns the subranges around it.
 
     In a history with branches other subranges may contain the step, too. Those in doubt are divided at it, and so are
     those whose ends are alike, as another change must cancel it there.
     """
-    if step.candidate not in progress.noted:
+    if step.candidate not in results.noted:
         proven = strongest(evidence)
-        large = abs(math.log(proven.middle)) >= least(progress.now.policy)
+        large = abs(math.log(proven.middle)) >= least(results.now.policy)
         if named or (large and proven.excludes_one):
-            parents = progress.now.graph.parents_of(step.candidate)
-            progress.steps.append(replace(step, stand_ins=tuple(p for p in step.parents if p not in parents)))
-        progress.noted[step.candidate], progress.changes[step.candidate] = step, evidence
-    spans = _sides(progress, part, step)
-    doubts, divided = progress.doubts, progress.divided
+            parents = results.now.graph.parents_of(step.candidate)
+            results.steps.append(replace(step, stand_ins=tuple(p for p in step.parents if p not in parents)))
+        results.noted[step.candidate], results.changes[step.candidate] = step, evidence
+    spans = _sides(results, part, step)
+    doubts, divided = results.doubts, results.divided
     in_doubt = [one for one, doubt in doubts.items() if doubt.reason not in STUCK and one not in divided]
-    for span in [*in_doubt, *sorted(progress.quiet, key=lambda one: (one.bad, one.good))]:
-        other = progress.subrange(span)
+    for span in [*in_doubt, *sorted(results.quiet, key=lambda one: (one.bad, one.good))]:
+        other = results.subrange(span)
         if step.candidate in other:
             doubts.pop(span, None)
-            progress.quiet.discard(span)
-            spans += _sides(progress, other, step)
+            results.quiet.discard(span)
+            spans += _sides(results, other, step)
     return spans
 
 
-def _known_step(progress: _Progress, part: Subrange) -> Step | None:
+def _known_step(results: _Results, part: Subrange) -> Step | None:
     """A step of the subrange that was found in another one."""
-    return next((step for step in progress.noted.values() if step.candidate in part), None)
+    return next((step for step in results.noted.values() if step.candidate in part), None)
 
 
-def _sides(progress: _Progress, part: Subrange, step: Step) -> list[_Span]:
+def _sides(results: _Results, part: Subrange, step: Step) -> list[_Span]:
     """The subranges after a step, and before each of its parents."""
     after = [_Span(step.candidate, part.bad)] if step.candidate != part.bad else []
-    return after + [_before(progress, part, parent) for parent in step.parents if parent in part]
+    return after + [_before(results, part, parent) for parent in step.parents if parent in part]
 
 
-def _before(progress: _Progress, part: Subrange, node: int) -> _Span:
+def _before(results: _Results, part: Subrange, node: int) -> _Span:
     """The subrange up to ``node``, from the good end or from the branch point of a branch that lacks the good end.
 
     Where that one cannot be measured, from its nearest tested ancestor.
     """
     start = int(part.nodes[branch_point_of(part.graph)[part.place[node]]])
-    return _Span(tested(progress.now.graph, progress.now.record, start), node)
+    return _Span(tested(results.now.graph, results.now.record, start), node)
 
 
-def _outer_step(part: Subrange, step: Step) -> Step:
-    """A step of the subrange in candidates of the whole; its effects are without those of the subrange's ends."""
-    effects = tuple(effect for effect in step.effects if not effect.ends)
-    return replace(step, candidate=int(part.nodes[step.candidate]), parents=part.outer(step.parents), effects=effects)
-
-
-def _outer_belief(part: Subrange, belief: Belief, whole: Proposal) -> Belief:
-    """The suspects of the subrange that is searched; all else is of the whole range."""
-    culprit = whole.belief.culprit * 0
-    culprit[part.nodes[1:]] = belief.culprit[1:]
-    return replace(whole.belief, culprit=culprit)
-
-
-def _verdict(progress: _Progress, whole: Proposal) -> Verdict:
+def _verdict(results: _Results, whole: Decision) -> Verdict:
     """Every step that was found and every unsettled subrange; the verdict on the whole range if there is neither."""
-    now = progress.now
-    unsettled = _unsettled(progress)
+    now = results.now
+    unsettled = _unsettled(results)
     all_of_it = [(0, now.bad)]
     alone = isinstance(whole.order, Inconclusive) and [(one.good, one.bad) for one in unsettled] == all_of_it
-    if not progress.steps and (alone or not unsettled):
+    if not results.steps and (alone or not unsettled):
         assert not isinstance(whole.order, Measure | Found | Several)
         return whole.order
-    hunted = _hunted(progress)
-    others = tuple(step for step in _by_age(progress) if step not in hunted)
-    return Several(hunted, others, unsettled, progress.detectable, progress.left)
+    hunted = _hunted(results)
+    others = tuple(step for step in results.by_age if step not in hunted)
+    return Several(hunted, others, unsettled, results.detectable, results.left)
 
 
-def _by_age(progress: _Progress) -> list[Step]:
-    return sorted(progress.steps, key=lambda step: step.candidate)
-
-
-def _hunted(progress: _Progress) -> tuple[Step, ...]:
+def _hunted(results: _Results) -> tuple[Step, ...]:
     """The named steps of the direction that is hunted, oldest first."""
-    hunts = progress.now.policy.hunts
-    return tuple(step for step in _by_age(progress) if hunts(strongest(progress.changes[step.candidate]).middle))
+    hunts = results.now.policy.hunts
+    return tuple(step for step in results.by_age if hunts(strongest(results.changes[step.candidate]).middle))
 
 
-def _unsettled(progress: _Progress) -> tuple[Unsettled, ...]:
+def _unsettled(results: _Results) -> tuple[Unsettled, ...]:
     """The subranges in doubt, without those that were divided and contain a named step or a smaller one in doubt."""
-    parts = {span: progress.subrange(span) for span in progress.doubts}
+    parts = {span: results.subrange(span) for span in results.doubts}
 
     def explained(span: _Span) -> bool:
         part = parts[span]
         # in a history with branches, of two subranges each can contain the ends of the other
-        smaller = (one for one in progress.doubts if len(parts[one].graph.candidates) < len(part.graph.candidates))
-        return any(step.candidate in part for step in progress.steps) or any(
+        smaller = (one for one in results.doubts if len(parts[one].graph.candidates) < len(part.graph.candidates))
+        return any(step.candidate in part for step in results.steps) or any(
             one.bad in part and part.place[one.good] >= 0 for one in smaller
         )
 
-    left = [span for span in progress.doubts if span not in progress.divided or not explained(span)]
-    return tuple(Unsettled(p.good, p.bad, progress.doubts[p]) for p in sorted(left, key=lambda p: (p.bad, p.good)))
+    left = [span for span in results.doubts if span not in results.divided or not explained(span)]
+    return tuple(Unsettled(p.good, p.bad, results.doubts[p]) for p in sorted(left, key=lambda p: (p.bad, p.good)))

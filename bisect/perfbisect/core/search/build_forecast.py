@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import Building
-from perfbisect.core.inference.ancestry import Ancestry
+from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
 from perfbisect.core.inference.record import Record
 from perfbisect.core.search.situation import Situation
 
@@ -134,6 +134,12 @@ class _Doubt(NamedTuple):
 NO_DOUBT = _Doubt(1.0, 0, 0, 1.0, 1.0)
 
 
+def chances(now: Situation) -> Array:
+    """That each candidate builds, (size,)."""
+    record = now.record
+    return chance_to_build(ancestry_of(now.graph), record.skipped, record.there, record.left_out)
+
+
 def chance_to_build(
     reach: Ancestry, skipped: Iterable[int], built: Iterable[int], left_out: Collection[int] = ()
 ) -> Array:
@@ -141,15 +147,15 @@ def chance_to_build(
 
     ``left_out`` are those of ``skipped`` that are no evidence against others.
     """
-    chance = _chance(reach, set(skipped) - set(left_out), built)
+    chance, failed = np.ones(reach.size), set(skipped) - set(left_out)
+    if failed:
+        _lower(chance, reach, failed, built)
     chance[list(left_out)] = 0.0
     return chance
 
 
-def _chance(reach: Ancestry, failed: set[int], built: Iterable[int]) -> Array:
-    """The same without candidates that were left out."""
-    if not failed:
-        return np.ones(reach.size)
+def _lower(chance: Array, reach: Ancestry, failed: set[int], built: Iterable[int]) -> None:
+    """Lower the chance of all, 1, by what has failed."""
     tried = sorted(failed | set(built))
     segment, below = reach.cut(tried)
     before, after = _kin(segment[tried].tolist(), below)
@@ -159,7 +165,6 @@ def _chance(reach: Ancestry, failed: set[int], built: Iterable[int]) -> Array:
     from_low, from_high, low, high, extent, fading = np.array([known[pair] for pair in kin])[segment].T
     to_low, to_high = reach.height - low, high - reach.height
     room = np.minimum(extent, np.where(from_low == from_high, np.inf, np.where(from_low, to_high, to_low)))
-    chance = np.ones(reach.size)
     np.divide(to_low, to_low + room, out=chance, where=from_low > 0)
     np.divide(chance * np.where(from_high, to_high, 1.0), to_high + room, out=chance, where=from_high > 0)
     chance *= fading
@@ -167,7 +172,6 @@ def _chance(reach: Ancestry, failed: set[int], built: Iterable[int]) -> Array:
     chance[list(failed)] = 0.0
     if reach.segments > 1:
         _inherit(chance, seen, reach, segment, below, kin)
-    return chance
 
 
 def _kin(tried: list[int], below: list[list[int]]) -> tuple[list[int], list[int]]:

@@ -22,12 +22,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.orders import BuildOrder, Measure, Purpose, Share
-from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
-from perfbisect.core.search.build_forecast import BUILD_EXPONENT, chance_to_build, left, price, remaining
-from perfbisect.core.search.information import entropy
-from perfbisect.core.search.situation import Proposal, Situation
-from perfbisect.core.search.verdicts import compared_with
+from perfbisect.core.domain.orders import BuildOrder, Decision, Measure, Purpose, Share
+from perfbisect.core.inference.ancestry import Ancestry, ancestry_of, compared_with
+from perfbisect.core.search.build_forecast import BUILD_EXPONENT, chances, left, price, remaining
+from perfbisect.core.search.situation import Situation
+from perfbisect.core.stats.distributions import entropy
 
 Array = NDArray[np.float64]
 Nodes = NDArray[np.int64]
@@ -51,7 +50,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Part:
+class _Piece:
     nodes: Nodes
     mass: float  # probability that the culprit is in it
     below: float  # the same of what lies below all of it
@@ -79,7 +78,7 @@ class Parts:
         masses = {bits: float(probability[nodes].sum()) for nodes, bits in pieces}
         self._masses = masses
         self._parts = [
-            _Part(nodes, masses[bits], sum(m for b, m in masses.items() if b != bits and b & bits == bits), bits)
+            _Piece(nodes, masses[bits], sum(m for b, m in masses.items() if b != bits and b & bits == bits), bits)
             for nodes, bits in pieces
         ]
 
@@ -99,7 +98,7 @@ class Parts:
         ``chance`` (size,) is the probability that each candidate builds, 0 for those that must not be chosen; ``cost``
         weighs candidates that cut a part about equally well: a smaller one is better.
         """
-        dead: list[_Part] = []  # parts that cannot be cut any more
+        dead: list[_Piece] = []  # parts that cannot be cut any more
         while count > 0:
             shares = self._allotted(count, dead)
             for part, cuts in shares:
@@ -113,7 +112,7 @@ class Parts:
             if not shares:
                 return
 
-    def _allotted(self, count: int, dead: list[_Part]) -> list[tuple[_Part, int]]:
+    def _allotted(self, count: int, dead: list[_Piece]) -> list[tuple[_Piece, int]]:
         """The parts that are to be cut, each with a number of cuts: together ``count``."""
         live = [part for part in self._parts if part not in dead and part.mass > EDGE and len(part.nodes) > 1]
         given = [0] * len(live)
@@ -122,7 +121,7 @@ class Parts:
             given[int(np.argmax(gains))] += 1
         return [(part, n) for part, n in zip(live, given, strict=True) if n]
 
-    def _best(self, part: _Part, cuts: int, chance: Array, cost: Cost) -> Cut | None:
+    def _best(self, part: _Piece, cuts: int, chance: Array, cost: Cost) -> Cut | None:
         """The best first one of so many cuts of a part."""
         wanted = ((cuts + 1) // 2) / (cuts + 1)  # share of the part below it
         share = (self._below[part.nodes] - part.below) / part.mass
@@ -146,7 +145,7 @@ class Parts:
             score[row] = 0.0
         return None
 
-    def _divide(self, part: _Part, candidate: int) -> None:
+    def _divide(self, part: _Piece, candidate: int) -> None:
         """Replace a part by what is below a candidate and the rest."""
         low, high = _divided(part.nodes, self._reach.ancestors(candidate))
         mass = float(self._probability[low].sum())
@@ -182,13 +181,13 @@ HELD_BACK = 0.5  # of the builds that a budget still allows: so many are made on
 PATIENCE = 1.2  # a host builds itself if that takes no longer than so many times what it would wait
 
 
-def with_builds(decision: Proposal, now: Situation) -> Proposal:
+def with_builds(decision: Decision, now: Situation) -> Decision:
     """The decision with the builds to begin and to end; nothing changes where no build host is left."""
     order = decision.order
     if not now.fleet.builds_ahead or not isinstance(order, Measure):
         return decision
     missing = now.missing(order)
-    plan = _Plan(decision, now, missing)
+    plan = _BuildsAhead(decision, now, missing)
     builds = plan.begun()
     decision = replace(decision, builds=builds, cancelled=plan.ended(), waits=bool(missing))
     if missing and now.fleet.builds_between and now.fleet.is_free(order.host):
@@ -198,10 +197,10 @@ def with_builds(decision: Proposal, now: Situation) -> Proposal:
 
 
 @dataclass(eq=False)
-class _Plan:
+class _BuildsAhead:
     """What is ordered at one moment; ``missing`` is what the order of the decision needs and is not there."""
 
-    decision: Proposal
+    decision: Decision
     now: Situation
     missing: Sequence[int]
     free: list[int] = field(default_factory=list)  # build hosts that have no build yet
@@ -215,7 +214,11 @@ class _Plan:
         chosen += [cut.candidate for cut in self._cuts(len(self.free) - len(chosen))]
         if not chosen and not self.coming:
             chosen = [v for v in self.missing if v not in self.now.record.skipped][: len(self.free)]
-        return tuple(self._given(candidate) for candidate in chosen)
+        builds = []
+        for candidate in chosen:  # each on the free build host that is quickest with it
+            prices = [float(price(self.now, [candidate], build_host=host)[0]) for host in self.free]
+            builds.append(BuildOrder(candidate, self.free.pop(int(np.argmin(prices)))))
+        return tuple(builds)
 
     def ended(self) -> tuple[int, ...]:
         """The build hosts whose build is ended; after ``begun``.
@@ -280,9 +283,8 @@ class _Plan:
     @cached_property
     def chance(self) -> Array:
         """That each candidate builds, (size,); 0 for those that must not be chosen."""
-        record = self.now.record
-        chance = chance_to_build(ancestry_of(self.now.graph), record.skipped, record.there, record.left_out)
-        chance[[*record.there, *self.coming, *self.urgent, *self.prepared]] = 0.0
+        chance = chances(self.now)
+        chance[[*self.now.record.there, *self.coming, *self.urgent, *self.prepared]] = 0.0
         chance[: self.now.graph.candidates.start] = 0.0
         return chance
 
@@ -298,7 +300,7 @@ class _Plan:
     def _allowed(self) -> int:
         """How many builds may be made on suspicion."""
         most = self.now.budget.builds_left(self.urgent)
-        return self.now.graph.size if most == np.inf else int(HELD_BACK * most)
+        return self.now.graph.size if most == np.inf else max(int(HELD_BACK * most), 0)
 
     def _open(self, candidates: Sequence[int]) -> list[int]:
         """Those that are neither there nor coming nor known to fail, each once."""
@@ -322,9 +324,3 @@ class _Plan:
         costs = [price(self.now, candidates, self.chance[candidates], build_host=host) for host in hosts]
         result: Array = np.min(costs, axis=0) ** BUILD_EXPONENT
         return result
-
-    def _given(self, candidate: int) -> BuildOrder:
-        """The build on the free build host that is quickest with it."""
-        host = min(self.free, key=lambda each: float(price(self.now, [candidate], build_host=each)[0]))
-        self.free.remove(host)
-        return BuildOrder(candidate, host)

@@ -29,78 +29,49 @@ hunts. With a single member, the decisions are those of ``decide``.
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import ALL_FREE, OF_OTHERS, Building, Fleet, Measure, Purpose, Share
-from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
+from perfbisect.core.domain.orders import (
+    ALL_FREE,
+    OF_OTHERS,
+    Building,
+    Decision,
+    Fleet,
+    Measure,
+    Purpose,
+    Share,
+)
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import EXACT, USUAL
-from perfbisect.core.inference.observations import Built, Observation, Reading
-from perfbisect.core.search import information
+from perfbisect.core.inference.observations import Built
 from perfbisect.core.search.acquisition import RUNS
-from perfbisect.core.search.all_changes import all_changes
-from perfbisect.core.search.build_forecast import BUILD_EXPONENT, chance_to_build, price
+from perfbisect.core.search.build_forecast import BUILD_EXPONENT, chances, price
 from perfbisect.core.search.build_orders import with_builds
-from perfbisect.core.search.fresh_layouts import with_layouts
-from perfbisect.core.search.information import entropy
-from perfbisect.core.search.older_branches import with_older_branches
 from perfbisect.core.search.pairing import with_pairing
-from perfbisect.core.search.single_change import single_change
-from perfbisect.core.search.situation import Proposal, Situation, Spent
+from perfbisect.core.search.situation import Situation, Spent
+from perfbisect.core.stats.distributions import bits, entropy
 
 
-def with_good_timed(decision: Proposal, now: Situation) -> Proposal:
-    """The decision; in place of an order for a host where the good end has no run, the order for one."""
-    order = decision.order
-    if not (now.policy.slow_after and isinstance(order, Measure) and now.fleet.is_free(order.host)):
-        return decision
-    good = now.record.name(0)
-    timed = {
-        seen.host for seen in now.observations if isinstance(seen, Reading) and now.record.name(seen.candidate) == good
-    }
-    if order.host in timed:
-        return decision
-    return replace(decision, order=Measure((Share(0, 1),), Purpose.ENDS, order.host))
-
-
-def decide(
-    graph: Graph,
-    observations: Sequence[Observation],
-    policy: Policy,
-    prior: PriorKnowledge = NOTHING_KNOWN,
-    fleet: Fleet = ALL_FREE,
-) -> Proposal:
-    """The next order of the hunt over ``graph``, for a free host of ``fleet``; or its verdict.
+def decide(now: Situation) -> Decision:
+    """The next order of a hunt, for a free host of its fleet; or its verdict.
 
     An order for a busy host means that there is nothing to do for the free ones. Where build hosts build ahead, the builds
     that they begin are part of the decision, and an order whose builds are not there waits.
     """
-    return decide_in(Situation(graph, observations, policy, prior, fleet))
-
-
-def decide_in(now: Situation) -> Proposal:
-    """The same in a situation; the model of its noise follows from what is known of the metric."""
     policy = now.policy.of_counts() if now.prior.exact else now.policy
     if policy.layouts and any(isinstance(seen, Built) and seen.fixed for seen in now.observations):
         now = now.with_readings(lambda seen: not seen.layout)
         policy = replace(policy, layouts=False)
     now = replace(now, policy=policy, model=EXACT if now.prior.exact else USUAL)
-    hunt = every_change if policy.all_steps else largest_change
-    return with_builds(with_good_timed(with_pairing(partial(with_layouts, hunt), now), now), now)
-
-
-def largest_change(now: Situation) -> Proposal:
-    """The hunt for one change, in a range whose branches may have begun with another speed than good."""
-    return with_older_branches(single_change, now)
-
-
-def every_change(now: Situation) -> Proposal:
-    """The same for all changes."""
-    return with_older_branches(all_changes, now)
+    decision, fleet = with_pairing(now), now.fleet
+    order = decision.order
+    if policy.slow_after and isinstance(order, Measure) and fleet.is_free(order.host):
+        of_good = (seen for seen in now.readings if seen.host == order.host and now.record.name(seen.candidate) == 0)
+        if not any(of_good):  # its runs set the limit
+            decision = replace(decision, order=Measure((Share(0, 1),), Purpose.ENDS, order.host))
+    return with_builds(decision, now)
 
 
 LAYOUT = 0.005  # s.d. of a build
@@ -115,7 +86,7 @@ def runs_of_one(candidates: int, drop: float, noise: float, build_runs: float) -
     Those that tell most for their price, by the formulas of ``acquisition``, and those of the ends and the proof.
     """
     size = -math.log1p(-drop) / noise
-    gain = information.bits(np.full(len(RUNS), 0.5), size**2 / (2 * (LAYOUT / noise) ** 2 + 1 / RUNS))
+    gain = bits(np.full(len(RUNS), 0.5), size**2 / (2 * (LAYOUT / noise) ** 2 + 1 / RUNS))
     best = int((gain / (build_runs**BUILD_EXPONENT + RUNS)).argmax())
     fixed = min(FIXED * max(1.0, (CLEAR / size) ** 2), MOST_FIXED)
     return fixed + float(RUNS[best] / gain[best]) * math.log2(candidates)
@@ -127,34 +98,13 @@ LEARNS = 0.1  # bits from which a member measures a build that is there
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Member:
-    """An open hunt and its own decision."""
+class _Waiting:
+    """A hunt that wants a build to be made for its order."""
 
     number: int
     now: Situation
-    decision: Proposal
-
-    @property
-    def order(self) -> Measure:
-        """What it wants measured."""
-        assert isinstance(self.decision.order, Measure)
-        return self.decision.order
-
-    @property
-    def candidate(self) -> int:
-        """The candidate of interest."""
-        return self.order.plan[0].candidate
-
-    @property
-    def builds(self) -> bool:
-        """Whether a build has to be made for its order."""
-        made = self.now.record.made(self.order.host)
-        return any(share.candidate not in made for share in self.order.plan)
-
-    @property
-    def seconds(self) -> float:
-        """What the runs of its order take."""
-        return sum(share.runs for share in self.order.plan) * self.now.record.run_seconds
+    decision: Decision
+    order: Measure
 
     def bits(self) -> Array:
         """What a build of each candidate tells it, (size,), if it is measured until it is clear on which side it is."""
@@ -166,7 +116,7 @@ class _Member:
 
 def decide_together(
     members: Sequence[Situation], ended: Collection[int] = (), fleet: Fleet = ALL_FREE
-) -> tuple[int, Proposal]:
+) -> tuple[int, Decision]:
     """The member that is next, and its order or its verdict. Raises ValueError if all have ended."""
     left = [number for number in range(len(members)) if number not in ended]
     if not left:
@@ -180,40 +130,42 @@ def decide_together(
     for other in left:
         known = replace(fleet, building=(*fleet.building, *(Building(one.candidate, one.build_host) for one in builds)))
         if other != number and known.builds_ahead and known.free_build_hosts:
-            more = decide_in(_among(members, other, known)).builds
+            more = decide(_among(members, other, known)).builds
             builds += tuple(replace(build, workload=other) for build in more)
     return number, replace(decision, builds=builds)
 
 
-def _next(members: Sequence[Situation], left: Sequence[int], fleet: Fleet) -> tuple[int, Proposal]:
+def _next(members: Sequence[Situation], left: Sequence[int], fleet: Fleet) -> tuple[int, Decision]:
     """The member among those that are ``left`` that is next, and its own decision."""
-    wanting: list[_Member] = []
-    idle: list[tuple[int, Proposal]] = []  # those that have nothing for the free hosts now
+    wanting: list[_Waiting] = []
+    idle: list[tuple[int, Decision]] = []  # those that have nothing for the free hosts now
     last = _measured_last(members, fleet.free_host)
     for number in sorted(left, key=lambda each: each != last):
         now = _among(members, number, fleet)
-        decision = decide_in(now)
-        if len(members) > 1 and decision.cancelled:
+        decision = decide(now)
+        order = decision.order
+        if len(members) > 1:
             decision = replace(decision, cancelled=())
-        member = _Member(number, now, decision)
-        if isinstance(decision.order, Measure):
-            if len(members) > 1 and (decision.waits or not fleet.is_free(decision.order.host)):
+            if not isinstance(order, Measure):
+                own = [busy for busy in fleet.busy if busy.workload == number]
+                # the verdict waits for its own orders, or for all where a common budget ends it
+                if under_way := own or (list(fleet.busy) if now.budget.ended(order) else []):
+                    idle.append((number, replace(decision, order=under_way[0])))  # decided again when it has ended
+                    continue
+            elif decision.waits or not fleet.is_free(order.host):
                 idle.append((number, decision))
                 continue
-        elif len(members) > 1 and (under_way := _awaited(now, decision, number, fleet)):
-            idle.append((number, replace(decision, order=under_way[0])))  # decided again when it has ended
-            continue
-        if not isinstance(decision.order, Measure) or not member.builds:
+        if not isinstance(order, Measure) or now.record.made(order.host).issuperset(
+            share.candidate for share in order.plan
+        ):
             return number, decision
-        wanting.append(member)
+        wanting.append(_Waiting(number, now, decision, order))
     if not wanting:
         return next((one for one in idle if one[1].builds), idle[0])
     wanting.sort(key=lambda each: each.number)
-    needed = next((each for each in wanting if each.order.purpose is not Purpose.SEARCH), None)
-    if needed or len(wanting) == 1:
-        one = needed or wanting[0]
-        return one.number, one.decision
-    return _for_all(wanting)
+    needed = [each for each in wanting if each.order.purpose is not Purpose.SEARCH]
+    best = needed[0] if needed else _for_all(wanting)
+    return best.number, best.decision
 
 
 def _among(members: Sequence[Situation], number: int, fleet: Fleet) -> Situation:
@@ -221,10 +173,8 @@ def _among(members: Sequence[Situation], number: int, fleet: Fleet) -> Situation
     now = replace(members[number], fleet=fleet)
     if len(members) == 1:
         return now
-    of_others = [order for order in fleet.busy if order.workload != number]
-    others = [seen for i, each in enumerate(members) if i != number for seen in each.observations]
-    runs = [seen for seen in others if isinstance(seen, Reading)]
-    under_way = sum(share.runs for order in of_others for share in order.plan)
+    runs = [seen for i, each in enumerate(members) if i != number for seen in each.readings]
+    under_way = sum(share.runs for order in fleet.busy if order.workload != number for share in order.plan)
     made = sum(1 if run.partner is None else 2 for run in runs) + sum(each.elsewhere.runs for each in members)
     spent = Spent(made + under_way, max((run.at + run.seconds / 120 for run in runs), default=0.0))
     return replace(now, fleet=seen_by(number, fleet), shared=True, elsewhere=spent)
@@ -243,31 +193,23 @@ def seen_by(number: int, fleet: Fleet) -> Fleet:
     return replace(fleet, busy=tuple(map(of, fleet.busy)))
 
 
-def _awaited(now: Situation, verdict: Proposal, number: int, fleet: Fleet) -> list[Measure]:
-    """The orders under way that a verdict waits for: those of its own, and all where a budget ends it, which they share."""
-    own = [order for order in fleet.busy if order.workload == number]
-    return own or (list(fleet.busy) if now.budget.ended(verdict.order) else [])
-
-
 def _measured_last(members: Sequence[Situation], host: int) -> int | None:
     """The member with the latest run on a host. It goes on, if it can without a build: a host drifts less in a shorter time."""
-    latest = [
-        (seen.at, number)
-        for number, each in enumerate(members)
-        for seen in each.observations
-        if isinstance(seen, Reading) and seen.host == host
-    ]
+    latest = [(seen.at, number) for number, each in enumerate(members) for seen in each.readings if seen.host == host]
     return max(latest, default=(0.0, None))[1]
 
 
-def _for_all(wanting: Sequence[_Member]) -> tuple[int, Proposal]:
-    """The build that promises most bits for its price, for members that all want one to go on with their search."""
-    candidates = [each.candidate for each in wanting]
+def _for_all(wanting: Sequence[_Waiting]) -> _Waiting:
+    """Whose build promises most bits for its price, of members that all want one to go on with their search."""
+    if len(wanting) == 1:
+        return wanting[0]
+    candidates = [each.order.plan[0].candidate for each in wanting]
     told = np.array([each.bits()[candidates] for each in wanting])  # (members, candidates)
-    one, record = wanting[0].now, wanting[0].now.record
-    chance = chance_to_build(ancestry_of(one.graph), record.skipped, record.there, record.left_out)[candidates]
-    run = float(np.mean([each.now.record.run_seconds for each in wanting]))
-    build = price(one, candidates, chance, wanting[0].order.host) * record.run_seconds / run
-    runs = np.array([each.seconds / run for each in wanting]) @ (told >= LEARNS)
-    best = wanting[int((chance * told.sum(axis=0) / (build**BUILD_EXPONENT + runs)).argmax())]
-    return best.number, best.decision
+    one, record = wanting[0], wanting[0].now.record
+    chance = chances(one.now)[candidates]
+    seconds = [each.now.record.run_seconds for each in wanting]
+    run = float(np.mean(seconds))
+    build = price(one.now, candidates, chance, one.order.host) * record.run_seconds / run
+    own = [sum(share.runs for share in each.order.plan) for each in wanting]
+    runs = np.array(own) * seconds / run @ (told >= LEARNS)
+    return wanting[int((chance * told.sum(axis=0) / (build**BUILD_EXPONENT + runs)).argmax())]

@@ -28,6 +28,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
     ALL_FREE,
     CodePlacement,
+    Decision,
     Found,
     Inconclusive,
     Interval,
@@ -43,15 +44,13 @@ from perfbisect.core.domain.orders import (
     all_steps,
 )
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
-from perfbisect.core.inference.analysis import Contrast, contrast
-from perfbisect.core.inference.code_placement import without_modes
-from perfbisect.core.inference.noise_model import FRESH, NoiseModel
+from perfbisect.core.inference.analysis import PROVEN, Contrast, contrast
+from perfbisect.core.inference.noise_model import FRESH, NoiseModel, behaviour, without_modes
 from perfbisect.core.inference.observations import Observation, Reading
-from perfbisect.core.inference.record import arrange, behaviour
+from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import fit, levels_of
-from perfbisect.core.search.older_branches import Hunt
-from perfbisect.core.search.situation import Proposal, Situation
-from perfbisect.core.search.verdicts import PROVEN, afforded, undecided
+from perfbisect.core.search.all_changes import changes
+from perfbisect.core.search.situation import Situation, afforded, undecided
 from perfbisect.core.stats.distributions import above_by_chance, below_by_chance
 
 FEWEST = 5  # layouts of each side, at least
@@ -71,7 +70,7 @@ BY_LAYOUT = (  # reasons that fresh layouts can remove
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class LayoutComparison:
     """A named commit against one of its parents, in fresh layouts."""
 
     parent: int
@@ -86,21 +85,16 @@ class Comparison:
         return self.layouts.compared if self.layouts else 0
 
     @property
-    def _known(self) -> Contrast | None:
-        """The difference in fresh layouts, once there are enough."""
-        return self.fresh if self.compared >= FEWEST else None
-
-    @property
     def shown(self) -> bool:
         """Whether the difference is there in fresh layouts, and about as large."""
-        if self._known is None or self.chance * self.compared > CHANCE:
+        if not self.fresh or self.compared < FEWEST or self.chance * self.compared > CHANCE:
             return False
-        return self._known.clear >= PROVEN and self._known.drop >= KEPT * self.usual
+        return self.fresh.clear >= PROVEN and self.fresh.drop >= KEPT * self.usual
 
     @property
     def absent(self) -> bool:
         """Whether it is not: most of it can be excluded."""
-        return self._known is not None and self._known.above(KEPT * self.usual) < GONE
+        return self.fresh is not None and self.compared >= FEWEST and self.fresh.above(KEPT * self.usual) < GONE
 
     @property
     def wanted(self) -> int:
@@ -110,18 +104,17 @@ class Comparison:
         return max(FEWEST - self.compared, min(self.compared // 2, STEP))
 
 
-def with_layouts(hunt: Hunt, now: Situation) -> Proposal:
-    """The decision of ``hunt``; where layouts can be had, nothing is named by the usual layout alone."""
+def with_layouts(now: Situation) -> Decision:
+    """The decision of the search; where layouts can be had, nothing is named by the usual layout alone."""
     if not now.policy.layouts or now.model.exact:
-        return hunt(now)
+        return changes(now)
     begins = next((place for place, seen in enumerate(now.observations) if _is_fresh(seen)), None)
     if begins is None:
-        usual = hunt(now)
+        usual = changes(now)
         if isinstance(usual.order, Measure) or settled(usual.order):
             return usual
     else:
-        first = tuple(now.observations[:begins])
-        usual = _as_linked(hunt, now.graph, first, now.policy, now.prior, now.shared, now.model)
+        usual = _as_linked(now.graph, tuple(now.observations[:begins]), now.policy, now.prior, now.shared, now.model)
     model = FRESH.of_rounds if now.model.rounds else FRESH
     again = now.with_readings(_is_fresh, prior=replace(now.prior, noise=None), model=model)
     each = {step.candidate: compare(again, step) for step in all_steps(usual.order)}
@@ -129,35 +122,34 @@ def with_layouts(hunt: Hunt, now: Situation) -> Proposal:
         return replace(usual, order=_with_layouts(usual.order, each))
     if each and not any(one.absent for of in each.values() for one in of) and (more := _further(each, now)):
         return afforded(replace(usual, order=more), now)
-    return afforded(_ended(hunt(again), usual.order, each, again), now)
+    return afforded(_ended(changes(again), usual.order, each, again), now)
 
 
 @lru_cache(maxsize=4)
 def _as_linked(
-    hunt: Hunt,
     graph: Graph,
     observations: tuple[Observation, ...],
     policy: Policy,
     prior: PriorKnowledge,
     shared: bool,
     model: NoiseModel,
-) -> Proposal:
+) -> Decision:
     """How the first part of a hunt ended; kept, as every later decision depends on it."""
-    return hunt(Situation(graph, observations, policy, prior, ALL_FREE, shared=shared, model=model))
+    return changes(Situation(graph, observations, policy, prior, ALL_FREE, shared=shared, model=model))
 
 
-def compare(again: Situation, step: Step) -> tuple[Comparison, ...]:
+def compare(again: Situation, step: Step) -> tuple[LayoutComparison, ...]:
     """A named commit against each of its parents by the readings in fresh layouts, of these builds alone."""
     return tuple(_compare(again, step, parent) for parent in step.parents)
 
 
-def _compare(again: Situation, step: Step, parent: int) -> Comparison:
+def _compare(again: Situation, step: Step, parent: int) -> LayoutComparison:
     usual = abs(math.log(step.ratio.middle))
     slow, fast = again.record.name(step.candidate), again.record.name(parent)
     pair = again.with_readings(lambda seen: again.record.name(seen.candidate) in (slow, fast))
     record = arrange(pair.observations, again.policy, slow)
     if not (record.runs(slow) and record.runs(fast)):
-        return Comparison(parent, usual, None, None)
+        return LayoutComparison(parent, usual, None, None)
     trust = np.ones(len(record.value))
     if again.model.modes:
         record, trust = without_modes(record, fast, slow)
@@ -178,7 +170,7 @@ def _compare(again: Situation, step: Step, parent: int) -> Comparison:
         both, measured = min(map(len, kept)), min(record.runs(slow), record.runs(fast))
         differences = hunted * (record.value[kept[1][:both]] - record.value[kept[0][:both]])
     layouts = Layouts(ratio, len(differences), int((differences > 0).sum()), measured)
-    return Comparison(parent, usual, replace(found, drop=hunted * found.drop), layouts, chance)
+    return LayoutComparison(parent, usual, replace(found, drop=hunted * found.drop), layouts, chance)
 
 
 def _is_fresh(seen: Observation) -> bool:
@@ -193,16 +185,13 @@ def settled(verdict: Verdict) -> bool:
         case NotReproduced(detectable=detectable):
             return detectable == 0.0  # nothing was measured: equal binaries
         case Found() | Several():
-            return all(_too_large(step.ratio) for step in all_steps(verdict))
+            outside = math.exp(-TOO_LARGE), math.exp(TOO_LARGE)
+            return all(step.ratio.low >= outside[1] or step.ratio.high <= outside[0] for step in all_steps(verdict))
         case _:
             return False
 
 
-def _too_large(ratio: Interval) -> bool:
-    return ratio.low >= math.exp(TOO_LARGE) or ratio.high <= math.exp(-TOO_LARGE)
-
-
-def _further(each: Mapping[int, Sequence[Comparison]], now: Situation) -> Measure | None:
+def _further(each: Mapping[int, Sequence[LayoutComparison]], now: Situation) -> Measure | None:
     """More layouts of the first commit that needs them, and of those of its parents that do; None if none does."""
     for candidate, of in each.items():
         if wanted := {one.parent: one.wanted for one in of if one.wanted}:
@@ -214,7 +203,7 @@ def _further(each: Mapping[int, Sequence[Comparison]], now: Situation) -> Measur
     return None
 
 
-def _with_layouts(verdict: Verdict | Measure, each: Mapping[int, Sequence[Comparison]]) -> Verdict:
+def _with_layouts(verdict: Verdict | Measure, each: Mapping[int, Sequence[LayoutComparison]]) -> Verdict:
     """The verdict, its steps with their comparisons in fresh layouts: of several parents the one that differs least."""
 
     def compared(step: Step) -> Step:
@@ -227,13 +216,13 @@ def _with_layouts(verdict: Verdict | Measure, each: Mapping[int, Sequence[Compar
     return replace(verdict, steps=steps, improvements=better)
 
 
-def _weakest(of: Sequence[Comparison]) -> Comparison:
+def _weakest(of: Sequence[LayoutComparison]) -> LayoutComparison:
     return min(of, key=lambda one: one.fresh.drop if one.fresh else math.inf)
 
 
 def _ended(
-    decision: Proposal, usual: Verdict | Measure, each: Mapping[int, Sequence[Comparison]], again: Situation
-) -> Proposal:
+    decision: Decision, usual: Verdict | Measure, each: Mapping[int, Sequence[LayoutComparison]], again: Situation
+) -> Decision:
     """The decision of the search in fresh layouts, with what they showed of the commits that were named before."""
     match decision.order:
         case Measure() as order:
@@ -254,7 +243,7 @@ def _ended(
 
 
 def _moved(
-    usual: Verdict | Measure, each: Mapping[int, Sequence[Comparison]], ratio: Interval, detectable: float
+    usual: Verdict | Measure, each: Mapping[int, Sequence[LayoutComparison]], ratio: Interval, detectable: float
 ) -> CodePlacement:
     """The verdict that the largest change of the usual layout is none in others."""
     moved = [step for step in all_steps(usual) if not all(one.shown for one in each[step.candidate])]

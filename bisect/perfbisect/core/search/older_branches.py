@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
     CodePlacement,
+    Decision,
     Found,
     Inconclusive,
     Interval,
@@ -27,21 +28,18 @@ from perfbisect.core.domain.orders import (
     Several,
     all_steps,
 )
-from perfbisect.core.domain.settings import Direction, Policy
+from perfbisect.core.domain.settings import Direction
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.inference.record import Record, direction
+from perfbisect.core.inference.record import direction
 from perfbisect.core.inference.relative_speed import relative_speeds, strongest
 from perfbisect.core.search.single_change import single_change
-from perfbisect.core.search.situation import Proposal, Situation
-from perfbisect.core.search.verdicts import afforded
-
-Hunt = Callable[[Situation], Proposal]
+from perfbisect.core.search.situation import Situation, afforded
 
 DOUBTFUL = 0.6  # probability of more than one change from which branch points are measured
 NEAR = 4  # runs of a host between two that can be compared
 
 
-def with_older_branches(hunt: Hunt, now: Situation) -> Proposal:
+def with_older_branches(hunt: Callable[[Situation], Decision], now: Situation) -> Decision:
     """The next order of ``hunt``, where branches may have started with another speed than good.
 
     In a subrange many branch points were measured for the sake of other subranges. The comparisons that ended are used,
@@ -50,8 +48,9 @@ def with_older_branches(hunt: Hunt, now: Situation) -> Proposal:
     graph, record, budget = now.graph, now.record, now.budget
     if not graph.branch_points:
         return hunt(now)
-    start = _starts(graph, record)
     points = range(1, graph.branch_points + 1)
+    equal = [point for point in points if record.name(point) == 0]  # those that have the binary of good
+    start = np.where(np.isin(branch_point_of(graph), equal), 0, branch_point_of(graph))
     unknown = [point for point in points if point in record.skipped or direction(record, point)]
     measured = [point for point in points if start[point] and record.runs(point) and point not in unknown]
     compared = {point: _compared(point, now) for point in measured}
@@ -74,16 +73,8 @@ def with_older_branches(hunt: Hunt, now: Situation) -> Proposal:
             continue
         out_of_reach = [point for point in needed if isinstance(compared[point].order, Measure)]
         if not out_of_reach or isinstance(decision.order, Measure):
-            explained = _explained(afforded(decision, now), start, now.policy, offsets, unknown)
-            return explained if now.subrange or not (offsets or unknown) else _with_measured_effect(explained, now)
+            return _explained(afforded(decision, now), start, now, offsets, unknown)
         unknown += out_of_reach
-
-
-def _starts(graph: Graph, record: Record) -> NDArray[np.int64]:
-    """``branch_points`` of the graph, without those that have the binary of good."""
-    start = branch_point_of(graph)
-    same = [point for point in range(1, graph.branch_points + 1) if record.name(point) == record.name(0)]
-    return np.where(np.isin(start, same), 0, start)
 
 
 @lru_cache(maxsize=4)
@@ -103,7 +94,7 @@ def branch_point_of(graph: Graph) -> NDArray[np.int64]:
     return start
 
 
-def _compared(point: int, now: Situation) -> Proposal:
+def _compared(point: int, now: Situation) -> Decision:
     """The comparison of good with a branch point: its next order, or how it ended.
 
     Only runs with some of the other side nearby count: the rest is of other comparisons, at another time of the host.
@@ -132,7 +123,7 @@ def _compared(point: int, now: Situation) -> Proposal:
     return replace(decision, order=order)
 
 
-def _difference(compared: Proposal) -> tuple[Interval, ...]:
+def _difference(compared: Decision) -> tuple[Interval, ...]:
     """The branch point relative to good on each host class; empty if they are taken to be equally fast."""
     return compared.evidence if isinstance(compared.order, Found | Inconclusive) else ()
 
@@ -161,7 +152,7 @@ def _corrected(
     return replace(seen, observations=[*skipped, *seen.observations])
 
 
-def _needed(now: Situation, start: NDArray[np.int64], decision: Proposal) -> list[int]:
+def _needed(now: Situation, start: NDArray[np.int64], decision: Decision) -> list[int]:
     """The branch points on which ``decision`` depends.
 
     A step that was compared with parents of its own branch depends on none. Where no commit can be named, or several
@@ -187,33 +178,30 @@ def _needed(now: Situation, start: NDArray[np.int64], decision: Proposal) -> lis
 
 
 def _explained(
-    decision: Proposal,
+    decision: Decision,
     start: NDArray[np.int64],
-    policy: Policy,
+    now: Situation,
     offsets: Mapping[int, Sequence[Interval]],
     unknown: Sequence[int],
-) -> Proposal:
-    """The decision with what was learnt of branches."""
+) -> Decision:
+    """The decision with what was learnt of branches, and with bad relative to good as it was measured: readings are
+    corrected only to find the change.
+    """
     begins = {point: strongest(ratios) for point, ratios in offsets.items()}
     noticed = tuple(
         f"a branch that is older than good began at {ratio.middle:.3f} of good; its builds are judged by that"
         for ratio in begins.values()
     )
-    order = decision.order
-    if isinstance(order, NotReproduced) and (ratio := begins.get(int(start[-1]))) and policy.hunts(ratio.middle):
+    order, effect = decision.order, None
+    if isinstance(order, NotReproduced) and (ratio := begins.get(int(start[-1]))) and now.policy.hunts(ratio.middle):
         order = Inconclusive((), (), ratio, Reason.NOT_IN_BAD)
     elif isinstance(order, Inconclusive) and np.isin(start[list(order.candidates)], unknown).any():
         order = replace(order, reason=Reason.BRANCH_POINT_UNKNOWN, detail=None)
-    belief = replace(decision.belief, warnings=(*decision.belief.warnings, *noticed))
-    return replace(decision, order=order, belief=belief)
-
-
-def _with_measured_effect(decision: Proposal, now: Situation) -> Proposal:
-    """The decision with bad relative to good as it was measured: readings are corrected only to find the change."""
-    effect = relative_speeds(now.observations, now.bad, now.prior.host_classes, now.model).get(now.record.name(now.bad))
-    if effect is None:
-        return decision
-    order = decision.order
-    if isinstance(order, NotReproduced | Inconclusive) and order.ratio.known:
+    if not now.subrange and (offsets or unknown):
+        speeds = relative_speeds(now.observations, now.bad, now.prior.host_classes, now.model)
+        effect = speeds.get(now.record.name(now.bad))
+    if effect and isinstance(order, NotReproduced | Inconclusive) and order.ratio.known:
         order = replace(order, ratio=effect)
-    return replace(decision, order=order, belief=replace(decision.belief, effect=effect))
+    warnings = (*decision.belief.warnings, *noticed)
+    belief = replace(decision.belief, warnings=warnings, effect=effect or decision.belief.effect)
+    return replace(decision, order=order, belief=belief)

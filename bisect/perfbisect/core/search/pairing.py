@@ -18,17 +18,15 @@ from dataclasses import replace
 from statistics import mean, median, stdev
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import UNKNOWN, Interval, Measure, NotReproduced, Purpose, Share, Ways
+from perfbisect.core.domain.orders import UNKNOWN, Decision, Interval, Measure, NotReproduced, Purpose, Share, Ways
 from perfbisect.core.domain.settings import PAIRS_FIRST, Direction, Pairing, Policy
 from perfbisect.core.inference.analysis import NOISY, Contrast, contrast, least
-from perfbisect.core.inference.noise_model import USUAL, NoiseModel
+from perfbisect.core.inference.noise_model import USUAL, NoiseModel, behaviour
 from perfbisect.core.inference.observations import Observation, Reading
-from perfbisect.core.inference.record import Record, arrange, behaviour
+from perfbisect.core.inference.record import Record, arrange
 from perfbisect.core.inference.state_space import fit, levels_of
-from perfbisect.core.search.fresh_layouts import settled
-from perfbisect.core.search.older_branches import Hunt
-from perfbisect.core.search.situation import Proposal, Situation
-from perfbisect.core.search.verdicts import afforded
+from perfbisect.core.search.fresh_layouts import settled, with_layouts
+from perfbisect.core.search.situation import Situation, afforded
 from perfbisect.core.stats.distributions import Student
 
 # A difference of so many s.d. of a run, the second as if these were known: turns show it fast enough.
@@ -58,51 +56,49 @@ WAITED = 2.2  # normal standard errors by which ends of the same CPU time are se
 ALIKE = 2.0  # times the smallest effect of interest by which ends may differ in what they wait: it varies, and what is missed is seen later
 
 
-def with_pairing(hunt: Hunt, now: Situation) -> Proposal:
-    """The decision of ``hunt``, whose readings are made in turns or in rounds, as ``policy.pairing`` or the ends say."""
+def with_pairing(now: Situation) -> Decision:
+    """The decision of the search, whose readings are made in turns or in rounds, as ``policy.pairing`` or the ends say."""
     rounds = sum(isinstance(seen, Reading) and seen.partner is not None for seen in now.observations)
     spent = replace(now.elsewhere, runs=now.elsewhere.runs + 2 * rounds)
     turns = now.with_readings(lambda seen: seen.partner is None, elsewhere=spent)
     if now.model.exact:
-        return hunt(turns)
+        return with_layouts(turns)
     if now.policy.pairing is not Pairing.AUTO:
-        return _as_chosen(hunt, now, turns, now.policy.pairing is Pairing.TOGETHER, again=now.policy.chosen)
+        return _as_chosen(now, turns, now.policy.pairing is Pairing.TOGETHER, again=now.policy.chosen)
     alone, beside = _ends_seen(now)
     ways = _ways(alone, beside, now)
     if ways is None or 0 < now.policy.max_runs < AFFORDED:
-        return hunt(turns)
+        return with_layouts(turns)
     if ways.clear or ways.waiting:
-        decision = hunt(turns)
+        decision = with_layouts(turns)
         goes_on = not isinstance(decision.order, Measure) or decision.order.purpose is not Purpose.ENDS
         return replace(decision, ways=ways if goes_on else None)
     if len(beside) < PAIRS_FIRST or ways.doubtful:
-        decision = hunt(turns)
+        decision = with_layouts(turns)
         if not isinstance(decision.order, Measure) and settled(decision.order):
             return decision
         together = len(beside) < PAIRS_FIRST and not ways.doubtful
         plan = tuple(Share(end, PAIRS_FIRST if together else MORE) for end in (now.bad, 0))
         order = Measure(plan, Purpose.ENDS, now.fleet.free_host, together=together)
         return afforded(replace(decision, order=order, evidence=()), now)  # turns may not be what is searched by
-    decision = _as_chosen(hunt, now, turns, ways.together, by_cpu=ways.by_cpu, again=True)
+    decision = _as_chosen(now, turns, ways.together, by_cpu=ways.by_cpu, again=True)
     return replace(decision, ways=decision.ways or ways)
 
 
-def _as_chosen(
-    hunt: Hunt, now: Situation, turns: Situation, together: bool, *, by_cpu: bool = False, again: bool
-) -> Proposal:
+def _as_chosen(now: Situation, turns: Situation, together: bool, *, by_cpu: bool = False, again: bool) -> Decision:
     """The decision in the way that was chosen; with ``again`` in the other one, where all readings show that it is better."""
     alone, beside = _ends_seen(now, every=True) if again else ([], [])
     ways = _ways(alone, beside, now) if alone and len(beside) >= PAIRS_FIRST else None
     if together:
         if ways is None or len(beside) < AGAIN or not ways.in_turns < ways.in_rounds < math.inf:
-            return _by_rounds(hunt, _in_rounds(now, turns, by_cpu=by_cpu))
+            return _by_rounds(_in_rounds(now, turns, by_cpu=by_cpu))
         if len(alone) >= FEW:
-            return replace(hunt(turns), ways=replace(ways, together=False))
+            return replace(with_layouts(turns), ways=replace(ways, together=False))
         order = Measure(tuple(Share(end, MORE) for end in (now.bad, 0)), Purpose.ENDS, now.fleet.free_host)
-        return afforded(replace(hunt(turns), order=order, evidence=()), now)
+        return afforded(replace(with_layouts(turns), order=order, evidence=()), now)
     if ways and ways.together and not ways.doubtful:
-        return replace(_by_rounds(hunt, _in_rounds(now, turns, by_cpu=ways.by_cpu)), ways=ways)
-    return hunt(turns)
+        return replace(_by_rounds(_in_rounds(now, turns, by_cpu=ways.by_cpu)), ways=ways)
+    return with_layouts(turns)
 
 
 def _in_rounds(now: Situation, turns: Situation, *, by_cpu: bool) -> Situation:
@@ -115,9 +111,9 @@ def _in_rounds(now: Situation, turns: Situation, *, by_cpu: bool) -> Situation:
     return replace(rounds, observations=timed_by_cpu(rounds.observations)) if by_cpu else rounds
 
 
-def _by_rounds(hunt: Hunt, rounds: Situation) -> Proposal:
-    """The decision of ``hunt``; by time, where nothing has changed by CPU time, and the ends wait differently in their rounds."""
-    decision, seen = hunt(rounds), rounds.observations
+def _by_rounds(rounds: Situation) -> Decision:
+    """The decision of the search; by time, where nothing has changed by CPU time, and the ends wait differently in their rounds."""
+    decision, seen = with_layouts(rounds), rounds.observations
     by_cpu = any(isinstance(each, Reading) and each.time is not None for each in seen)
     if not isinstance(decision.order, NotReproduced) or not by_cpu:
         return decision
@@ -133,7 +129,7 @@ def _by_rounds(hunt: Hunt, rounds: Situation) -> Proposal:
     by_time = replace(rounds, observations=timed)
     ends = _ends(by_time.record, by_time, by_time.model)
     shown = ends.ratio(by_time.record.sign)
-    return replace(hunt(by_time), ways=Ways(True, math.inf, ends.noise, UNKNOWN, shown, waits=True))
+    return replace(with_layouts(by_time), ways=Ways(True, math.inf, ends.noise, UNKNOWN, shown, waits=True))
 
 
 def _waits_more(rounds: Situation) -> list[float]:

@@ -3,14 +3,26 @@
 The next order for a host depends on the levels and the drift of its own class, and on the probabilities of a culprit
 that all classes have in common: measure the ends, confirm a probable culprit, learn more, or end with what is known. A
 proof on one class is enough.
+
+Host classes have the culprit in common, each with an effect of its own. The readings of each host class are a record of
+their own, with its own noise, drift, layout and size of the change. So the log likelihoods of a culprit are summed:
+
+    log P(K | all)  =  log P(K)  +  Σ over the classes  log P(readings of the class | K)  +  a constant
+
+A class on which the ends do not differ does not show where the change is, and is left out. Where there are several
+changes, the largest need not be the same on all classes: then each class keeps its own probabilities. How likely that
+is follows from how well the classes agree about the place.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from perfbisect.core.domain.orders import (
     UNKNOWN,
     Belief,
+    Decision,
     Effect,
     Found,
     Inconclusive,
@@ -22,36 +34,75 @@ from perfbisect.core.domain.orders import (
     Reason,
     Step,
 )
-from perfbisect.core.domain.settings import CAP, Policy
+from perfbisect.core.domain.settings import CAP
 from perfbisect.core.inference.analysis import (
     Analysis,
+    PairwiseProof,
     analyse,
+    confirmation,
     first_look,
     least,
+    pairwise_proofs,
     prior_belief,
-    with_common_culprit,
+    weakest,
 )
-from perfbisect.core.inference.ancestry import Hypotheses, hypotheses
-from perfbisect.core.inference.posterior import LeadingHypothesis, leading_hypothesis
+from perfbisect.core.inference.ancestry import Hypotheses, compared_with, hypotheses
+from perfbisect.core.inference.posterior import NEVER, Posterior
+from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.relative_speed import leading, strongest
 from perfbisect.core.search.acquisition import choose, hopeless, meanwhile
-from perfbisect.core.search.situation import Budget, Proposal, Situation
-from perfbisect.core.search.verdicts import (
-    PairwiseProof,
-    compared_with,
-    confirmation,
+from perfbisect.core.search.situation import (
+    Budget,
+    Situation,
     no_suspect,
-    nothing_found,
-    pairwise_proofs,
     pointless,
     undecided,
-    weakest,
 )
 
 DOUBTFUL = 0.5  # probability of any change below which a search that cannot go on has found nothing
 LARGE = 0.9  # of the smallest effect of interest: smaller steps are not named where every step shows
 UNLIKELY = 0.05
 SPLIT = 0.05  # a build is undecided if its probability of being slow is not this close to 0 or 1
+
+
+@dataclass(frozen=True, slots=True)
+class LeadingHypothesis:
+    """A class of culprits whose members nothing measurable separates, and the builds on its two sides."""
+
+    members: tuple[int, ...]
+    probability: float
+    slow: int  # the build that is slow if the hypothesis is right: the culprit itself, or the first slow one after it
+    fast: int  # the last fast one before
+
+    @property
+    def certain(self) -> bool:
+        """Whether it is a single candidate."""
+        return len(self.members) == 1
+
+
+def leading_hypothesis(
+    classes: Hypotheses, posterior: Posterior, record: Record, *, stuck: bool = False
+) -> LeadingHypothesis:
+    """The likeliest single candidate, or the likeliest class that only failed candidates could split.
+
+    A class that can still be split is not returned, however probable; its likeliest member is. If the search is
+    ``stuck``, nothing can be split any more.
+    """
+    each = classes.spread(posterior.culprit)
+    top = int(posterior.culprit.argmax())
+    members = classes.of_class(top)
+    tried = np.array([*record.skipped, *record.builds, *record.same], np.int64)
+    untried = len(np.setdiff1d(members, tried)) > 0
+    usable = [(i, b) for i, b in enumerate(record.builds) if b not in record.skipped]
+    slow_builds = [b for i, b in usable if classes.slow[i, top]]
+    fast_builds = [b for i, b in usable if not classes.slow[i, top]]
+    slow = int(members[0]) if len(members) == 1 else min(slow_builds)
+    below = classes.reach.ancestors(slow)
+    fast = max((b for b in fast_builds if below[b]), default=0)
+    if len(members) > 1 and untried and not stuck:
+        best = int(each.argmax())
+        return LeadingHypothesis((best,), float(each[best]), best, fast)
+    return LeadingHypothesis(tuple(int(v) for v in members), float(posterior.culprit[top]), slow, fast)
 
 
 def next_action(known: Analysis | None, now: Situation, host: int) -> Order:
@@ -64,7 +115,7 @@ def next_action(known: Analysis | None, now: Situation, host: int) -> Order:
     if more := known.second_look(now.build_runs):
         return more
     if known.nothing:
-        return nothing_found(known.effect, known.ends, known.policy)
+        return known.not_reproduced
     if not known.differ:
         return known.further_look()
     posterior = known.posterior
@@ -74,7 +125,11 @@ def next_action(known: Analysis | None, now: Situation, host: int) -> Order:
         required = min(required / posterior.change, CAP)
     if answer.probability >= required and (order := _conclude(known, answer, now.budget)) is not None:
         return order
-    if _depends_on_stopped_runs(known, required):
+    # builds whose runs were stopped may be at the bound, or far beyond it
+    extremes = (known.by_distance[0], known.by_distance[-1]) if known.by_distance else ()
+    answers = [leading_hypothesis(known.groups, one, known.record) for one in extremes]
+    sure = all(each.certain and each.probability >= required for each in answers)
+    if sure and len({each.members for each in answers}) > 1:
         return undecided(known.belief, known.policy, Reason.STOPPED_RUNS)
     choice = choose(known, now, host)
     if choice is None or hopeless(choice, known, now, required):
@@ -83,21 +138,13 @@ def next_action(known: Analysis | None, now: Situation, host: int) -> Order:
     return choice.order
 
 
-def _depends_on_stopped_runs(known: Analysis, required: float) -> bool:
-    """Whether there is one culprit if builds whose runs were stopped are at the bound, and another if far beyond it."""
-    extremes = (known.by_distance[0], known.by_distance[-1]) if known.by_distance else ()
-    answers = [leading_hypothesis(known.groups, one, known.record) for one in extremes]
-    sure = all(answer.certain and answer.probability >= required for answer in answers)
-    return sure and len({answer.members for answer in answers}) > 1
-
-
 def _give_up(known: Analysis, reason: Reason, budget: Budget) -> Order:
     """The verdict when no measurement promises anything: for a proof a set of neighbours is enough."""
     answer = leading_hypothesis(known.groups, known.posterior, known.record, stuck=True)
     if reason is Reason.UNBUILDABLE and answer.probability >= min(known.policy.confidence, CAP):
         return _conclude(known, answer, budget) or _undecided(known, Reason.BY_CHANCE)
     if known.posterior.change < DOUBTFUL and known.ends.runs >= known.model.fewest:
-        return nothing_found(known.effect, known.ends, known.policy)
+        return known.not_reproduced
     return _undecided(known, reason)
 
 
@@ -119,23 +166,17 @@ def _conclude(known: Analysis, answer: LeadingHypothesis, budget: Budget) -> Ord
         return _undecided(known, Reason.UNBUILDABLE)
     if not all(proof.proven for proof in proofs):
         return _undecided(known, Reason.NOT_CONFIRMED)
-    if known.model.exact and not _large_enough(proofs, policy):
+    proof = weakest(proofs)
+    # where every step shows, one is the largest: it may be as large as the smallest effect of interest
+    if known.model.exact and not (proof.contrast and proof.contrast.above(LARGE * least(policy)) > UNLIKELY):
         return _undecided(known, Reason.MANY_STEPS)
     stated = min(answer.probability * posterior.change, CAP)
     if stated < min(policy.confidence, CAP):
-        if known.settled:
-            return None
-        return known.further_look()
-    ratio = known.speeds.ratio(answer.slow, weakest(proofs).parent)
+        return None if known.settled else known.further_look()
+    ratio = known.speeds.ratio(answer.slow, proof.parent)
     prior = float(graph.weight[answer.slow])
     stand_ins = tuple(p for p in parents if p not in graph.parents_of(answer.slow))
     return Found(Step(answer.slow, stated, ratio, parents, stand_ins, prior, together=known.model.rounds))
-
-
-def _large_enough(proofs: Sequence[PairwiseProof], policy: Policy) -> bool:
-    """Whether the step may be as large as the smallest effect of interest: where every step shows, one is the largest."""
-    contrast = weakest(proofs).contrast
-    return contrast is not None and contrast.above(LARGE * least(policy)) > UNLIKELY
 
 
 def _undecided(known: Analysis, reason: Reason) -> Inconclusive:
@@ -184,11 +225,11 @@ class _HostClass:
         return weakest(proofs) if all(proof.contrast for proof in proofs) else None
 
 
-def single_change(now: Situation) -> Proposal:
+def single_change(now: Situation) -> Decision:
     """The next order, or the verdict. An order for a busy host means that there is nothing to do for the free ones."""
     belief = prior_belief(now.graph, now.model)
     if verdict := pointless(now.graph, now.record, now.policy):
-        return Proposal(verdict, belief)
+        return Decision(verdict, belief)
     each = _host_classes(now)
     main = next((one.known for one in sorted(each, key=lambda one: not one.shows) if one.known), None)
     if main:
@@ -203,7 +244,7 @@ def single_change(now: Situation) -> Proposal:
         order = Found(replace(step, effects=effects))
     elif len(each) > 1 and isinstance(order, NotReproduced | Inconclusive):
         order = replace(order, ratio=belief.effect if main else order.ratio, effects=effects)
-    return Proposal(order, belief, evidence=evidence, wanted=wanted)
+    return Decision(order, belief, evidence=evidence, wanted=wanted)
 
 
 def _host_classes(now: Situation) -> list[_HostClass]:
@@ -259,7 +300,7 @@ def _best(now: Situation, each: Sequence[_HostClass], main: Analysis | None, bel
     here = [one for one in each if one.host is not None]
     lost = [one for one in each if one.host is None and one.shows]
     if not lost and all(one.known and one.known.nothing for one in here):
-        return nothing_found(main.effect, main.ends, policy) if main else no_suspect(Reason.NO_HOST, policy)
+        return main.not_reproduced if main else no_suspect(Reason.NO_HOST, policy)
     orders = [(next_action(one.known, one.now, one.host), one.host) for one in here if one.host is not None]
     if found := next((order for order, _ in orders if isinstance(order, Found)), None):
         return found
@@ -273,13 +314,13 @@ def _best(now: Situation, each: Sequence[_HostClass], main: Analysis | None, bel
         look = first_look(now.bad, now.model)
         return replace(look, host=now.prior.host_classes.index(lost[0].name))
     assert main
-    return ended or nothing_found(main.effect, main.ends, policy)
+    return ended or main.not_reproduced
 
 
 def _by_class(each: Sequence[_HostClass], step: Step | None) -> tuple[tuple[Effect, ...], tuple[Interval, ...]]:
     """The effect on each host class: of ``step`` where it was compared with its parents, of the whole range elsewhere.
 
-    And the evidence, see ``Proposal``: where ``step`` was not compared and the ends differ, that of another class.
+    And the evidence, see ``Decision``: where ``step`` was not compared and the ends differ, that of another class.
     """
     effects: list[Effect] = []
     found: list[Interval | None] = []
@@ -295,3 +336,34 @@ def _by_class(each: Sequence[_HostClass], step: Step | None) -> tuple[tuple[Effe
         found.append(ratio)
     certain = [ratio for ratio in found if ratio]
     return tuple(effects), tuple(ratio or strongest(certain) for ratio in found) if certain else ()
+
+
+APART = 0.01  # prior that the largest change is not the same on all classes
+
+
+def with_common_culprit(each: Sequence[Analysis | None]) -> list[Analysis | None]:
+    """The analyses of the host classes, with common probabilities where a class shows a change.
+
+    None stands for a class on which one of the ends has no reading.
+    """
+    parts = [known for known in each if known and known.shows]
+    if len(parts) < 2:
+        return list(each)
+    prior = parts[0].groups.prior
+    total = np.log(prior) + sum(np.log(np.maximum(known.posterior.culprit / prior, NEVER)) for known in parts)
+    top = float(total.max())
+    share = np.exp(total - top)
+    agreement = top + float(np.log(share.sum()))  # log likelihood of a common culprit, relative to one for each class
+    shared = float(np.exp(-np.logaddexp(0.0, np.log(APART / (1 - APART)) - agreement)))
+    # The odds of a change are multiplied too, corrected for how well the classes agree about its place.
+    alone = np.clip([known.posterior.change for known in parts], 1e-12, 1 - 1e-12)
+    change = float(np.exp(-np.logaddexp(0.0, (np.log1p(-alone) - np.log(alone)).sum() - agreement)))
+    several = max(known.posterior.several for known in parts)
+
+    def common(known: Analysis) -> Analysis:
+        own = known.posterior
+        culprit = shared * share / share.sum() + (1 - shared) * own.culprit
+        mixed = shared * change + (1 - shared) * own.change
+        return replace(known, posterior=replace(own, culprit=culprit, change=mixed, several=several))
+
+    return [common(known) if known and known.shows else known for known in each]

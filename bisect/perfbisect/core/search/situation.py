@@ -23,16 +23,21 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import (
     ALL_FREE,
+    SAME,
+    UNKNOWN,
+    Belief,
     Decision,
     Fleet,
     Inconclusive,
     Interval,
     Measure,
+    NotReproduced,
     Order,
     Reason,
     Share,
+    Verdict,
 )
-from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
+from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.observations import Built, Observation, Reading
@@ -72,13 +77,11 @@ class Budget:
     @property
     def may_build(self) -> bool:
         """Whether another build may be attempted; failed attempts count."""
-        return not self.policy.max_builds or len(self._attempted) < self.policy.max_builds
+        return self.builds_left() > 0
 
     def builds_left(self, besides: Collection[int] = ()) -> float:
-        """How many more builds may be attempted, once those of ``besides`` have been."""
-        if not self.policy.max_builds:
-            return math.inf
-        return max(self.policy.max_builds - len(self._attempted.union(besides)), 0)
+        """How many more builds may be attempted, once those of ``besides`` have been; below 0 if those are too many."""
+        return (self.policy.max_builds or math.inf) - len(self._attempted.union(besides))
 
     def ended(self, order: Order) -> bool:
         """Whether ``order`` is the end of a hunt that would go on if it were allowed to spend more."""
@@ -92,25 +95,20 @@ class Budget:
 
     def builds_allowed(self, order: Measure) -> bool:
         """Whether the builds that ``order`` needs are allowed."""
-        attempted = self._attempted
-        new = self._unbuilt(order) - attempted
-        return not new or not self.policy.max_builds or len(attempted) + len(new) <= self.policy.max_builds
+        new = self._unbuilt(order) - self._attempted
+        return not new or self.builds_left(new) >= 0
 
     def within(self, order: Measure) -> Measure:
         """``order`` with no more runs than are left, divided as evenly as they were."""
         left = self.policy.max_runs - self._runs
-        if self.policy.max_runs and order.together:
-            return replace(order, plan=tuple(Share(each.candidate, min(each.runs, left // 2)) for each in order.plan))
-        total = sum(share.runs for share in order.plan)
-        if not self.policy.max_runs or total <= left:
+        if not self.policy.max_runs or sum(share.runs for share in order.plan) <= left:
             return order
         plan = []
         for i, share in enumerate(order.plan):
-            runs = min(share.runs, -(-left // (len(order.plan) - i)))
-            if runs > 0:
-                plan.append(Share(share.candidate, runs))
-                left -= runs
-        return replace(order, plan=tuple(plan))
+            runs = min(share.runs, left // 2 if order.together else -(-left // (len(order.plan) - i)))
+            left -= 0 if order.together else runs
+            plan.append(Share(share.candidate, runs))
+        return replace(order, plan=tuple(share for share in plan if share.runs > 0 or order.together))
 
     @property
     def _runs(self) -> int:
@@ -125,17 +123,6 @@ class Budget:
         """The candidates of ``order`` that no host has built yet."""
         record = self.record
         return frozenset(share.candidate for share in order.plan) - record.built - record.skipped - set(record.builds)
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal(Decision):
-    """A decision with what the rules of the search tell each other and the loop; none of that is shown or stored."""
-
-    # The ratio on each host class, on which further decisions are based: of the named step in the runs of its proof alone,
-    # or of the ends with the share of layout. Empty before both ends were measured.
-    evidence: tuple[Interval, ...] = ()
-    waits: bool = False  # the order cannot be carried out yet: builds that it needs are not there
-    wanted: tuple[int, ...] = ()  # candidates whose builds are needed next, most urgent first
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +144,11 @@ class Situation:
     def bad(self) -> int:
         """The node of the bad end."""
         return self.graph.size - 1
+
+    @cached_property
+    def readings(self) -> list[Reading]:
+        """The observations that are readings."""
+        return [seen for seen in self.observations if isinstance(seen, Reading)]
 
     @cached_property
     def record(self) -> Record:
@@ -278,10 +270,6 @@ class Subrange:
         known = {step: math.log(ratios[of_host].middle) for step, ratios in changes.items()}
         return sum(change * (int(has[step]) - int(own[step])) for step, change in known.items())
 
-    def outer_order(self, order: Measure) -> Measure:
-        """An order of the subrange in candidates of the whole."""
-        return order.renumbered({node: int(self.nodes[node]) for node in (share.candidate for share in order.plan)})
-
     def outer(self, nodes: Sequence[int]) -> tuple[int, ...]:
         """Nodes of the subrange as candidates of the whole."""
         return tuple(int(self.nodes[node]) for node in nodes)
@@ -315,3 +303,57 @@ def subrange(whole: Graph, good: int, bad: int) -> Subrange:
     place[nodes] = np.arange(len(nodes))
     rows = [(), *(() for _ in points), *(place[[*whole.parents_of(candidate)]].tolist() for candidate in candidates)]
     return Subrange(whole, good, bad, Graph.of(rows, whole.weight[nodes].tolist(), len(points)), nodes, place)
+
+
+def pointless(graph: Graph, record: Record, policy: Policy) -> Verdict | None:
+    """The verdict where no search is possible: an end cannot be measured, or both have the same binary."""
+    bad = graph.size - 1
+    if bad in record.skipped or 0 in record.skipped:
+        return no_suspect(Reason.GOOD_UNMEASURABLE if 0 in record.skipped else Reason.BAD_UNMEASURABLE, policy)
+    if record.name(bad) == 0 or not (graph.weight[1:] > 0).any():
+        return NotReproduced(SAME, 0.0)
+    return None
+
+
+def undecided(belief: Belief, policy: Policy, reason: Reason) -> Inconclusive:
+    """The smallest set of candidates that contains the culprit with the requested confidence."""
+    candidates = credible_set(belief.culprit, min(policy.confidence, CAP))
+    probabilities = tuple(min(float(belief.culprit[c]) * belief.change, CAP) for c in candidates)
+    return Inconclusive(
+        candidates, probabilities, belief.effect, reason, (), float(belief.several), limit(reason, policy)
+    )
+
+
+def no_suspect(reason: Reason, policy: Policy, ratio: Interval = UNKNOWN) -> Inconclusive:
+    """The verdict where no candidate can be suspected, as before both ends were measured."""
+    return Inconclusive((), (), ratio, reason, detail=limit(reason, policy))
+
+
+def limit(reason: Reason, policy: Policy) -> float | None:
+    """The budget that is used up, if that is the reason."""
+    return {Reason.RUNS_SPENT: float(policy.max_runs), Reason.MINUTES_SPENT: policy.max_minutes}.get(reason)
+
+
+def afforded(decision: Decision, now: Situation) -> Decision:
+    """The decision within the whole budget, of which the search that made it may not have seen all that was spent."""
+    order, budget = decision.order, now.budget
+    if not isinstance(order, Measure):
+        return decision
+    if budget.allows(order):
+        return replace(decision, order=budget.within(order))
+    reason = budget.spent or (Reason.RUNS_SPENT if budget.builds_allowed(order) else Reason.BUILDS_SPENT)
+    return replace(decision, order=undecided(decision.belief, now.policy, reason))
+
+
+def credible_set(culprit: np.ndarray, confidence: float) -> tuple[int, ...]:
+    """The fewest candidates that hold ``confidence`` together, most probable first.
+
+    Candidates as probable as the last one belong to it as well: no reading separates them.
+    """
+    order = np.argsort(-culprit, kind="stable")
+    held = np.cumsum(culprit[order])
+    needed = int(np.searchsorted(held, min(confidence, held[-1] * (1 - 1e-9)))) + 1
+    last = culprit[order[needed - 1]]
+    while needed < len(order) and culprit[order[needed]] >= last * (1 - 1e-6) > 0:
+        needed += 1
+    return tuple(int(c) for c in order[:needed])

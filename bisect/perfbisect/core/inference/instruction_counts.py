@@ -1,18 +1,23 @@
-"""`--metric auto`: whether the instructions of both ends show a change that their time hides.
+"""What counts of instructions say where time does not.
 
-Time comes first. Where it does not tell the builds apart, a clear rise of the instructions is hunted in its place, if it may
+`--metric auto`: they may show a change that the time of both ends hides. Time comes first. Where it does not tell the builds apart, a clear rise of the instructions is hunted in its place, if it may
 be all that time shows: a drop of time by memory alone is not found by the count of another change.
+
+Code placement: whether a commit that moves code executes what the code before it executed is known by counts that repeat.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import median
 
 import numpy as np
 
+from perfbisect.core.domain.events import BuildFinished, RunFinished
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, readable
-from perfbisect.core.domain.orders import Inconclusive, Interval, NotReproduced, Reason, Verdict
+from perfbisect.core.domain.measured_log import Binaries, Logged
+from perfbisect.core.domain.metrics import INSTRUCTIONS, exact, find_metric, readable
+from perfbisect.core.domain.orders import CodePlacement, Inconclusive, Interval, NotReproduced, Reason, Step, Verdict
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 
@@ -83,3 +88,38 @@ def shown_by(good: Sequence[RunFacts], bad: Sequence[RunFacts]) -> Shown | None:
     noise = math.sqrt(((EXACT.noise if exact else GUESS) ** 2 + squares) / (1 + runs - 2))
     error = noise * math.sqrt(sum(1 / len(each) for each in values))
     return Shown(float(np.exp(values[1].mean() - values[0].mean())), noise, error, exact)
+
+
+RESOLVED = CLEAR * math.sqrt(2) * EXACT.noise  # in log units: two counts that differ by less are taken for equal
+
+Log = Sequence[tuple[float, Logged]]
+
+
+def sides(step: Step, commits: Sequence[str], log: Log) -> tuple[str, ...]:
+    """The commit of a step, and those it was compared with; of equal binaries the one built first, which has their runs."""
+    binaries = Binaries()
+    builds = [event.facts for _, event in log if isinstance(event, BuildFinished)]
+    first = {build.commit: binaries.same_as(0, build) or build.commit for build in builds}
+    named = (commits[node] for node in (step.candidate, *step.parents))
+    return tuple(dict.fromkeys(first.get(sha, sha) for sha in named))
+
+
+def with_counts(verdict: Verdict, commits: Sequence[str], log: Log) -> Verdict:
+    """A verdict of code placement with what the counts in ``log`` say of it; any other as it is.
+
+    ``commits`` are those of the nodes. Without a count of each side nothing is said.
+    """
+    if not isinstance(verdict, CodePlacement):
+        return verdict
+    after, *before = (_count(sha, log) for sha in sides(verdict.step, commits, log))
+    known = [count for count in before if count is not None]
+    if after is None or not known or len(known) < len(before):
+        return verdict
+    return replace(verdict, same_counts=all(abs(after - count) <= RESOLVED for count in known))
+
+
+def _count(sha: str, log: Log) -> float | None:
+    """The logarithm of the instructions that an operation of a commit executes; None where they were not counted."""
+    runs = [event.facts for _, event in log if isinstance(event, RunFinished) and event.facts.commit == sha]
+    counts = [count for run in runs if exact(run, INSTRUCTIONS) and (count := readable(run, INSTRUCTIONS)) is not None]
+    return median(counts) if counts else None
