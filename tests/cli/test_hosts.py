@@ -118,8 +118,8 @@ class Fleet:
             [end] = [one.event for one in history.events(number) if isinstance(one.event, TrialEnded)]
             assert end.fitness
             end = replace(end, fitness=replace(end.fitness, level=end.fitness.level * level))
-            again = history.begin(settings, trial.host, trial.request, trial.started)
-            history.append(again, end, trial.started)
+            again = history.begin(settings, trial.host, trial.request, trial.began)
+            history.append(again, end, trial.began)
 
 
 @pytest.fixture
