@@ -12,7 +12,7 @@ import pytest
 from pictures import make
 
 from perfbisect.cli.main import VERBS, bisect
-from perfbisect.cli.options.forms import Clone
+from perfbisect.cli.options.stored import Clone
 from perfbisect.store.history import History
 from reference import GUIDE, PAGE, with_keys, written
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from perfbisect.masking import masked
 
+INCONCLUSIVE = 2
 USAGE = 3
 ENVIRONMENT = 4
 BUG = 70

@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console, Group
 
-from perfbisect.cli.options.forms import Clone
+from perfbisect.cli.options.stored import Clone
 from perfbisect.core.domain.events import RunStarted
 from perfbisect.core.domain.orders import Purpose
 from perfbisect.demo.history import write_history

@@ -21,9 +21,9 @@ import sample_hunt
 import tickets
 from perfbisect.cli.batch_file import read_batch_file
 from perfbisect.cli.commands.batch import batch as batch_verb
-from perfbisect.cli.commands.batch import follow
 from perfbisect.cli.commands.history import batch_line
 from perfbisect.cli.commands.show import batch_table
+from perfbisect.cli.sessions import follow
 from perfbisect.core.domain.events import HuntEnded
 from perfbisect.core.domain.orders import Inconclusive, Interval, Reason
 from perfbisect.errors import EnvironmentFailure, Interrupted, UsageError
@@ -112,9 +112,9 @@ def test_mistakes_are_told_by_table_and_key_before_anything_begins(file: Path, t
     file.write_text(text.replace("explain = false", "explan = false").replace("max-runs = 40", "max-runs = 1.5"))
     told = exits(3, "batch", str(file))
     assert f"{file} has 3 mistakes:" in told
-    assert told.count('layouts must be true or false, and is "no"') == 1
-    assert "[defaults]: there is no key explan. Did you mean 'explain'" in told
-    assert "[[hunt]] 2, max-runs must be a whole number from 1 to 1,000,000,000, and is the number 1.5." in told
+    assert told.count('layouts` is "no", but must be true or false') == 1
+    assert "`defaults.explan` is an unknown key. Did you mean 'explain'" in told
+    assert "`hunt 2.max-runs` is the number 1.5, but must be a whole number from 1 to 1,000,000,000." in told
 
 
 def test_a_dry_run_prints_the_commands(file: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from perfbisect.cli.commands.compare import compare
 from perfbisect.cli.commands.report import report
 from perfbisect.cli.commands.show import show
 from perfbisect.cli.main import VERBS, bisect
-from perfbisect.cli.options.common import leasing
+from perfbisect.cli.sessions import leasing
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.store.batches import begin_batch
 from perfbisect.store.history import History

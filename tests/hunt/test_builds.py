@@ -100,8 +100,8 @@ def test_the_variant_of_the_comparison_is_no_other_one(
 
 
 WRONG = {
-    "v1@lot": "has no variant 'lot'. Did you mean 'lto'?",
-    "v1@lot+small": "has no variant 'lot'. Did you mean 'lto'?",
+    "v1@lot": "There is no variant 'lot' of builder one. Did you mean 'lto'?",
+    "v1@lot+small": "There is no variant 'lot' of builder one. Did you mean 'lto'?",
     "v1+smal": "'smal' is neither a configuration of builder one nor a file. Did you mean 'small'?",
     "v1@lto+smal": "'smal' is neither a configuration",
     "v3@lto": "'v3' is neither a release nor a revision",

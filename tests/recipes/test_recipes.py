@@ -15,11 +15,20 @@ import pytest
 from labs import SUITE
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.builder import Build
-from perfbisect.recipes.builder_reader import build_of, load_builder, load_builders, recipe_files, variant_of
+from perfbisect.recipes.builder_reader import (
+    TreeFacts,
+    applied,
+    build_of,
+    load_builder,
+    load_builders,
+    recipe_files,
+    satisfies,
+    variant_of,
+    version_text,
+)
 from perfbisect.recipes.configuration import load_configuration
 from perfbisect.recipes.inventory import load_hosts, load_leases
 from perfbisect.recipes.placeholders import fill, fill_text
-from perfbisect.recipes.when import TreeFacts, applied, satisfies, version_text
 from perfbisect.recipes.workload import full_name, load_workload, load_workloads
 
 Write = Callable[[str, str], Path]

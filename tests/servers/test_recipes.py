@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from perfbisect.lab.servers import configuration, sizes
-from perfbisect.recipes.builder_reader import load_builder
+from perfbisect.recipes.builder_reader import TreeFacts, applied, load_builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import fill
-from perfbisect.recipes.when import TreeFacts, applied
 from program import executable
 
 pytestmark = pytest.mark.tools

@@ -1,20 +1,20 @@
 """The file of `bisect batch`: hunts in TOML, with the options of `bisect run` as keys."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
+import msgspec
+from msgspec import Meta
 
 from perfbisect.cli.commands.run import requested_settings, run
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import PerfBisectError, RecipeError
 from perfbisect.hunt.batch import LEASED, range_of
 from perfbisect.hunt.submission import SlurmJob
-from perfbisect.recipes.toml import hint, read_table, show
+from perfbisect.recipes.toml import Location, convert, read_table
 from perfbisect.store.batches import PlannedHunt
 from perfbisect.wording.text import printable
 
@@ -26,24 +26,52 @@ NOT_HERE = {  # options of `bisect run` that are no keys, and why
     "plain": BATCH_HAS,
     "dry-run": BATCH_HAS,
     "help": BATCH_HAS,
+    "help-all": "It is for the command line.",
     "json": "A batch prints no JSON; `bisect show 12 --json` prints it of a hunt.",
     "wait": "A batch always waits for busy hosts.",
     "in-batch": "`bisect batch` sets it.",
 }
 
+Text = Annotated[str, Meta(min_length=1, description="a text that is not empty")] | int | float
+Names = (
+    Annotated[str, Meta(min_length=1, description="a name")]
+    | Annotated[list[str], Meta(min_length=1, description="a list of at least one")]
+)
+Sbatch = Annotated[str, Meta(pattern=r"^--?\w", description='an option of sbatch, such as "--constraint=quiet"')]
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a key stands."""
 
-    path: Path
-    table: str
-    inherited: frozenset[str] = frozenset()  # keys that were written in [defaults]
+class BatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the file has."""
 
-    def of(self, key: str) -> str:
-        """For messages: the file, the table and the key ("": none)."""
-        table = "[defaults]" if key in self.inherited else self.table
-        return f"{self.path}, {table}, {key}" if key else f"{self.path}, {table}"
+    defaults: dict[str, Any] = {}
+    hunt: Annotated[list[dict[str, Any]], Meta(min_length=1, description="at least one table [[hunt]]")]
+
+
+def options() -> dict[str, click.Option]:
+    """The options of `bisect run` that a file may have, by name."""
+    return {
+        name.removeprefix("--"): each
+        for each in run.params
+        if isinstance(each, click.Option)
+        for name in each.opts
+        if name.startswith("--") and name.removeprefix("--") not in (*NOT_HERE, "host")
+    }
+
+
+def keys() -> type[msgspec.Struct]:
+    """The keys of a hunt, with the types of their values."""
+    kinds: dict[str, Any] = dict.fromkeys(ENDS, str) | dict.fromkeys(OWN, Names) | {"slurm": list[Sbatch]}
+    for name, option in options().items():
+        one: Any = Text
+        if isinstance(option.type, click.IntRange):
+            least, most = option.type.min, option.type.max
+            one = Annotated[int, Meta(ge=least, le=most, description=f"a whole number from {least:,} to {most:,}")]
+        several = one | list[one] | dict[str, str | int | float | bool]  # --set and --suspect: NAME=VALUE
+        kinds[name] = bool if option.is_flag else several if option.multiple else one
+    kinds["workload"] = Names
+    fields = [(name.replace("-", "_"), kind, None) for name, kind in kinds.items()]
+    names = {name.replace("-", "_"): name for name in kinds}
+    return msgspec.defstruct("Keys", fields, rename=names, forbid_unknown_fields=True)
 
 
 def read_batch_file(path: Path) -> list[SlurmJob]:
@@ -51,30 +79,36 @@ def read_batch_file(path: Path) -> list[SlurmJob]:
 
     Raises RecipeError with the table and the key for each mistake.
     """
-    content = read_table(path)
-    for name in content:
-        if name not in ("defaults", "hunt"):
-            raise RecipeError(f"{path}: there is no table [{name}].", "It has [defaults] and [[hunt]].")
-    defaults, hunts = content.get("defaults", {}), content.get("hunt", [])
-    if not isinstance(defaults, dict) or not isinstance(hunts, list) or not hunts:
-        raise RecipeError(f"{path} has no [[hunt]].", "See an example: bisect batch --help")
+    content = convert(read_table(path), BatchFile, Location(path))
     mistakes: list[RecipeError] = []
-    check_keys(Place(path, "[defaults]"), defaults, mistakes)
+    tables = {Location(path, "defaults"): content.defaults}
+    tables |= {Location(path, f"hunt {number}"): own for number, own in enumerate(content.hunt, 1)}
+    wrong = {place for place, table in tables.items() if check_keys(place, table, mistakes)}
+    (of_defaults, defaults), *hunts = tables.items()
     found = []
-    for number, own in enumerate(hunts, 1):
-        if not isinstance(own, dict):
-            raise RecipeError(f"{path}: hunt must be tables, written [[hunt]].")
-        chosen = {key for key in OWN if key in own}  # in place of that of [defaults]
-        values = {key: value for key, value in (defaults | own).items() if not chosen or key not in {*OWN} - chosen}
-        place = Place(path, f"[[hunt]] {number}", frozenset(values) - frozenset(own))
-        check_keys(place, own, mistakes)
+    for place, own in hunts:
+        hosts_own = {*OWN} & own.keys()  # in place of that of [defaults]
+        inherited = {key: value for key, value in defaults.items() if not (hosts_own and key in OWN)}
+        values = inherited | own
+        places = {key: place if key in own else of_defaults for key in values}
         workloads = values.get("workload")
-        for workload in workloads if isinstance(workloads, list) and workloads else [workloads]:
-            with noted(mistakes):
-                one = entry(place, values | ({"workload": workload} if workload else {}), mistakes)
-                found += [one] if one else []
+        for workload in workloads if isinstance(workloads, list) else [workloads]:
+            if not {place, of_defaults} & wrong:
+                with noted(mistakes):
+                    found.append(entry(place, places, values | ({"workload": workload} if workload else {})))
     raise_all(path, mistakes)
     return found
+
+
+def check_keys(place: Location, table: Mapping[str, object], mistakes: list[RecipeError]) -> bool:
+    """Whether a table has a key that is none, or whose value is of a wrong type: each is added to ``mistakes``."""
+    before = len(mistakes)
+    for key, value in table.items():
+        with noted(mistakes):
+            if key in NOT_HERE:
+                raise place.at(key).mistake("is no key of a file.", NOT_HERE[key])
+            convert({key: value}, keys(), place)
+    return len(mistakes) > before
 
 
 @contextmanager
@@ -96,135 +130,76 @@ def raise_all(path: Path, mistakes: Sequence[RecipeError]) -> None:
         raise RecipeError(f"{path} has {len(each)} mistakes:", "\n".join(map(printable, lines)))
 
 
-def options() -> dict[str, click.Option]:
-    """The options of `bisect run` that a file may have, by name."""
-    return {
-        name.removeprefix("--"): each
-        for each in run.params
-        if isinstance(each, click.Option)
-        for name in each.opts
-        if name.startswith("--") and name.removeprefix("--") not in (*NOT_HERE, "host")
-    }
-
-
-def check_keys(place: Place, table: Mapping[str, object], mistakes: list[RecipeError]) -> None:
-    """Add a mistake for each key that is no option, and for each empty list of workloads: they would make no hunt."""
-    allowed = [*ENDS, *OWN, "slurm", *options()]
-    for key, value in table.items():
-        if key in NOT_HERE:
-            mistakes.append(RecipeError(f"{place.of('')}: {key} is no key of a file.", NOT_HERE[key]))
-        elif key not in allowed:
-            advice = hint(key, allowed).strip() or "Keys are the options of `bisect run` without --."
-            mistakes.append(RecipeError(f"{place.of('')}: there is no key {key}.", advice))
-        elif key == "workload" and value == []:
-            mistakes.append(
-                RecipeError(f"{place.of(key)} is an empty list, which makes no hunt.", "Name at least one workload.")
-            )
-
-
-def entry(place: Place, values: Mapping[str, Any], mistakes: list[RecipeError]) -> SlurmJob | None:
-    """One hunt from its keys; None after values that are of a wrong type, each of which is added to ``mistakes``."""
+def entry(table: Location, places: Mapping[str, Location], values: Mapping[str, Any]) -> SlurmJob:
+    """One hunt from its keys, which are in the ``places``. Raises RecipeError for what `bisect run` would refuse."""
     for end in ENDS:
-        if not isinstance(values.get(end), str):
-            found = "is missing" if end not in values else "must be text, in quotes"
-            raise RecipeError(f"{place.of(end)} {found}.", f'Write it as a revision: {end} = "8.0.28"')
+        if end not in values:
+            raise table.at(end).mistake("is missing.", f'Write it as a revision: {end} = "8.0.28"')
     if "host" in values and "any-host" in values:
-        raise RecipeError(f"{place.of('')}: host and any-host exclude each other.")
-    choices = hosts_of(place, values)
-    arguments: list[str] = []
-    noted_before = len(mistakes)
-    for name, option in options().items():
-        if name in values:
-            with noted(mistakes):
-                arguments += words(place, name, option, values[name])
-    if noted_before != len(mistakes):
-        return None
+        raise table.mistake("has host and any-host, which exclude each other.")
+    key = "any-host" if "any-host" in values else "host"
+    given = values.get(key, "local")
+    names = dict.fromkeys([given] if isinstance(given, str) else given)
+    choices = tuple((name,) for name in names) if key == "any-host" else (tuple(names),)
+    arguments = [
+        word for name, option in options().items() if name in values for word in words(name, option, values[name])
+    ]
     arguments += ["--", values["good"], values["bad"]]
-    settings = checked(place, choices, arguments, "any-host" if "any-host" in values else "host")
+    settings = checked(table, places, choices, arguments)
     parts = (settings.repository, settings.builder, settings.variant, settings.quick, values["good"], values["bad"])
-    folder = str(place.path.parent.absolute())
+    folder = str(table.file.parent.absolute())
     planned = PlannedHunt(tuple(arguments), folder, choices)
-    return SlurmJob(planned, options_of_slurm(place, values), settings.policy.max_minutes, range_of(folder, parts))
+    return SlurmJob(planned, tuple(values.get("slurm", ())), settings.policy.max_minutes, range_of(folder, parts))
 
 
-def options_of_slurm(place: Place, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The options of sbatch, as they are; each is one word, since anything else would be a script."""
-    given = values.get("slurm", [])
-    if not isinstance(given, list) or not all(re.fullmatch(r"--?\w.*", str(each), re.DOTALL) for each in given):
-        example = 'Write slurm = ["--constraint=quiet", "--nice=100"].'
-        raise RecipeError(f"{place.of('slurm')} must be a list of options of sbatch, each with its value.", example)
-    return tuple(map(str, given))
-
-
-def hosts_of(place: Place, values: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    """The hosts that a hunt can be measured on: all of one of these."""
-
-    def names(key: str) -> list[str]:
-        given = values[key] if isinstance(values[key], list) else [values[key]]
-        if not given or not all(isinstance(each, str) for each in given):
-            raise RecipeError(f"{place.of(key)} must be the name of a host, or a list of them.")
-        return given
-
-    if "any-host" in values:
-        return tuple((name,) for name in dict.fromkeys(names("any-host")))
-    return (tuple(names("host")) if "host" in values else ("local",),)
-
-
-def words(place: Place, name: str, option: click.Option, value: object) -> list[str]:
+def words(name: str, option: click.Option, value: Any) -> list[str]:
     """A key and its value as arguments of `bisect run`."""
     if option.is_flag:
-        if not isinstance(value, bool):
-            raise RecipeError(f"{place.of(name)} must be true or false, and is {show(value)}.")
         return [f"--{name}"] if value else [*option.secondary_opts[:1]]
-    if isinstance(value, list) and not option.multiple:
-        raise RecipeError(f"{place.of(name)} must be one value, and is a list.")
     values = value if isinstance(value, list) else [value]
-    if isinstance(value, dict) and option.multiple:  # --set and --suspect: NAME=VALUE
+    if isinstance(value, dict):
         values = [f"{key}={str(part).lower() if isinstance(part, bool) else part}" for key, part in value.items()]
-    for each in values:
-        allowed = "a text that is not empty, or a number"
-        if whole := isinstance(option.type, click.IntRange):
-            allowed = f"a whole number from {option.type.min:,} to {option.type.max:,}"
-        fits = re.fullmatch(r"-?\d+", str(each)) if whole else isinstance(each, str | int | float) and each != ""
-        if isinstance(each, bool) or not fits:
-            raise RecipeError(f"{place.of(name)} must be {allowed}, and is {show(each)}.")
     return [f"--{name}={each}" for each in values]
 
 
-def checked(place: Place, choices: Sequence[Sequence[str]], arguments: list[str], key_of_hosts: str) -> Settings:
+def checked(
+    table: Location, places: Mapping[str, Location], choices: Sequence[Sequence[str]], arguments: list[str]
+) -> Settings:
     """The settings of a hunt. Raises RecipeError with the key for what `bisect run` would refuse at once."""
     from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.recipes.inventory import load_host
     from perfbisect.recipes.requested import load_requested
 
+    @contextmanager
+    def explained(key: str = "") -> Iterator[None]:
+        """Name the table and the key in errors of `bisect run`: that of the option which alone is wrong, else ``key``."""
+        try:
+            yield
+        except click.ClickException as mistake:
+            param = getattr(mistake, "param", None)
+            raise at(key or (param.opts[-1] if param else "")).mistake(f"is refused: {mistake.message}") from mistake
+        except PerfBisectError as failure:
+            raise at(failure.option or key).mistake(f"is refused: {failure}", failure.advice) from failure
+
+    def at(key: str) -> Location:
+        name = key.removeprefix("--")
+        return places.get(name, table).at(name) if name else table
+
     hosts = [f"--host={host}" for host in choices[0]]
-    with explained(place):
+    with explained():
         settings = requested_settings(**run.make_context("run", [*hosts, *arguments]).params)
     if settings.repository and not Path(settings.repository).is_dir():
-        raise RecipeError(f"{place.of('repo')}: there is no folder {settings.repository}.")
-    with explained(place, key_of_hosts):
+        raise at("repo").mistake(f"is {settings.repository}, and there is no such folder.")
+    with explained("any-host" if "any-host" in places else "host"):
         for host in {host: None for hosts in choices for host in hosts if LEASED not in host}:
             load_host(host, settings.hosts_path)
     if not settings.quick:
-        with explained(place, "builder"):
+        with explained("builder"):
             load_builder(settings.builder, settings.builders_path)
     if "," in settings.workload:
-        raise RecipeError(
-            f"{place.of('workload')} names several workloads in one text.", "Write a list, which makes a hunt for each."
+        raise at("workload").mistake(
+            "names several workloads in one text.", "Write a list, which makes a hunt for each."
         )
-    with explained(place, "run" if settings.quick else "workload"):
+    with explained("run" if settings.quick else "workload"):
         load_requested(settings)
     return settings
-
-
-@contextmanager
-def explained(place: Place, key: str = "") -> Iterator[None]:
-    """Name the table and the key in errors of `bisect run`: that of the option which alone is wrong, else ``key``."""
-    try:
-        yield
-    except click.ClickException as mistake:
-        param = getattr(mistake, "param", None)
-        key = key or (param.opts[-1].removeprefix("--") if param else "")
-        raise RecipeError(f"{place.of(key)}: {mistake.message}") from mistake
-    except PerfBisectError as failure:
-        raise RecipeError(f"{place.of(failure.option or key)}: {failure}", failure.advice) from failure

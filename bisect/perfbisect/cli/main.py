@@ -51,7 +51,7 @@ VERBS: Mapping[str, str] = {
     "simulate": "Simulate hunts: what they cost, and how often they are right.",
     "demo": "Find a planted slowdown in a small storage engine.",
 }
-LISTS = ("builders", "workloads")  # in one module
+IN = {"builders": "recipes", "workloads": "recipes", "why": "resume"}  # verb → its module, unless that has its name
 
 
 HABITS = {  # of git bisect, and what stands for them
@@ -71,7 +71,7 @@ class Verbs(click.Group):
         """Import and return the command of one verb."""
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f"perfbisect.cli.commands.{'recipes' if cmd_name in LISTS else cmd_name}")
+        module = importlib.import_module(f"perfbisect.cli.commands.{IN.get(cmd_name, cmd_name)}")
         command: click.Command = getattr(module, cmd_name)
         return command
 

@@ -15,7 +15,7 @@ from perfbisect.recipes.proposal import (
     EMBEDDING,
     LOOKED_FOR,
     Benchmark,
-    Proposal,
+    RecipeProposal,
     Tree,
     defined,
     ignored,
@@ -42,7 +42,7 @@ class Look:
     files: int
     language: str  # of most of them, or ""
     submodules: tuple[str, ...]
-    proposal: Proposal
+    proposal: RecipeProposal
     benchmarks: list[Benchmark]  # the best guess first, which the proposal has
 
 
@@ -92,7 +92,7 @@ def look(path: Path, name: str = "", wanted: str = "", *, named: bool) -> Look |
     public = (
         url if _URL.fullmatch(url) and masked(url) == url else ""
     )  # another machine can clone it, and it has no password
-    proposal = Proposal(
+    proposal = RecipeProposal(
         title, range_.bad, system, public, range_.patterns, _version(repo, ends), ignored(good, bad), found[0]
     )
     return Look(repo, range_, len(bad.paths), language(bad.paths), listings[1].submodules, proposal, found)

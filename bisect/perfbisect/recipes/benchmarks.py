@@ -3,11 +3,12 @@
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
-from perfbisect.recipes.proposal import PLAIN, Benchmark, Measured, Tree, in_benchmarks, is_benchmark, language
+from perfbisect.recipes.proposal import PLAIN, SOURCES, Benchmark, Measured, Tree, in_benchmarks, is_benchmark, language
 
 C = (".c", ".cc", ".cpp", ".cxx")
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
@@ -69,7 +70,9 @@ def _program(tree: Tree, path: str, targets: list[str], options: list[str] | Non
         script = SERVED.format(server=f"{client.removesuffix(name)}{server}", client=client)
         both = [*targets, server] if targets else []
         return _in_copy(f"{what}, with {server}", Measured(name, ["sh", "-c", script], rate=SERVED_RATE), both, options)
-    uses_google = "benchmark/benchmark.h" in tree.texts.get(tree.source_of(name), "")
+    sources = [of for of in tree.texts if PurePosixPath(of).stem == name and PurePosixPath(of).suffix in SOURCES]
+    source = min(sources, key=lambda of: (of.count("/"), of), default="")
+    uses_google = "benchmark/benchmark.h" in tree.texts.get(source, "")
     arguments, cost = GOOGLE if uses_google else ([], "")
     return _in_copy(what, Measured(name, [f"{{prefix}}/{path}", *arguments], cost), targets, options)
 
@@ -107,6 +110,7 @@ def _cmake(tree: Tree) -> Iterator[Benchmark]:
 
 
 def _meson(tree: Tree) -> Iterator[Benchmark]:
+    """The programs that meson builds."""
     for path, text in sorted(tree.own(lambda path: path.name == "meson.build").items()):
         for name in _MESON.findall(text):
             if tree.measures(PurePosixPath(path).parent / name):
@@ -161,8 +165,11 @@ def _target(system: str, tree: Tree) -> Iterator[Benchmark]:
 
 
 def _cargo(tree: Tree) -> Iterator[Benchmark]:
+    """The benchmarks of all crates of a tree."""
     for path, text in tree.own(lambda path: path.name == "Cargo.toml").items():
-        table = _toml(text)
+        table: dict[str, Any] = {}
+        with suppress(ValueError, RecursionError):  # whatever a crate of others has
+            table = tomllib.loads(text)
         package = table.get("package")
         if isinstance(package, dict) and isinstance(package.get("name"), str) and PLAIN.fullmatch(package["name"]):
             yield from _crate(tree, str(PurePosixPath(path).parent), package["name"], table)
@@ -198,13 +205,6 @@ def _targets(tree: Tree, table: dict[str, Any], kind: str, folder: str) -> list[
     names += [path.stem for path in inside if len(path.parts) == 1 and path.suffix == ".rs"]
     names += [path.parts[0] for path in inside if len(path.parts) == 2 and path.name == "main.rs"]
     return [name for name in dict.fromkeys(names) if isinstance(name, str) and re.fullmatch(r"[\w-]+", name, re.ASCII)]
-
-
-def _toml(text: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError):
-        return {}
 
 
 def _go(tree: Tree) -> Iterator[Benchmark]:

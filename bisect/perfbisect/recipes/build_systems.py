@@ -21,13 +21,15 @@ import msgspec
 from perfbisect.recipes import build_commands
 from perfbisect.recipes.build_commands import OFFLINE
 from perfbisect.recipes.builder import Build, Builder
-from perfbisect.recipes.programs import finding, installing, short
+from perfbisect.recipes.programs import INCOMPLETE, finding, short, started
 
 AUTO = "auto"  # in the place of a system: each commit has its own
 
 
 @dataclass(frozen=True, slots=True)
-class _System:
+class BuildSystem:
+    """How trees with some files at their top are built."""
+
     commands: Callable[[Builder, Build, Collection[str]], Build]  # of a tree with these paths
     needs: tuple[str, ...]  # programs
     files: tuple[str, ...]  # at the top of a tree, of which one is enough
@@ -35,13 +37,13 @@ class _System:
 
 
 # By preference. cmake and meson build out of the tree and have the compiler's options in one place; a Makefile has neither.
-SYSTEMS: dict[str, _System] = {
-    "cmake": _System(build_commands.cmake, ("cmake", "make"), ("CMakeLists.txt",)),
-    "meson": _System(build_commands.meson, ("meson", "ninja"), ("meson.build",)),
-    "autotools": _System(build_commands.autotools, ("make",), ("configure", "configure.ac", "configure.in")),
-    "make": _System(build_commands.make, ("make",), ("GNUmakefile", "makefile", "Makefile")),
-    "cargo": _System(build_commands.cargo, ("cargo",), ("Cargo.toml",), ("rustc", "--version")),
-    "go": _System(build_commands.go, ("go",), ("go.mod",), ("env", "GOTOOLCHAIN=local", "go", "version")),
+SYSTEMS: dict[str, BuildSystem] = {
+    "cmake": BuildSystem(build_commands.cmake, ("cmake", "make"), ("CMakeLists.txt",)),
+    "meson": BuildSystem(build_commands.meson, ("meson", "ninja"), ("meson.build",)),
+    "autotools": BuildSystem(build_commands.autotools, ("make",), ("configure", "configure.ac", "configure.in")),
+    "make": BuildSystem(build_commands.make, ("make",), ("GNUmakefile", "makefile", "Makefile")),
+    "cargo": BuildSystem(build_commands.cargo, ("cargo",), ("Cargo.toml",), ("rustc", "--version")),
+    "go": BuildSystem(build_commands.go, ("go",), ("go.mod",), ("env", "GOTOOLCHAIN=local", "go", "version")),
 }
 MARKERS = frozenset(file for system in SYSTEMS.values() for file in system.files)
 
@@ -111,11 +113,14 @@ def expanded(builder: Builder, system: str, paths: Collection[str]) -> Build:
     build = builder.build or Build()
     made = SYSTEMS[system].commands(builder, build, paths)
     copied = [["cp", "-a", "{source}/.", "{prefix}"]] if build.in_place else []
+    install = [] if build.in_place else made.install
+    if started(builder) and not builder.server:  # an installation may fail where not all was built
+        install = [["sh", "-c", f'"$@" || [ -e {INCOMPLETE} ]', "install", *argv] for argv in install]
     return msgspec.structs.replace(
         build,
         configure=[*copied, *made.configure],
         compile=made.compile,
-        install=[*([] if build.in_place else installing(builder, made.install)), *finding(builder, build)],
+        install=[*install, *finding(builder, build)],
         env={**OFFLINE, **made.env, **build.env},
         needs=list(dict.fromkeys((*SYSTEMS[system].needs, *made.needs, *build.needs))),
         artifacts=build.artifacts
@@ -133,11 +138,6 @@ def revision(system: str) -> str:
         recipe = Builder(summary="", driver="", library="l.so", programs=programs, build=build)
         made.append(msgspec.to_builtins(expanded(recipe, system, paths)))
     return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def compiler_of(system: str) -> tuple[str, ...]:
-    """A command that prints the version of a system's own compiler; () where the variant's is used."""
-    return SYSTEMS[system].compiler if system else ()
 
 
 def system_of(builder: Builder, paths: frozenset[str]) -> str | None:

@@ -1,7 +1,13 @@
-"""Builders by name: a recipe merged with the recipes that it extends, and the files and patches beside it."""
+"""Builders by name: a recipe merged with the recipes that it extends, and the files and patches beside it.
 
+``[[when]]`` blocks are changes of a recipe for some trees and compilers. Versions are compared as numbers: 8.0.9 < 8.0.30,
+3.8 = 3.8.0. A suffix (beta1, -MariaDB) is ignored.
+"""
+
+import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +16,10 @@ import msgspec
 from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.build_systems import with_needs
-from perfbisect.recipes.builder import SHARED, Build, Builder, Variant
+from perfbisect.recipes.builder import COMPILER, CONDITION, CONFIG_PLACEHOLDERS, SHARED, Build, Builder, Variant, When
 from perfbisect.recipes.configuration import chosen, contained, found_in, recipe_folders
-from perfbisect.recipes.placeholders import archives_in, check_config, check_placeholders
-from perfbisect.recipes.toml import Location, Table, convert, hint, listed, merged, read_table, read_text
-from perfbisect.recipes.when import check_conditions
+from perfbisect.recipes.placeholders import archives_in, check_placeholders, check_texts
+from perfbisect.recipes.toml import Location, Table, convert, hint, inheritance, listed, merged, read_table, read_text
 
 FILE = "builder.toml"
 UNDECIDED = "cannot be decided: the recipe does not say how to read the version of a tree."
@@ -26,7 +31,10 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
 
     Raises RecipeError for the first mistake found, in this file or in one that it extends.
     """
-    sources = _inheritance(file, folders)
+    files = [each for folder in folders for each in sorted(folder.glob(f"*/{FILE}"))]
+    named = [(each.parent.name, Location(each)) for each in files]
+    found = inheritance(Location(file), named, _read_source, "builder")
+    sources = {place.file: source for place, source in found.items()}
     table: Table = {"variants": SHARED}
     blocks: list[Any] = []
     for source in reversed(sources.values()):
@@ -75,7 +83,7 @@ def config_template(builder: Builder) -> str:
 def _config_text(builder: Builder, name: str, location: Location) -> str:
     file = _beside(builder, name, location)
     text = read_text(file)
-    check_config(text, Location(file))
+    check_texts(text.splitlines(), Location(file), CONFIG_PLACEHOLDERS)
     return text
 
 
@@ -111,13 +119,7 @@ def _check_files(builder: Builder) -> None:
 
 def variant_of(builder: Builder, name: str = "") -> Variant:
     """A variant by its name, by default the recipe's own choice. Raises RecipeError for one that does not exist."""
-    wanted = name or builder.variant
-    if wanted not in builder.variants:
-        raise RecipeError(
-            f"Builder {builder.name} has no variant '{wanted}'.{hint(wanted, builder.variants)}",
-            f"Variants of {builder.name}: {listed(builder.variants)}.",
-        )
-    return builder.variants[wanted]
+    return chosen("variant", name or builder.variant, builder.variants, f" of builder {builder.name}")
 
 
 def build_of(builder: Builder) -> Build:
@@ -126,44 +128,13 @@ def build_of(builder: Builder) -> Build:
     return builder.build
 
 
-def _inheritance(file: Path, folders: Sequence[Path]) -> dict[Path, Table]:
-    """The tables of the recipe, of the recipe that it extends, of the one that this extends, … by their files."""
-    sources = {file: _read_source(file)}
-    while name := sources[file].get("extends", ""):
-        parent = _parent(name, file, folders)
-        if parent in sources:
-            seen = list(sources)
-            cycle = " → ".join(str(each) for each in (*seen[seen.index(parent) :], parent))
-            raise Location(file, "extends").mistake(f"is a cycle: {cycle}.")
-        file, sources[parent] = parent, _read_source(parent)
-    return sources
-
-
-def _parent(name: str, child: Path, folders: Sequence[Path]) -> Path:
-    """The file of recipe ``name``; a recipe that extends its own name means the next one on the search path."""
-    everything = [file for folder in folders for file in sorted(folder.glob(f"*/{FILE}"))]
-    files = [file for file in everything if file.parent.name == name]
-    if child.parent.name == name and child in files:
-        files = files[files.index(child) + 1 :] or [child]
-    if not files:
-        known = {file.parent.name for file in everything}
-        raise Location(child, "extends").mistake(
-            f'is "{name}", but no such builder exists.{hint(name, known)}', f"Builders: {listed(known)}."
-        )
-    return files[0]
-
-
-def _completed(table: Table) -> Table:
-    """A recipe with anything for what is required and may be in a recipe that it extends."""
-    server = table.get("server")
-    own = {"server": {"initialise": [], "start": ["-"], "ready": ["-"], **server}} if isinstance(server, dict) else {}
-    return {"summary": "", "driver": "", **table, **own}
-
-
-def _read_source(file: Path) -> Table:
-    """One builder.toml, verified without the recipes that it extends."""
-    table, location = read_table(file), Location(file)
-    for index, block in enumerate(convert(_completed(table), Builder, location).when):
+def _read_source(location: Location) -> Table:
+    """One builder.toml, verified without the recipes that it extends, which may have what is required."""
+    table = read_table(location.file)
+    whole = {"summary": "", "driver": "", **table}
+    if isinstance(server := table.get("server"), dict):
+        whole["server"] = {"initialise": [], "start": ["-"], "ready": ["-"], **server}
+    for index, block in enumerate(convert(whole, Builder, location).when):
         check_conditions(block, location.at("when", index))
     check_placeholders(table, location)
     return table
@@ -204,6 +175,84 @@ def _check_builder(builder: Builder, location: Location) -> None:
             f"has the placeholder {{archives.{name}}}, but no such archive exists.{hint(name, builder.archives)}",
             f"Archives: {listed(builder.archives)}.",
         )
+
+
+# Fixed for a whole hunt, before conditions are evaluated.
+FIXED = (
+    "extends", "when", "version", "installed_version", "summary", "repository", "release_tags", "ignore", "driver",
+    "variant", "suspects", "patches", "configs", "archives",
+)  # fmt: skip
+OPERATORS: dict[str, Callable[[list[int], list[int]], bool]] = {
+    ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
+DIGITS = 18  # of a number that counts; int() refuses thousands
+
+
+@dataclass(frozen=True, slots=True)
+class TreeFacts:
+    """The facts that conditions depend on: a commit's tree and the compiler."""
+
+    version: str  # as printed by the recipe's version command; "" when unknown
+    exists: Callable[[str], bool]  # True for a path in the tree
+    compiler: str  # "gcc" or "clang"
+    compiler_version: str  # "12.2.0"
+
+
+def applied(builder: Builder, facts: TreeFacts) -> Builder:
+    """The recipe for one tree, without blocks: the changes of every block whose conditions hold are merged, in order.
+
+    Raises RecipeError when the result is not a valid recipe.
+    """
+    table = msgspec.to_builtins(msgspec.structs.replace(builder, when=[]))
+    for block in builder.when:
+        table = merged(table, block.change if holds(block, facts) else {})
+    recipe = {key: value for key, value in table.items() if key not in Builder.filled_in and value is not None}
+    changed = convert(recipe, Builder, _location(builder))
+    return msgspec.structs.replace(changed, **{name: getattr(builder, name) for name in Builder.filled_in})
+
+
+def holds(block: When, facts: TreeFacts) -> bool:
+    """True where every condition of a block holds."""
+    return (
+        (not block.version or satisfies(facts.version, block.version))
+        and (not block.file or facts.exists(block.file))
+        and (not block.missing or not facts.exists(block.missing))
+        and (not (rule := re.fullmatch(COMPILER, block.compiler)) or rule[1] == facts.compiler)
+        and (not rule or not rule[2] or satisfies(facts.compiler_version, rule[2]))
+    )
+
+
+def check_conditions(block: When, location: Location) -> None:
+    """Raise RecipeError for a block without condition or change, and for one that changes a key which is fixed for a hunt."""
+    if not (block.version or block.file or block.missing or block.compiler):
+        raise location.mistake("has no condition.", "Give at least one of version, file, missing, compiler.")
+    if not block.change:
+        raise location.mistake("changes nothing.", 'Give what it changes: change.build.configure = [["…"]].')
+    for key in FIXED:
+        if key in block.change:
+            raise location.at("change", key).mistake("cannot depend on a condition.")
+
+
+def version_text(output: str) -> str:
+    """The version in the output of a recipe's version command; "" without one."""
+    found = re.search(r"\d[0-9A-Za-z.+~-]*", output)
+    return found[0] if found else ""
+
+
+def satisfies(version: str, rule: str) -> bool:
+    """True where a version meets every condition of a rule; an unknown version meets none."""
+    found = re.search(r"\d+(?:\.\d+)*", version)
+    return found is not None and all(
+        OPERATORS[sign](_parts(found[0]), _parts(limit)) for sign, limit in re.findall(CONDITION, rule)
+    )
+
+
+def _parts(number: str) -> list[int]:
+    """The parts of a version number, without trailing zeros."""
+    parts = [int(part[:DIGITS]) for part in number.split(".")]
+    while parts and parts[-1] == 0:
+        parts.pop()
+    return parts
 
 
 LARGEST = 1 << 20  # bytes: patches are kept with each hunt

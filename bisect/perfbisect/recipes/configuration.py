@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
-from msgspec import Meta
 
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.folders import config_folder
-from perfbisect.recipes.toml import Location, convert, hint, listed, read_table
+from perfbisect.recipes.toml import Location, convert, hint, listed, matching, read_table
 
 Thing = TypeVar("Thing")
 PACKAGE = Path(__file__).parents[1]
@@ -125,13 +124,10 @@ LEAST = 16  # bytes of a key
 SIZE = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)([kMGT]?)(i?)"
 URL = r"[a-z][a-z0-9+.-]*://"
 
-Remote = Annotated[
-    str, Meta(pattern=rf"^(none|{URL}[^\s|$]+)?\Z", description='an address such as "redis://cache:6379", or "none"')
-]
-Size = Annotated[str, Meta(pattern=rf"^{SIZE}\Z", description='a size such as "20G"')]
+Remote = Annotated[str, matching(rf"^(none|{URL}[^\s|$]+)?\Z", 'an address such as "redis://cache:6379", or "none"')]
+Size = Annotated[str, matching(rf"^{SIZE}\Z", 'a size such as "20G"')]
 Place = Annotated[
-    str,
-    Meta(pattern=rf"^(~?/|{URL})[^\s]+\Z", description='an absolute path, or an address such as "s3://bucket/builds"'),
+    str, matching(rf"^(~?/|{URL})[^\s]+\Z", 'an absolute path, or an address such as "s3://bucket/builds"')
 ]
 
 
@@ -176,12 +172,9 @@ class CentralHistory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The central history of a team, to which each session of this user is pushed."""
 
     address: Annotated[
-        str,
-        Meta(pattern=r"^(postgres(ql)?://\S+)?\Z", description='an address such as "postgresql://HOST/DATABASE"'),
+        str, matching(r"^(postgres(ql)?://\S+)?\Z", 'an address such as "postgresql://HOST/DATABASE"')
     ] = ""
-    origin: Annotated[
-        str, Meta(pattern=r"^[A-Za-z0-9_.@-]{0,64}\Z", description="a name of letters, digits and . _ @ -")
-    ] = ""
+    origin: Annotated[str, matching(r"^[A-Za-z0-9_.@-]{0,64}\Z", "a name of letters, digits and . _ @ -")] = ""
 
 
 class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -210,6 +203,16 @@ def configured_notification() -> tuple[str, ...]:
         raise _place().at("notify").mistake(f"cannot be run: {mistake}.") from mistake
 
 
+def configured_address() -> str:
+    """The address of the central history. Raises UsageError where none is configured."""
+    if not (address := load_configuration().central.address):
+        raise UsageError(
+            f"{_place().file} names no central history.",
+            'Give its address, or write there: [central] address = "postgresql://HOST/DATABASE"',
+        )
+    return address
+
+
 def words(command: str) -> tuple[str, ...]:
     """The arguments of a command, split as a shell splits them; no shell is involved. None for an empty text.
 
@@ -230,12 +233,12 @@ def found_in(folders: Iterable[Path], file: str) -> dict[str, Path]:
     return found
 
 
-def chosen(noun: str, name: str, things: Mapping[str, Thing]) -> Thing:
-    """The thing of that name. Raises RecipeError, with the most similar name, where there is none."""
+def chosen(noun: str, name: str, things: Mapping[str, Thing], whose: str = "") -> Thing:
+    """The thing of that name. Raises RecipeError, with the most similar name, where there is none; ``whose`` follows the noun."""
     if name not in things:
         raise RecipeError(
-            f"There is no {noun} '{name}'.{hint(name, things)}",
-            f"{noun.capitalize()}s: {listed(things)}." if things else f"There are no {noun}s at all.",
+            f"There is no {noun} '{name}'{whose}.{hint(name, things)}",
+            f"{noun.capitalize()}s{whose}: {listed(things)}." if things else f"There are no {noun}s at all.",
         )
     return things[name]
 

@@ -7,6 +7,7 @@ three of them, which are called ``slurm:quiet/1`` and so on.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -16,28 +17,20 @@ from msgspec import Meta
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.configuration import Remote, Size, chosen, inventory_files, load_configuration
 from perfbisect.recipes.placeholders import check_texts, fill, fill_text, placeholders_in
-from perfbisect.recipes.toml import Location, Table, convert, hint, listed, merged, read_table
+from perfbisect.recipes.toml import Location, Table, convert, inheritance, matching, merged, read_table
 
 CPUS = r"[0-9]{1,6}(-[0-9]{1,6}(:[0-9]{1,6})?)?"
 
 # Build tools fail on spaces in paths, shells on other characters: a root has none of them.
-Root = Annotated[str, Meta(pattern=r"^[\w.~/+@-]+\Z", description="a path of letters, digits and any of . ~ / + @ _ -")]
-Address = Annotated[
-    str, Meta(pattern=r"^(?!ssh://\Z|\S*@\Z)[^\s-]\S*\Z", description='"local", or an address such as user@host')
-]
-LeasedRoot = Annotated[
-    str, Meta(pattern=r"^[\w.~/+@{}-]+\Z", description="a path of letters, digits, placeholders, and . ~ / + @ _ -")
-]
-LeasedAddress = Annotated[
-    str, Meta(pattern=r"^[^\s-]\S*\Z", description='an address such as "{address}" or "user@{address}"')
-]
+Root = Annotated[str, matching(r"^[\w.~/+@-]+\Z", "a path of letters, digits and any of . ~ / + @ _ -")]
+Address = Annotated[str, matching(r"^(?!ssh://\Z|\S*@\Z)[^\s-]\S*\Z", '"local", or an address such as user@host')]
+LeasedRoot = Annotated[str, matching(r"^[\w.~/+@{}-]+\Z", "a path of letters, digits, placeholders, and . ~ / + @ _ -")]
+LeasedAddress = Annotated[str, matching(r"^[^\s-]\S*\Z", 'an address such as "{address}" or "user@{address}"')]
 Seconds = Annotated[int, Meta(ge=1, le=86400, description="a number of seconds from 1 to 86400")]
 Port = Annotated[int, Meta(ge=0, le=65535, description="a port number, 1 to 65535")]
-Cpus = Annotated[
-    str, Meta(pattern=rf"^({CPUS}(,{CPUS})*)?\Z", description='a list of CPUs such as "0-3" or "0,2,8-15"')
-]
-Kind = Annotated[str, Meta(pattern=r"^[\w.-]*\Z", description='a name such as "c8"')]
-Device = Annotated[str, Meta(pattern=r"^[\w/-]*\Z", description='a block device such as "nvme0n1"')]
+Cpus = Annotated[str, matching(rf"^({CPUS}(,{CPUS})*)?\Z", 'a list of CPUs such as "0-3" or "0,2,8-15"')]
+Kind = Annotated[str, matching(r"^[\w.-]*\Z", 'a name such as "c8"')]
+Device = Annotated[str, matching(r"^[\w/-]*\Z", 'a block device such as "nvme0n1"')]
 Count = Annotated[int, Meta(ge=0, le=1_000_000, description="a whole number from 0 to 1000000")]
 MiB = Annotated[int, Meta(ge=0, le=2**40, description="a whole number of MiB, 0 or more")]
 
@@ -172,14 +165,22 @@ WAY = ("address", "root", "through")  # keys of ``host`` with placeholders
 
 def load_leases(given: str | Path = "") -> list[LeaseEntry]:
     """All leases; one of an earlier inventory hides later ones of its name. Raises RecipeError for a mistake."""
-    tables: list[tuple[str, Table, Location]] = []  # name, as written, where
+    tables: dict[Location, Table] = {}  # as written
+    named: list[tuple[str, Location]] = []
     for file in inventory_files(given):
         for name, table in _read(file).leases.items():
-            tables.append((name, table, place := Location(file).at("leases", name)))
+            place = Location(file).at("leases", name)
+            named.append((name, place))
+            tables[place] = table
             convert(table, LeaseEntry, place)
             convert(table.get("host", {}), LeasedEntry, place.at("host"))
-    first = {name: number for number, (name, _, _) in reversed(list(enumerate(tables)))}
-    return [_resolved(number, tables) for number in sorted(first.values())]
+    leases: dict[str, LeaseEntry] = {}
+    for name, place in named:
+        if name not in leases:
+            sources = inheritance(place, named, tables.__getitem__, "lease")
+            whole = reduce(merged, reversed(sources.values()), Table())
+            leases[name] = _checked(convert({**whole, "extends": ""}, LeaseEntry, place), name, place)
+    return [*leases.values()]
 
 
 def load_lease(name: str, given: str | Path = "") -> LeaseEntry:
@@ -187,11 +188,8 @@ def load_lease(name: str, given: str | Path = "") -> LeaseEntry:
     return chosen("lease", name, {lease.name: lease for lease in load_leases(given)})
 
 
-def _resolved(number: int, tables: list[tuple[str, Table, Location]]) -> LeaseEntry:
-    """The lease of that number, with what it extends: of its own name, one of a later inventory."""
-    name, _, place = tables[number]
-    whole = {**_with_base(number, tables), "extends": ""}
-    lease = msgspec.structs.replace(convert(whole, LeaseEntry, place), name=name, file=str(place.file))
+def _checked(lease: LeaseEntry, name: str, place: Location) -> LeaseEntry:
+    """The lease with its name and file. Raises RecipeError for what types cannot express."""
     for key in ("acquire", "release"):
         if not getattr(lease, key):
             raise place.at(key).mistake("is missing: it must be a list, a command.")
@@ -199,22 +197,7 @@ def _resolved(number: int, tables: list[tuple[str, Table, Location]]) -> LeaseEn
         check_texts(getattr(lease, key), place.at(key), allowed)
     for key in WAY:
         check_texts(getattr(lease.host, key), place.at("host", key), IN_RENEW)
-    return lease
-
-
-def _with_base(number: int, tables: list[tuple[str, Table, Location]], under: tuple[int, ...] = ()) -> Table:
-    name, table, place = tables[number]
-    wanted = table.get("extends")
-    if not wanted:
-        return table
-    bases = [n for n, (other, _, _) in enumerate(tables) if other == wanted and (n > number or other != name)]
-    if not bases or bases[0] in (*under, number):
-        names = {other for other, _, _ in tables} - {wanted}
-        raise place.at("extends").mistake(
-            f'is "{wanted}", and there is no such lease to extend.{hint(wanted, names)}', f"Leases: {listed(names)}."
-        )
-    whole: Table = merged(_with_base(bases[0], tables, (*under, number)), table)
-    return whole
+    return msgspec.structs.replace(lease, name=name, file=str(place.file))
 
 
 def reached(entry: HostEntry, values: Mapping[str, str]) -> HostEntry:

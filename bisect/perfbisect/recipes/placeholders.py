@@ -13,7 +13,6 @@ from contextlib import suppress
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder import (
     BUILD_PLACEHOLDERS,
-    CONFIG_PLACEHOLDERS,
     INSTALLED_PLACEHOLDERS,
     OF_ARCHIVES,
     SERVER_PLACEHOLDERS,
@@ -117,11 +116,6 @@ def check_placeholders(table: Table, location: Location) -> None:
     for name, config in table.get("configs", {}).items():
         where = location.at("configs", name, "settings")
         check_texts(config.get("settings", {}), where, SERVER_PLACEHOLDERS)
-
-
-def check_config(text: str, location: Location) -> None:
-    """Raise RecipeError for an unknown placeholder in a server's configuration file."""
-    check_texts(text.splitlines(), location, CONFIG_PLACEHOLDERS)
 
 
 def placeholders_in(argv: Sequence[str]) -> set[str]:

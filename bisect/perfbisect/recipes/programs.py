@@ -17,7 +17,7 @@ SAID = "[perfbisect:"
 PARTIAL = "partial"  # not all was built
 AGAIN = "again"  # it is built in another way: the errors so far are no reason
 PROGRAM = "program"  # its path, the file that it is, others of its name
-_INCOMPLETE = ".perfbisect.incomplete"  # the file of {build} that says so to later commands
+INCOMPLETE = ".perfbisect.incomplete"  # the file of {build} that says so to later commands
 
 # $0 {prefix}, $1 the folder that is searched, $2 programs: a line for each, behind a tab the file that the user chose.
 PRELUDE = r"""work=$(realpath ..) && prefix=$(realpath -m -- "$0") || exit
@@ -44,7 +44,7 @@ built() { # executable files called as the program $1, by preference; if the use
             printf '%s\t%s\t%s\n' "$place$linked" "${#path}" "$path"
         done | LC_ALL=C sort -t "$tab" -k 1,1n -k 2,2n -k 3 | cut -f 3-
 }
-""".replace("INCOMPLETE", _INCOMPLETE)
+""".replace("INCOMPLETE", INCOMPLETE)
 
 # Behind the words of PRELUDE: "yes" if other targets may fail, and the command that builds everything. `targets` prints those
 # that make the program $1, `build` builds $names or everything, with the option $keep. Where names are a guess, $again is set.
@@ -226,13 +226,6 @@ def building(builder: Builder, build: Build, system: str, argv: list[str], folde
     script = _script(PRELUDE + BUILD.replace("SYSTEM", known + system)).replace("{{prefix}}", "{prefix}")
     go_on = "" if builder.server else "yes"
     return ["sh", "-c", script, "{prefix}", "{prefix}" if build.in_place else ".", _script(programs), go_on, *argv]
-
-
-def installing(builder: Builder, argvs: list[list[str]]) -> list[list[str]]:
-    """The commands of an installation, which may fail where not all was built."""
-    if builder.server or not started(builder):
-        return argvs
-    return [["sh", "-c", f'"$@" || [ -e {_INCOMPLETE} ]', "install", *argv] for argv in argvs]
 
 
 def finding(builder: Builder, build: Build) -> list[list[str]]:

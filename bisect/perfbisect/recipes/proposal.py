@@ -6,6 +6,7 @@ file.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -57,13 +58,6 @@ class Tree:
         """Whether a program is the wanted one, or called like a benchmark, or in a folder that is."""
         return program.name == self.wanted or in_benchmarks(program)
 
-    def source_of(self, name: str) -> str:
-        """The path of the source file of that name without its suffix; "" where none exists."""
-        found = (
-            path for path in self.texts if PurePosixPath(path).stem == name and PurePosixPath(path).suffix in SOURCES
-        )
-        return min(found, key=lambda path: (path.count("/"), path), default="")
-
 
 def is_benchmark(name: str) -> bool:
     """Whether a program or a source file is called like a benchmark."""
@@ -98,11 +92,8 @@ def to_read(paths: frozenset[str]) -> list[str]:
 
 def language(paths: frozenset[str]) -> str:
     """The language of most files; "" for none that is known."""
-    counts: dict[str, int] = {}
-    for path in paths:
-        if name := SOURCES.get(PurePosixPath(path).suffix):
-            counts[name] = counts.get(name, 0) + 1
-    return max(sorted(counts), key=lambda name: counts[name], default="")
+    counts = Counter(filter(None, (SOURCES.get(PurePosixPath(path).suffix) for path in paths)))
+    return max(sorted(counts), key=counts.__getitem__, default="")
 
 
 def defined(tree: Tree) -> set[str]:
@@ -207,7 +198,7 @@ class Benchmark:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
+class RecipeProposal:
     """What the files say, and the benchmark that was chosen."""
 
     name: str
@@ -231,9 +222,8 @@ class Proposal:
             "driver": self.name,
             "build": self.benchmark.build,
         }
-        return (
-            f"# Guessed by `bisect init` from the tree of {_one_line(self.of)}: change what is wrong.\n{_text(recipe)}"
-        )
+        revision = " ".join(self.of.splitlines()).rstrip()  # as it can be in a comment of TOML
+        return f"# Guessed by `bisect init` from the tree of {revision}: change what is wrong.\n{_text(recipe)}"
 
     def suite(self) -> str:
         """The text of the suite.toml."""
@@ -257,8 +247,3 @@ def _text(table: Mapping[str, Any]) -> str:
     """TOML with each list in a line of its own: strings hold no line breaks, which are escapes."""
     text = tomli_w.dumps({key: value for key, value in table.items() if value}, indent=0)
     return text.replace("[\n", "[").replace(",\n]", "]").replace(",\n", ", ")
-
-
-def _one_line(name: str) -> str:
-    """A name as it can be in a comment of TOML."""
-    return " ".join(name.splitlines()).rstrip()

@@ -47,6 +47,7 @@ OF_SERVERS = ("socket", "port")
 LINE = Location(Path("command line"))  # the location that errors in options name
 
 
+COMMANDS_ALONE = Settings("", "", "", "", "", "")
 TRUTHS = {"true": True, "on": True, "false": False, "off": False}
 
 
@@ -78,11 +79,7 @@ def requested_builder(settings: Settings) -> Builder:
     if settings.quick is None or settings.quick.build is None:
         builder = load_builder(settings.builder, settings.builders_path)
     else:
-        builder = quick_builder(
-            settings.quick.build, settings.repository, settings.builders_path, settings.system, settings.configure,
-            program_of([] if settings.quick.then else words("--run", settings.quick.run), settings.programs),
-            settings.programs, settings.flags.words, settings.quick.then,
-        )  # fmt: skip
+        builder = quick_builder(settings.quick.build, settings.repository, settings)
         if settings.root:
             called = builder.home.rpartition("-")[0]
             builder = msgspec.structs.replace(builder, home=_named(called, [settings.root]))
@@ -108,26 +105,25 @@ def requested_builder(settings: Settings) -> Builder:
     )
 
 
-def quick_builder(
-    commands: tuple[str, ...], repository: str, given: str = "", system: str = "", configure: tuple[str, ...] = (),
-    started: Sequence[str] = (), chosen: Sequence[str] = (), flags: Sequence[str] = (), then: Sequence[str] = (),
-) -> Builder:  # fmt: skip
+def quick_builder(commands: tuple[str, ...], repository: str, settings: Settings = COMMANDS_ALONE) -> Builder:
     """A builder for a repository without a recipe: each command is run in a copy of the checkout, which is kept.
 
-    With a ``system`` and without commands that copy is built by the system, for what is ``started``, with the user's
-    choices of files. These, its options ``configure`` and the ``flags`` are in the name, so that the history of one is
-    never used for another. Raises UsageError for a command that cannot be split into words, or that has an unknown placeholder.
+    With a build system in ``settings`` and without commands that copy is built by the system, for what is started, with the
+    user's choices of files. These, its options and the compilers' are in the name, so that the history of one is never used
+    for another. Raises UsageError for a command that cannot be split into words, or that has an unknown placeholder.
     """
-    recipe = load_builder(RECIPE, given)
-    build = build_of(recipe)
+    recipe = load_builder(RECIPE, settings.builders_path)
+    build, chosen, quick = build_of(recipe), settings.programs, settings.quick
+    started = program_of(words("--run", quick.run) if quick and not quick.then else [], chosen)
+    then = quick.then if quick else ()
     with_files = _files(commands)
     compile_ = [*build.compile, *_in_prefix("build", commands, with_files)]
     name = Path(repository).name.removesuffix(".git") or "repository"
-    in_place = bool(system) and not commands
-    how = ["", system, *configure, *started, *chosen] if in_place else commands
+    in_place = bool(settings.system) and not commands
+    how = ["", settings.system, *settings.configure, *started, *chosen] if in_place else commands
     return msgspec.structs.replace(
         recipe,
-        name=_named(name, [repository, *how, *flags, *with_files, *then, *_files(then)]),
+        name=_named(name, [repository, *how, *settings.flags.words, *with_files, *then, *_files(then)]),
         home=_named(name, [repository]),  # sources are sent once for all commands
         started=list(started) if in_place else [],
         build=Build(in_place=True) if in_place else msgspec.structs.replace(build, compile=compile_),
@@ -240,7 +236,11 @@ def _named(name: str, parts: list[str]) -> str:
 
 def check_fit(builder: Builder, workloads: Sequence[Workload], settings: Settings) -> None:
     """Raise UsageError for overrides that no command uses, and for a command that uses a server the builder does not have."""
-    used = {each.name: placeholders_in(_words(each)) for each in workloads if each.command}
+    used = {
+        each.name: placeholders_in([*each.command, *(word for argv in each.prepare_commands for word in argv)])
+        for each in workloads
+        if each.command
+    }
     all_commands = len(used) == len(workloads)
     for key in settings.overrides:
         if all_commands and not any(key in names for names in used.values()):
@@ -255,10 +255,6 @@ def check_fit(builder: Builder, workloads: Sequence[Workload], settings: Setting
             raise UsageError(
                 f"The command of workload {name} uses {{{min(wanted)}}}, but builder {builder.name} has no server."
             )
-
-
-def _words(workload: Workload) -> list[str]:
-    return [*workload.command, *(word for argv in workload.prepare_commands for word in argv)]
 
 
 def typed(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Option]:

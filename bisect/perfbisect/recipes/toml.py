@@ -7,7 +7,7 @@ a value that is wrong are checked one by one.
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -27,6 +27,11 @@ PASSWORD = re.compile(r"//.*@")  # and user names in addresses
 WORDS = {"Str": "text", "Int": "a whole number", "Float": "a number", "Bool": "true or false", "List": "a list",
          "Dict": "a table", "Struct": "a table"}  # fmt: skip
 _FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
+
+
+def matching(pattern: str, description: str) -> msgspec.Meta:
+    """Of a type of texts: those in which ``pattern`` is found; errors say the ``description``."""
+    return msgspec.Meta(pattern=pattern, description=description)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +200,34 @@ def merged(below: object, above: object) -> Any:
         return above
     both = {**below, **above}
     return {key: merged(below[key], value) if key in below and key in above else value for key, value in both.items()}
+
+
+def inheritance(
+    start: Location, named: Sequence[tuple[str, Location]], read: Callable[[Location], Table], noun: str
+) -> dict[Location, Table]:
+    """The tables of a recipe, of the recipe that it extends, of the one that this extends, … by their places.
+
+    ``named`` are all recipes; one that extends its own name means the next of that name. Raises RecipeError where there is
+    none, and for a cycle.
+    """
+    found, place = {start: read(start)}, start
+    while wanted := found[place].get("extends", ""):
+        places = [other for name, other in named if name == wanted]
+        if place in places:
+            places = places[places.index(place) + 1 :] or [place]
+        if not places:
+            known = {name for name, _ in named}
+            raise place.at("extends").mistake(
+                f'is "{wanted}", but no such {noun} exists.{hint(wanted, known)}',
+                f"{noun.capitalize()}s: {listed(known)}.",
+            )
+        if places[0] in found:
+            chain = [*found, places[0]]
+            cycle = " → ".join(each.keys or str(each.file) for each in chain[chain.index(places[0]) :])
+            raise place.at("extends").mistake(f"is a cycle: {cycle}.")
+        place = places[0]
+        found[place] = read(place)
+    return found
 
 
 def hint(word: str, known: Iterable[str]) -> str:

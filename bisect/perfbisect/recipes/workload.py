@@ -25,7 +25,7 @@ from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.configuration import found_in, recipe_folders
 from perfbisect.recipes.output_pattern import check_pattern, unit_in
 from perfbisect.recipes.placeholders import check_texts
-from perfbisect.recipes.toml import Location, convert, hint, listed, merged, read_table
+from perfbisect.recipes.toml import Location, convert, hint, listed, matching, merged, read_table
 
 MOST_LISTED = 12  # names in a message
 EVENTS = "events"  # the arg that is a workload's length in operations: an option of sysbench, {events} in a command
@@ -33,11 +33,10 @@ EVENTS = "events"  # the arg that is a workload's length in operations: an optio
 Drivers = str | Annotated[list[str], Meta(min_length=1, description="a list of at least one")]
 Option = str | int | float | bool
 LatencyName = Literal["min", "avg", "p95", "p99", "max"]
-Name = Annotated[str, Meta(pattern=r"^[^/]*\Z", description="a name without /, which separates suite and workload")]
-OptionName = Annotated[str, Meta(pattern=r"^(?!-)", description="an option without its leading dashes")]
+Name = Annotated[str, matching(r"^[^/]*\Z", "a name without /, which separates suite and workload")]
+OptionName = Annotated[str, matching(r"^(?!-)", "an option without its leading dashes")]
 Script = Annotated[
-    str,
-    Meta(pattern=r"(?s)^(?!/|(.*/)?\.\.(/|\Z))", description="a file of the suite's folder, without .. or a leading /"),
+    str, matching(r"(?s)^(?!/|(.*/)?\.\.(/|\Z))", "a file of the suite's folder, without .. or a leading /")
 ]
 SecondsOrZero = Annotated[float, Meta(ge=0, le=LONGEST, description="a number of seconds, 0 or more")]
 
@@ -154,8 +153,7 @@ def _check_workload(workload: Workload, location: Location) -> None:
     if bool(workload.script) == bool(workload.statement):
         found = "has both a script and a statement" if workload.script else "has neither a script nor a statement"
         raise location.mistake(
-            f"{found}.",
-            "Give the Lua file to run as `script`, plain SQL as `statement`, or any program as `command`.",
+            f"{found}.", "Give the Lua file to run as `script`, plain SQL as `statement`, or any program as `command`."
         )
     if workload.prepare_script and workload.prepare:
         raise location.mistake("has both prepare_script and prepare.", "Give one of them: a Lua file, or plain SQL.")

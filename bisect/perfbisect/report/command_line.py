@@ -1,11 +1,13 @@
 """The commands that repeat, resume and show a hunt."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.settings import TIMING, USUAL_HOST, Direction, Pairing, Policy, Settings
+from perfbisect.core.domain.settings import TIMING, USUAL_HOST, Direction, Pairing, Patch, Policy, Settings
 from perfbisect.store.connection import default_place
 from perfbisect.wording.text import shell_words
 
@@ -19,7 +21,7 @@ def command_to_run(settings: Settings, history: Path) -> str:
 def command_to_compare(settings: Settings, *builds: str) -> str:
     """The `bisect compare` that measures these builds as a hunt does, on its first host."""
     options = _options(replace(settings, further_hosts=()))
-    how = [word for words in options if len(words) > 1 and words[0] not in OF_SEARCHES for word in words]
+    how = [word for words in options if len(words) > 1 and not SEARCHES.match(FIELDS[words[0]]) for word in words]
     return shell_words(["bisect", "compare", *builds, *of_recipes(settings), *how])
 
 
@@ -28,57 +30,61 @@ def of_settings(settings: Settings) -> list[str]:
     return [word for words in _options(settings) for word in words]
 
 
-NUMBERS = {  # option → its field of Policy
-    "--confidence": "confidence",
-    "--min-effect": "min_effect",
-    "--max-builds": "max_builds",
-    "--max-runs": "max_runs",
-    "--max-time": "max_minutes",
-    "--slow-after": "slow_after",
-}
-OF_SEARCHES = {"--direction", "--suspect", "--skip", *NUMBERS}  # with the flags, what only a search has
+FIELDS = {  # option → its field of the settings; of overrides one, or for --set those that are args of the workload
+    "--host": "hosts", "--repo": "repository", "--variant": "variant", "--pairing": "policy.pairing", "--metric": "metric",
+    "--direction": "policy.direction", "--confidence": "policy.confidence", "--min-effect": "policy.min_effect",
+    "--max-builds": "policy.max_builds", "--max-runs": "policy.max_runs", "--max-time": "policy.max_minutes",
+    "--slow-after": "policy.slow_after", **{f"--{name}": "overrides" for name in TIMING},
+    "--builders": "builders_path", "--workloads": "workloads_path", "--hosts": "hosts_path", "--set": "overrides",
+    "--suspect": "suspects", "--configure": "configure", "--program": "programs", "--cflags": "flags.cflags",
+    "--cxxflags": "flags.cxxflags", "--ldflags": "flags.ldflags", "--patch": "patches", "--skip": "skips",
+    "--first-parent": "first_parent", "--retry-failed": "retry_failed", "--no-remedies": "remedies",
+    "--all": "policy.all_steps", "--no-explain": "explain", "--no-layouts": "policy.layouts",
+}  # fmt: skip
+OF_RECIPES = {  # option → its field of a command in place of recipes
+    "--build": "build", "--then": "then", "--run": "run", "--rate": "rate", "--cost": "cost", "--unit": "unit",
+    "--operations": "operations",
+}  # fmt: skip
+SEARCHES = re.compile(r"suspects|skips|policy\.(?!pairing)")  # what only a search has; with the flags
 
 
 def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
-    policy, usual = settings.policy, Policy()
-    yield from (("--host", name) for name in settings.hosts if settings.hosts != (USUAL_HOST,))
-    yield "--repo", settings.repository
-    if settings.variant != settings.usual_variant:
-        yield "--variant", settings.variant
-    if policy.pairing is not Pairing.AUTO:
-        yield "--pairing", policy.pairing.value
-    if not settings.choose_metric:
-        yield "--metric", settings.metric
-    direction = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
-    if policy.direction is not direction:
-        yield "--direction", policy.direction.value
-    wide = settings.prior.exact and not policy.min_counted  # the smallest change of a time is asked for of a count
-    for option, name in NUMBERS.items():
-        value = getattr(policy, name)
-        if value != getattr(usual, name) or (wide and name == "min_effect"):
-            text = f"{value:g}" if isinstance(value, float) else str(value)
-            yield option, _time(value) if name == "max_minutes" else text
-    yield from ((f"--{name}", str(value)) for name, value in settings.overrides.items() if name in TIMING)
-    for option in ("builders", "workloads", "hosts"):
-        if path := getattr(settings, f"{option}_path"):
-            yield f"--{option}", path
-    for name in sorted(settings.overrides.keys() - set(TIMING)):
-        yield "--set", f"{name}={settings.overrides[name]}"
-    yield from (("--suspect", f"{path}={weight:g}") for path, weight in settings.suspects.items())
-    yield from (("--configure", option) for option in settings.configure)
-    yield from (("--program", path) for path in settings.programs)
-    yield from settings.flags.options
-    yield from (("--patch", patch.file) for patch in settings.patches)
-    yield from (("--skip", text) for text in settings.skips)
-    flags = {
-        "--first-parent": settings.first_parent,
-        "--retry-failed": settings.retry_failed,
-        "--no-remedies": not settings.remedies,
-        "--all": policy.all_steps,
-        "--no-explain": not settings.explain,
-        "--no-layouts": settings.linkable and not policy.layouts,
-    }
-    yield from ((flag,) for flag, given in flags.items() if given)
+    """Each option that differs from its default, with its value."""
+    worse = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
+    # The smallest change of a time is asked for of a count.
+    least = 0.0 if settings.prior.exact and not settings.policy.min_counted else Policy().min_effect
+    layouts = settings.linkable or settings.policy.layouts
+    usual = Settings(
+        "", "", "", "", "", USUAL_HOST, settings.usual_variant, explain=True,
+        metric=settings.metric if settings.choose_metric else "",
+        policy=Policy(pairing=Pairing.AUTO, direction=worse, min_effect=least, layouts=layouts),
+    )  # fmt: skip
+    for option, name in FIELDS.items():
+        value, default = attrgetter(name)(settings), attrgetter(name)(usual)
+        if option == "--set":
+            value = {key: value[key] for key in sorted(value) if key not in TIMING}
+        elif name == "overrides":
+            value = value.get(option[2:], default)
+        if value != default:
+            yield from _spelled(option, _time(value) if option == "--max-time" else value)
+
+
+def _spelled(option: str, value: object) -> Iterator[tuple[str, ...]]:
+    """An option with its value, or with each of several values; a flag alone."""
+    match value:
+        case bool():
+            yield (option,)
+        case dict() if option != "--skip":
+            yield from (
+                (option, f"{name}={each:g}" if option == "--suspect" else f"{name}={each}")
+                for name, each in value.items()
+            )
+        case tuple() | dict():
+            yield from ((option, each.file if isinstance(each, Patch) else each) for each in value)
+        case float() if option[2:] not in TIMING:
+            yield option, f"{value:g}"
+        case _:
+            yield option, str(value)
 
 
 def _time(minutes: float) -> str:
@@ -90,17 +96,11 @@ def of_recipes(settings: Settings) -> list[str]:
     quick = settings.quick
     if quick is None:
         return ["--builder", settings.builder, "--workload", settings.workload]
-    options = (
-        ("--builder", settings.builder if quick.build is None else ""),
-        *(("--build", command) for command in quick.build or ()),
-        *(("--then", command) for command in quick.then),
-        ("--run", quick.run),
-        ("--rate", quick.rate),
-        ("--cost", quick.cost),
-        ("--unit", quick.unit),
-        ("--operations", quick.operations),
+    options: list[tuple[str, ...]] = (
+        [("--builder", settings.builder)] if quick.build is None and settings.builder else []
     )
-    return [word for option in options if option[1] for word in option]
+    options += [words for option, name in OF_RECIPES.items() for words in _spelled(option, getattr(quick, name) or ())]
+    return [word for words in options for word in words]
 
 
 def command_on(verb: str, name: str | int, history: Path | None) -> str:

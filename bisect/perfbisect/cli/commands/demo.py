@@ -4,40 +4,29 @@ import shutil
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import click
 
 from perfbisect.cli.options.common import (
     PATH,
+    Given,
     explain_option,
     history_option,
     hosts_option,
-    leasing,
-    open_view,
+    verb_command,
     view_options,
 )
-from perfbisect.cli.options.measurement import announce_recipes, inventory_option, pairing_option
+from perfbisect.cli.options.measurement import announced_recipes, inventory_option, pairing_option
 from perfbisect.cli.options.param_types import SEED, Percent
 from perfbisect.core.domain.settings import AUTO, COUNTED, Pairing, Policy, PriorKnowledge, Settings
 from perfbisect.errors import INTERRUPTED
 from perfbisect.ui.stream import note
 
-EPILOG = """\b
-Examples:
-  bisect demo
-  bisect demo --seed 7
-  bisect demo --seed 7 --drop 8%   a drop of your choice
-  bisect demo --host dell32        on a host of hosts.toml
-  bisect demo --changes 3          three commits in three workloads, found by `compare --hunt`
-
-\b
-Exit status: 0 only if each commit named is the one that was planted.
-"""
-
 WRONG = 1
 
 
-@click.command(epilog=EPILOG)
+@verb_command()
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of the history.")
 @click.option("--drop", type=Percent(), help="Size of the planted drop. Default: 25% to 60%, from the seed.")
 @click.option(
@@ -52,28 +41,29 @@ WRONG = 1
 @view_options
 @history_option
 @click.pass_context
-def demo(
-    ctx: click.Context,
-    seed: int,
-    drop: float | None,
-    changes: int,
-    host: tuple[str, ...],
-    hosts: Path | None,
-    folder: Path | None,
-    pairing: str,
-    explain: bool,
-    history: Path | None,
-    view: str | None,
-) -> int:
+def demo(ctx: click.Context, /, **options: Any) -> int:
     """Write a small storage engine with 60 commits of history, and find the commit that slowed update-index.
 
     The answer is written to a file that the hunt does not read, and compared at the end.
+
+    \b
+    Examples:
+      bisect demo
+      bisect demo --seed 7
+      bisect demo --seed 7 --drop 8%   a drop of your choice
+      bisect demo --host dell32        on a host of hosts.toml
+      bisect demo --changes 3          three commits in three workloads, found by `compare --hunt`
+
+    \b
+    Exit status: 0 only if each commit named is the one that was planted.
     """
-    if changes > 1 and view:
-        raise click.UsageError(f"--{view} is for a single hunt: leave out --{view} or --changes.")
+    given = Given(**options)
+    if given.changes > 1 and given.view:
+        raise click.UsageError(f"--{given.view} is for a single hunt: leave out --{given.view} or --changes.")
     import msgspec
 
     from perfbisect.cli.commands.compare import compare
+    from perfbisect.cli.sessions import leasing, open_view
     from perfbisect.core.domain.orders import Found
     from perfbisect.demo.history import write_history
     from perfbisect.folders import cache_folder
@@ -83,18 +73,19 @@ def demo(
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import SessionSetup
 
-    place = folder or cache_folder() / "demo" / f"seed-{seed}"
+    history, host, folder = given.history, given.host, given.folder
+    place = folder or cache_folder() / "demo" / f"seed-{given.seed}"
     repository, answer_file = place / "repository", place / "answer.json"
     if folder is None or ours(answer_file):
         shutil.rmtree(repository, ignore_errors=True)
     place.mkdir(parents=True, exist_ok=True)
-    answer = write_history(repository, seed, drop=drop, changes=changes)
+    answer = write_history(repository, given.seed, drop=given.drop, changes=given.changes)
     answer_file.write_bytes(msgspec.json.encode(answer))
-    if changes > 1:
+    if given.changes > 1:
         planted_in = {"update-index": answer.commit, **answer.further}
         status = ctx.invoke(
             compare, builds=("v1.0", "v1.1"), workload=",".join(planted_in), builder="demo", repo=repository.absolute(),
-            host=host, hosts=hosts, hunt=True, pairing=pairing, explain=explain, history=history, waiting=None,
+            host=host, hosts=given.hosts, hunt=True, pairing=given.pairing, explain=given.explain, history=history, waiting=None,
         )  # fmt: skip
         if status == INTERRUPTED:  # the answer is for those who have searched to the end
             return INTERRUPTED
@@ -102,13 +93,14 @@ def demo(
 
     settings = Settings(
         "v1.0", "v1.1", str(repository.absolute()), "demo", "update-index", host[0], further_hosts=host[1:], metric=AUTO,
-        policy=Policy(pairing=Pairing(pairing), min_counted=COUNTED), explain=explain, prior=PriorKnowledge(build_cost=1.0), hosts_path=str(hosts or ""),
+        policy=Policy(pairing=Pairing(given.pairing), min_counted=COUNTED), explain=given.explain,
+        prior=PriorKnowledge(build_cost=1.0), hosts_path=str(given.hosts or ""),
     )  # fmt: skip
-    announce_recipes(settings)
-    with leasing(settings.hosts, settings.hosts_path, purpose=f"bisect demo --seed {seed}"):
+    announced_recipes(settings)
+    with leasing(settings.hosts, settings.hosts_path, purpose=f"bisect demo --seed {given.seed}"):
         [setup] = SessionSetup.set_up([resolve_settings(settings)])
         note(forecast(history, [setup.settings], setup.span, setup.host))
-        [outcome] = begin([setup], Caller(history, open_view(history, view)))
+        [outcome] = begin([setup], Caller(history, open_view(history, given.view)))
     planted = answer.commit[:10]
     if not isinstance(outcome.verdict, Found):
         note(f"The hunt named no commit; planted was {planted} ({answer_file}).")

@@ -3,18 +3,13 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.common import host_argument, json_option, leasing, say, say_object
+from perfbisect.cli.options.common import Given, host_argument, json_option, say, say_object, verb_command
 from perfbisect.cli.options.completion import builder_option, metric_name, workload_option
-from perfbisect.cli.options.measurement import (
-    announce,
-    builders_option,
-    inventory_option,
-    workloads_option,
-)
+from perfbisect.cli.options.measurement import announce, builders_option, inventory_option, workloads_option
 from perfbisect.lab.checks import Finding, Level
 from perfbisect.wording.text import printable
 
@@ -27,21 +22,8 @@ if TYPE_CHECKING:
 SHOWN = 20  # names of what an adopted folder contains
 SERIOUS = (Level.REFUSED, Level.WARNING)  # levels of findings that are told of all hosts
 
-EPILOG = """\b
-Examples:
-  bisect doctor
-  bisect doctor spare --builder sqlite-amalgamation --workload update-index
-  bisect doctor --all --builder mysql
-  bisect doctor spare --json | jq '.findings[] | select(.level != "ok")'
 
-\b
-The same checks run before each hunt, which shows only refusals and warnings. With --all a host that others name in
-their `build_hosts` is checked for builds alone.
-Exit status: 0 fit, 4 measurements would be meaningless or impossible.
-"""
-
-
-@click.command(epilog=EPILOG)
+@verb_command()
 @host_argument
 @builder_option("Check whether it can be built there.")
 @workload_option("Check whether it can be run there.")
@@ -65,20 +47,22 @@ Exit status: 0 fit, 4 measurements would be meaningless or impossible.
 @builders_option
 @workloads_option
 @inventory_option
-def doctor(
-    host: str,
-    builder: str | None,
-    workload: str | None,
-    variant: str,
-    metric: str,
-    adopt: bool,
-    every: bool,
-    as_json: bool,
-    builders: Path | None,
-    workloads: Path | None,
-    hosts: Path | None,
-) -> int:
-    """Check HOST (default: local): what is missing, what adds noise, and the command that fixes each."""
+def doctor(**options: Any) -> int:
+    """Check HOST (default: local): what is missing, what adds noise, and the command that fixes each.
+
+    \b
+    Examples:
+      bisect doctor
+      bisect doctor spare --builder sqlite-amalgamation --workload update-index
+      bisect doctor --all --builder mysql
+      bisect doctor spare --json | jq '.findings[] | select(.level != "ok")'
+
+    \b
+    The same checks run before each hunt, which shows only refusals and warnings. With --all a host that others name in
+    their `build_hosts` is checked for builds alone.
+    Exit status: 0 fit, 4 measurements would be meaningless or impossible.
+    """
+    from perfbisect.cli.sessions import leasing
     from perfbisect.core.domain.metrics import find_metric
     from perfbisect.errors import ENVIRONMENT, EnvironmentFailure
     from perfbisect.host import registry
@@ -93,38 +77,40 @@ def doctor(
     from perfbisect.recipes.requested import foreign_files
     from perfbisect.recipes.workload import load_workload
 
-    if workload and not builder:
+    given = Given(**options)
+    if given.workload and not given.builder:
         raise click.UsageError("A workload needs a system: give --builder, too.")
-    find_metric(metric)
-    recipe = load_builder(builder, builders or "") if builder else None
+    find_metric(given.metric)
+    recipe = load_builder(given.builder, given.builders or "") if given.builder else None
     chosen: tuple[Workload, ...] | None = None
-    if recipe and workload:
-        chosen = (load_workload(workload, recipe.driver, workloads or ""),)
-    elif recipe and only_commands(recipe.driver, workloads):
+    if recipe and given.workload:
+        chosen = (load_workload(given.workload, recipe.driver, given.workloads or ""),)
+    elif recipe and only_commands(recipe.driver, given.workloads):
         chosen = ()
-    if every:
+    if given.every:
         named = click.get_current_context().get_parameter_source("host")
-        if adopt or named is not click.core.ParameterSource.DEFAULT:
+        if given.adopt or named is not click.core.ParameterSource.DEFAULT:
             raise click.UsageError("--all checks every host, and changes none: leave out HOST and --adopt.")
-        return doctor_all(CheckScope(metric, recipe, variant, chosen), hosts, as_json)
-    entry = load_host(host, hosts or "")
-    if not as_json:
+        return doctor_all(CheckScope(given.metric, recipe, given.variant, chosen), given)
+    host, hosts = given.host, given.hosts or ""
+    entry = load_host(host, hosts)
+    if not given.as_json:
         announce(recipe, chosen or (), [entry])
     facts: HostFacts | None = None
     found: list[Finding] = []
     try:
         with ExitStack() as stack:
-            stack.enter_context(leasing([host], hosts or "", builders=False, purpose="bisect doctor"))
-            there, contents = registry.adopt(entry) if adopt else (registry.connect(entry), ())
+            stack.enter_context(leasing([host], hosts, builders=False, purpose="bisect doctor"))
+            there, contents = registry.adopt(entry) if given.adopt else (registry.connect(entry), ())
             stack.enter_context(there)
-            if adopt:
+            if given.adopt:
                 found.append(adopted(there, contents))
-            inspection = inspect_host(CheckRequest(there, entry, metric, recipe, variant, chosen))
+            inspection = inspect_host(CheckRequest(there, entry, given.metric, recipe, given.variant, chosen))
             facts = read_fingerprint(there, inspection.answers)
             found += [*findings(inspection), *pairing(inspection), *shared_findings(shared_builds())]
     except EnvironmentFailure as failure:
         found.append(Finding(Level.REFUSED, "reach", str(failure), failure.advice))
-    if as_json:
+    if given.as_json:
         say_object({"host": facts, "findings": found, "files": foreign_files(recipe, chosen or (), [entry])})
     else:
         say("\n".join(lines(host, facts, found)))
@@ -136,7 +122,7 @@ def number(found: Iterable[Finding], level: Level) -> int:
     return sum(finding.level is level for finding in found)
 
 
-def doctor_all(wanted: "CheckScope", hosts: Path | None, as_json: bool) -> int:
+def doctor_all(wanted: "CheckScope", given: Given) -> int:
     """Check every host of the inventory; the exit status."""
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.hunt.setup import shared_builds
@@ -144,23 +130,19 @@ def doctor_all(wanted: "CheckScope", hosts: Path | None, as_json: bool) -> int:
     from perfbisect.lab.checks.preflight import shared_findings
     from perfbisect.recipes.inventory import load_hosts
 
-    entries = load_hosts(hosts or "")
-    if not as_json:
+    entries = load_hosts(given.hosts or "")
+    if not given.as_json:
         announce(wanted.builder, wanted.workloads or (), entries)
     checked, differences = check_all(entries, wanted)
     shared = tuple(shared_findings(shared_builds()))
-    if as_json:
+    if given.as_json:
         every = [
             {
-                "name": host.name,
-                "builds_for": host.builds_for,
-                "verdict": verdict(host),
-                "host": host.facts,
-                "compiler": host.side.compiler if host.side else (),
-                "findings": host.findings,
+                "name": host.name, "builds_for": host.builds_for, "verdict": verdict(host), "host": host.facts,
+                "compiler": host.side.compiler if host.side else (), "findings": host.findings,
             }
             for host in checked
-        ]
+        ]  # fmt: skip
         say_object({"hosts": every, "build_hosts": differences, "shared": shared})
     else:
         say("\n".join(lines_of_all(checked, differences, shared)))

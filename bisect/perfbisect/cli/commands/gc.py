@@ -4,17 +4,18 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfbisect.cli.options.common import (
+    Given,
     history_option,
     host_argument,
     json_option,
-    leasing,
     say,
     say_object,
+    verb_command,
     waiting_option,
 )
 from perfbisect.cli.options.measurement import announce, inventory_option
@@ -22,29 +23,15 @@ from perfbisect.cli.options.param_types import BYTES
 from perfbisect.wording.quantities import count, moment, size
 
 if TYPE_CHECKING:
-    from perfbisect.host.lock import WaitCallback
     from perfbisect.lab.building.shared_store import StoredObject
     from perfbisect.lab.upkeep import Item
 
-EPILOG = """\b
-Examples:
-  bisect gc --dry-run
-  bisect gc spare --keep 20G
-  bisect gc --keep 0
-  bisect gc --shared --keep 200G
-
-\b
-Removes builds, datasets, jobs and logs below the host's root, least recently used first. What hunts without a verdict
-need is kept for 30 days. --shared does the same in the folder of shared builds. ccache limits itself: ccache_size in
-hosts.toml. Machines that a session which was killed had leased are given back; `bisect hosts` lists them.
-Exit status: 0, or 4 where a machine could not be given back.
-"""
 
 MANY = ("jobs", "logs")  # categories that have one line each
 ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps what it needs
 
 
-@click.command(epilog=EPILOG)
+@verb_command()
 @host_argument
 @click.option("--keep", type=BYTES, help="Size that may stay: 20G, 500M, 0. Default: `keep` of the host in hosts.toml.")
 @click.option(
@@ -55,19 +42,25 @@ ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps what i
 @json_option()
 @waiting_option
 @history_option
-def gc(
-    host: str,
-    keep: int | None,
-    of_shared: bool,
-    dry_run: bool,
-    hosts: Path | None,
-    as_json: bool,
-    waiting: "WaitCallback | None",
-    history: Path | None,
-) -> int:
-    """Remove old builds and datasets from HOST (default: local) until at most --keep is left."""
+def gc(**options: Any) -> int:
+    """Remove old builds and datasets from HOST (default: local) until at most --keep is left.
+
+    \b
+    Examples:
+      bisect gc --dry-run
+      bisect gc spare --keep 20G
+      bisect gc --keep 0
+      bisect gc --shared --keep 200G
+
+    \b
+    Removes builds, datasets, jobs and logs below the host's root, least recently used first. What hunts without a verdict
+    need is kept for 30 days. --shared does the same in the folder of shared builds. ccache limits itself: ccache_size in
+    hosts.toml. Machines that a session which was killed had leased are given back; `bisect hosts` lists them.
+    Exit status: 0, or 4 where a machine could not be given back.
+    """
     from contextlib import nullcontext
 
+    from perfbisect.cli.sessions import leasing
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.host import jobs
     from perfbisect.host.leases import all_records
@@ -77,23 +70,25 @@ def gc(
     from perfbisect.recipes.configuration import in_bytes
     from perfbisect.recipes.inventory import load_host
 
-    if of_shared:
-        return gc_shared(keep, dry_run, as_json)
-    entry = load_host(host, hosts or "")
-    if not as_json:
+    given = Given(**options)
+    if given.of_shared:
+        return gc_shared(given)
+    dry_run = given.dry_run
+    entry = load_host(given.host, given.hosts or "")
+    if not given.as_json:
         announce(hosts=[entry])
-    limit = in_bytes(entry.keep) if keep is None else keep
+    limit = in_bytes(entry.keep) if given.keep is None else given.keep
     # While we hold the lock no session measures, so nothing is removed that is in use.
     with (
         nullcontext()
         if dry_run and not entry.leased
-        else leasing([host], hosts or "", builders=False, purpose="bisect gc"),
+        else leasing([given.host], given.hosts or "", builders=False, purpose="bisect gc"),
         connect(entry) as there,
-        nullcontext() if dry_run else hold(there, "a clean-up", waiting),
+        nullcontext() if dry_run else hold(there, "a clean-up", given.waiting),
     ):
         found = upkeep.items(there)
         left = [job.id for job in (*jobs.running(there), *jobs.orphaned(there))]
-        pinned = pins(history, read_only=dry_run) | {
+        pinned = pins(given.history, read_only=dry_run) | {
             *left,
             *(item.name for item in found if left and item.category in upkeep.IN_USE),
         }
@@ -102,8 +97,8 @@ def gc(
             upkeep.remove(there, gone)
     stays = sum(item.size for item in found) - sum(item.size for item in gone)
     what = size(sum(item.size for item in gone)) if gone else "Nothing"
-    say_freed(gone, stays, as_json, f"{what} {verb(gone, dry_run)} freed on host {host}", dry_run, table_of(gone))
-    if stays > limit and not as_json:
+    say_freed(gone, stays, given, f"{what} {verb(gone, dry_run)} freed on host {given.host}", table_of(gone))
+    if stays > limit and not given.as_json:
         kept = sum(item.size for item in found if item.name in pinned)
         say(
             f"That is more than {size(limit)}: {size(kept)} belong to hunts without a verdict (see `bisect history`) or to"
@@ -114,17 +109,17 @@ def gc(
     return ENVIRONMENT if unreleased else 0
 
 
-def gc_shared(keep: int | None, dry_run: bool, as_json: bool) -> int:
-    """Remove shared builds from their folder until at most ``keep`` is left; the exit status."""
+def gc_shared(given: Given) -> int:
+    """Remove shared builds from their folder until at most --keep is left; the exit status."""
     from perfbisect.lab.upkeep import clean_shared_folder
     from perfbisect.recipes.configuration import in_bytes, load_configuration
 
     shared = load_configuration().shared
-    limit = in_bytes(shared.keep) if keep is None else keep
-    gone, left = clean_shared_folder(shared.builds or "", limit, time.time(), dry_run=dry_run)
+    limit = in_bytes(shared.keep) if given.keep is None else given.keep
+    gone, left = clean_shared_folder(shared.builds or "", limit, time.time(), dry_run=given.dry_run)
     freed = size(sum(entry.size for entry in gone))
     what = f"{count(len(gone), 'shared build')}, {freed}," if gone else "No shared build"
-    say_freed(gone, left, as_json, f"{what} {verb(gone, dry_run)} removed from {shared.builds}", dry_run)
+    say_freed(gone, left, given, f"{what} {verb(gone, given.dry_run)} removed from {shared.builds}")
     return 0
 
 
@@ -134,15 +129,11 @@ def verb(gone: Sequence[object], dry_run: bool) -> str:
 
 
 def say_freed(
-    gone: "Sequence[Item] | Sequence[StoredObject]",
-    left: int,
-    as_json: bool,
-    text: str,
-    dry_run: bool,
-    table: Iterable[str] = (),
+    gone: "Sequence[Item] | Sequence[StoredObject]", left: int, given: Given, text: str, table: Iterable[str] = ()
 ) -> None:
     """Print what was, or would be, removed, and how many bytes are left."""
-    if as_json:
+    dry_run = given.dry_run
+    if given.as_json:
         say_object({"removed": not dry_run, "items": gone, "bytes": sum(each.size for each in gone), "left": left})
     else:
         say("\n".join([*table, f"{text}; {size(left)} {'stay' if dry_run else 'are left'}."]))

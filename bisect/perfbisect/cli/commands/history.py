@@ -1,49 +1,71 @@
 """`bisect history`: list hunts, comparisons, proofs and A/As; its subcommands copy them from and to other histories."""
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.central import from_option, opened_history
-from perfbisect.cli.options.common import history_option, json_option, output_width, say, say_object
-from perfbisect.cli.transfers import export, import_
+from perfbisect.cli.options.common import (
+    EXISTING,
+    FILE,
+    history_option,
+    json_option,
+    output_width,
+    say,
+    say_object,
+    verb_command,
+)
+from perfbisect.cli.options.completion import any_id
+from perfbisect.cli.options.param_types import ANY, Id
+from perfbisect.cli.options.stored import from_option, opened_history
+from perfbisect.errors import UsageError
+from perfbisect.report.command_line import history_option as same_history
 from perfbisect.store.batches import all_batches
+from perfbisect.store.connection import default_place, explained
 from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
-from perfbisect.wording.quantities import MISSING, chance, moment, workloads
-from perfbisect.wording.text import printable
+from perfbisect.ui.stream import note
+from perfbisect.wording.quantities import MISSING, chance, count, moment, workloads
+from perfbisect.wording.text import printable, shell_words
 
 if TYPE_CHECKING:
     from perfbisect.store.batches import Batch
+    from perfbisect.store.transfer import Copied
 
-EPILOG = """\b
-Examples:
-  bisect history
-  bisect history --json | jq '.[] | select(.state == "found")'
-  bisect history export mine.db          see bisect history export --help
-  bisect history import theirs.db
-  bisect history --from central          those of a team: see bisect push --help
-
-\b
-Comparisons have ids as c3, proofs as p5, A/As as n4. `bisect show ID` reports one. The history is one SQLite file for `bisect query`,
-sqlite-utils and Datasette.
-"""
 # columns that are dropped in a narrow terminal
 DISPENSABLE = ("runs", "builds", "host", "sure", "builder", "range", "when")
 HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "sure", "state", "subject")
 DONE = {"compare": "compared", "prove": "proof", "noise": "A/A"}  # what a trial that is complete is, by its kind
+SQLITE = b"SQLite format 3\0"  # the beginning of every database
+CONFLICTS = 1  # exit status
 ORIGIN = HEAD.index("range")  # the place of the column that says from whom hunts were imported
 
 
-@click.group(epilog=EPILOG, invoke_without_command=True)
+@verb_command(click.Group, invoke_without_command=True)
 @json_option("A JSON array; `kind` is hunt, compare, prove or noise.")
 @from_option
 @history_option
 @click.pass_context
 def history(ctx: click.Context, history: Path | None, central: str | None, as_json: bool) -> None:
-    """List hunts, comparisons, proofs and A/As, oldest first; or copy them from and to other histories."""
+    """List hunts, comparisons, proofs and A/As, oldest first; or copy them from and to other histories.
+
+    \b
+    Examples:
+      bisect history
+      bisect history --json | jq '.[] | select(.state == "found")'
+      bisect history export mine.db          see bisect history export --help
+      bisect history import theirs.db
+      bisect history --from central          those of a team: see bisect push --help
+
+    \b
+    Comparisons have ids as c3, proofs as p5, A/As as n4. `bisect show ID` reports one. The history is one SQLite file for `bisect query`,
+    sqlite-utils and Datasette.
+    """
     if ctx.invoked_subcommand:
         return
     with opened_history(history, central) as opened:
@@ -101,5 +123,122 @@ def batch_line(batch: "Batch") -> str:
     return f"{batch.name}: {what}{hunts}; {ended} of {len(batch.hunts)} with a verdict"
 
 
-for each in (export, import_):
-    history.add_command(each)
+@verb_command(parent=history)
+@click.argument("file", type=FILE)
+@click.argument("hunts", metavar="[HUNT…]", type=Id(ANY), nargs=-1, shell_complete=any_id)
+@history_option
+def export(file: Path, hunts: tuple[int | str, ...], history: Path | None) -> None:
+    """Write HUNTs, comparisons and A/As (default: all) with everything about them to FILE, a new history.
+
+    \b
+    Examples:
+      bisect history export mine.db              everything
+      bisect history export two.db 12 13 c3 b2   hunts 12 and 13 with their proofs, a comparison, and the hunts of a batch
+
+    \b
+    FILE is a history of its own: bisect show 12 --history FILE. Passwords in it are masked.
+    """
+    from perfbisect.store import transfer
+    from perfbisect.store.maker import exported
+
+    if re.fullmatch(rf"[{ANY}]?\d{{1,15}}", str(file)):  # FILE was forgotten
+        again = ["bisect", "history", "export", "hunts.db", str(file), *map(str, hunts), *same_history(history)]
+        raise UsageError(f"{file} is an id, and FILE must come before it.", f"Write: {shell_words(again)}")
+    if file.exists():
+        raise UsageError(f"{file} exists already.", "Name another file, or remove it.")
+    with closing(History.open(history)) as source, transfer.snapshot(source):
+        wanted = transfer.completed(source, hunts) if hunts else transfer.everything(source)
+        with explained(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            beside = TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent)
+        with beside as folder:
+            partial = Path(folder) / file.name
+            with closing(History.open(partial)) as target:
+                with target.transaction():
+                    done = transfer.copy(source, target, wanted, "", exported())
+                target.connection.execute("PRAGMA journal_mode = DELETE")  # one file, also beside no other
+            partial.rename(file)
+    hunts_written = sum(each.name.startswith("hunt") for each in done)
+    others = len(done) - hunts_written
+    also = f"; comparisons, proofs and A/As: {others}" if others else ""
+    say(f"{file}: {count(hunts_written, 'hunt')}{also}")
+
+
+@verb_command(parent=history, name="import")
+@click.argument("files", metavar="FILE…", type=EXISTING, nargs=-1, required=True)
+@click.option("--from", "origin", metavar="NAME", help="Whose they are. Default: the name of FILE without its ending.")
+@click.option(
+    "--own",
+    is_flag=True,
+    help="They are your own: hosts of the same names are the same machines, and hunts can be gone on with.",
+)
+@history_option
+def import_(files: tuple[Path, ...], origin: str | None, own: bool, history: Path | None) -> int:
+    """Add the hunts, comparisons and A/As of FILEs, with new numbers; what is known already is updated.
+
+    What others have measured is listed and reported, but counts for no new hunt: a host of theirs is another machine, also
+    where it has the same name.
+
+    \b
+    Examples:
+      bisect history import theirs.db
+      bisect history import from-mail.db --from NAME
+      bisect history import laptop.db --own        my hunts of another machine
+
+    \b
+    Importing a file twice adds nothing. Exit status: 0, or 1 where a hunt was continued in both histories: it stays as
+    it is here.
+    """
+    from perfbisect.store import transfer
+
+    if own and origin:
+        raise click.UsageError("--own and --from exclude each other: give one of them.")
+    path = history or default_place()
+    for file in files:
+        if path.exists() and file.samefile(path):
+            raise UsageError(f"{file} is the history itself.", "Name another file, or another history with --history.")
+    conflicts = 0
+    with closing(History.open(path)) as target:
+        for file in files:
+            with foreign(file) as source, transfer.snapshot(source):
+                wanted = transfer.everything(source)
+                transfer.check(source, wanted)  # nothing of a file with mistakes is imported
+                done = transfer.copy(source, target, wanted, "" if own else origin or file.stem)
+            conflicts += tell(file, done)
+    return CONFLICTS if conflicts else 0
+
+
+@contextmanager
+def foreign(file: Path) -> Iterator[History]:
+    """A history of someone else, open for reading."""
+    from perfbisect.store.connection import NoHistory
+    from perfbisect.store.transfer import check_pages
+
+    try:
+        opened = History.open(file, read_only=True)
+    except NoHistory as wrong:  # its advice is about the user's own history
+        with file.open("rb") as stream:
+            begun = stream.read(len(SQLITE))
+        known = {b"": "it is empty", SQLITE: "it is an SQLite database, but no history of perfbisect"}
+        what = known.get(begun, "it is no SQLite database")
+        raise UsageError(
+            f"{printable(str(file))} cannot be imported: {what}.",
+            "Give the history of someone, or what `bisect history export` has written.",
+        ) from wrong
+    with closing(opened):
+        check_pages(opened.connection, file)
+        yield opened
+
+
+def tell(file: Path, done: "Sequence[Copied]") -> int:
+    """Say what has become of the hunts of a file; returns the number of conflicts."""
+    name = printable(str(file))
+    for one in done:
+        same = f"{one.name} is {one.here} here"
+        if one.how in ("new", "grown"):
+            say(f"{same}, which has grown" if one.how == "grown" else same)
+        elif one.how == "conflict":
+            note(f"{name}: {same}, but differs from it: it stays as it is here.")
+    found = Counter(one.how for one in done)
+    say(f"{name}: {found['new']} new, {found['grown']} grown, {found['known']} known already")
+    return found["conflict"]

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option, leasing, lines_wanted, output_width, say, view_of
+from perfbisect.cli.options.common import history_option, output_width, say, verb_command
 from perfbisect.cli.options.completion import host_name
 from perfbisect.cli.options.measurement import continued, inventory_option
 from perfbisect.cli.options.param_types import Id
+from perfbisect.cli.sessions import leasing, lines_wanted, open_view
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
@@ -23,19 +24,6 @@ if TYPE_CHECKING:
     from perfbisect.core.stats.fitness import Fitness
     from perfbisect.hunt.fitness import Courses
 
-EPILOG = """\b
-Examples:
-  bisect hosts
-  bisect hosts --show local
-  bisect hosts --check c8-1 c8-2 --like n4  measure there what the A/A n4 has measured
-  bisect hosts --check                      each day: the hosts that were checked before
-  bisect hosts --accept c8-1                take an unfit host back
-
-\b
-A host whose level fell by 5 %, or whose noise doubled, in two successive checks is unfit: no
-batch chooses it for any-host, and it is not leased. Exit status of --check: 4 if one is unfit, or
-was named and could not be checked.
-"""
 
 HEAD = ("host", "address", "summary", "checked", "level", "noise", "history", "")
 SHOWN = 20  # checks in the small line
@@ -43,7 +31,7 @@ LOW, HIGH = 0.9, 1.1  # levels at its bottom and top
 LEASED = ":"  # in the name of a host that is leased
 
 
-@click.command(epilog=EPILOG)
+@verb_command()
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=host_name)
 @click.option(
     "--show", metavar="NAME", shell_complete=host_name, help="Print one host, or one lease, complete, as TOML."
@@ -60,7 +48,21 @@ def hosts(
     names: tuple[str, ...], show: str | None, check: bool, like: int | str | None, accept: bool,
     hosts: Path | None, history: Path | None,
 ) -> int:  # fmt: skip
-    """List the hosts: how fit they are, and what is leased now."""
+    """List the hosts: how fit they are, and what is leased now.
+
+    \b
+    Examples:
+      bisect hosts
+      bisect hosts --show local
+      bisect hosts --check c8-1 c8-2 --like n4  measure there what the A/A n4 has measured
+      bisect hosts --check                      each day: the hosts that were checked before
+      bisect hosts --accept c8-1                take an unfit host back
+
+    \b
+    A host whose level fell by 5 %, or whose noise doubled, in two successive checks is unfit: no
+    batch chooses it for any-host, and it is not leased. Exit status of --check: 4 if one is unfit, or
+    was named and could not be checked.
+    """
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.host.leases import all_records
     from perfbisect.hunt.fitness import accept as accept_hosts
@@ -148,7 +150,6 @@ def make_checks(
             number = opened.trial(like).id if isinstance(like, str) else like
             refuse_imported(opened, number, "no host is checked like it", str(like))
             settings = continued(opened.settings(number))
-    quiet = lines_wanted(sys.stderr)
-    caller = Caller(history, lambda titles: view_of(titles, history, None, stream=sys.stderr, quiet=quiet), say=note)
+    caller = Caller(history, open_view(history, None, sys.stderr, quiet=lines_wanted(sys.stderr)), say=note)
     lease = partial(leasing, hosts_path=hosts or "", purpose="bisect hosts --check")
     return check_hosts(expanded_names(names or before), hosts or "", caller, lambda name: lease([name]), settings)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import PATH, say
+from perfbisect.cli.options.common import PATH, say, verb_command
 from perfbisect.ui.stream import ask
 from perfbisect.wording.text import printable, shell_words
 
@@ -16,22 +16,11 @@ if TYPE_CHECKING:
     from perfbisect.hunt.proposal import Described, Look
     from perfbisect.recipes.proposal import Benchmark
 
-EPILOG = """\b
-Examples:
-  cd ~/src/kv && bisect init
-  bisect init --benchmark kv-get
-  bisect init --repo ~/src/kv --print
-  bisect init --repo ~/src/kv.git --name kv --into ~/recipes
-
-\b
-What it finds are guesses: read the two files. Nothing of the repository is executed, and no file
-is ever overwritten. A system with a shipped recipe needs none: its `bisect run` is printed.
-"""
 
 MOST = 12  # further benchmarks that are named
 
 
-@click.command(epilog=EPILOG)
+@verb_command()
 @click.option("--repo", type=PATH, help="The clone to look at. Default: the current folder.")
 @click.option(
     "--benchmark", default="", metavar="NAME", help="Which, or any program. Default: asks on a terminal, or the first."
@@ -43,6 +32,17 @@ def init(repo: Path | None, benchmark: str, name: str, into: Path | None, only_p
     """Find the benchmark of a clone, write a builder and a workload for it, and say what to run.
 
     It looks at the tags, the build system, the benchmarks and what cannot change the speed.
+
+    \b
+    Examples:
+      cd ~/src/kv && bisect init
+      bisect init --benchmark kv-get
+      bisect init --repo ~/src/kv --print
+      bisect init --repo ~/src/kv.git --name kv --into ~/recipes
+
+    \b
+    What it finds are guesses: read the two files. Nothing of the repository is executed, and no file
+    is ever overwritten. A system with a shipped recipe needs none: its `bisect run` is printed.
     """
     from dataclasses import replace
 

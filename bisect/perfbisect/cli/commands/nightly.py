@@ -4,20 +4,11 @@ import re
 import sys
 from contextlib import closing, suppress
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.common import (
-    FOLDER,
-    LongCommand,
-    explain_option,
-    leasing_for,
-    notify_option,
-    open_view,
-    say,
-)
+from perfbisect.cli.options.common import FOLDER, Given, LongCommand, explain_option, notify_option, say, verb_command
 from perfbisect.cli.options.completion import builder_option, host_name, revision, several_workloads_option
 from perfbisect.cli.options.measurement import (
     announce_system,
@@ -38,33 +29,17 @@ from perfbisect.wording.text import printable
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.session_state import SessionState
-    from perfbisect.host.lock import WaitCallback
-    from perfbisect.hunt.attempt import OpenView
+    from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.nightly import Watch, Watched
-    from perfbisect.hunt.notification import Begun
     from perfbisect.store.history import History
 
-EPILOG = """\b
-Examples:
-  git fetch -q && bisect nightly origin/main --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
-  bisect nightly origin/main -b mysql -w point,write --repo ~/src/mysql --host spare --wait
-  bisect nightly main -b sqlite -w scan --repo ~/src/sqlite --notify ~/bin/mail --page ~/public/perf
-  bisect nightly main -b kv -w get --repo . --metric instructions/o --min-effect 0.5%
-
-\b
-For cron, a systemd timer or a CI job; you fetch. The same command goes on with a night that was cut
-short, and does nothing twice. Nights belong together that have the same BRANCH, repository,
-builder, variant, workloads, metric, host and history.
-Exit status: 0 the night is over, also where a tip cannot be built or a hunt names no commit; 3 usage
-or configuration error; 4 environment failure: the next call tries again; 130 interrupted.
-"""
 COMMON = (
     "--build --run --rate --cost --builder --workload --repo --metric --host --min-effect --max-time --visits --wait"
     " --notify --page --history"
 )
 
 
-@click.command(cls=LongCommand, epilog=EPILOG, common=COMMON)
+@verb_command(LongCommand, common=COMMON)
 @click.argument("branch", shell_complete=revision)
 @several_workloads_option("… and what it runs: workloads, groups or suites.")
 @builder_option("Or a recipe: how a system is built.", default="")
@@ -83,27 +58,41 @@ COMMON = (
 )
 @pairing_option
 @round_options(5, 2, "Rounds: visits of each build.")
-def nightly(
-    branch: str, workload: str, visits: int, runs: int, waiting: "WaitCallback | None", notify: tuple[str, ...],
-    page: Path | None, history: Path | None, **options: Any,
-) -> int:  # fmt: skip
-    """Measure the tip of BRANCH with earlier tips, and hunt each new drop of its line."""
+def nightly(**options: Any) -> int:
+    """Measure the tip of BRANCH with earlier tips, and hunt each new drop of its line.
+
+    \b
+    Examples:
+      git fetch -q && bisect nightly origin/main --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
+      bisect nightly origin/main -b mysql -w point,write --repo ~/src/mysql --host spare --wait
+      bisect nightly main -b sqlite -w scan --repo ~/src/sqlite --notify ~/bin/mail --page ~/public/perf
+      bisect nightly main -b kv -w get --repo . --metric instructions/o --min-effect 0.5%
+
+    \b
+    For cron, a systemd timer or a CI job; you fetch. The same command goes on with a night that was cut
+    short, and does nothing twice. Nights belong together that have the same BRANCH, repository,
+    builder, variant, workloads, metric, host and history.
+    Exit status: 0 the night is over, also where a tip cannot be built or a hunt names no commit; 3 usage
+    or configuration error; 4 environment failure: the next call tries again; 130 interrupted.
+    """
+    from perfbisect.cli.sessions import leasing_for, open_view
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.drop_hunts import hunt_all
     from perfbisect.hunt.nightly import Watched, one_at_a_time
     from perfbisect.report.series import branch_summary, night
     from perfbisect.store.history import History
 
-    watch = watch_of(branch, workload, options)
+    given = Given(**options)
+    watch, history = watch_of(options), given.history
     with (
-        one_at_a_time(watch, history, wait=waiting is not None, say=note),
+        one_at_a_time(watch, history, wait=given.waiting is not None, say=note),
         leasing_for(watch.settings, history),
         closing(History.open(history)) as opened,
     ):
         nights = watch.nights(opened)
-        check(watch, history, waiting)
-        trial, cut = measure(watch, nights, visits, runs, history, waiting)
-        say(printable(f"{branch} is at {watch.tip[:10]}: {trial.name}"))
+        check(watch, given)
+        trial, cut = measure(watch, nights, given)
+        say(printable(f"{given.branch} is at {watch.tip[:10]}: {trial.name}"))
         say("\n".join(night(trial)))
         if cut:
             note(f"{cut}\nThe same command goes on, too.")
@@ -111,77 +100,68 @@ def nightly(
 
         def read() -> Watched:
             found = Watched.read(opened, watch)
-            publish(opened, found, history, page, notify)
+            publish(opened, found, given)
             return found
 
-        caller = Caller(history, open_view(history, None, sys.stderr), waiting, say=note)
+        caller = Caller(history, open_view(history, None, sys.stderr), given.waiting, say=note)
         found, ended = hunt_all(opened, read, caller, "the same command goes on.")
     say("\n".join(branch_summary(found.trial, found.line)))
     return 0 if ended else ENVIRONMENT
 
 
-def watch_of(branch: str, workload: str, options: dict[str, Any]) -> "Watch":
+def watch_of(options: dict[str, Any]) -> "Watch":
     """What is watched. Raises UsageError for mistakes in names, and without a repository that the user fetches."""
-    from dataclasses import replace
-
-    from perfbisect.core.domain.settings import Pairing
     from perfbisect.hunt.nightly import Watch
     from perfbisect.hunt.resolve import resolve_commits
 
-    policy = replace(policy_of(options), layouts=True, pairing=Pairing(options["pairing"]))
-    settings = settings_of(options, workload, good="", bad="", policy=policy, explain=options["explain"])
-    settings, builder, works = recipes_of(settings, workload)
+    policy = policy_of(options | {"layouts": True})
+    settings, builder, works = recipes_of(settings_of(options, good="", bad="", policy=policy))
     if builder.installed or not settings.repository:
         raise UsageError("The repository is missing.", "Name your clone with --repo, and fetch before each night.")
-    settings, [tip] = resolve_commits(settings, builder, [branch])
-    return Watch(branch, tip, settings, works)
+    settings, [tip] = resolve_commits(settings, builder, [options["branch"]])
+    return Watch(options["branch"], tip, settings, works)
 
 
-def check(watch: "Watch", history: Path | None, waiting: "WaitCallback | None") -> None:
+def check(watch: "Watch", given: Given) -> None:
     """Check once a day how fit the host is: by this tip, until any host was checked."""
     from contextlib import nullcontext
     from dataclasses import replace
 
+    from perfbisect.cli.sessions import open_view
     from perfbisect.core.domain.metrics import is_speed
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.fitness import courses
     from perfbisect.hunt.trials.checks import check_hosts
 
-    known, settings = courses(history), watch.settings
+    history, settings = given.history, watch.settings
+    known = courses(history)
     if known or is_speed(settings.metric):
         like = None if known else replace(settings, good=watch.tip[:10], good_commit=watch.tip)
         shown, host = open_view(history, None, sys.stderr), settings.host
-        caller = Caller(history, shown, waiting, say=note)
+        caller = Caller(history, shown, given.waiting, say=note)
         check_hosts([host], settings.hosts_path, caller, lambda _: nullcontext(), like)
 
 
-def measure(
-    watch: "Watch",
-    nights: "list[SessionState]",
-    visits: int,
-    runs: int,
-    history: Path | None,
-    waiting: "WaitCallback | None",
-) -> "tuple[SessionState, Interrupted | None]":
+def measure(watch: "Watch", nights: "list[SessionState]", given: Given) -> "tuple[SessionState, Interrupted | None]":
     """Tonight's comparison, begun or continued unless it is complete; and what has cut it short."""
     from perfbisect.cli.options.measurement import continued
-    from perfbisect.cli.trials import carried_out
+    from perfbisect.cli.sessions import carried_out
     from perfbisect.hunt import session
-    from perfbisect.hunt.attempt import Caller
+    from perfbisect.hunt.notification import Notifier
 
     known = next((each for each in reversed(nights) if each.request.subjects[-1].commit == watch.tip), None)
     if known and known.state == "done":
         return known, None
     announce_system(watch.settings)
+    quiet = Given(history=given.history, waiting=given.waiting, form="")
 
-    def follow(view: "OpenView", noted: "Begun") -> object:
-        caller = Caller(history, view, waiting, noted, note)
+    def follow(caller: "Caller") -> object:
         if known:
             with suppress(CannotGoOn):  # its workload or what is built for it has changed
                 return session.resume(known.name, None, caller, session.Resumption(continued))
-        return session.begin([watch.plan(nights, visits, runs, waiting)], caller)
+        return session.begin([watch.plan(nights, given.visits, given.runs, given.waiting)], caller)
 
-    return carried_out(follow, history, "", lambda _: None)
+    return carried_out(follow, quiet, Notifier((), given.history, note))
 
 
 def page_of_branch(branch: str) -> str:
@@ -191,9 +171,7 @@ def page_of_branch(branch: str) -> str:
     return f"{plain}{'' if own else f'-{sha256(branch.encode()).hexdigest()[:6]}'}.html"
 
 
-def publish(
-    opened: "History", found: "Watched", given: Path | None, folder: Path | None, notify: tuple[str, ...]
-) -> None:
+def publish(opened: "History", found: "Watched", given: Given) -> None:
     """Write the pages, and announce each culprit once: one whose command has failed is announced by the next call."""
     from dataclasses import replace
 
@@ -203,7 +181,7 @@ def publish(
     from perfbisect.report.published import notice
     from perfbisect.report.series import branch_document
 
-    index = page_of_branch(found.tonight.request.branch)
+    index, folder = page_of_branch(found.tonight.request.branch), given.page
     named = [hunt for hunt in found.trial.hunts if hunt.culprit]
     if folder:
         write(folder / index, page(branch_document(found.trial, found.line, page_name)), quiet=True)
@@ -212,12 +190,12 @@ def publish(
     for hunt in named:
         place = (folder / page_name(hunt.hunt)).absolute() if folder else None
         if place and not (place.exists() and settings[hunt.hunt].noticed):
-            write(place, page_of(opened, hunt.hunt, given, index), quiet=True)
+            write(place, page_of(opened, hunt.hunt, given.history, index), quiet=True)
         if settings[hunt.hunt].noticed:
             continue
-        if notify and hunt.culprit not in announced:
+        if given.notify and hunt.culprit not in announced:
             data = notice(opened, str(hunt.hunt), page=str(place or ""))
-            if data and (reason := run(notify, data)):
+            if data and (reason := run(given.notify, data)):
                 note(f"warning: the command of --notify {reason}; the next call tries again")
                 continue
         announced.add(hunt.culprit)

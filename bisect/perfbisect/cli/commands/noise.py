@@ -1,14 +1,13 @@
 """`bisect noise`: measure the noise of a host, and the smallest change that it can show."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from perfbisect.cli.options.common import LongCommand, clone_progress, host_argument, leasing_for, notify_option
+from perfbisect.cli.options.common import Given, LongCommand, clone_progress, host_argument, notify_option, verb_command
 from perfbisect.cli.options.completion import builder_option, revision, workload_option
 from perfbisect.cli.options.measurement import (
-    announce_recipes,
+    announced_recipes,
     command_options,
     how_options,
     json_form_option,
@@ -17,28 +16,11 @@ from perfbisect.cli.options.measurement import (
     settings_of,
     what_options,
 )
-from perfbisect.ui.stream import note
-
-if TYPE_CHECKING:
-    from perfbisect.host.lock import WaitCallback
-
-EPILOG = """\b
-Examples:
-  bisect noise local --rev HEAD --run ./bench
-  bisect noise local --builder sqlite-amalgamation --workload update-index --rev 3.42.0 --repo ~/src/amalgamations
-  bisect noise spare -b postgres -w scan --rev REL_17_0 --visits 12 --runs 4
-  bisect noise spare -b postgres -w scan --rev REL_17_0 --time 60 --metric p95
-  bisect noise spare -b host -w cpu
-
-\b
-Later hunts with the same host, builder, variant, workload and options use the result.
-Ctrl-C keeps what was measured, and `bisect resume n4` continues it. `bisect history` lists it, `bisect show` reports it.
-"""
 
 COMMON = "--rev --build --run --rate --cost --builder --workload --repo --metric --visits --runs --json"
 
 
-@click.command(cls=LongCommand, epilog=EPILOG, common=COMMON)
+@verb_command(LongCommand, common=COMMON)
 @host_argument
 @workload_option("… and what it runs.", default="")
 @click.option(
@@ -52,46 +34,47 @@ COMMON = "--rev --build --run --rate --cost --builder --workload --repo --metric
 @notify_option
 @pairing_option
 @round_options(8, 4, "Starts of the server.")
-def noise(
-    workload: str,
-    rev: str | None,
-    visits: int,
-    runs: int,
-    form: str,
-    waiting: "WaitCallback | None",
-    notify: tuple[str, ...],
-    history: Path | None,
-    **options: Any,
-) -> int:
+def noise(**options: Any) -> int:
     """Build one revision on HOST (default: local) and measure it against itself (an A/A).
 
     Reports how much it varies between visits and within them, the smallest drop that a hunt can detect by the number
     of runs, and how long runs should be.
+
+    \b
+    Examples:
+      bisect noise local --rev HEAD --run ./bench
+      bisect noise local --builder sqlite-amalgamation --workload update-index --rev 3.42.0 --repo ~/src/amalgamations
+      bisect noise spare -b postgres -w scan --rev REL_17_0 --visits 12 --runs 4
+      bisect noise spare -b postgres -w scan --rev REL_17_0 --time 60 --metric p95
+      bisect noise spare -b host -w cpu
+
+    \b
+    Later hunts with the same host, builder, variant, workload and options use the result.
+    Ctrl-C keeps what was measured, and `bisect resume n4` continues it. `bisect history` lists it, `bisect show` reports it.
     """
     from dataclasses import replace
 
-    from perfbisect.cli.trials import conclude, measured
+    from perfbisect.cli.sessions import conclude, measured, session
     from perfbisect.core.domain.settings import TrialBuild, TrialType
-    from perfbisect.hunt.notification import notifying
-    from perfbisect.hunt.resolve import builder_of, choose_metric, resolve_settings, with_repository
+    from perfbisect.hunt.resolve import choose_metric, resolve_settings, with_repository
     from perfbisect.hunt.trials.builds import hosts_as_builds
     from perfbisect.hunt.trials.rounds import TrialDesign
-    from perfbisect.recipes.requested import requested_workloads
 
-    requested = with_repository(settings_of(options, workload, good=rev or "", bad=rev or ""))
-    builder = builder_of(requested)
+    given, rev = Given(**options), options["rev"] or ""
+    requested = with_repository(settings_of(options, good=rev, bad=rev))
+    builder, chosen = announced_recipes(requested)
     if bool(builder.installed) == bool(rev):
         missing = "--rev is missing: what to build, such as --rev HEAD. The argument is a host."
         raise click.UsageError(f"Nothing of {builder.name} is built: no --rev." if rev else missing)
-    announce_recipes(requested)
-    chosen = requested_workloads(requested, builder, workload)
+    if len(chosen) > 1:
+        raise click.UsageError(f"{given.workload} are several workloads, and noise is measured of one.")
     if builder.installed:
         settings, subjects = hosts_as_builds(requested, builder, least=1)
         settings = replace(settings, metric=choose_metric(settings.metric, [*chosen.values()]))
     else:
         settings = resolve_settings(requested, clone_progress=clone_progress)
-        subjects = [TrialBuild(str(rev), settings.good_commit)]
-    with notifying(notify, history, note) as begun, leasing_for(settings, history):
-        setup = TrialDesign(TrialType.NOISE, subjects, chosen, visits, runs).set_up(settings, waiting)
-        ended = measured(setup, history, form, begun, waiting)
-    return conclude(ended, history, form)
+        subjects = [TrialBuild(rev, settings.good_commit)]
+    with session(given, settings) as notifier:
+        rounds = TrialDesign(TrialType.NOISE, subjects, chosen, given.visits, given.runs)
+        ended = measured(rounds.set_up(settings, given.waiting), given, notifier)
+    return conclude(ended, given)

@@ -6,38 +6,38 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.options.central import configured_address
-from perfbisect.cli.options.common import clone_progress, history_option, say
+from perfbisect.cli.options.common import clone_progress, history_option, say, verb_command
 from perfbisect.errors import ENVIRONMENT
+from perfbisect.recipes.configuration import configured_address
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
-EPILOG = """\b
-Examples:
-  bisect push --sql | psql postgresql://HOST/DATABASE    once: tables, views and roles
-  bisect push --to postgresql://HOST/DATABASE --as ORIGIN
-  bisect push                                  to that of config.toml
-  bisect history --from central                what is there
-  bisect show ORIGIN:12 --from central
 
-\b
-With this in config.toml, every session pushes while it runs and when it ends:
-  [central]
-  address = "postgresql://HOST/DATABASE"   # the password is in ~/.pgpass
-  origin = "ORIGIN"                             # default: USER@MACHINE
-
-\b
-Only what is new is sent; a push that was cut off goes on with the same command. Passwords in addresses are masked. Exit status: 0 all is there, 4 it is not.
-"""
-
-
-@click.command(epilog=EPILOG)
+@verb_command()
 @click.option("--to", "address", metavar="URL", help="The central history. Default: that of config.toml.")
 @click.option("--as", "origin", metavar="ORIGIN", help="What this history is called there.")
 @click.option("--sql", is_flag=True, help="Print the SQL that makes a central history, and push nothing.")
 @history_option
 def push(address: str | None, origin: str | None, sql: bool, history: Path | None) -> int:
-    """Push new hunts, comparisons and A/As of the local history to a central one in PostgreSQL."""
+    """Push new hunts, comparisons and A/As of the local history to a central one in PostgreSQL.
+
+    \b
+    Examples:
+      bisect push --sql | psql postgresql://HOST/DATABASE    once: tables, views and roles
+      bisect push --to postgresql://HOST/DATABASE --as ORIGIN
+      bisect push                                  to that of config.toml
+      bisect history --from central                what is there
+      bisect show ORIGIN:12 --from central
+
+    \b
+    With this in config.toml, every session pushes while it runs and when it ends:
+      [central]
+      address = "postgresql://HOST/DATABASE"   # the password is in ~/.pgpass
+      origin = "ORIGIN"                             # default: USER@MACHINE
+
+    \b
+    Only what is new is sent; a push that was cut off goes on with the same command. Passwords in addresses are masked. Exit status: 0 all is there, 4 it is not.
+    """
     from perfbisect.hunt.pushing import origin_of
     from perfbisect.store.central import connected, definition
     from perfbisect.store.history import History

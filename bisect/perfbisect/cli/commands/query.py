@@ -9,10 +9,19 @@ from typing import Any
 
 import click
 
-from perfbisect.cli.options.central import from_option, opened_history
-from perfbisect.cli.options.common import history_option, json_option, output_width, say, say_json
+from perfbisect.cli.options.common import (
+    history_option,
+    json_option,
+    output_width,
+    say,
+    say_json,
+    telling,
+    verb_command,
+)
+from perfbisect.cli.options.stored import from_option, opened_history
 from perfbisect.errors import UsageError
 from perfbisect.store.query import QueryResult
+from perfbisect.wording.table import Layout, separated
 from perfbisect.wording.text import printable
 
 WANTED = """\
@@ -24,52 +33,47 @@ bisect query 'select node, commit_hash, date, runs, metric_value, rqps, skipped 
 bisect query 'select started, host, commit_hash, metric_value from runs where session_id = (select max(id) from hunts) order by started'
 """
 
-EPILOG = """\b
-Examples:
-  bisect query --examples
-  bisect query 'select * from culprits'
-  bisect query 'select * from build_costs' --csv
-  bisect query "select * from culprits where hunt_id like 'ORIGIN:%'" --from central
-  bisect query "select name, sql from sqlite_master where type = 'table'" --json
-
-\b
-Useful views: culprits, candidates, rqps, build_costs. What is hunted is in metric_value of candidates and runs, in its
-unit. rqps is of QPS, whatever the metric of the hunt, and empty where good was not run in the same way.
-Tables and views: sessions, sittings, hunts, trials, events, hosts, commits, builds, skips, datasets, visits, runs,
-trial_readings, counters, samples, verdicts, suspects.
-"""
-
 
 FIRST_ROWS = 1000  # that decide about the widths of a table, or those that come within the
 FIRST_SECONDS = 0.3
 
 
-def print_examples(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
-    """Print the queries that are wanted most and exit, if that is wanted."""
-    if wanted and not ctx.resilient_parsing:
-        say(WANTED.rstrip())
-        ctx.exit()
-
-
-@click.command(epilog=EPILOG)
+@verb_command()
 @click.argument("sql")
-@click.option(
-    "--examples", is_flag=True, is_eager=True, expose_value=False, callback=print_examples,
-    help="Print the queries that are wanted most.",
-)  # fmt: skip
+@click.option("--examples", help="Print the queries that are wanted most.", **telling(lambda _: say(WANTED.rstrip())))
 @json_option("A JSON array of objects.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header.")
 @from_option
 @history_option
 def query(sql: str, history: Path | None, central: str | None, as_json: bool, as_csv: bool) -> None:
-    """Print the rows of one SQL query."""
+    """Print the rows of one SQL query.
+
+    \b
+    Examples:
+      bisect query --examples
+      bisect query 'select * from culprits'
+      bisect query 'select * from build_costs' --csv
+      bisect query "select * from culprits where hunt_id like 'ORIGIN:%'" --from central
+      bisect query "select name, sql from sqlite_master where type = 'table'" --json
+
+    \b
+    Useful views: culprits, candidates, rqps, build_costs. What is hunted is in metric_value of candidates and runs, in its
+    unit. rqps is of QPS, whatever the metric of the hunt, and empty where good was not run in the same way.
+    Tables and views: sessions, sittings, hunts, trials, events, hosts, commits, builds, skips, datasets, visits, runs,
+    trial_readings, counters, samples, verdicts, suspects.
+    """
     if as_json and as_csv:
         raise click.UsageError("Choose one of --json and --csv.")
-    write = write_json if as_json else write_csv if as_csv else write_table
     with opened_history(history, central) as opened:
         answer = opened.query(sql)
         with closing(answer.rows):
-            write(answer)
+            if as_csv:
+                for row in chain([answer.columns], answer.rows):
+                    say(separated(map(plain, row)))
+            elif as_json:
+                write_json(answer)
+            else:
+                write_table(answer)
 
 
 def plain(value: Any) -> Any:
@@ -91,18 +95,8 @@ def write_json(answer: QueryResult) -> None:
     say_json("[]" if before == "[" else "]")
 
 
-def write_csv(answer: QueryResult) -> None:
-    """A header, then a line for each row."""
-    from perfbisect.wording.table import separated
-
-    for row in chain([answer.columns], answer.rows):
-        say(separated(map(plain, row)))
-
-
 def write_table(answer: QueryResult) -> None:
     """Columns that line up, numbers on the right. The first rows decide about their widths."""
-    from perfbisect.wording.table import Layout
-
     begun = time.monotonic()
     first: list[tuple[Any, ...]] = []
     for row in answer.rows:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import say
+from perfbisect.cli.options.common import say, verb_command
 from perfbisect.cli.options.completion import builder_name, builder_option, workload_name
 from perfbisect.cli.options.measurement import builders_option, workloads_option
 from perfbisect.ui.stream import note
@@ -26,13 +26,18 @@ def table(rows: "Sequence[Sequence[str]]") -> None:
         note("none")
 
 
-@click.command(
-    epilog="\b\nExamples:\n  bisect builders\n  bisect builders --show demo\n  bisect builders --builders ~/my-builders"
-)
+@verb_command()
 @click.option("--show", metavar="NAME", shell_complete=builder_name, help="Print one recipe, fully resolved, as TOML.")
 @builders_option
 def builders(show: str | None, builders: Path | None) -> None:
-    """List the builders: how systems are built and run."""
+    """List the builders: how systems are built and run.
+
+    \b
+    Examples:
+      bisect builders
+      bisect builders --show demo
+      bisect builders --builders ~/my-builders
+    """
     from perfbisect.recipes.build_systems import listing
     from perfbisect.recipes.builder_reader import load_builder, load_builders
     from perfbisect.recipes.toml import to_toml
@@ -45,15 +50,20 @@ def builders(show: str | None, builders: Path | None) -> None:
     say("\n".join([to_toml(builder), *listing(builder)]))
 
 
-@click.command(
-    epilog="\b\nExamples:\n  bisect workloads\n  bisect workloads --builder demo\n  bisect workloads --show demo/update-index"
-)
+@verb_command()
 @click.option("--show", metavar="NAME", shell_complete=workload_name, help="Print one workload, complete, as TOML.")
 @builder_option("Only what this builder can run.")
 @builders_option
 @workloads_option
 def workloads(show: str | None, builder: str | None, builders: Path | None, workloads: Path | None) -> None:
-    """List the microbenchmarks."""
+    """List the microbenchmarks.
+
+    \b
+    Examples:
+      bisect workloads
+      bisect workloads --builder demo
+      bisect workloads --show demo/update-index
+    """
     from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.recipes.toml import to_toml
     from perfbisect.recipes.workload import Suite, full_name, load_workloads

@@ -5,9 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
-
-from perfbisect.cli.options.common import history_option, id_argument, say
+from perfbisect.cli.options.common import history_option, id_argument, say, verb_command
 from perfbisect.cli.options.measurement import (
     announce,
     confidence_option,
@@ -18,20 +16,10 @@ from perfbisect.cli.options.measurement import (
 )
 from perfbisect.ui.stream import note
 
-EPILOG = """\b
-Examples:
-  bisect replay                       the latest hunt, with its own settings
-  bisect replay 12 --confidence 80%   would a lower confidence have cost fewer runs?
-  bisect replay 12 --max-runs 40      the verdict after 40 runs
-
-\b
-Exit status: that of a hunt with this verdict; 2 when the log ends before a verdict.
-"""
-
 UNDECIDED = 2
 
 
-@click.command(epilog=EPILOG)
+@verb_command()
 @id_argument()
 @confidence_option()
 @effect_option("Smallest change of interest.")
@@ -42,6 +30,15 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
 
     Each line is one decision: the number of runs before it, and the most probable culprit. Only runs of the log are
     available, so a replay with other settings may end before a verdict.
+
+    \b
+    Examples:
+      bisect replay                       the latest hunt, with its own settings
+      bisect replay 12 --confidence 80%   would a lower confidence have cost fewer runs?
+      bisect replay 12 --max-runs 40      the verdict after 40 runs
+
+    \b
+    Exit status: that of a hunt with this verdict; 2 when the log ends before a verdict.
     """
     from perfbisect.core.domain.events import HuntStarted
     from perfbisect.core.domain.orders import Measure, Purpose

@@ -3,35 +3,20 @@
 from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import click
 
-from perfbisect.cli.options.central import from_option, id_of_other, opened_for
-from perfbisect.cli.options.common import FILE, FOLDER, PATH, history_option, id_argument, say
-from perfbisect.cli.options.forms import Clone
+from perfbisect.cli.options.common import FILE, FOLDER, PATH, Given, history_option, id_argument, say, verb_command
 from perfbisect.cli.options.param_types import ANY
+from perfbisect.cli.options.stored import Clone, from_option, id_of_other, opened_for
 from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.store.batches import read_batch
 from perfbisect.store.history import History
 from perfbisect.ui.stream import note
 
-EPILOG = """\b
-Examples:
-  bisect report                          the latest hunt, to hunt-12.html
-  bisect report 12 --output why.html
-  bisect report c3                       a comparison
-  bisect report b2 --output pages/       a batch: an index and a page for each hunt
-  bisect report 12 --markdown            for an issue, to standard output
-  bisect report 12 --speedscope 12.json  for https://www.speedscope.app
-  bisect report --all pages/             an index and a page for each
-  bisect report ORIGIN:12 --from central
 
-\b
-A page is one file that needs no network: mail it, or keep it with the issue.
-"""
-
-
-@click.command(epilog=EPILOG)
+@verb_command()
 @id_argument(ANY)
 @click.option(
     "--output", "-o", metavar="FILE", type=PATH,
@@ -52,12 +37,26 @@ A page is one file that needs no network: mail it, or keep it with the issue.
 @from_option
 @history_option
 @click.pass_context
-def report(
-    ctx: click.Context, hunt: int | str | None, output: Path | None, markdown: bool, speedscope: Path | None,
-    folded: Path | None, everything: Path | None, history: Path | None, central: str | None,
-) -> None:  # fmt: skip
-    """Write a page about HUNT (default: the latest): verdict, runs, reason, functions and diff, flame graph, costs."""
-    name, profiles = id_of_other(hunt), speedscope or folded
+def report(ctx: click.Context, /, **options: Any) -> None:
+    """Write a page about HUNT (default: the latest): verdict, runs, reason, functions and diff, flame graph, costs.
+
+    \b
+    Examples:
+      bisect report                          the latest hunt, to hunt-12.html
+      bisect report 12 --output why.html
+      bisect report c3                       a comparison
+      bisect report b2 --output pages/       a batch: an index and a page for each hunt
+      bisect report 12 --markdown            for an issue, to standard output
+      bisect report 12 --speedscope 12.json  for https://www.speedscope.app
+      bisect report --all pages/             an index and a page for each
+      bisect report ORIGIN:12 --from central
+
+    \b
+    A page is one file that needs no network: mail it, or keep it with the issue.
+    """
+    given = Given(**options)
+    hunt, history, central, everything = given.hunt, given.history, given.central, given.everything
+    output, markdown, profiles, name = given.output, given.markdown, given.speedscope or given.folded, id_of_other(hunt)
     if everything and (hunt is not None or output or markdown or profiles):
         raise click.UsageError("--all writes everything: leave out HUNT and the other options.")
     if markdown and output:
@@ -80,7 +79,7 @@ def report(
             write_all(opened, folder, history, begun)
         else:
             if isinstance(one, int) and profiles:
-                write_profiles(opened, one, speedscope, folded)
+                write_profiles(opened, one, given.speedscope, given.folded)
             if not markdown:
                 write(output or Path(page_name(called)), page_of(opened, one, history))
     if markdown:

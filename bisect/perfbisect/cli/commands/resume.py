@@ -1,44 +1,39 @@
-"""`bisect resume`: continue an interrupted session."""
+"""`bisect resume` and `bisect why`: continue an interrupted session, or measure the reason of a verdict."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from perfbisect.cli.options.common import (
+    Given,
     history_option,
     id_argument,
-    leasing_for,
     notify_option,
-    open_view,
-    say_failures,
+    verb_command,
     view_options,
     waiting_option,
 )
-from perfbisect.cli.options.measurement import announce_recipes, continued
-from perfbisect.cli.options.param_types import ANY
-from perfbisect.report.command_line import command_on
+from perfbisect.cli.options.measurement import announced_recipes, continued
+from perfbisect.cli.options.param_types import ANY, MINUTES
+from perfbisect.cli.sessions import carried_out, conclude, follow, leasing_for, open_view, say_failures
+from perfbisect.core.domain.settings import Settings
+from perfbisect.errors import UsageError
+from perfbisect.report.command_line import command_on, command_to_compare
+from perfbisect.store.batches import batch_together, read_batch
+from perfbisect.store.history import History
 from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
-    from perfbisect.host.lock import WaitCallback
     from perfbisect.store.batches import Batch
 
 UNFINISHED = ("interrupted", "failed")
 
-EPILOG = """\b
-Examples:
-  bisect resume        the latest session that was interrupted or has failed
-  bisect resume 12
-  bisect resume c3     a comparison; so are proofs (p5) and A/As (n4)
-  bisect resume b3     hunts of several workloads, which share their builds
-  bisect resume --all  all interrupted hunts and batches, as many at once as their hosts allow
-"""
 
-
-@click.command(epilog=EPILOG)
+@verb_command()
 @id_argument(ANY)
 @click.option(
     "--all", "everything", is_flag=True, help="Continue all interrupted hunts, and begin what is left of batches."
@@ -47,57 +42,103 @@ Examples:
 @notify_option
 @view_options
 @history_option
-def resume(
-    hunt: int | str | None,
-    everything: bool,
-    history: Path | None,
-    view: str | None,
-    waiting: "WaitCallback | None",
-    notify: tuple[str, ...],
-) -> int:
+def resume(**options: Any) -> int:
     """Continue HUNT (default: the latest unfinished session) after an interruption or a failure, without repeating finished work.
 
     A hunt that was begun with others, for several workloads, goes on with them.
+
+    \b
+    Examples:
+      bisect resume        the latest session that was interrupted or has failed
+      bisect resume 12
+      bisect resume c3     a comparison; so are proofs (p5) and A/As (n4)
+      bisect resume b3     hunts of several workloads, which share their builds
+      bisect resume --all  all interrupted hunts and batches, as many at once as their hosts allow
     """
-    if everything:
-        if hunt is not None or view == "json" or notify:
+    given = Given(**options)
+    if given.everything:
+        if given.hunt is not None or given.view == "json" or given.notify:
             raise click.UsageError("--all continues all hunts: leave out HUNT, --json and --notify.")
-        return resume_all(history, plain=view == "plain")
-    from perfbisect.core.domain.settings import Settings
+        return resume_all(given.history, given.view)
+    return resume_session(given, latest_unfinished(given.history) if given.hunt is None else given.hunt)
+
+
+def resume_session(given: Given, name: int | str) -> int:
+    """Continue a hunt, a batch or a trial by its id, with the recipes announced; returns the exit status."""
     from perfbisect.hunt import session
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.notification import notifying
 
-    def announced(stored: Settings) -> Settings:
-        settings = continued(stored)
-        announce_recipes(settings)
-        return settings
+    history, is_trial = given.history, isinstance(name, str) and not name.startswith("b")
+    batch = None if is_trial else unfinished_together(name, history)
 
     def leased(settings: Settings, nodes: Mapping[str, str]) -> AbstractContextManager[None]:
         return leasing_for(settings, history, nodes, 0 if batch else settings.policy.max_minutes)
 
-    hunt, how = latest_unfinished(history) if hunt is None else hunt, session.Resumption(announced, leased)
-    if isinstance(hunt, str) and not hunt.startswith("b"):
-        from perfbisect.cli.trials import carried_out, conclude
+    how = session.Resumption(announced, leased)
+    with notifying(given.notify, history, note) as notifier:
+        if not is_trial:
+            caller = Caller(history, open_view(history, given.view), given.waiting, notifier)
+            return say_failures(session.resume(name, batch, caller, how), history)
+        given.form, view = ("json", None) if given.view == "json" else ("", given.view)
+        ended = carried_out(lambda caller: session.resume(name, None, caller, how), given, notifier, view)
+    return conclude(ended, given)
 
-        batch, name = None, hunt
-        form, view = ("json", None) if view == "json" else ("", view)
-        with notifying(notify, history, note) as begun:
-            ended = carried_out(
-                lambda opened, noted: session.resume(name, None, Caller(history, opened, waiting, noted, note), how),
-                history, form, begun, view,
-            )  # fmt: skip
-        return conclude(ended, history, form)
-    batch = unfinished_together(hunt, history)
-    with notifying(notify, history, note) as begun:
-        caller = Caller(history, open_view(history, view), waiting, begun)
-        return say_failures(session.resume(hunt, batch, caller, how), history)
+
+def announced(stored: Settings, **changed: Any) -> Settings:
+    """The settings to go on with, whose recipes are announced."""
+    settings = replace(continued(stored), **changed)
+    announced_recipes(settings)
+    return settings
+
+
+@verb_command()
+@id_argument()
+@click.option(
+    "--max-time", type=MINUTES, default=0.0, help="Time for it. Default: a tenth of the hunt's, at least 90 s."
+)
+@waiting_option
+@view_options
+@history_option
+def why(**options: Any) -> int:
+    """Measure why the commit is slower that HUNT names (default: the latest), as far as that was not done. The verdict stands.
+
+    \b
+    Examples:
+      bisect why                   of the latest hunt
+      bisect why 12
+      bisect why 12 --max-time 1h  also counts that take long
+
+    \b
+    What was measured is not measured again; builds that are gone are made again.
+    """
+    from perfbisect.core.domain.orders import Inconclusive, first_step
+    from perfbisect.hunt import session
+    from perfbisect.hunt.attempt import Caller, verdict_of
+
+    given = Given(**options)
+    history = given.history
+    with closing(History.open(history, read_only=True)) as opened:
+        number = opened.latest() if given.hunt is None else given.hunt
+        verdict, advice = verdict_of(opened, number), ""
+        if isinstance(verdict, Inconclusive) and len(verdict.candidates) == 1:
+            leader = opened.candidates(number)[verdict.candidates[0]][:10]
+            beside = command_to_compare(opened.settings(number), f"{leader}^", leader)
+            advice = f"{leader} leads, and is not proven. To measure it beside its parent: {beside}"
+    if verdict is None:
+        raise UsageError(f"Hunt {number} has no verdict.", f"Go on with: {command_on('resume', str(number), history)}")
+    if first_step(verdict) is None:
+        raise UsageError(f"The verdict of hunt {number} names no commit, so nothing has a reason.", advice)
+    how = session.Resumption(
+        lambda stored: announced(stored, explain=True),
+        lambda settings, nodes: leasing_for(settings, history, nodes), 60 * given.max_time,
+    )  # fmt: skip
+    caller = Caller(history, open_view(history, given.view), given.waiting)
+    return say_failures(session.resume(number, None, caller, how), history)
 
 
 def latest_unfinished(given: Path | None) -> int | str:
     """The latest session of our own, hunt or trial, that was interrupted or has failed; without one the latest hunt."""
-    from perfbisect.store.history import History
-
     with closing(History.open(given)) as opened:
         sessions = (*opened.hunts(), *opened.trials())
         if left := [one for one in sessions if one.state in UNFINISHED and not one.origin]:
@@ -112,10 +153,7 @@ def unfinished_together(hunt: int | str, given: Path | None) -> "Batch | None":
 
     None for a hunt that goes on by itself. Raises UsageError for what is not gone on with here.
     """
-    from perfbisect.errors import UsageError
     from perfbisect.hunt.submission import refuse_job
-    from perfbisect.store.batches import batch_together, read_batch
-    from perfbisect.store.history import History
 
     with closing(History.open(given)) as opened:
         if isinstance(hunt, int):
@@ -130,13 +168,11 @@ def unfinished_together(hunt: int | str, given: Path | None) -> "Batch | None":
     return batch
 
 
-def resume_all(given: Path | None, *, plain: bool) -> int:
+def resume_all(given: Path | None, view: str | None) -> int:
     """Continue all interrupted hunts of our own and all unfinished batches; returns the highest exit status."""
-    from perfbisect.cli.commands.batch import follow
     from perfbisect.errors import USAGE
     from perfbisect.hunt.batch import VERDICTS, Task, range_of, tasks_of
     from perfbisect.store.batches import all_batches, continue_batch
-    from perfbisect.store.history import History
 
     with closing(History.open(given)) as opened:
         tasks: list[Task] = []
@@ -164,4 +200,4 @@ def resume_all(given: Path | None, *, plain: bool) -> int:
         if not tasks:
             note("No hunt is interrupted.")
             return 0
-        return follow(tasks, opened, given, command_on("resume", "--all", given), plain=plain)
+        return follow(tasks, opened, given, command_on("resume", "--all", given), open_view(given, view)({}))

@@ -2,28 +2,27 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from perfbisect.cli.options.common import (
+    Given,
     LongCommand,
     clone_progress,
     explain_option,
     history_option,
     hosts_option,
-    leasing_for,
     notify_option,
-    open_view,
     say,
-    say_failures,
+    verb_command,
     view_options,
     waiting_option,
 )
 from perfbisect.cli.options.completion import builder_option, revision, several_workloads_option
 from perfbisect.cli.options.measurement import (
-    announce_recipes,
     announce_system,
+    announced_recipes,
     command_options,
     how_options,
     pairing_option,
@@ -33,36 +32,8 @@ from perfbisect.cli.options.measurement import (
     what_options,
 )
 from perfbisect.cli.options.param_types import FACTOR, MEMBER, NAME, SUSPECT
-from perfbisect.core.domain.settings import AUTO, Direction, Pairing, Settings
+from perfbisect.core.domain.settings import AUTO, Direction, Settings
 from perfbisect.ui.stream import note
-
-if TYPE_CHECKING:
-    from perfbisect.host.lock import WaitCallback
-
-EPILOG = """\b
-Examples:
-  bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
-  bisect run 8.0.28 8.0.29 --builder mysql --workload update-index
-  bisect run 8.0.28 8.0.29 --builder mysql --workload scan,update-index,read-only
-  bisect run REL_16_0 REL_17_0 --builder postgres --workload scan --repo ~/src/postgres
-  bisect run v1.0 HEAD --builder my-kv --workload range --metric p95 --direction rise
-  bisect run 3.41.0 3.42.0 --builder sqlite --workload scan --max-time 2h --json
-  bisect run 3.44.0 3.45.0 --builder sqlite --workload scan --metric instructions/o --min-effect 0.1%
-  bisect run 8.0.28 8.0.29 --builder mysql --workload scan --host c8-1 --host c8-2
-  bisect run 8.0.11 8.0.18 --builder mysql --workload scan --patch gcc-12.patch
-  bisect run 8.0.28 8.0.29 --builder mysql --workload scan --skip 3f2a1b9..77c0d4e --skip v1-broken
-  bisect run v1.0 HEAD --build 'make -j{jobs}' --run './engine query.sql' --slow-after 5
-  bisect run 8.0.28 8.0.29 --builder mysql --workload scan --notify ~/bin/mail-verdict
-
-\b
-GOOD and BAD are releases as the builder's tags spell them (8.0.28) or any git revision; or GOOD..BAD.
---build and --run replace --builder and --workload: any repository, any command. The metric is
-the number that --rate or --cost finds in its output, by a pattern with one group or a path
-into JSON ($.result.ops); without them it is the duration of the command.
-Several workloads, or a group of them, share all builds: each has a verdict and a number in the
-history of its own. Exit status then: the highest of theirs.
-`bisect resume` continues an interrupted hunt.
-"""
 
 COMMON = (
     "--build --run --rate --cost --builder --workload --repo --metric --host --direction --min-effect --all --max-time --skip"
@@ -70,7 +41,7 @@ COMMON = (
 )
 
 
-@click.command(cls=LongCommand, epilog=EPILOG, common=COMMON)
+@verb_command(LongCommand, common=COMMON)
 @click.argument("good", shell_complete=revision)
 @click.argument("bad", required=False, shell_complete=revision)
 @builder_option("Or a recipe: how a system is built.", default="")
@@ -115,45 +86,62 @@ COMMON = (
 @view_options
 @history_option
 @click.option("--in-batch", type=MEMBER, hidden=True)
-def run(
-    direction: str | None,
-    history: Path | None,
-    view: str | None,
-    waiting: "WaitCallback | None",
-    notify: tuple[str, ...],
-    in_batch: tuple[int, int, str] | None,
-    dry_run: bool,
-    **options: Any,
-) -> int:
-    """Find the commit that changed the speed between GOOD and BAD."""
+def run(**options: Any) -> int:
+    """Find the commit that changed the speed between GOOD and BAD.
+
+    \b
+    Examples:
+      bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
+      bisect run 8.0.28 8.0.29 --builder mysql --workload update-index
+      bisect run 8.0.28 8.0.29 --builder mysql --workload scan,update-index,read-only
+      bisect run REL_16_0 REL_17_0 --builder postgres --workload scan --repo ~/src/postgres
+      bisect run v1.0 HEAD --builder my-kv --workload range --metric p95 --direction rise
+      bisect run 3.41.0 3.42.0 --builder sqlite --workload scan --max-time 2h --json
+      bisect run 3.44.0 3.45.0 --builder sqlite --workload scan --metric instructions/o --min-effect 0.1%
+      bisect run 8.0.28 8.0.29 --builder mysql --workload scan --host c8-1 --host c8-2
+      bisect run 8.0.11 8.0.18 --builder mysql --workload scan --patch gcc-12.patch
+      bisect run 8.0.28 8.0.29 --builder mysql --workload scan --skip 3f2a1b9..77c0d4e --skip v1-broken
+      bisect run v1.0 HEAD --build 'make -j{jobs}' --run './engine query.sql' --slow-after 5
+      bisect run 8.0.28 8.0.29 --builder mysql --workload scan --notify ~/bin/mail-verdict
+
+    \b
+    GOOD and BAD are releases as the builder's tags spell them (8.0.28) or any git revision; or GOOD..BAD.
+    --build and --run replace --builder and --workload: any repository, any command. The metric is
+    the number that --rate or --cost finds in its output, by a pattern with one group or a path
+    into JSON ($.result.ops); without them it is the duration of the command.
+    Several workloads, or a group of them, share all builds: each has a verdict and a number in the
+    history of its own. Exit status then: the highest of theirs.
+    `bisect resume` continues an interrupted hunt.
+    """
+    from perfbisect.cli.sessions import leasing_for, open_view, say_failures, session
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.forecast import forecast
-    from perfbisect.hunt.notification import notifying
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import SessionSetup
 
-    number = claim_in(in_batch, history) if in_batch else None
+    given = Given(**options)
+    history, waiting = given.history, given.waiting
+    number = claim_in(given.in_batch, history) if given.in_batch else None
     if number:  # its job was submitted or started again
-        ctx = click.get_current_context()
-        verbs: Any = ctx.find_root().command
-        how = {"hunt": number, "history": history, "view": view, "waiting": waiting, "notify": notify}
-        return int(ctx.invoke(verbs.get_command(ctx, "resume"), **how))
-    place = in_batch[:2] if in_batch and number is not None else None
-    options["good"], options["bad"] = ends_of(options["good"], options["bad"])
-    every = resolved(requested_settings(**options), Direction(direction) if direction else None)
-    alone = len(every) == 1
-    lease = leasing_for(every[0], history, minutes=every[0].policy.max_minutes if alone else 0)
-    if dry_run:
+        from perfbisect.cli.commands.resume import resume_session
+
+        return resume_session(given, number)
+    place = given.in_batch[:2] if number is not None else None
+    options["good"], options["bad"] = ends_of(given.good, given.bad)
+    every = resolved(requested_settings(**options), Direction(given.direction) if given.direction else None)
+    minutes = every[0].policy.max_minutes if len(every) == 1 else 0
+    if given.dry_run:
         from perfbisect.hunt.forecast import lines
 
-        with lease:
+        with leasing_for(every[0], history, minutes=minutes):
             say("\n".join(lines(history, every)))
         return 0
-    with notifying(notify, history, note) as begun, lease:
+    with session(given, every[0], minutes) as notifier:
         setups = SessionSetup.set_up(every, waiting)
         note(forecast(history, every, setups[0].span, setups[0].host))
         announce_system(every[0])
-        return say_failures(begin(setups, Caller(history, open_view(history, view), waiting, begun), place), history)
+        caller = Caller(history, open_view(history, given.view), waiting, notifier)
+        return say_failures(begin(setups, caller, place), history)
 
 
 def ends_of(good: str, bad: str | None) -> tuple[str, str]:
@@ -170,23 +158,10 @@ def resolved(requested: Settings, direction: Direction | None) -> tuple[Settings
     """The settings of each workload, with the same commits, after saying where the recipes are from."""
     from perfbisect.hunt.resolve import resolve_settings
 
-    every = [replace(requested, workload=name) for name in workloads_of(requested)]
-    announce_recipes(*every)
-    first = resolve_settings(every[0], direction, clone_progress=clone_progress)
-    return first, *(resolve_settings(replace(each, repository=first.repository), direction) for each in every[1:])
-
-
-def workloads_of(requested: Settings) -> tuple[str, ...]:
-    """The names of the workloads; "" for a command. Raises UsageError for an empty list."""
-    from perfbisect.recipes.requested import requested_builder
-    from perfbisect.recipes.workload import choose_workloads
-
-    if requested.quick:
-        return ("",)
-    names = tuple(choose_workloads(requested.workload, requested_builder(requested).driver, requested.workloads_path))
-    if not names:
-        raise click.UsageError("--workload is empty.")
-    return names
+    _, found = announced_recipes(requested)
+    first, *others = [requested] if requested.quick else [replace(requested, workload=name) for name in found]
+    first = resolve_settings(first, direction, clone_progress=clone_progress)
+    return first, *(resolve_settings(replace(each, repository=first.repository), direction) for each in others)
 
 
 def claim_in(batch: tuple[int, int, str], history: Path | None) -> int | None:
@@ -211,19 +186,6 @@ def requested_settings(**options: Any) -> Settings:
             "--slow-after and --all exclude each other: of a build whose runs are stopped it is not known how slow it is,"
             " so changes after it would be missed."
         )
-    policy = replace(
-        policy_of(options),
-        slow_after=options["slow_after"] or 0.0,
-        layouts=options["layouts"],
-        pairing=Pairing(options["pairing"]),
-    )
     return settings_of(
-        options,
-        skips=dict.fromkeys(options["skip"], ""),
-        suspects=dict(options["suspect"]),
-        policy=policy,
-        **{
-            name: options[name]
-            for name in ("name", "good", "bad", "workload", "first_parent", "retry_failed", "explain", "remedies")
-        },
-    )
+        options, policy=policy_of(options), skips=dict.fromkeys(options["skip"], ""), suspects=dict(options["suspect"]),
+    )  # fmt: skip

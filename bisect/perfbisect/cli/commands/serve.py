@@ -5,33 +5,20 @@ import socket
 import sys
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import click
 
-from perfbisect.cli.options.central import from_option
-from perfbisect.cli.options.common import FILE, history_option, say
+from perfbisect.cli.options.common import FILE, Given, history_option, say, verb_command
+from perfbisect.cli.options.stored import from_option
 from perfbisect.errors import UsageError
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
-EPILOG = """\b
-Examples:
-  bisect serve
-  bisect serve --port 8042 --open
-  bisect serve --sql                     with SQL, in Datasette: pip install 'perfbisect[serve]'
-  bisect serve --from central            the history of a team: see bisect push --help
-  bisect serve --add-user NAME --password-file users
-  bisect serve --password-file users     with a login, as other machines need it
-
-\b
-The history is only read, also beside a hunt that is writing it. Ctrl-C ends
-serving. Before a login belongs a proxy with TLS: docs/serve.md has an example.
-"""
-
 LOOPBACK = "127.0.0.1"
 
 
-@click.command(epilog=EPILOG)
+@verb_command()
 @click.option("--port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="Port to listen on.")
 @click.option(
     "--address", default=LOOPBACK, show_default=True, help="Address to listen on; any but this machine's own needs a login."
@@ -43,30 +30,43 @@ LOOPBACK = "127.0.0.1"
 @click.option("--add-user", metavar="NAME", help="Add NAME to the password file, or give it a new password, and end.")
 @from_option
 @history_option
-def serve(
-    port: int, address: str, opens: bool, sql: bool, password_file: Path | None, token_file: Path | None,
-    add_user: str | None, central: str | None, history: Path | None,
-) -> None:  # fmt: skip
-    """Browse the history in a web browser: what runs, the latest culprits, a list of everything, and the page of each."""
+def serve(**options: Any) -> None:
+    """Browse the history in a web browser: what runs, the latest culprits, a list of everything, and the page of each.
+
+    \b
+    Examples:
+      bisect serve
+      bisect serve --port 8042 --open
+      bisect serve --sql                     with SQL, in Datasette: pip install 'perfbisect[serve]'
+      bisect serve --from central            the history of a team: see bisect push --help
+      bisect serve --add-user NAME --password-file users
+      bisect serve --password-file users     with a login, as other machines need it
+
+    \b
+    The history is only read, also beside a hunt that is writing it. Ctrl-C ends
+    serving. Before a login belongs a proxy with TLS: docs/serve.md has an example.
+    """
     from perfbisect.cli.serving.guard import Guard
     from perfbisect.store.central import connected
     from perfbisect.store.connection import default_place, open_reader
 
-    if add_user is not None:
-        enter_user(add_user, password_file)
+    given = Given(**options)
+    if given.add_user is not None:
+        enter_user(given.add_user, given.password_file)
         return
-    path = (history or default_place()).absolute()
+    central, address = given.central, given.address
+    path = (given.history or default_place()).absolute()
     if central is None:
         open_reader(path).close()  # says what is wrong with it
-    elif sql:
+    elif given.sql:
         raise click.UsageError("--sql is for a local history; `bisect query --from URL` asks a central one.")
     else:
         with connected(central):
             pass
-    guard = Guard(password_file, token_file, address)
+    guard = Guard(given.password_file, given.token_file, address)
     login = guard.asks()
     try:
-        found = socket.getaddrinfo(address, port)
+        found = socket.getaddrinfo(address, given.port)
     except (OSError, UnicodeError):
         raise UsageError(f"{printable(address)} is no address of this machine.", "Leave out --address.") from None
     own = all(ip_address(each[4][0]).is_loopback for each in found)
@@ -80,14 +80,12 @@ def serve(
         note("Pages and passwords cross the network as they are: put a proxy with TLS before it (docs/serve.md).")
     elif central is None and not login and path.stat().st_mode & 0o077 == 0:
         note(f"Other users cannot read {printable(str(path))}, but on this machine they can read what is served.")
-    if sql:
-        from perfbisect.cli.serving.datasette import serve_datasette
+    from perfbisect.cli.serving.pages import Pages, serve_datasette, serve_pages
 
-        serve_datasette(path, port, guard, opens=opens)
+    if given.sql:
+        serve_datasette(path, given.port, guard, opens=given.opens)
         return
-    from perfbisect.cli.serving.pages import Pages, serve_pages
-
-    serve_pages(found[0][0], port, guard, Pages(history, central), opens=opens)
+    serve_pages(found[0][0], given.port, guard, Pages(given.history, central), opens=given.opens)
 
 
 def enter_user(name: str, file: Path | None) -> None:

@@ -5,38 +5,46 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.central import from_option, id_of_other, opened_for
-from perfbisect.cli.options.common import history_option, id_argument, output_width, say, say_json
-from perfbisect.cli.options.forms import DELIMITERS, Clone, form_options, print_document, print_trial
+from perfbisect.cli.options.common import history_option, id_argument, output_width, say, say_json, verb_command
 from perfbisect.cli.options.param_types import ANY
+from perfbisect.cli.options.stored import (
+    DELIMITERS,
+    Clone,
+    form_options,
+    from_option,
+    id_of_other,
+    opened_for,
+    print_document,
+    print_trial,
+)
 from perfbisect.store.history import History
 
 if TYPE_CHECKING:
     from perfbisect.host.slurm import Jobs
     from perfbisect.store.batches import Batch
 
-EPILOG = """\b
-Examples:
-  bisect show              the latest hunt
-  bisect show 12
-  bisect show 12 --markdown > issue.md
-  bisect show 12 --json | jq .cases
-  bisect show c3           a comparison, its counters included
-  bisect show c3 --tsv     its tables, to be read by programs; also --csv
-  bisect show p5           a proof
-  bisect show n4           an A/A
-  bisect show b2           a batch: its hunts and their verdicts
-  bisect show ORIGIN:12 --from central
-"""
 
-
-@click.command(epilog=EPILOG)
+@verb_command()
 @id_argument(ANY)
 @form_options
 @from_option
 @history_option
 def show(hunt: int | str | None, history: Path | None, central: str | None, form: str) -> None:
-    """Report HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs; or a trial."""
+    """Report HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs; or a trial.
+
+    \b
+    Examples:
+      bisect show              the latest hunt
+      bisect show 12
+      bisect show 12 --markdown > issue.md
+      bisect show 12 --json | jq .cases
+      bisect show c3           a comparison, its counters included
+      bisect show c3 --tsv     its tables, to be read by programs; also --csv
+      bisect show p5           a proof
+      bisect show n4           an A/A
+      bisect show b2           a batch: its hunts and their verdicts
+      bisect show ORIGIN:12 --from central
+    """
     from perfbisect.report import hunt as builder
     from perfbisect.report.command_line import command_on
     from perfbisect.report.hunt_report import read_hunt

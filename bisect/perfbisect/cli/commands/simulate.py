@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.common import PATH, Decorator, LongCommand, clone_progress, json_option, say, say_json
+from perfbisect.cli.options.common import (
+    PATH,
+    Decorator,
+    LongCommand,
+    clone_progress,
+    json_option,
+    say,
+    say_json,
+    verb_command,
+)
 from perfbisect.cli.options.completion import builder_option, revision
 from perfbisect.cli.options.measurement import announce, builders_option, policy_of, policy_options
 from perfbisect.cli.options.param_types import MINUTES, SEED, Parsed, Percent
@@ -19,20 +28,6 @@ if TYPE_CHECKING:
     from perfbisect.simulate.tally import JudgedHunt, Rule
     from perfbisect.simulate.world import World
 
-EPILOG = """\b
-Examples:
-  bisect simulate --commits 2000 --effect 5% --noise 2%
-  bisect simulate 8.0.28 8.0.29 --builder mysql --effect 10% --build-cost 15m --run-time 2m
-  bisect simulate v1.0 v1.1 --repo ~/src/engine --drift 2% --steps smaller --hunts 200
-  bisect simulate --effect 3% --noise 3% --max-time 12h
-  bisect simulate --effect 10% --steps before-and-after --all
-  bisect simulate --effect 5% --modes 15% --layouts
-  bisect simulate --build-cost 100 --build-hosts 4
-
-\b
---steps: one (the culprit alone), nothing, improvement (bad is faster), smaller (three smaller changes beside it),
-large (a second drop of 70 %), cancelling, before-and-after, adjacent, reverted, sloping, slope (no culprit).
-"""
 
 STEPS = (
     "one", "nothing", "improvement", "smaller", "large", "cancelling", "before-and-after", "adjacent", "reverted",
@@ -66,7 +61,7 @@ def cost(name: str, default: str, text: str) -> Decorator:
 COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps --build-cost --run-time --hosts --min-effect --all --hunts --json"
 
 
-@click.command(cls=LongCommand, epilog=EPILOG, common=COMMON)
+@verb_command(LongCommand, common=COMMON)
 @click.argument("good", required=False, shell_complete=revision)
 @click.argument("bad", required=False, shell_complete=revision)
 @click.option("--commits", type=click.IntRange(1, 1_000_000), help="Length of the range. Default: 1000.")
@@ -118,6 +113,20 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
 
     Each hunt is for a drop of a given size, in a history of --commits commits or in the range GOOD..BAD of a real
     repository, on a host with the given noise.
+
+    \b
+    Examples:
+      bisect simulate --commits 2000 --effect 5% --noise 2%
+      bisect simulate 8.0.28 8.0.29 --builder mysql --effect 10% --build-cost 15m --run-time 2m
+      bisect simulate v1.0 v1.1 --repo ~/src/engine --drift 2% --steps smaller --hunts 200
+      bisect simulate --effect 3% --noise 3% --max-time 12h
+      bisect simulate --effect 10% --steps before-and-after --all
+      bisect simulate --effect 5% --modes 15% --layouts
+      bisect simulate --build-cost 100 --build-hosts 4
+
+    \b
+    --steps: one (the culprit alone), nothing, improvement (bad is faster), smaller (three smaller changes beside it),
+    large (a second drop of 70 %), cancelling, before-and-after, adjacent, reverted, sloping, slope (no culprit).
     """
     from dataclasses import asdict, replace
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option, lines_wanted, plain_option, view_of
+from perfbisect.cli.options.common import history_option, plain_option, verb_command
 from perfbisect.cli.options.completion import any_id
 from perfbisect.cli.options.param_types import ANY, Id
+from perfbisect.cli.sessions import lines_wanted, open_view
 from perfbisect.errors import UsageError
 from perfbisect.report.command_line import command_on
 from perfbisect.ui.stream import note
@@ -19,24 +20,24 @@ if TYPE_CHECKING:
     from perfbisect.store.history import History
     from perfbisect.store.listing import SessionSummary
 
-EPILOG = """\b
-Examples:
-  bisect watch           all hunts that run now
-  bisect watch 12 13 c3
-  bisect watch b3        the hunts of a batch that have begun
-  bisect watch --plain | grep verdict
 
-\b
-The history is only read. Ctrl-C ends watching, and nothing else.
-"""
-
-
-@click.command(epilog=EPILOG)
+@verb_command()
 @click.argument("sessions", metavar="[HUNT…]", type=Id(ANY), nargs=-1, shell_complete=any_id)
 @plain_option
 @history_option
 def watch(sessions: tuple[int | str, ...], plain: bool, history: Path | None) -> None:
-    """Show HUNTs and trials (default: all that run now) as their own terminals do, until they end."""
+    """Show HUNTs and trials (default: all that run now) as their own terminals do, until they end.
+
+    \b
+    Examples:
+      bisect watch           all hunts that run now
+      bisect watch 12 13 c3
+      bisect watch b3        the hunts of a batch that have begun
+      bisect watch --plain | grep verdict
+
+    \b
+    The history is only read. Ctrl-C ends watching, and nothing else.
+    """
     from perfbisect.hunt import watching
     from perfbisect.store.batches import batch_together
     from perfbisect.store.history import History
@@ -54,7 +55,7 @@ def watch(sessions: tuple[int | str, ...], plain: bool, history: Path | None) ->
             return str(each.id) if lines else each.workloads[0] if together else each.title
 
         titles = {number: title(opened.listed(number)) for number in chosen}
-        view = view_of(titles, history, "plain" if lines else None, together=together and not lines)
+        view = open_view(history, "plain" if lines else None, together=together and not lines)(titles)
         ended: list[SessionSummary] = []
         with suppress(KeyboardInterrupt), closing(watching.watch(opened, chosen, view, time.sleep)) as ends:
             for each in ends:

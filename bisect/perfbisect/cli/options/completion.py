@@ -160,12 +160,15 @@ def several_workloads_option(text: str) -> Decorator:
 
 
 def any_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """Shell completion of the ids that a parameter of the type ``Id`` takes: hunts, the latest first, then trials, batches."""
+    """Shell completion of the ids that a parameter of the type ``Id`` takes: hunts, the latest first, then trials, batches.
+
+    Of a parameter that takes a file or a batch: files and batches.
+    """
     from contextlib import closing
 
     from click.shell_completion import CompletionItem
 
-    from perfbisect.cli.options.param_types import Id
+    from perfbisect.cli.options.param_types import FileOrBatch, Id
     from perfbisect.store.batches import all_batches
     from perfbisect.store.history import History
     from perfbisect.wording.text import printable
@@ -179,16 +182,10 @@ def any_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list
             items += [(each.name, each.file or "together") for each in all_batches(opened)[::-1]]
     except PerfBisectError:  # what was read before it is offered
         pass
-    return [
+    files = [CompletionItem(incomplete, type="file")] * isinstance(param.type, FileOrBatch)  # the shell knows best
+    kinds = param.type.kinds if files else ("", *param.type.kinds)
+    return files + [
         CompletionItem(str(name), help=printable(text))
         for name, text in items
-        if str(name).startswith(incomplete) and (isinstance(name, int) or name[0] in param.type.kinds)
+        if str(name).startswith(incomplete) and str(name)[0].strip("0123456789") in kinds
     ]
-
-
-def file_or_batch(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """Shell completion of files, which the shell knows best, and of the names of batches."""
-    from click.shell_completion import CompletionItem
-
-    batches = [each for each in any_id(ctx, param, incomplete) if each.value.startswith("b")]
-    return [CompletionItem(incomplete, type="file"), *batches]

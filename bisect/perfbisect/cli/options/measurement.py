@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import click
 from perfbisect.cli.options.common import PATH, Decorator, added, history_option, waiting_option
 from perfbisect.cli.options.completion import metric_name
 from perfbisect.cli.options.param_types import ARG, BELOW, COUNT, FLAGS, MINUTES, SECONDS, UNSPLIT, Percent
-from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Flags, Pairing, Policy, Quick, Settings
+from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Direction, Flags, Pairing, Policy, Quick, Settings
 from perfbisect.errors import PerfBisectError
 from perfbisect.folders import config_folder
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, recipe_folders, working_directory
@@ -147,11 +147,11 @@ def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorato
     )
 
 
-def command_of(options: Mapping[str, Any], workload: str) -> Quick | None:
+def command_of(options: Mapping[str, Any]) -> Quick | None:
     """The command of ``command_options``, None for a workload by name. Raises UsageError for what excludes each other."""
     from perfbisect.recipes.requested import RECIPE
 
-    command, build = options["command"], options["build"]
+    command, build, workload = options["command"], options["build"], options["workload"]
     builder = "" if options["builder"] == RECIPE and command else options["builder"]  # one name for all repositories
     patterns = {name: options[name] for name in ("rate", "cost", "operations", "unit")}
     if command is None:
@@ -161,14 +161,13 @@ def command_of(options: Mapping[str, Any], workload: str) -> Quick | None:
             missing = "--workload" if builder else "--builder"
             raise click.UsageError(f"{missing} is missing. Or measure any command, with --build and --run.")
         return None
-    if workload:
-        raise click.UsageError("--workload and --run exclude each other: give one of them.")
-    if builder and build:
-        raise click.UsageError("--builder and --build exclude each other: give one of them.")
-    if build and options["then"]:
-        raise click.UsageError(
-            "--build and --then exclude each other: give a second --build, which is run after the first."
-        )
+    for both, names, advice in (
+        (workload, "--workload and --run", "give one of them"),
+        (builder and build, "--builder and --build", "give one of them"),
+        (build and options["then"], "--build and --then", "give a second --build, which is run after the first"),
+    ):
+        if both:
+            raise click.UsageError(f"{names} exclude each other: {advice}.")
     quick = Quick(command, None if builder else build, **patterns, then=options["then"])
     return replace(quick, name=name_in_history(quick))
 
@@ -186,45 +185,42 @@ def name_in_history(quick: Quick) -> str:
     return name  # there is no history yet
 
 
-def settings_of(options: Mapping[str, Any], workload: str = "", **own: Any) -> Settings:
-    """The settings from ``what_options``, ``how_options`` and, where these are given, ``command_options``; the verb's ``own``.
+def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
+    """The settings that the options of a verb ask for; ``own`` are those that it decides itself.
 
-    Raises UsageError as ``command_of``.
+    An option has the name of its field, or is converted here. Raises UsageError as ``command_of``.
     """
     from perfbisect.recipes.builder_reader import given_patches
 
     for recipes in (BUILDERS, WORKLOADS):  # a command may need none of them
         recipe_folders(recipes, options[recipes] or "")
-    quick = command_of(options, workload) if "command" in options else None
+    quick = command_of(options)
     host, *further = options["host"] if isinstance(options["host"], tuple) else (options["host"],)
     timing = {name: options[name] for name in TIMING if options[name] is not None}
-    return Settings(
-        repository=str(options["repo"].absolute()) if options["repo"] else "",
-        host=host,
-        further_hosts=tuple(further),
-        configure=options["configure"],
-        flags=Flags(options["cflags"], options["cxxflags"], options["ldflags"]),
-        patches=given_patches(options["patch"]),
-        overrides=timing | dict(sorted(dict(options["changes"]).items())),  # whatever the order on the command line
-        builder="" if quick and quick.build is not None else options["builder"],
-        workload=workload,
-        quick=quick,
-        programs=options.get("program", ()),
-        variant=options["variant"],
-        metric=options["metric"],
-        policy=own.pop("policy", None) or Policy(pairing=Pairing(options.get("pairing", Pairing.TURNS))),
-        builders_path=str(options["builders"] or ""),
-        workloads_path=str(options["workloads"] or ""),
-        hosts_path=str(options["hosts"] or ""),
-        **own,
-    )
+    converted = {
+        "repository": str(options["repo"].absolute()) if options["repo"] else "",
+        "host": host,
+        "further_hosts": tuple(further),
+        "flags": Flags(options["cflags"], options["cxxflags"], options["ldflags"]),
+        "patches": given_patches(options["patch"]),
+        "overrides": timing | dict(sorted(dict(options["changes"]).items())),  # whatever the order on the command line
+        "builder": "" if quick and quick.build is not None else options["builder"],
+        "quick": quick,
+        "programs": options["program"],
+        "policy": Policy(pairing=Pairing(options["pairing"])),
+        **{f"{name}_path": str(options[name] or "") for name in ("builders", "workloads", "hosts")},
+    }
+    same = {each.name: options[each.name] for each in fields(Settings) if each.name in options}
+    return Settings(**same | converted | own)
 
 
 def policy_of(options: Mapping[str, Any], kept: Policy | None = None) -> Policy:
-    """The rules from ``policy_options``; for a hunt that is in the history, what is not given is as ``kept``."""
-    rules = {name: options.get(name) for name in ("confidence", "max_builds", "max_runs", "all_steps")}
-    rules |= {"max_minutes": options["max_time"], "min_effect": options["min_effect"]}
-    given: dict[str, Any] = {name: value for name, value in rules.items() if value is not None}
+    """The rules from the options of their names; for a hunt that is in the history, what is not given is as ``kept``."""
+    given = {each.name: options[each.name] for each in fields(Policy) if options.get(each.name) is not None}
+    if options["max_time"] is not None:
+        given["max_minutes"] = options["max_time"]
+    for name, shape in {"pairing": Pairing, "direction": Direction}.items():
+        given |= {name: shape(given[name])} if name in given else {}
     if "min_effect" in given:  # of a count, too
         given["min_counted"] = 0.0
     return replace(kept or Policy(min_counted=COUNTED), **given)
@@ -249,36 +245,32 @@ def continued(settings: Settings) -> Settings:
     )
 
 
-def recipes_of(settings: Settings, workload: str) -> "tuple[Settings, Builder, dict[str, Workload]]":
-    """The recipes of a comparison, which are announced, and its settings with their names and the metric.
+def announced_recipes(settings: Settings) -> "tuple[Builder, dict[str, Workload]]":
+    """The builder and, by their names, the workloads that are requested; they and the hosts are announced.
 
     Raises UsageError for mistakes in them.
     """
-    from perfbisect.hunt.resolve import builder_of, choose_metric, with_repository
+    from perfbisect.hunt.resolve import builder_of
     from perfbisect.recipes.inventory import load_host
     from perfbisect.recipes.requested import requested_workloads
 
-    settings = with_repository(settings)
     builder = builder_of(settings)
-    found = requested_workloads(settings, builder, workload)
+    found = requested_workloads(settings, builder, settings.workload)
     if not found:
         raise click.UsageError("--workload is empty.")
     announce(builder, found.values(), [load_host(name, settings.hosts_path) for name in settings.hosts])
+    return builder, found
+
+
+def recipes_of(settings: Settings) -> "tuple[Settings, Builder, dict[str, Workload]]":
+    """The settings of a comparison with the names of its recipes and the metric; and these recipes, as they are announced."""
+    from perfbisect.hunt.resolve import choose_metric, with_repository
+
+    settings = with_repository(settings)
+    builder, found = announced_recipes(settings)
     metric = choose_metric(settings.metric, [*found.values()])
     named = replace(settings, builder=settings.builder or builder.name, workload=next(iter(found)), metric=metric)
     return named, builder, found
-
-
-def announce_recipes(*every: Settings) -> None:
-    """Say on standard error from which files are the recipes and hosts of hunts that differ in their workloads only; see
-    ``announce``.
-    """
-    from perfbisect.recipes.inventory import load_host
-    from perfbisect.recipes.requested import load_requested
-
-    found = [load_requested(settings) for settings in every]
-    hosts = [load_host(name, every[0].hosts_path) for name in every[0].hosts]
-    announce(found[0][0], [workload for _, workload in found], hosts)
 
 
 def announce_system(settings: Settings) -> None:

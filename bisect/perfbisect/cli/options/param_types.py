@@ -42,12 +42,6 @@ def number(text: str, otherwise: str = "is not a number.") -> float:
         raise ValueError(otherwise) from None
 
 
-def _seconds(text: str) -> float:
-    if not 0 <= (seconds := number(text, "is not a number of seconds.")) <= LONGEST_WAIT:  # NaN is not, either
-        raise ValueError("is not a number of seconds from 0 to 30 years.")
-    return seconds
-
-
 _UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # minutes
 _DURATION = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?) ?(s|sec|m|min|h|d)")
 _DURATIONS = re.compile(rf"(?:{_DURATION.pattern} ?)+")
@@ -109,36 +103,19 @@ _FOR_A_SHELL = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.")  # a script in do
 _OF_SHELLS = re.compile(r"(?:^|(?<=\s))~/|&&|\|\|?|[;<>`&]|\$(?:\w+|[({])|(?:(?<=\s)(?!-)[^\s=]*)[*?]")
 
 
-def _in_a_shell(text: str) -> str:
-    """One word for a shell, in which a shell is named that runs ``text``: 'sh -c "./a | ./b"'."""
-    inner = 'sh -c "{}"'.format(re.sub(r'(["\\])', r"\\\1", text))
-    if "'" not in inner or "!" in inner:  # the history of an interactive shell
-        return shlex.quote(inner)
-    return '"{}"'.format(re.sub(r'(["\\$`])', r"\\\1", inner))
-
-
 def _without_shell(text: str) -> str:
     from perfbisect.recipes.placeholders import names_a_shell
 
     quoted = _FOR_A_SHELL if names_a_shell(text) else _QUOTED
     if found := _OF_SHELLS.search(quoted.sub("_", text)):
+        inner = 'sh -c "{}"'.format(re.sub(r'(["\\])', r"\\\1", text))  # in one word for the user's shell
+        again = shlex.quote(inner)
+        if "'" in inner and "!" not in inner:  # the history of an interactive shell
+            again = '"{}"'.format(re.sub(r'(["\\$`])', r"\\\1", inner))
         raise ValueError(
-            f"has {found[0].strip()}, and is run without a shell. Write {_in_a_shell(text)}, or quote what is none of a"
-            " shell's."
+            f"has {found[0].strip()}, and is run without a shell. Write {again}, or quote what is none of a shell's."
         )
     return text
-
-
-def _factor(text: str) -> float:
-    if not 1 < (factor := number(text)) <= MOST_TIMES:
-        raise ValueError(f"is not above 1 and at most {MOST_TIMES:,.0f}.")
-    return factor
-
-
-def _below(text: str) -> str:
-    if not re.fullmatch(r"(?!/|(.*/)?\.\.(/|\Z))[^\t\n]*[^/\t\n]", path := text.removeprefix("./")):
-        raise ValueError("is not the path of a file in the build; write out-static/kvbench.")
-    return path
 
 
 def _flags(text: str) -> str:
@@ -148,30 +125,52 @@ def _flags(text: str) -> str:
         raise ValueError(f"cannot be split into words: {str(error).lower()}.") from error
 
 
-def _name(text: str) -> str:
-    if not re.fullmatch(rf"((?![{ANY}]?\d+\Z)\w[\w.:+/@ -]{{0,59}})?", text):
-        raise ValueError("is no name: it has at most 60 letters, digits and signs, and is no id such as 12.")
-    return text
+def fitting(name: str, fits: Callable[[float], bool], wrong: str) -> Parsed:
+    """A number that fits; ``wrong`` says of any other text what it is not."""
+
+    def parse(text: str) -> float:
+        if not fits(value := number(text, wrong)):
+            raise ValueError(wrong)
+        return value
+
+    return Parsed(name, parse)
 
 
-def _member(text: str) -> tuple[int, int, str]:
-    if not (found := re.fullmatch(r"([0-9]{1,15}):([0-9]{1,15})(?::([0-9]+))?", text)):
-        raise ValueError("is no hunt of a batch.")
-    return int(found[1]), int(found[2]), found[3] or ""
+def matching(name: str, pattern: str, wrong: str, value: Callable[[re.Match[str]], Any]) -> Parsed:
+    """The ``value`` of a text that matches; ``wrong`` says of any other what it is not."""
+
+    def parse(text: str) -> Any:
+        if not (found := re.fullmatch(pattern, text)):
+            raise ValueError(wrong)
+        return value(found)
+
+    return Parsed(name, parse)
 
 
-SECONDS = Parsed("SECONDS", _seconds)
+ANY = "cpnb"  # letters of the ids of sessions
+BELOW = matching(
+    "PATH", r"(?:\./)?((?!/|(?:.*/)?\.\.(?:/|\Z))[^\t\n]*[^/\t\n])",
+    "is not the path of a file in the build; write out-static/kvbench.", lambda found: found[1],
+)  # fmt: skip
+NAME = matching(  # of a hunt
+    "NAME", rf"((?![{ANY}]?\d+\Z)\w[\w.:+/@ -]{{0,59}})?",
+    "is no name: it has at most 60 letters, digits and signs, and is no id such as 12.", lambda found: found[0],
+)  # fmt: skip
+MEMBER = matching(  # a hunt of a batch: its batch, its place there, and its job in Slurm or ""
+    "BATCH:PLACE", r"([0-9]{1,15}):([0-9]{1,15})(?::([0-9]+))?", "is no hunt of a batch.",
+    lambda found: (int(found[1]), int(found[2]), found[3] or ""),
+)  # fmt: skip
+SECONDS = fitting(
+    "SECONDS", lambda seconds: 0 <= seconds <= LONGEST_WAIT, "is not a number of seconds from 0 to 30 years."
+)
+FACTOR = fitting("FACTOR", lambda factor: 1 < factor <= MOST_TIMES, f"is not above 1 and at most {MOST_TIMES:,.0f}.")
 MINUTES = Parsed("TIME", _minutes)  # a bare number means minutes
 BYTES = Parsed("SIZE", _bytes)  # as in hosts.toml
 SUSPECT = Parsed("PATH=WEIGHT", _suspect)  # the weight of the commits that touch the path
 ARG = Parsed("NAME=VALUE", _arg)  # of a workload; both as written
 UNSPLIT = Parsed("COMMAND", _without_shell)  # as written
 COMMAND = Parsed("COMMAND", _command)  # its arguments, split as a shell splits them; empty for none
-FACTOR = Parsed("FACTOR", _factor)
-BELOW = Parsed("PATH", _below)
 FLAGS = Parsed("FLAGS", _flags)
-NAME = Parsed("NAME", _name)  # of a hunt
-MEMBER = Parsed("BATCH:PLACE", _member)  # a hunt of a batch: its batch, its place there, and its job in Slurm or ""
 
 
 class Percent(Parsed):
@@ -190,16 +189,9 @@ class Percent(Parsed):
         super().__init__("SHARE", parse)
 
 
-KINDS = {
-    "": "hunt",
-    "c": "comparison",
-    "p": "proof",
-    "n": "A/A",
-    "b": "batch",
-}  # of sessions, by the letter of their ids
-EXAMPLES = {"": "12 for a hunt", "c": "c3 for a comparison", "p": "p5 for a proof", "n": "n4 for an A/A", "b": "b2 for a batch"}  # fmt: skip
-TRIALS = "cpn"
-ANY = "cpnb"
+KINDS = {  # letter of ids → such an id, and whose it is
+    "": ("12", "a hunt"), "c": ("c3", "a comparison"), "p": ("p5", "a proof"), "n": ("n4", "an A/A"), "b": ("b2", "a batch"),
+}  # fmt: skip
 
 
 def _hunt_named(name: str, ctx: click.Context | None) -> int | None:
@@ -226,7 +218,7 @@ class Id(click.ParamType[int | str]):
 
         text, options = str(value), ctx.params if ctx else {}
         if "central" in options and (options["central"] or SESSION.fullmatch(text)):
-            from perfbisect.cli.options.central import configured_address
+            from perfbisect.recipes.configuration import configured_address
 
             options["central"] = options["central"] or configured_address()
             return text
@@ -234,10 +226,12 @@ class Id(click.ParamType[int | str]):
         if not known and (number := _hunt_named(text, ctx)):
             return number
         if not known or known[1] not in ("", *self.kinds):
-            what = f"is the id of a {KINDS[known[1]]}" if known else "is not an id, nor the name of a hunt"
+            what = f"is the id of {KINDS[known[1]][1]}" if known else "is not an id, nor the name of a hunt"
             if SESSION.fullmatch(text):
                 what = "is of a central history, and this works on your own history only"
-            examples = [EXAMPLES[kind] for kind in ("", *self.kinds)] + ["ORIGIN:12 of a team"] * ("central" in options)
+            examples = [" for ".join(KINDS[kind]) for kind in ("", *self.kinds)] + ["ORIGIN:12 of a team"] * (
+                "central" in options
+            )
             self.fail(f"{text!r} {what}; write {', '.join(examples)}.", param, ctx)
         return int(text) if text.isdecimal() else text
 

@@ -1,5 +1,9 @@
-"""The pages of a history over HTTP: the dashboard, the list of all, and one for each hunt and trial, made when asked for."""
+"""The pages of a history over HTTP: the dashboard, the list of all, and one for each hunt and trial, made when asked for.
 
+Or the history in Datasette, behind the same guard.
+"""
+
+import asyncio
 import re
 import time
 from collections.abc import Sequence
@@ -7,13 +11,13 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import click
 
-from perfbisect.cli.options.central import opened_for, opened_history
 from perfbisect.cli.options.common import say
+from perfbisect.cli.options.stored import opened_for, opened_history
 from perfbisect.cli.serving.guard import HEADERS, Answer, Guard
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.masking import masked
@@ -30,6 +34,7 @@ OF_ORIGIN = rf"(?:{ORIGIN.pattern}:)?"
 PAGE = re.compile(rf"/(?:hunt-({OF_ORIGIN}\d{{1,18}})|({OF_ORIGIN}[cnp]\d{{1,18}}))\.html", re.ASCII)
 NOTHING = "There is no such page. / shows what runs, and leads to the list of all hunts and comparisons.\n"
 AWAY = "The central history cannot be reached at the moment.\n"
+LONGEST = 10_000  # milliseconds of a query in Datasette
 PATIENCE = 60.0  # seconds for a client that sends or takes nothing
 
 
@@ -121,7 +126,7 @@ class Pages:
 def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bool) -> None:
     """Serve the pages until Ctrl-C. Raises EnvironmentFailure for a port in use."""
 
-    class Server(ThreadingHTTPServer):
+    class PageServer(ThreadingHTTPServer):
         address_family = family
 
     class Handler(BaseHTTPRequestHandler):
@@ -149,7 +154,7 @@ def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bo
             """Requests are not listed."""
 
     try:
-        server = Server((guard.address, port), Handler)
+        server = PageServer((guard.address, port), Handler)
     except OSError as trouble:
         sentence = f"Port {port} of {guard.address} cannot be listened on: {trouble.strerror}."
         raise EnvironmentFailure(sentence, "Choose another one with --port.") from None
@@ -159,3 +164,46 @@ def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bo
         if opens:
             click.launch(place)
         server.serve_forever()
+
+
+def serve_datasette(path: Path, port: int, guard: Guard, *, opens: bool) -> None:
+    """Serve a history until Ctrl-C. Raises UsageError where Datasette is not installed."""
+    try:
+        import uvicorn
+        from datasette.app import Datasette
+        from datasette.version import __version__
+    except ImportError:
+        raise UsageError("Datasette is not installed.", "Install it: pip install 'perfbisect[serve]'") from None
+    from perfbisect.store.query import configuration
+
+    options = configuration(path.stem, int(__version__.partition(".")[0]))
+    made = Datasette([str(path)], settings={"sql_time_limit_ms": LONGEST}, **options)
+    if opens:
+        click.launch(guard.place(port))
+    # Without WebSockets: the guard knows requests of HTTP alone.
+    uvicorn.run(guarded(made.app(), guard), host=guard.address, port=port, ws="none")
+
+
+def guarded(app: Any, guard: Guard) -> Any:
+    """An application of ASGI of which only requests are answered that the guard admits."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        from datasette import Response
+
+        async def send_guarded(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                own = {name.lower().encode(): value.encode() for name, value in HEADERS.items()}
+                kept = (pair for pair in message["headers"] if pair[0].lower() not in own)
+                message = {**message, "headers": [*kept, *own.items()]}
+            await send(message)
+
+        if scope["type"] == "http":
+            found = {name.lower(): value.decode("latin-1") for name, value in scope.get("headers", ())}
+            sent = found.get(b"host", ""), found.get(b"authorization", "")
+            if refused := await asyncio.to_thread(guard.refusal, *sent):
+                status, headers, text = refused
+                await Response.text(text, status=status, headers=headers).asgi_send(send_guarded)
+                return
+        await app(scope, receive, send_guarded)
+
+    return answer

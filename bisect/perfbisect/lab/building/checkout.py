@@ -28,7 +28,7 @@ from perfbisect.host.facts import is_full
 from perfbisect.host.protocol import Host, Result, judged, no_space
 from perfbisect.lab.building.log_parser import BuildStep, staged
 from perfbisect.masking import masked
-from perfbisect.recipes.when import satisfies
+from perfbisect.recipes.builder_reader import satisfies
 from perfbisect.repository.derived import APPLY, encoded, outcome
 from perfbisect.repository.discovery import is_partial
 from perfbisect.repository.git import (

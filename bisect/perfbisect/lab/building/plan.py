@@ -31,7 +31,7 @@ from perfbisect.lab.building.toolchain import Toolchain, cache_environment, flag
 from perfbisect.lab.upload import recipe_archive
 from perfbisect.recipes.build_systems import (
     MARKERS,
-    compiler_of,
+    SYSTEMS,
     expanded,
     has_commands,
     nothing_found,
@@ -39,11 +39,10 @@ from perfbisect.recipes.build_systems import (
     system_of,
 )
 from perfbisect.recipes.builder import Builder, Variant
-from perfbisect.recipes.builder_reader import build_of, variant_of
+from perfbisect.recipes.builder_reader import TreeFacts, applied, build_of, variant_of, version_text
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import archives_in, fill, fill_text
 from perfbisect.recipes.programs import started
-from perfbisect.recipes.when import TreeFacts, applied, version_text
 from perfbisect.repository.git import Repository
 
 MERGED = "merged.profdata"  # clang's counts of all processes, in the folder of counts
@@ -284,7 +283,7 @@ def build_key(
     ignored or not; so these and the conditions are in the key instead.
     """
     builder, variant = context.builder, context.variant
-    tools = with_compiler(context.host, context.tools, compiler_of(system))
+    tools = with_compiler(context.host, context.tools, SYSTEMS[system].compiler if system else ())
     if system:  # builds have the path of their home in them: cmake's RPATH
         how = msgspec.structs.replace(build_of(builder), system=system)
         builder = msgspec.structs.replace(builder, build=how, home=builder.work_name)

@@ -28,8 +28,8 @@ from perfbisect.lab.building.checkout import Sources, git
 from perfbisect.lab.building.log_parser import BuildStep, staged
 from perfbisect.lab.building.plan import InstalledBuild
 from perfbisect.recipes.builder import Builder
+from perfbisect.recipes.builder_reader import TreeFacts, applied, version_text
 from perfbisect.recipes.placeholders import archives_in, fill
-from perfbisect.recipes.when import TreeFacts, applied, version_text
 from perfbisect.repository.discovery import downloaded
 
 UNPACKERS = {

@@ -1,6 +1,11 @@
-"""The forms in which a session is printed: text, JSON, Markdown; a comparison also as CSV or TSV."""
+"""A stored session: where it is read, locally or in a central history, and the forms in which it is printed.
 
-from collections.abc import Callable
+They are text, JSON and Markdown; of a comparison also CSV and TSV.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -8,23 +13,66 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from perfbisect.cli.options.common import added, output_width, say, say_json, say_styled
+from perfbisect.errors import PerfBisectError
+from perfbisect.recipes.configuration import configured_address
+from perfbisect.store.history import History
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.events import Commit
     from perfbisect.core.domain.session_state import SessionState
     from perfbisect.report.document import Document
     from perfbisect.repository.git import Repository
+    from perfbisect.store.central import Central
 
 T = TypeVar("T")
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
-
 FORMS = {  # option → its help
     "markdown": "Print Markdown, for an issue.",
     "json": "Print JSON.",
     "csv": "Print the tables of a comparison as comma-separated values.",
     "tsv": "Print them separated by tabs.",
 }
+
+
+from_option = click.option(
+    "--from", "central", metavar="URL", is_eager=True,  # before the names of hunts
+    callback=lambda _ctx, _param, value: configured_address() if value == "central" else value,
+    help="Read a central history: postgresql://HOST/DATABASE, or `central` for that of config.toml. A hunt there is ORIGIN:NUMBER.",
+)  # fmt: skip
+
+
+def id_of_other(hunt: int | str | None) -> str:
+    """The id of a trial or a batch, without the origin that a central history has before it; "" for a hunt."""
+    found = re.fullmatch(r"(?:.*:)?([cpnb]\d+)", str(hunt))
+    return found[1] if found else ""
+
+
+@contextmanager
+def opened_history(history: Path | None, central: str | None) -> "Iterator[History | Central]":
+    """The local history, or a central one, to be read."""
+    if central is None:
+        with closing(History.open(history, read_only=True)) as opened:
+            yield opened
+    else:
+        from perfbisect.store.central import Central, connected
+
+        with connected(central) as connection:
+            yield Central(central, connection)
+
+
+@contextmanager
+def opened_for(
+    hunt: int | str | None, history: Path | None, central: str | None
+) -> Iterator[tuple[History, int | str, int | str]]:
+    """The history with a session (None: the latest hunt), the local one or of a central one a copy; its id there, and here."""
+    with opened_history(history, central) as opened:
+        if isinstance(opened, History):
+            number = opened.latest() if hunt is None else hunt
+            yield opened, number, number
+        else:
+            with opened.session(None if hunt is None else str(hunt)) as found:
+                yield found
 
 
 def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -94,8 +142,6 @@ class Clone:
 
     def asked(self, ask: "Callable[[Repository], T]", otherwise: T) -> T:
         """What the repository answers; ``otherwise`` where it cannot."""
-        from perfbisect.errors import PerfBisectError
-
         try:
             return ask(self.opened)
         except PerfBisectError:

@@ -1,0 +1,223 @@
+"""Sessions on the command line: their hosts are leased, what happens is shown, and how they have ended is said.
+
+``given`` are the options of the verb. Hunts are shown on standard output; of a trial standard output has the table alone,
+at the end, and its progress is on standard error.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from perfbisect.cli.options.common import Given, WaitingLine, say
+from perfbisect.cli.options.measurement import announce_system
+from perfbisect.cli.options.stored import print_trial
+from perfbisect.errors import INCONCLUSIVE, INTERRUPTED, EnvironmentFailure, Interrupted
+from perfbisect.report.command_line import command_on
+from perfbisect.store.history import History
+from perfbisect.ui.stream import note
+from perfbisect.wording.quantities import count
+from perfbisect.wording.text import printable
+
+if TYPE_CHECKING:
+    from perfbisect.core.domain.session_state import SessionState
+    from perfbisect.core.domain.settings import Settings
+    from perfbisect.hunt.attempt import Caller, HuntOutcome, OpenView
+    from perfbisect.hunt.batch import Task
+    from perfbisect.hunt.notification import Notifier
+    from perfbisect.hunt.setup import SessionSetup
+    from perfbisect.hunt.watching import View
+
+    Ended = tuple[SessionState, Interrupted | None]
+    CarryOut = Callable[[Caller], object]
+
+
+def lines_wanted(stream: TextIO | None = None) -> bool:
+    """Whether a stream (None: standard output) is nothing that a screen can be drawn on."""
+    return not (stream or sys.stdout).isatty() or os.environ.get("TERM") == "dumb"
+
+
+def open_view(
+    history: Path | None,
+    view: str | None = None,
+    stream: TextIO | None = None,
+    *,
+    together: bool | None = None,
+    quiet: bool = False,
+) -> "OpenView":
+    """What opens the view of that name (None: the one that suits the stream) for sessions in ``history``; see ``ui.live``.
+
+    Without a ``stream`` it is on standard output, and its last picture stays. ``together``: whether they share their builds;
+    None for all of one process. ``quiet``: lines about what goes wrong, alone.
+    """
+
+    def report(hunt: int) -> str:
+        return command_on("show", hunt, history)
+
+    def opened(titles: Mapping[int, str]) -> "View":
+        out, several = stream or sys.stdout, len(titles) > 1 if together is None else together
+        if view or quiet or lines_wanted(out):
+            from perfbisect.ui.lines import JsonLines, PlainLines
+
+            if view == "json":
+                return JsonLines(out, titles)
+            return PlainLines(out, titles, report, together=several, quiet=quiet).reminding()
+        from perfbisect.ui.live import LiveScreen
+        from perfbisect.ui.terminal import Terminal
+
+        return LiveScreen(Terminal(out), titles, report, together=several, keep=stream is None)
+
+    return opened
+
+
+@contextmanager
+def leasing(names: Sequence[str], hosts_path: str | Path, **how: Any) -> Iterator[None]:
+    """Hold the leases of these hosts for a block, with what their scheduler says; ``how`` as of ``LeaseTerms``."""
+    from perfbisect.hunt.leased_hosts import LeaseTerms, leased_hosts
+
+    line = WaitingLine()
+
+    def show(what: str, state: str) -> None:
+        if state:
+            line.show(f"{what}: {state}")
+        else:
+            line.say(f"{what} is leased, after {line.waited} in the queue.")
+
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(leased_hosts(names, hosts_path, show, line.say, LeaseTerms(**how)))
+        finally:  # an error would stand behind it
+            line.clear()
+        yield
+
+
+def leasing_for(
+    settings: "Settings", history: Path | None, nodes: Mapping[str, str] | None = None, minutes: float = 0
+) -> AbstractContextManager[None]:
+    """Hold the leases of a session's hosts for a block; of machines that are fit, as far as the history knows."""
+    from perfbisect.hunt.fitness import unfit_hosts
+
+    purpose = f"{settings.builder} {settings.good}..{settings.bad}"
+    how = {"nodes": nodes, "minutes": minutes, "unfit": partial(unfit_hosts, history)}
+    return leasing(settings.hosts, settings.hosts_path, purpose=purpose, **how)
+
+
+@contextmanager
+def session(given: Given, settings: "Settings", minutes: float = 0) -> Iterator["Notifier"]:
+    """Hold the leases of a session's hosts for a block, in which what this yields is told the name of what begins.
+
+    How that ends is told to the command of --notify. ``minutes`` are those for which the hosts are wanted; 0: not known.
+    """
+    from perfbisect.hunt.notification import notifying
+
+    leases = leasing_for(settings, given.history, minutes=minutes)
+    with notifying(given.notify, given.history, note) as notifier, leases:
+        yield notifier
+
+
+def say_failures(outcomes: "Sequence[HuntOutcome]", history: Path | None) -> int:
+    """Say on standard error which hunts have no verdict, and why; returns the highest exit status."""
+    for each in outcomes:
+        if each.failure:
+            note(f"Hunt {each.hunt} has failed: {printable(str(each.failure))}")
+            again = command_on("resume", str(each.hunt), history)  # all of its batch that have no verdict
+            note("\n".join(filter(None, (printable(each.failure.advice), f"Go on with: {again}"))))
+    return max(each.status for each in outcomes)
+
+
+def follow(tasks: "Sequence[Task]", history: History, given: Path | None, go_on: str, view: "View") -> int:
+    """Carry out hunts, each in a process of its own, and tell how they end; returns the highest of their exit statuses. ``go_on`` is the command that does."""
+    from perfbisect.hunt.batch import VERDICTS, Stage, carry_out, locked_hosts, read_batch_at_end, state_of
+    from perfbisect.ui.session_view import SessionRow
+
+    def show() -> None:
+        view.states([SessionRow(task.title, task.hunt, state_of(task, history), task.runs) for task in tasks])
+
+    try:
+        carry_out(tasks, history, view, show, time.sleep, locked_hosts)
+    except KeyboardInterrupt:
+        ended = [task for task in tasks if task.stage is Stage.ENDED and task.status != INTERRUPTED]
+        failed = sum(task.status not in VERDICTS for task in ended)
+        raise Interrupted(
+            f"Interrupted; {count(len(ended), 'hunt')} of {len(tasks)} ended before, {failed} of them without a verdict. What"
+            f" was measured is kept; go on with: {go_on}"
+        ) from None
+    for why in dict.fromkeys(why for task in tasks for why in task.unfit.values()):
+        note(f"Not chosen: {printable(why)}")
+    open_ones = [task for task in tasks if task.status not in VERDICTS]
+    for task in open_ones:
+        note(f"{printable(task.title)}: {printable(state_of(task, history))}")
+        note(f"  its output: {task.log(history)}")
+    say(f"{len(tasks) - len(open_ones)} of {count(len(tasks), 'hunt')} ended with a verdict.")
+    for number in dict.fromkeys(task.batch for task in tasks if task.batch is not None):
+        batch = read_batch_at_end(history, number)
+        say(f"Their page: {command_on('report', batch.name, given)}")
+    if open_ones:
+        note(f"Go on with the others: {go_on}")
+    return max((task.status or 0 for task in tasks), default=0)
+
+
+def measured(setup: "SessionSetup", given: Given, notifier: "Notifier") -> "Ended":
+    """Begin a trial; see ``carried_out``."""
+    from perfbisect.hunt.session import begin
+
+    if not given.form:
+        announce_system(setup.settings)
+    return carried_out(lambda caller: begin([setup], caller), given, notifier)
+
+
+def carried_out(carry_out: "CarryOut", given: Given, notifier: "Notifier", view: str | None = None) -> "Ended":
+    """The trial as ``carry_out`` leaves it, and what has cut it short once it had begun.
+
+    Where it is printed in a form for programs, only warnings are shown before.
+    """
+    from perfbisect.hunt.attempt import Caller
+
+    shown, cut = open_view(given.history, view, sys.stderr, quiet=bool(given.form)), None
+    try:
+        carry_out(Caller(given.history, shown, given.waiting, notifier, note))
+    except Interrupted as interrupted:
+        if not notifier.names:
+            raise
+        cut = interrupted
+    with closing(History.open(given.history, read_only=True)) as opened:
+        return opened.trial(notifier.names[0]), cut
+
+
+def conclude(ended: "Ended", given: Given) -> int:
+    """Print a trial, say what can be done with it, and return the exit status."""
+    from perfbisect.core.domain.settings import TrialType
+    from perfbisect.core.stats.noise import noise_of_trial
+    from perfbisect.core.stats.paired_comparison import whole
+    from perfbisect.hunt.drop_hunts import to_find
+    from perfbisect.wording.trials import proof_status
+
+    trial, cut = ended
+    kind = trial.request.kind
+    known = kind is not TrialType.NOISE or noise_of_trial(trial) is not None
+    if known:
+        print_trial(trial, given.form, detailed=False)
+    if cut:
+        note(str(cut))
+        return INTERRUPTED
+    if not known:
+        raise EnvironmentFailure(
+            f"The runs of {trial.request.subjects[0].name} have too few values of {trial.request.metric} to estimate their"
+            " noise.",
+            "Make more runs with --visits and --runs, or choose another metric.",
+        )
+    if kind is TrialType.NOISE:
+        return 0
+    if not given.form:
+        note(f"Counters per operation: {command_on('show', trial.name, given.history)}")
+    if kind is TrialType.PROVE:
+        return proof_status(trial)
+    if not given.form and (drops := to_find(given.history, trial)):
+        several = f"{len(drops)} drops are real: to find their commits"
+        text = several if len(drops) > 1 else "A drop is real: to find its commit"
+        note(f"{text}: {command_on('compare', trial.name, given.history)} --hunt")
+    return 0 if whole(trial) else INCONCLUSIVE
