@@ -81,7 +81,7 @@ def test_a_small_recipe_is_complete_and_has_the_shared_variants(write: Write, sm
     assert set(builder.variants) == {"o2nofp", "o2nofp-aligned", "lto", "native", "pgo", "relwithdebinfo", "own"}
     assert variant_of(builder).cflags == "-O2 -fno-omit-frame-pointer"
     assert (variant_of(builder, "native").cflags, variant_of(builder, "own").cc) == ("-O3", "clang")
-    with pytest.raises(RecipeError, match=r"no variant 'o2nfp'. Did you mean 'o2nofp'"):
+    with pytest.raises(RecipeError, match=r"no variant 'o2nfp' of builder small. Did you mean 'o2nofp'"):
         variant_of(builder, "o2nfp")
 
 

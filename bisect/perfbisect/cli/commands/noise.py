@@ -56,16 +56,17 @@ def noise(**options: Any) -> int:
 
     from perfbisect.cli.sessions import conclude, measured, session
     from perfbisect.core.domain.settings import TrialBuild, TrialType
-    from perfbisect.hunt.resolve import choose_metric, resolve_settings, with_repository
+    from perfbisect.hunt.resolve import builder_of, choose_metric, resolve_settings, with_repository
     from perfbisect.hunt.trials.builds import hosts_as_builds
     from perfbisect.hunt.trials.rounds import TrialDesign
 
     given, rev = Given(**options), options["rev"] or ""
     requested = with_repository(settings_of(options, good=rev, bad=rev))
-    builder, chosen = announced_recipes(requested)
+    builder = builder_of(requested)
     if bool(builder.installed) == bool(rev):
         missing = "--rev is missing: what to build, such as --rev HEAD. The argument is a host."
         raise click.UsageError(f"Nothing of {builder.name} is built: no --rev." if rev else missing)
+    _, chosen = announced_recipes(requested)
     if len(chosen) > 1:
         raise click.UsageError(f"{given.workload} are several workloads, and noise is measured of one.")
     if builder.installed:

@@ -163,7 +163,9 @@ MEMBER = matching(  # a hunt of a batch: its batch, its place there, and its job
 SECONDS = fitting(
     "SECONDS", lambda seconds: 0 <= seconds <= LONGEST_WAIT, "is not a number of seconds from 0 to 30 years."
 )
-FACTOR = fitting("FACTOR", lambda factor: 1 < factor <= MOST_TIMES, f"is not above 1 and at most {MOST_TIMES:,.0f}.")
+FACTOR = fitting(
+    "FACTOR", lambda factor: 1 < factor <= MOST_TIMES, f"is not a number above 1, of at most {MOST_TIMES:,.0f}."
+)
 MINUTES = Parsed("TIME", _minutes)  # a bare number means minutes
 BYTES = Parsed("SIZE", _bytes)  # as in hosts.toml
 SUSPECT = Parsed("PATH=WEIGHT", _suspect)  # the weight of the commits that touch the path

@@ -14,7 +14,6 @@ import click
 
 from perfbisect.cli.options.common import added, output_width, say, say_json, say_styled
 from perfbisect.errors import PerfBisectError
-from perfbisect.recipes.configuration import configured_address
 from perfbisect.store.history import History
 
 if TYPE_CHECKING:
@@ -35,9 +34,16 @@ FORMS = {  # option → its help
 }
 
 
+def address_of(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
+    """The address that is given; that of config.toml for the word ``central``."""
+    from perfbisect.recipes.configuration import configured_address
+
+    return configured_address() if value == "central" else value
+
+
 from_option = click.option(
     "--from", "central", metavar="URL", is_eager=True,  # before the names of hunts
-    callback=lambda _ctx, _param, value: configured_address() if value == "central" else value,
+    callback=address_of,
     help="Read a central history: postgresql://HOST/DATABASE, or `central` for that of config.toml. A hunt there is ORIGIN:NUMBER.",
 )  # fmt: skip
 

@@ -37,6 +37,11 @@ STRANGE = "This is served to this machine alone. Open it as localhost, with the 
 UNKNOWN = "This is served to those who log in.\n"
 
 
+def is_of(password: bytes, stored: str) -> bool:
+    """Whether a password has that hash."""
+    return len(password) <= MOST and bcrypt.checkpw(password, stored.encode())
+
+
 @dataclass(eq=False)
 class Guard:
     """Answers in place of the server where a request is not admitted."""
@@ -93,7 +98,7 @@ class Guard:
         digest = hashlib.sha256(stored.encode() + password).digest()
         if digest not in self.admitted:
             with self.turn:
-                if len(password) > MOST or not bcrypt.checkpw(password, stored.encode()):
+                if not is_of(password, stored):
                     return False
             self.admitted.add(digest)
         return True
