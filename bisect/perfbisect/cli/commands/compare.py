@@ -111,6 +111,7 @@ def compare(**options: Any) -> int:
     from perfbisect.cli.sessions import conclude, measured, session
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.paired_comparison import whole
+    from perfbisect.hunt.drop_hunts import DropOptions, between, outlook, read_comparison
     from perfbisect.hunt.trials.builds import check_words, cost, hosts_as_builds, read_builds, read_releases
     from perfbisect.hunt.trials.rounds import TrialDesign
     from perfbisect.store.history import History
