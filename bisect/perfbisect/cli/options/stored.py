@@ -36,9 +36,11 @@ FORMS = {  # option → its help
 
 def address_of(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
     """The address that is given; that of config.toml for the word ``central``."""
+    if value != "central":
+        return value
     from perfbisect.recipes.configuration import configured_address
 
-    return configured_address() if value == "central" else value
+    return configured_address()
 
 
 from_option = click.option(
