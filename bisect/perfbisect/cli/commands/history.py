@@ -139,7 +139,7 @@ def export(file: Path, hunts: tuple[int | str, ...], history: Path | None) -> No
     FILE is a history of its own: bisect show 12 --history FILE. Passwords in it are masked.
     """
     from perfbisect.store import transfer
-    from perfbisect.store.maker import exported
+    from perfbisect.store.maker import copied
 
     if re.fullmatch(rf"[{ANY}]?\d{{1,15}}", str(file)):  # FILE was forgotten
         again = ["bisect", "history", "export", "hunts.db", str(file), *map(str, hunts), *same_history(history)]
@@ -155,7 +155,7 @@ def export(file: Path, hunts: tuple[int | str, ...], history: Path | None) -> No
             partial = Path(folder) / file.name
             with closing(History.open(partial)) as target:
                 with target.transaction():
-                    done = transfer.copy(source, target, wanted, "", exported())
+                    done = transfer.copy(source, target, wanted, "", copied("exported"))
                 target.connection.execute("PRAGMA journal_mode = DELETE")  # one file, also beside no other
             partial.rename(file)
     hunts_written = sum(each.name.startswith("hunt") for each in done)
