@@ -151,6 +151,11 @@ class Sampling:
         """How perf finds callers."""
         return f"dwarf,{STACK}" if self.chains == "dwarf" else self.chains
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader must know of every profile."""
+        return (*([] if self.in_kernel else [NO_KERNEL]), *([NO_LEAF_CALLERS] if self.chains == "fp" else []))
+
 
 def available(host: Host, events: Sequence[str] = EVENTS) -> Sampling:
     """What perf can sample on a host where it can count, from trials. Raises EnvironmentFailure where it takes no samples."""
@@ -325,8 +330,7 @@ def profile(facts: RunFacts, folded: Folded, sampled: Sampling) -> ProfileFacts:
     """The profile of a run. The samples that were lost are taken to be like the others."""
     whole = folded.samples + folded.lost
     notes = [
-        "" if sampled.in_kernel else NO_KERNEL,
-        NO_LEAF_CALLERS if sampled.chains == "fp" else "",
+        *sampled.notes,
         WAITS_FOR_ALL if sampled.waits else "",
         f"The callers of {100 * folded.alone:.0f} % of the cost are unknown." if folded.alone > FEW else "",
         f"{100 * folded.lost / whole:.0f} % of the samples were lost." if folded.lost > FEW * whole else "",
