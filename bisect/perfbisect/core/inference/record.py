@@ -25,7 +25,7 @@ from perfbisect.core.inference.observations import Built, Observation, Reading, 
 
 
 @dataclass(frozen=True, slots=True)
-class BuildAttempt:
+class TriedBuild:
     """To build a candidate."""
 
     seconds: float
@@ -55,7 +55,7 @@ class Record:
     skipped: frozenset[int]
     left_out: frozenset[int]  # those of ``skipped`` that the user left out; whether they fail is not known
     attempted: frozenset[int]  # built, or skipped in this hunt: what failed in an earlier one took no time in this
-    attempts: tuple[BuildAttempt, ...]  # to build, in time order; on every host, what was there already left out
+    attempts: tuple[TriedBuild, ...]  # to build, in time order; on every host, what was there already left out
     minutes: float  # since the hunt began, as far as the observations show
 
     def name(self, candidate: int) -> int:
@@ -125,7 +125,7 @@ class Record:
         """The candidates that have a build somewhere."""
         return frozenset((*self.builds, *self.built, *self.same))
 
-    def builds_after(self, first: int) -> list[BuildAttempt]:
+    def builds_after(self, first: int) -> list[TriedBuild]:
         """The builds that worked, without so many first ones of each compiler cache."""
         works = [attempt for attempt in self.attempts if attempt.works]
         if self.caches:
@@ -150,7 +150,7 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
     skipped: set[int] = set()
     failed: set[int] = set()
     attempted: set[int] = set()
-    attempts: list[BuildAttempt] = []
+    attempts: list[TriedBuild] = []
     on: dict[int, frozenset[int]] = {}
     caches: dict[int | None, set[int]] = {None: set()}  # build host, or None for the hosts themselves → what it built
     readings: list[Reading] = []
@@ -208,9 +208,9 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
     )
 
 
-def _attempt(seen: Built | Skipped, built: Collection[int]) -> BuildAttempt:
+def _attempt(seen: Built | Skipped, built: Collection[int]) -> TriedBuild:
     distance = min((abs(seen.candidate - v) for v in built), default=0)
-    return BuildAttempt(seen.seconds, isinstance(seen, Built), distance)
+    return TriedBuild(seen.seconds, isinstance(seen, Built), distance)
 
 
 def _join(same: dict[int, int], one: int, other: int) -> None:
