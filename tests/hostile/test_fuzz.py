@@ -126,7 +126,7 @@ def world(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> Iterato
         raise UsageError("The world of the fuzzer ends here.")
 
     for name in (
-        "hunt.session.begin", "hunt.attempt.Attempt.carry_out", "demo.history.write_history",
+        "hunt.session.begin", "hunt.attempt.SessionAttempt.carry_out", "demo.history.write_history",
         "repository.discovery.talk", "cli.serving.pages.serve_datasette",
     ):  # fmt: skip
         monkeypatch.setattr(f"perfbisect.{name}", stop)
