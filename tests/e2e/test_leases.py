@@ -233,7 +233,7 @@ def test_what_cannot_be_leased(slurm: Slurm, seal: Path, hunt: Hunt) -> None:
     done = bisect(*words(hunt, "slurm:nosuchfeature"))
     assert done.returncode == 4
     assert (
-        "slurm:nosuchfeature cannot be leased: salloc: error: SlurmJob submit/allocate failed: Invalid feature"
+        "slurm:nosuchfeature cannot be leased: salloc: error: Job submit/allocate failed: Invalid feature"
         in done.stderr
     )
     assert (slurm.jobs(), records(seal)) == ({}, [])

@@ -79,7 +79,8 @@ class Place:
     def server(self) -> tuple[jobs.Job, list[int]]:
         """The server that runs, and its processes; other tests have servers, too."""
         (server,) = [job for job in jobs.running(self.host) if job.name == servers.NAME]
-        return server, servers.processes(self.host, server)
+        below = self.host.run(["ps", "-e", "-o", "pid=", "-o", "ppid="]).stdout
+        return server, [*servers.descendants(below, server.pid)[1:]]  # the first is `timeout`
 
 
 @pytest.fixture
