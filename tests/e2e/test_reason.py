@@ -136,6 +136,9 @@ def counted(git: Repo, history: Path, old: str, new: str, flags: str, *asked: st
     """The reason of a hunt in which one commit replaces some text of the optimised program."""
     program = {"bench.c": OPTIMISED}
     case, _ = hunt(git, history, program, edited(program, [("bench.c", old, new)]), flags, *asked)
+    if not case["explanation"]["counts"]:  # on a busy machine the time for the reason may end before
+        bisect("why", "--max-time", "10m", "--plain", "--history", str(history), cwd=git.path)
+        [case] = json.loads(printed("show", "--json", "--history", str(history)))["cases"]
     assert case["explanation"]["counts"], case["explanation"]["missing"]
     return str(case["why"])
 
