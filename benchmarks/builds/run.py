@@ -24,6 +24,7 @@ from perfbisect.host.registry import connect
 from perfbisect.hunt.resolve import builder_of, resolve_commits
 from perfbisect.lab import Work
 from perfbisect.lab.building import checkout, pipeline
+from perfbisect.lab.building.plan import BuildContext
 from perfbisect.recipes.inventory import load_host
 from perfbisect.recipes.requested import RECIPE, requested_builder
 from perfbisect.repository.discovery import open_repository
@@ -70,7 +71,7 @@ class ByHand:
         return time.monotonic() - began
 
 
-def prepare(args: argparse.Namespace, root: Path) -> tuple[pipeline.BuildContext, list[str]]:
+def prepare(args: argparse.Namespace, root: Path) -> tuple[BuildContext, list[str]]:
     """What builds of the revisions need, and their commits."""
     hosts = root.parent / "hosts.toml"
     hosts.write_text(f'[hosts.{HOST}]\nroot = "{root}"\njobs = {args.jobs}\n')
@@ -95,7 +96,7 @@ def prepare(args: argparse.Namespace, root: Path) -> tuple[pipeline.BuildContext
     return pipeline.build_context(host, entry, builder, settings.variant, mirror.result, repository), commits
 
 
-def built(context: pipeline.BuildContext, commit: str) -> BuildFacts:
+def built(context: BuildContext, commit: str) -> BuildFacts:
     """Build a commit as a hunt does."""
     building = Work(pipeline.build(context, commit))
     list(building)
