@@ -34,7 +34,7 @@ from perfbisect.hunt.search_problem import (
     replay,
 )
 from perfbisect.hunt.workers import InlineWorkers
-from perfbisect.lab.guarded_lab import with_values
+from perfbisect.lab.host_watch import with_values
 from perfbisect.store.history import History
 
 HOST = HostFacts("local", "cpu", 2, 1024, "6.1", "gcc 12")

@@ -26,8 +26,8 @@ from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import HEAD, LINE, TAIL
 from perfbisect.hunt.search_problem import SavedLog
-from perfbisect.lab.guarded_lab import LOSSES
 from perfbisect.lab.host_lab import HostLab
+from perfbisect.lab.host_watch import LOSSES
 from perfbisect.lab.measure import perf
 from perfbisect.lab.measure.perf import SHARE, TICK, Stamp
 from perfbisect.lab.workload import ProcessResult, command

@@ -33,10 +33,10 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import HostLock, hold
 from perfbisect.host.protocol import Command, Host, Result
 from perfbisect.hunt.session_hosts import other_processor
-from perfbisect.lab import guarded_lab
+from perfbisect.lab import host_watch
 from perfbisect.lab.building.candidates import Candidates
-from perfbisect.lab.guarded_lab import LOSSES, HostWatch, RetryPolicy
 from perfbisect.lab.host_lab import Earlier, HostLab
+from perfbisect.lab.host_watch import LOSSES, HostWatch, RetryPolicy
 from perfbisect.lab.workload.dataset import DatasetKeeper
 from perfbisect.recipes.builder import Build, Builder, Dataset, Variant
 from perfbisect.wording.quantities import percent
@@ -335,19 +335,19 @@ def told(watched: HostWatch, *events: LabEvent) -> list[Warned]:
 def test_what_changes_on_the_host_is_said_once(watched: HostWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     """A setting that is another, heat that grows, and little room; without room nothing goes on."""
     watched.facts = replace(watched.facts, settings={**watched.facts.settings, "governor": "performance"})
-    monkeypatch.setitem(guarded_lab.SET, "governor", echo("powersave"))
+    monkeypatch.setitem(host_watch.SET, "governor", echo("powersave"))
     [warned] = told(watched)
     assert warned.text == "host here has changed during this hunt: its governor was performance and is powersave"
     assert watch(watched) == [RAN]
     for times, texts in ((700, 0), (700, 0), (712, 1), (712, 0)):
         throttled = Fact(("echo", str(times)), int)
-        monkeypatch.setattr(guarded_lab, "THROTTLED", throttled)
-        monkeypatch.setattr(guarded_lab, "PASSING", (throttled,))
+        monkeypatch.setattr(host_watch, "THROTTLED", throttled)
+        monkeypatch.setattr(host_watch, "PASSING", (throttled,))
         assert ["12 times" in warning.text for warning in told(watched)] == [True] * texts
     for mib, texts in ((2000, 1), (2000, 0)):
-        monkeypatch.setattr(guarded_lab, "free", lambda root, mib=mib: Fact(("echo", str(mib << 20)), int))
+        monkeypatch.setattr(host_watch, "free", lambda root, mib=mib: Fact(("echo", str(mib << 20)), int))
         assert ["bisect gc here" in warning.advice for warning in told(watched)] == [True] * texts
-    monkeypatch.setattr(guarded_lab, "free", lambda root: Fact(("echo", str(100 << 20)), int))
+    monkeypatch.setattr(host_watch, "free", lambda root: Fact(("echo", str(100 << 20)), int))
     with pytest.raises(EnvironmentFailure, match="no space left on host here: 100 MiB are left") as caught:
         watch(watched)
     assert "bisect gc here" in caught.value.advice

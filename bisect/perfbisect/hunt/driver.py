@@ -39,7 +39,7 @@ from perfbisect.core.search.decide import decide_together, seen_by
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.loop import NextAction, Planner, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, constant, ill_timed, outlook
-from perfbisect.lab.guarded_lab import Lab
+from perfbisect.lab import Lab
 from perfbisect.wording.trials import pairing_chosen
 
 if TYPE_CHECKING:

@@ -31,11 +31,12 @@ from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.session_hosts import BuildHost, HostLocks, PreparedHost
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.workers import BuildWorker, InlineWorkers, Listener, MeasuringWorker, ThreadWorkers
+from perfbisect.lab import Lab
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.builds import BuildSite
-from perfbisect.lab.guarded_lab import HostWatch, Lab
 from perfbisect.lab.host_lab import Earlier
+from perfbisect.lab.host_watch import HostWatch
 from perfbisect.lab.measure.visit import SlowRuns, StudyMaker
 
 STAND_IN = 60.0  # seconds for which the only build host is waited for before the hosts that measure build themselves

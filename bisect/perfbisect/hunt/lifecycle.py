@@ -51,7 +51,7 @@ from perfbisect.hunt.search_problem import (
 )
 from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.setup import SessionSetup
-from perfbisect.lab.guarded_lab import changed
+from perfbisect.lab.host_watch import changed
 from perfbisect.report.command_line import command_to_run
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_failures

@@ -16,7 +16,7 @@ from perfbisect.errors import Cancelled, EnvironmentFailure
 from perfbisect.host.jobs import kill_all
 from perfbisect.host.protocol import Host
 from perfbisect.hunt.loop import UNLIMITED, NoBuildHosts, OrderEnded
-from perfbisect.lab.guarded_lab import Lab
+from perfbisect.lab import Lab
 from perfbisect.process import CLOCK
 
 PATIENCE = 60.0  # seconds for which the end of cancelled threads is awaited

@@ -1,7 +1,17 @@
 """What is done on a host."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Generic, TypeVar
+
+from perfbisect.core.domain.events import LabEvent
+from perfbisect.core.domain.orders import Measure
+
+Lab = Callable[[Measure], Generator[LabEvent]]
+"""Carries out a measurement and yields its events: builds what is not built, then times the runs in interleaved order.
+
+A candidate that fails yields CandidateSkipped and the rest of the measurement is left to a new order. What is
+wrong with the machine rather than with a candidate is raised as EnvironmentFailure.
+"""
 
 Step = TypeVar("Step")
 Result = TypeVar("Result")

@@ -33,7 +33,7 @@ from perfbisect.lab.building import build_store, checkout, links, pipeline, preb
 from perfbisect.lab.building.candidates import BuildsMade, Candidates, LabHost, mend
 from perfbisect.lab.building.log_parser import BuildStep, KnownFailure
 from perfbisect.lab.building.plan import BuildContext, InstalledBuild
-from perfbisect.lab.guarded_lab import RetryPolicy, enough_space, watched
+from perfbisect.lab.host_watch import RetryPolicy, enough_space, watched
 from perfbisect.lab.training import Trainer
 from perfbisect.lab.upkeep import tidy
 from perfbisect.process import elapsed

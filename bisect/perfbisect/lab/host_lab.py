@@ -24,7 +24,7 @@ from perfbisect.lab.building.candidates import BuildsMade, Candidates, LabHost
 from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.building.pipeline import end_all
 from perfbisect.lab.builds import BuildSite, CandidateBuilds
-from perfbisect.lab.guarded_lab import HostWatch, RetryPolicy, with_values
+from perfbisect.lab.host_watch import HostWatch, RetryPolicy, with_values
 from perfbisect.lab.measure import counting, perf
 from perfbisect.lab.measure.rounds import ALLOWED, TRIES, Rounds, TurnsAdvised, shared_cores
 from perfbisect.lab.measure.studies import CountedRunner

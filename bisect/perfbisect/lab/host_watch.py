@@ -1,7 +1,8 @@
-"""What a hunt expects of a lab; how a host is watched while labs measure there, and how what fails there is judged."""
+"""The watch over a host while it is measured: what has changed there, what its runs show of it, and whether it or a commit
+is to blame for what fails."""
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -9,7 +10,6 @@ from typing import TypeVar
 from perfbisect.core.domain.events import CandidateSkipped, LabEvent, RunFinished, Warned
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts, host_differences
 from perfbisect.core.domain.metrics import BUSY, background, busiest, readable
-from perfbisect.core.domain.orders import Measure
 from perfbisect.errors import (
     BuildFailed,
     ConnectionLost,
@@ -32,14 +32,6 @@ from perfbisect.lab.checks.machine import GIB, LITTLE, TOO_LITTLE
 from perfbisect.wording.quantities import figure, percent
 
 T = TypeVar("T")
-
-
-Lab = Callable[[Measure], Generator[LabEvent]]
-"""Carries out a measurement and yields its events: builds what is not built, then times the runs in interleaved order.
-
-A candidate that fails yields CandidateSkipped and the rest of the measurement is left to a new order. What is
-wrong with the machine rather than with a candidate is raised as EnvironmentFailure.
-"""
 
 # What can change unnoticed. All are files of the kernel: reading them takes milliseconds.
 PASSING: tuple[Fact[object], ...] = (CORES, KERNEL, THROTTLED)
@@ -104,21 +96,15 @@ class HostWatch:
         """Warnings of what has changed. Raises EnvironmentFailure when no space is left for another build."""
         space = free(self.host.root)
         answers = ask_all(self.host, (*PASSING, *SET.values(), space))
-        settings = {name: value for name, fact in SET.items() if (value := answers.get(fact))}
-        now = replace(
-            self.facts,
-            cores=answers.get(CORES) or self.facts.cores,
-            kernel=answers.get(KERNEL) or self.facts.kernel,
-            settings={**self.facts.settings, **settings},
-        )
+        told = {name: value for name, fact in SET.items() if (value := answers.get(fact))}
+        cores, kernel = answers.get(CORES) or self.facts.cores, answers.get(KERNEL) or self.facts.kernel
+        now = replace(self.facts, cores=cores, kernel=kernel, settings={**self.facts.settings, **told})
         yield from changed(self.host.name, self.facts, now)
         throttled = answers.get(THROTTLED)
         if throttled is not None and self.throttled is not None and throttled > self.throttled:
-            yield Warned(
-                f"the cores of host {self.host.name} were slowed down by heat {throttled - self.throttled:,} times since "
-                "the last measurement",
-                "Fix its cooling, or lower its clock.",
-            )
+            times = f"{throttled - self.throttled:,} times since the last measurement"
+            text = f"the cores of host {self.host.name} were slowed down by heat {times}"
+            yield Warned(text, "Fix its cooling, or lower its clock.")
         self.facts, self.throttled = now, throttled
         yield from enough_space(self.host, answers.get(space), self.warned)
 
@@ -162,19 +148,16 @@ def with_values(metric: str, work: Generator[LabEvent]) -> Generator[LabEvent]:
 
     Raises NothingToCompare at its end if no run of a build had one: the search would only give the same order again.
     """
-    commits: dict[int, str] = {}  # of the candidates that were measured
-    valued: set[int] = set()
+    valued: dict[tuple[int, str], bool] = {}  # candidate and commit → whether a run had a value
     with closing(work):
         for event in work:
             yield event
             if isinstance(event, RunFinished):
-                commits[event.candidate] = event.facts.commit
-                if readable(event.facts, metric) is not None:
-                    valued.add(event.candidate)
-    if without := commits.keys() - valued:
+                key = event.candidate, event.facts.commit
+                valued[key] = valued.get(key, False) or readable(event.facts, metric) is not None
+    for _, commit in sorted(key for key, has_value in valued.items() if not has_value):
         raise NothingToCompare(
-            f"The last runs of {commits[min(without)][:10]} have no value for {metric}, or it is 0 or"
-            " infinite, so there is nothing to compare.",
+            f"The last runs of {commit[:10]} have no value for {metric}, or it is 0 or infinite, so there is nothing to compare.",
             "Choose another metric with --metric.",
         )
 
@@ -235,21 +218,16 @@ class RetryPolicy:
         if is_full(self.host):
             raise no_space(self.host.name, f"{name} cannot be measured: {failure}") from failure
         if end := self.candidates.end(candidate):
-            what = (
-                "cannot be built"
-                if isinstance(failure, BuildFailed) or not self.workload
-                else f"fails in workload {self.workload}"
-            )
+            built = self.workload and not isinstance(failure, BuildFailed)
+            what = f"fails in workload {self.workload}" if built else "cannot be built"
             if isinstance(failure, NoMetric):
                 printed = f"Its last lines are:\n{failure.printed}" if failure.printed else "It printed nothing."
                 raise WrongPattern(
                     f"nothing can be compared, because {end}, {name}, has no result: {failure}",
                     f"{printed}\nBegin again with a pattern that fits.",
                 ) from failure
-            raise EndFailed(
-                f"nothing can be compared, because {end}, {name}, {what}: {failure}", failure.advice
-            ) from failure
-        seconds = time.monotonic() - began
-        commit = self.candidates.commits[candidate]
+            sentence = f"nothing can be compared, because {end}, {name}, {what}: {failure}"
+            raise EndFailed(sentence, failure.advice) from failure
+        seconds, commit = time.monotonic() - began, self.candidates.commits[candidate]
         known = failure.known if isinstance(failure, KnownFailure) else None
         return CandidateSkipped(candidate, SkipFacts(commit, failure.stage, str(failure), failure.log, seconds, known))
