@@ -13,11 +13,11 @@ from perfbisect.core.domain.events import (
     Commit,
     Decided,
     Event,
-    HuntEnded,
-    HuntStarted,
     LabEvent,
     RunFinished,
     RunStarted,
+    SessionEnded,
+    SessionStarted,
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.graph import Graph
@@ -106,8 +106,8 @@ def problem(names: tuple[str, ...], metric: str = "qps") -> SearchProblem:
     return SearchProblem(Graph.line(len(names) - 1), names, Policy(), metric)
 
 
-def started(names: tuple[str, ...]) -> HuntStarted:
-    return HuntStarted(1, "demo", "update-index", HOST, "v1", "v2", len(names) - 1, names, 0, resumed=False)
+def started(names: tuple[str, ...]) -> SessionStarted:
+    return SessionStarted(1, HOST, False, "demo", "update-index", "v1", "v2", len(names) - 1, names, 0)
 
 
 def log_of(history: History, names: tuple[str, ...], began: float = 1000.0) -> SavedLog:
@@ -126,14 +126,14 @@ def measured_by(lab: ComputedLab, metric: str = "qps") -> WorkersFor:
 
 def hunt(
     problem: SearchProblem,
-    started: HuntStarted,
+    started: SessionStarted,
     log: SavedLog,
     workers_for: WorkersFor,
     failed: Sequence[SkipFacts] = (),
     left_out: Sequence[SkipFacts] = (),
     afterwards: Callable[[Verdict], Iterator[TimedEvent]] | None = None,
 ) -> Iterator[TimedEvent]:
-    """A hunt from ``started`` to HuntEnded; ``afterwards`` measures more once there is a verdict."""
+    """A hunt from ``started`` to SessionEnded; ``afterwards`` measures more once there is a verdict."""
     yield from opening(problem, started, log, failed, left_out)
     named = yield from pursue(problem, log, workers_for(problem.commits))
     if afterwards:
@@ -143,7 +143,7 @@ def hunt(
 
 def verdict(events: Sequence[Event]) -> Verdict:
     """The verdict of a hunt that has ended."""
-    assert isinstance(events[-1], HuntEnded)
+    assert isinstance(events[-1], SessionEnded)
     return events[-1].verdict
 
 

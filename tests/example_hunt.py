@@ -17,11 +17,11 @@ from perfbisect.core.domain.events import (
     Commit,
     Decided,
     Event,
-    HuntEnded,
-    HuntStarted,
     RunFinished,
     RunProgress,
     RunStarted,
+    SessionEnded,
+    SessionStarted,
     Warned,
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
@@ -83,7 +83,7 @@ class SampleHunt:
         """The whole hunt: the ends, the search, the confirmation, the verdict."""
         commits = tuple(self.commit(candidate).sha for candidate in range(self.size))
         yield self.at, Warned("The governor is powersave.", "Run: cpupower frequency-set -g performance")
-        yield self.at, HuntStarted(12, "demo", "update-index", HOST, "v1.0", "v1.1", 71, commits, 6, False)
+        yield self.at, SessionStarted(12, HOST, False, "demo", "update-index", "v1.0", "v1.1", 71, commits, 6)
         yield from self.measure((Share(self.size - 1, 3), Share(0, 3)), Purpose.ENDS)
         while (middle := self.next()) is not None:
             yield from self.measure((Share(middle, 2), Share(0, 1)), Purpose.SEARCH)
@@ -95,7 +95,7 @@ class SampleHunt:
         left = 1 - self.drop
         step = Step(self.culprit, 0.974, Interval(left - 0.011, left, left + 0.012), (self.culprit - 1,))
         yield self.at, Decided(Decision(Found(step), self.belief()))
-        yield self.at, HuntEnded(Found(step))
+        yield self.at, SessionEnded(Found(step))
 
     def next(self) -> int | None:
         """The untested candidate nearest to the middle of what is left; None when all are tested."""

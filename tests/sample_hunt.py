@@ -20,12 +20,10 @@ from perfbisect.core.domain.events import (
     Commit,
     Decided,
     Event,
-    HuntEnded,
-    HuntStarted,
     RunFinished,
     RunStarted,
-    TrialEnded,
-    TrialStarted,
+    SessionEnded,
+    SessionStarted,
     Warned,
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
@@ -82,9 +80,9 @@ SETTINGS = Settings(
 )
 
 
-def started(candidates: tuple[str, ...] = CANDIDATES, *, hunt: int = 0, resumed: bool = False) -> HuntStarted:
+def started(candidates: tuple[str, ...] = CANDIDATES, *, hunt: int = 0, resumed: bool = False) -> SessionStarted:
     """What a hunt on ``candidates`` tells first."""
-    return HuntStarted(hunt, "engine", "update-index", HOST, "1.0", "1.1", 14, candidates, 2, resumed)
+    return SessionStarted(hunt, HOST, resumed, "engine", "update-index", "1.0", "1.1", 14, candidates, 2)
 
 
 def begin(history: History, settings: Settings = SETTINGS, at: float = BEGAN) -> int:
@@ -134,7 +132,7 @@ def begin_trial(
 ) -> int:
     """Begin a trial; returns its number."""
     number = history.begin(settings, host, request, at)
-    history.append(number, TrialStarted(number, request, host, resumed=False), at)
+    history.append(number, SessionStarted(number, host, False, request=request), at)
     return number
 
 
@@ -143,7 +141,7 @@ def write_trial(history: History, trial: SessionState, at: float = 1.0) -> int:
     number = begin_trial(history, trial.request, at)
     for one in trial.runs:
         history.append(number, RunFinished(one.subject, one.facts, workload=one.work, round=one.round), at)
-    history.append(number, TrialEnded(), at)
+    history.append(number, SessionEnded(), at)
     return number
 
 
@@ -194,7 +192,7 @@ class Tale:
         yield from self.measure(Purpose.CONFIRM, (CULPRIT, 3), (6, 3))
         step = Step(CULPRIT, 0.9731, Interval(0.706, 0.718, 0.731), (6,))
         yield self.at, Decided(Decision(Found(step), self.belief()))
-        yield self.at, HuntEnded(Found(step))
+        yield self.at, SessionEnded(Found(step))
 
     def belief(self) -> Belief:
         """What is left after what was built."""

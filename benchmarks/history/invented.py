@@ -14,9 +14,9 @@ from perfbisect.core.domain.events import (
     Commit,
     Decided,
     Event,
-    HuntEnded,
-    HuntStarted,
     RunFinished,
+    SessionEnded,
+    SessionStarted,
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.orders import (
@@ -88,12 +88,12 @@ class Invented:
             build_hash="build", explain=True,
         )  # fmt: skip
 
-    def started(self) -> HuntStarted:
+    def started(self) -> SessionStarted:
         """The first event."""
         settings = self.settings()
-        return HuntStarted(
-            0, settings.builder, settings.workload, self.host, settings.good, settings.bad, 2 * CANDIDATES,
-            self.candidates, 3, False,
+        return SessionStarted(
+            0, self.host, False, settings.builder, settings.workload, settings.good, settings.bad, 2 * CANDIDATES,
+            self.candidates, 3,
         )  # fmt: skip
 
     def events(self) -> Iterator[tuple[float, Event]]:
@@ -117,7 +117,7 @@ class Invented:
         step = Step(self.culprit, 0.973, Interval(0.89, 0.90, 0.91), (self.culprit - 1,))
         verdict = Found(step) if self.slow < 1 else NotReproduced(Interval(0.995, 1.0, 1.005), 0.01)
         yield self.at, Decided(Decision(verdict, self.belief()))
-        yield self.at, HuntEnded(verdict)
+        yield self.at, SessionEnded(verdict)
 
     def belief(self) -> Belief:
         """A posterior around the culprit."""

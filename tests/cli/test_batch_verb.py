@@ -24,7 +24,7 @@ from perfbisect.cli.commands.batch import batch as batch_verb
 from perfbisect.cli.commands.history import batch_line
 from perfbisect.cli.commands.show import batch_table
 from perfbisect.cli.sessions import follow
-from perfbisect.core.domain.events import HuntEnded
+from perfbisect.core.domain.events import SessionEnded
 from perfbisect.core.domain.orders import Inconclusive, Interval, Reason
 from perfbisect.errors import EnvironmentFailure, Interrupted, UsageError
 from perfbisect.hunt import batch as carry_out
@@ -379,5 +379,5 @@ def test_what_is_said_of_a_batch(history: History) -> None:
     assert state_of(task, history) == "running on h0"
     task.stage, task.status = Stage.ENDED, 2
     verdict = Inconclusive((1, 2), (0.5, 0.4), Interval(0.7, 0.8, 0.9), Reason.BUILDS_SPENT)
-    history.append(task.hunt, HuntEnded(verdict), 2.0)
+    history.append(task.hunt, SessionEnded(verdict), 2.0)
     assert state_of(task, history) == "inconclusive", "its suspect is not named"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.commands.doctor import only_commands
-from perfbisect.core.domain.events import TrialEnded
+from perfbisect.core.domain.events import SessionEnded
 from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
 from perfbisect.recipes.builder_reader import load_builder
@@ -115,7 +115,7 @@ class Fleet:
         with closing(History.open(self.path)) as history:
             number = max(int(name) for (name,) in history.select("SELECT id FROM trials"))
             trial, settings = history.read_trial(number), history.settings(number)
-            [end] = [one.event for one in history.events(number) if isinstance(one.event, TrialEnded)]
+            [end] = [one.event for one in history.events(number) if isinstance(one.event, SessionEnded)]
             assert end.fitness
             end = replace(end, fitness=replace(end.fitness, level=end.fitness.level * level))
             again = history.begin(settings, trial.host, trial.request, trial.began)

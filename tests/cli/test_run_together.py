@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from perfbisect.core.domain.events import HuntEnded
+from perfbisect.core.domain.events import SessionEnded
 from perfbisect.core.domain.settings import Reverts, Settings
 from perfbisect.errors import EnvironmentFailure, ReaderGone
 from perfbisect.hunt.driver import Driver
@@ -107,7 +107,7 @@ def test_each_commit_is_built_once_and_each_workload_has_its_culprit(
 
 def unread(_view: PlainLines, _hunt: int, events: list[TimedEvent]) -> None:
     """The reader is gone when a verdict is shown."""
-    if any(isinstance(event, HuntEnded) for _, event in events):
+    if any(isinstance(event, SessionEnded) for _, event in events):
         raise ReaderGone
 
 

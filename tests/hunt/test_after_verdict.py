@@ -7,7 +7,7 @@ import pytest
 
 from computed import ComputedLab, CountingLab, commits, hunt, kept, log_of, measured_by, of, problem, speeds, started
 from computed import verdict as verdict_of
-from perfbisect.core.domain.events import CandidateSkipped, Event, HuntEnded, LabEvent, RunFinished, Warned
+from perfbisect.core.domain.events import CandidateSkipped, Event, LabEvent, RunFinished, SessionEnded, Warned
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import CodePlacement, Measure, Verdict
 from perfbisect.core.domain.settings import Policy
@@ -130,5 +130,5 @@ def test_where_it_fails_the_verdict_stays(log: SavedLog, lacks: bool, said: Warn
     assert placement(log, Failing(lacks)).same_counts is None
     events = [event for _, event in kept(log)]
     assert said in events
-    assert isinstance(events[-1], HuntEnded)
+    assert isinstance(events[-1], SessionEnded)
     assert not any(isinstance(event, CandidateSkipped) for event in events)

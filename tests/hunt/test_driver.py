@@ -34,10 +34,10 @@ from perfbisect.core.domain.events import (
     CandidateSkipped,
     Decided,
     Event,
-    HuntEnded,
     LabEvent,
     RunFinished,
     RunStarted,
+    SessionEnded,
     Unexplained,
     Warned,
 )
@@ -155,7 +155,7 @@ class Session:
     def events(self) -> Generator[tuple[int, Event]]:
         with closing(self.driver.session()) as happened:
             for number, (_, event) in happened:
-                if isinstance(event, HuntEnded):
+                if isinstance(event, SessionEnded):
                     self.members[number].verdict = event.verdict
                 yield number, event
 
@@ -228,7 +228,7 @@ def test_a_session_that_is_cut_goes_on_with_all_that_it_had(
 
 def test_a_verdict_that_nothing_follows_ends_its_hunt_at_once(logs: list[SavedLog]) -> None:
     events = [*Session(logs, labs_of([])).events()]
-    ends = [place for place, (_, event) in enumerate(events) if isinstance(event, HuntEnded)]
+    ends = [place for place, (_, event) in enumerate(events) if isinstance(event, SessionEnded)]
     assert [events[place][0] for place in ends] == [2, 0, 1]
     assert any(isinstance(event, RunFinished) for _, event in events[ends[0] :])
     assert ends[1:] == [len(events) - 4, len(events) - 3]

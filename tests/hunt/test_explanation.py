@@ -20,11 +20,11 @@ from perfbisect.core.domain.events import (
     ChangedFunctions,
     Counted,
     Event,
-    HuntEnded,
     LabEvent,
     Planned,
     Profiled,
     RunFinished,
+    SessionEnded,
     Unexplained,
     Warned,
 )
@@ -162,7 +162,7 @@ def test_culprit_and_parent_take_turns_and_plans_are_those_of_all_builds(log: Sa
     assert len(others) > 1
     assert plans.studied == [CULPRIT, PARENT, *sorted(others)]
     assert counters.studied == [CULPRIT, PARENT, PARENT, CULPRIT, CULPRIT, PARENT]
-    assert isinstance(events[-1], HuntEnded)
+    assert isinstance(events[-1], SessionEnded)
     stored = Counter(type(event) for _, event in kept(log))
     assert stored[Planned] == 2 + len(others)
     assert stored[Counted] == 6 * len(GROUPS)
@@ -184,7 +184,7 @@ def test_good_beside_the_range_is_no_candidate_of_it(log: SavedLog, explained: E
 
 def test_where_nothing_is_named_nothing_is_studied(explained: Explained) -> None:
     plans = StudyLab(PLANS)
-    assert isinstance([*explained(plans, slow=1.0)][-1], HuntEnded)
+    assert isinstance([*explained(plans, slow=1.0)][-1], SessionEnded)
     assert plans.studied == []
 
 
@@ -364,7 +364,7 @@ def test_a_build_that_fails_ends_the_part_and_not_the_hunt(explained: Explained,
     counters, again = StudyLab(fails=frozenset({fails})), StudyLab()
     events = list(explained(StudyLab(PLANS), counters))
     assert reasons(events) == [("counters", "run: it ended")]
-    assert isinstance(events[-1], HuntEnded)
+    assert isinstance(events[-1], SessionEnded)
     assert counters.studied in ([CULPRIT], [CULPRIT, PARENT])
     assert not any(isinstance(event, CandidateSkipped) for event in events)
     list(explained(StudyLab(PLANS), again, again=True))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sample_hunt as sample
-from perfbisect.core.domain.events import RunFinished, TrialEnded
+from perfbisect.core.domain.events import RunFinished, SessionEnded
 from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.stats.fitness import fitness_facts
 from perfbisect.errors import EnvironmentFailure, UsageError
@@ -36,7 +36,7 @@ def check(
         run = sample.run(0, at + 10 * place, qps=20_000 * level * math.exp(0.005 * each))
         history.append(number, RunFinished(0, run, round=place), at + 10 * place)
     if ended:
-        history.append(number, TrialEnded(fitness_facts(history.read_trial(number))), at + 100)
+        history.append(number, SessionEnded(fitness=fitness_facts(history.read_trial(number))), at + 100)
     return number
 
 
@@ -75,7 +75,7 @@ def test_what_is_no_check_does_not_count(history: History, tmp_path: Path) -> No
     with history.transaction() as db:
         db.execute("UPDATE events SET body = '{}}' WHERE session_id = ? AND kind = 'TrialEnded'", [damaged])
     empty = check(history, "a", 7, 0.5, ended=False)
-    history.append(empty, TrialEnded(), 1.0)  # its runs have shown nothing
+    history.append(empty, SessionEnded(), 1.0)  # its runs have shown nothing
     assert len(courses(history.path)["a"]) == 4
     assert courses(tmp_path / "none.db") == {}
     assert not (tmp_path / "none.db").exists()

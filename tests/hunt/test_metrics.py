@@ -16,10 +16,10 @@ from computed import CountingLab, check_replay, commits, kept, log_of, measured_
 from computed import verdict as verdict_of
 from perfbisect.core.domain.events import (
     Event,
-    HuntEnded,
     LabEvent,
     MetricChosen,
     RunFinished,
+    SessionEnded,
     Warned,
 )
 from perfbisect.core.domain.graph import Graph
@@ -242,7 +242,7 @@ def test_a_method_that_fails_is_said_and_time_goes_on(log: SavedLog, setup: Sess
 
     hunt = Hunted(log, setup, Failing(**vars(hidden(noise=0.01))))
     assert Warned("Instructions are not counted exactly: no.", "Do this.") in hunt.events
-    assert isinstance(hunt.events[-1], HuntEnded)
+    assert isinstance(hunt.events[-1], SessionEnded)
 
 
 def test_a_command_that_takes_long_is_not_counted_as_a_whole(log: SavedLog, setup: SessionSetup) -> None:
@@ -273,7 +273,7 @@ def test_a_hunt_that_is_cut_goes_on_to_the_same_commit(log: SavedLog, setup: Ses
 def test_the_budget_of_runs_counts_for_both(log: SavedLog, setup: SessionSetup, most: int) -> None:
     few = replace(setup, settings=replace(setup.settings, policy=Policy(min_counted=COUNTED, max_runs=most)))
     hunt = Hunted(log, few, hidden())
-    assert isinstance(hunt.events[-1], HuntEnded)
+    assert isinstance(hunt.events[-1], SessionEnded)
     assert len(hunt.runs) <= most
 
 

@@ -28,11 +28,11 @@ from perfbisect.core.domain.events import (
     CandidateSkipped,
     Decided,
     Event,
-    HuntEnded,
-    HuntStarted,
     LabEvent,
     Remedied,
     RunFinished,
+    SessionEnded,
+    SessionStarted,
 )
 from perfbisect.core.domain.facts import LEFT_OUT, SkipFacts
 from perfbisect.core.domain.orders import (
@@ -104,7 +104,7 @@ def test_builds_that_failed_in_an_earlier_hunt_are_not_tried_again_but_for_the_e
     assert not {NAMES[14], NAMES[15]} & set(lab.built)
     assert (culprit(events).candidate, culprit(events).parents) == (CULPRIT, (10,))
     kinds = [type(event) for event in events if not isinstance(event, CandidateSkipped)]
-    assert kinds[:2] + kinds[-2:] == [HuntStarted, Decided, Decided, HuntEnded]
+    assert kinds[:2] + kinds[-2:] == [SessionStarted, Decided, Decided, SessionEnded]
 
 
 def test_what_the_user_left_out_is_not_tried_and_says_nothing_of_its_neighbours(
@@ -180,7 +180,7 @@ class TestMergeBase:
         measured = {event.facts.commit for event in events if isinstance(event, RunFinished)}
         assert measured == {self.good, NAMES[0]}
         assert isinstance(verdict, NotReproduced)
-        assert [event.choices for event in events if isinstance(event, HuntStarted)] == [1]
+        assert [event.choices for event in events if isinstance(event, SessionStarted)] == [1]
 
     @pytest.mark.parametrize("speed", [0.8, 1.25])
     def test_not_as_fast(self, history: History, speed: float) -> None:

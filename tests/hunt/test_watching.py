@@ -14,10 +14,10 @@ from perfbisect.core.domain.events import (
     BuildFinished,
     Decided,
     Event,
-    HuntEnded,
-    HuntStarted,
     RunFinished,
     RunStarted,
+    SessionEnded,
+    SessionStarted,
     Warned,
 )
 from perfbisect.core.domain.orders import Decision, Measure, Purpose, Share
@@ -102,11 +102,11 @@ def test_two_hunts_are_followed_to_their_ends(history: History, reader: History)
 def test_the_reason_that_follows_a_verdict_is_watched(history: History, reader: History) -> None:
     hunt, view = sample.begin(history), Seen()
     *before, (at, verdict) = KEPT
-    assert isinstance(verdict, HuntEnded)
+    assert isinstance(verdict, SessionEnded)
     reason = [(at, replace(verdict, reason_follows=True)), (at + 1, Warned("of it", "")), (at + 2, verdict)]
     [ended] = watch(reader, (hunt,), view, events_come(history, hunt, [*before, *reason]))
     assert ended.state == "found"
-    assert [type(event) for event in view.shown[hunt]][-3:] == [HuntEnded, Warned, HuntEnded]
+    assert [type(event) for event in view.shown[hunt]][-3:] == [SessionEnded, Warned, SessionEnded]
 
 
 def interrupted(history: History, events: int) -> int:
@@ -124,7 +124,7 @@ def test_earlier_sessions_are_recalled(history: History, reader: History) -> Non
     history.fail(hunt, "no space", sample.BEGAN + 5001)
     list(watch(reader, (hunt,), view, lambda _: None))
     assert len(view.earlier[hunt]) == 6
-    assert [event.resumed for event in view.shown[hunt] if isinstance(event, HuntStarted)] == [True]
+    assert [event.resumed for event in view.shown[hunt] if isinstance(event, SessionStarted)] == [True]
 
 
 @pytest.mark.parametrize(("together", "begun"), [(False, [3, 0, 0, 3]), (True, [3, None, 3, None])])

@@ -19,9 +19,9 @@ from perfbisect.core.domain.events import (
     Commit,
     Decided,
     Event,
-    HuntEnded,
     RunFinished,
     RunStarted,
+    SessionEnded,
     Warned,
 )
 from perfbisect.core.domain.facts import Known, RunFacts
@@ -93,8 +93,8 @@ def ended(verdict: Verdict) -> Timed:
         match event:
             case Decided(Decision(Found(), belief)):
                 yield at, Decided(Decision(verdict, belief))
-            case HuntEnded():
-                yield at, HuntEnded(verdict)
+            case SessionEnded():
+                yield at, SessionEnded(verdict)
             case _:
                 yield at, event
 
@@ -179,7 +179,7 @@ def test_what_is_proven_before_there_is_a_verdict_is_shown_first() -> None:
 
 def test_commits_that_were_not_built_are_described_by_the_repository(history: History) -> None:
     hunt = sample.begin(history)
-    history.append(hunt, HuntEnded(Inconclusive((3,), (0.9,), RATIO, Reason.BUILDS_SPENT)), sample.BEGAN)
+    history.append(hunt, SessionEnded(Inconclusive((3,), (0.9,), RATIO, Reason.BUILDS_SPENT)), sample.BEGAN)
     story = read_hunt(history, hunt, lambda sha: Commit(sha, "2020-01-02", "A. Author", "Known\x1b to git"))
     assert r"“Known\x1b to git”" in "".join(story.verdict)
     assert story.suspects[0].commit.date == "2020-01-02"

@@ -19,7 +19,7 @@ import pytest
 import sample_hunt as sample
 from central import Server, served
 from installed_servers import POSTGRES
-from perfbisect.core.domain.events import RunFinished, TrialEnded, Warned
+from perfbisect.core.domain.events import RunFinished, SessionEnded, Warned
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store import push as pushing
 from perfbisect.store.batches import PlannedHunt, begin_batch, end_batch, update_hunt
@@ -101,7 +101,7 @@ def test_tables_and_views_are_those_of_the_local_history(history: History, addre
     trial = sample.begin_trial(history, compared.request)
     for run in compared.runs:
         history.append(trial, RunFinished(run.subject, run.facts, workload=run.work, round=run.round), run.at)
-    history.append(trial, TrialEnded(), 9e3)
+    history.append(trial, SessionEnded(), 9e3)
     assert pushed(history, address).sessions == 3
     for name in {*TABLES, *VIEWS} - {"batches", "batch_hunts"}:
         columns = [each[0] for each in history.connection.execute(f"SELECT * FROM {name} LIMIT 0").description]

@@ -23,10 +23,10 @@ from perfbisect.core.domain.events import (
     CandidateSkipped,
     Commit,
     Decided,
-    HuntEnded,
     MetricChosen,
     RunFinished,
     RunProgress,
+    SessionEnded,
     Warned,
 )
 from perfbisect.core.domain.orders import (
@@ -68,12 +68,14 @@ def test_every_kind_of_event_comes_back(history: History) -> None:
         CandidateSkipped(2, sample.skip(2, ODD_TEXT, "")),
         RunFinished(1, run),
         RunFinished(1, replace(run, operations=2**53, latency={"avg": 1.7e308})),
-        HuntEnded(Found(step)),
-        HuntEnded(Several((step, step))),
-        HuntEnded(NotReproduced(step.ratio, 0.02)),
-        HuntEnded(CodePlacement(replace(step, layouts=Layouts(step.ratio, 7, 3)), step.ratio, 0.02, same_counts=True)),
-        HuntEnded(Found(replace(step, layouts=Layouts(step.ratio, 5, 5)))),
-        HuntEnded(Inconclusive((1, 2), (0.5, 0.4), step.ratio, Reason.BUILDS_SPENT)),
+        SessionEnded(Found(step)),
+        SessionEnded(Several((step, step))),
+        SessionEnded(NotReproduced(step.ratio, 0.02)),
+        SessionEnded(
+            CodePlacement(replace(step, layouts=Layouts(step.ratio, 7, 3)), step.ratio, 0.02, same_counts=True)
+        ),
+        SessionEnded(Found(replace(step, layouts=Layouts(step.ratio, 5, 5)))),
+        SessionEnded(Inconclusive((1, 2), (0.5, 0.4), step.ratio, Reason.BUILDS_SPENT)),
     ]
     hunt = sample.begin(history)
     for number, event in enumerate(events):
@@ -137,10 +139,10 @@ def test_a_hunt_runs_until_it_ends_and_runs_again_when_resumed(history: History)
     moved = Step(1, 0.9, ratio, (0,), layouts=Layouts(ratio, 7, 3))
     assert history.listed(hunt).state == "running"
     for at, (event, state, culprit) in enumerate((
-        (HuntEnded(Inconclusive((1, 2), (0.5, 0.4), ratio, Reason.BUILDS_SPENT)), "inconclusive", None),  # no suspect
+        (SessionEnded(Inconclusive((1, 2), (0.5, 0.4), ratio, Reason.BUILDS_SPENT)), "inconclusive", None),  # no suspect
         (sample.started(resumed=True), "running", None),
-        (HuntEnded(NotReproduced(ratio, 0.02)), "not reproduced", None),
-        (HuntEnded(CodePlacement(moved, ratio, 0.02)), "code placement", sample.CANDIDATES[1]),
+        (SessionEnded(NotReproduced(ratio, 0.02)), "not reproduced", None),
+        (SessionEnded(CodePlacement(moved, ratio, 0.02)), "code placement", sample.CANDIDATES[1]),
     )):  # fmt: skip
         history.append(hunt, event, 5.0 + at)
         listed = history.listed(hunt)
@@ -156,7 +158,7 @@ def test_a_hunt_that_has_failed_says_why_until_it_goes_on(history: History) -> N
     with closing(History.open(history.path)) as another:  # a session of its own
         another.append(hunt, sample.started(resumed=True), 6.0)
         assert (another.listed(hunt).state, another.listed(hunt).failure) == ("running", "")
-        another.append(hunt, HuntEnded(NotReproduced(Interval(0.9, 1.0, 1.1), 0.02)), 8.0)
+        another.append(hunt, SessionEnded(NotReproduced(Interval(0.9, 1.0, 1.1), 0.02)), 8.0)
     assert (history.listed(hunt).state, history.listed(hunt).failure) == ("not reproduced", "")
 
 
@@ -222,7 +224,7 @@ def decided(order: Measure | Verdict, culprit: list[float], **more: tuple[Step, 
 
 
 ORDER = Measure((Share(1, 1),), Purpose.SEARCH)
-UNCHANGED = HuntEnded(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03))
+UNCHANGED = SessionEnded(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from itertools import count
 import pytest
 
 import sample_hunt as sample
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, HuntEnded, RunFinished
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished, SessionEnded
 from perfbisect.core.domain.orders import Interval, NotReproduced
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.core.stats.noise import LEAST
@@ -132,7 +132,7 @@ def test_unfinished_hunts_pin_what_they_use_and_others_keep_what_they_built(samp
     used = {"mine", "data-2", sample.build(1).key}
     assert read_pinned(sampled, 0.0) == read_pinned(sampled, 5025.0) == used
     assert read_pinned(sampled, 6000.0) == frozenset()
-    sampled.append(hunt, HuntEnded(NotReproduced(Interval(0.9, 1.0, 1.1), 0.01)), 5040.0)
+    sampled.append(hunt, SessionEnded(NotReproduced(Interval(0.9, 1.0, 1.1), 0.01)), 5040.0)
     assert read_pinned(sampled, 0.0) == frozenset()
 
 

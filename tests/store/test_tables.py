@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import sample_hunt as sample
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, HuntEnded, RunFinished, TrialEnded
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished, SessionEnded
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Inconclusive, Interval, Reason, Several, Step, Unsettled
 from perfbisect.core.domain.settings import TrialType
@@ -38,7 +38,7 @@ def test_the_tables_are_derived_from_the_log_alone(sampled: History, tmp_path: P
     for number in range(4):
         facts = sample.run(0, 10.0 * number, qps=20_000.0 + 100 * number)
         sampled.append(trial, RunFinished(0, facts, workload=1, round=number // 2), 13.0 * number)
-    sampled.append(trial, TrialEnded(), 99.0)
+    sampled.append(trial, SessionEnded(), 99.0)
     with closing(History.open(tmp_path / "copy.db")) as copied:
         copy(sampled, copied, everything(sampled), "")
         for name in {*TABLES, *VIEWS} - {"sittings"}:
@@ -108,7 +108,7 @@ def test_a_hunt_with_open_subranges_has_its_reason_and_no_culprit_in_them(sample
         (Several(steps[:1], (), (Unsettled(4, 6, known),)), (2,), "unbuildable", "unsettled"),
         (Several(steps), (2, 5), None, "several"),
     ):
-        sampled.append(1, HuntEnded(verdict), 9e9)
+        sampled.append(1, SessionEnded(verdict), 9e9)
         assert ask(sampled, "select reason from verdicts") == [(reason,)]
         assert ask(sampled, "select culprit from culprits") == [(sample.CANDIDATES[node],) for node in culprits]
         assert sampled.listed(1).state == state

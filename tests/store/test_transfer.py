@@ -13,7 +13,7 @@ import pytest
 
 import program
 import sample_hunt as sample
-from perfbisect.core.domain.events import HuntStarted, RunFinished, TrialEnded, Warned
+from perfbisect.core.domain.events import RunFinished, SessionEnded, SessionStarted, Warned
 from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.errors import PerfBisectError
 from perfbisect.folders import state_folder
@@ -50,7 +50,10 @@ def log(path: Path, hunt: int) -> list[tuple[float, str]]:
     """The log of a hunt, without its number."""
     with closing(History.open(path, read_only=True)) as opened:
         return [
-            (entry.at, repr(replace(entry.event, hunt=0) if isinstance(entry.event, HuntStarted) else entry.event))
+            (
+                entry.at,
+                repr(replace(entry.event, session=0) if isinstance(entry.event, SessionStarted) else entry.event),
+            )
             for entry in opened.events(hunt)
         ]
 
@@ -105,7 +108,7 @@ def test_two_histories_become_one_and_numbers_change(tmp_path: Path) -> None:
     with closing(History.open(ours, read_only=True)) as opened, closing(History.open(anna, read_only=True)) as hers:
         assert opened.trial("n5").runs == hers.trial(aa).runs
         assert opened.proofs(3)[0].runs == hers.trial(proof).runs
-        assert next(entry.event.hunt for entry in opened.events(3) if isinstance(entry.event, HuntStarted)) == 3
+        assert next(entry.event.session for entry in opened.events(3) if isinstance(entry.event, SessionStarted)) == 3
         assert opened.latest() == 1  # the latest of our own
     for table in ("builds", "skips", "verdicts", "suspects", "candidates", "rqps"):
         both = [rows(path, f"select count(*) from {table}")[0][0] for path in (anna, ours)]
@@ -366,7 +369,7 @@ def test_passwords_are_not_exported(tmp_path: Path) -> None:
     with closing(History.open(path)) as opened:
         sample.begin(opened, settings)
         compared = replace(request(TrialType.COMPARE), overrides=settings.overrides)
-        opened.append(sample.begin_trial(opened, compared, settings=settings), TrialEnded(), 9.0)
+        opened.append(sample.begin_trial(opened, compared, settings=settings), SessionEnded(), 9.0)
     assert path.stat().st_mode & 0o077 == 0
     assert exporting(path, file)[0] == 0
     assert b"secret" not in file.read_bytes()

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 import sample_hunt as sample
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished, TrialEnded, TrialStarted, Warned
+from perfbisect.core.domain.events import (
+    BuildFinished,
+    CandidateSkipped,
+    RunFinished,
+    SessionEnded,
+    SessionStarted,
+    Warned,
+)
 from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.session_state import DropHunt, TrialRun, TrialSkip
 from perfbisect.core.domain.settings import (
@@ -102,7 +109,7 @@ def test_every_run_is_kept_as_it_ends_and_the_noise_when_all_have(history: Histo
     trial = enter(history, runs)
     stored = "select between_visits, noise, run_count, max(round) from trials join runs on session_id = id"
     assert list(history.query(stored).rows) == [(None, None, 3, 1)]
-    history.append(trial, TrialEnded(), 90.0)
+    history.append(trial, SessionEnded(), 90.0)
     found = noise_in(runs, "qps")
     assert found is not None
     assert list(history.query(stored).rows) == [(found.between, found.run, 3, 1)]
@@ -137,7 +144,7 @@ def test_a_trial_is_its_log(history: History) -> None:
         "select t.round, t.workload, build, t.qps, cost from trial_readings t join runs using (event_id)"
     ).rows
     assert [*rows] == [(4, "update-index", "new", 20_000.0, cost) for cost in (36.0, 11.0)]
-    history.append(trial, TrialEnded(), 61.0)
+    history.append(trial, SessionEnded(), 61.0)
     [listed] = history.trials()
     assert (listed.id, listed.compared, listed.runs, listed.state) == ("c2", ("v1.0", "old", "new"), 2, "done")
     for wrong in ("n2", "c1", "c3"):
@@ -177,9 +184,9 @@ def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History, run
     left(history, trial, "no room")
     assert state() == ("failed", "no room")
     history.working.clear()
-    history.append(trial, TrialStarted(trial, wanted, sample.HOST, resumed=True), 10.0)
+    history.append(trial, SessionStarted(trial, sample.HOST, True, request=wanted), 10.0)
     assert (len(history.trial("c1").skips), state()) == (runs, ("running", ""))
-    history.append(trial, TrialEnded(), 11.0)
+    history.append(trial, SessionEnded(), 11.0)
     history.fail(trial, "nothing was measured", 12.0)
     assert state() == ("failed", "nothing was measured")
 
@@ -190,7 +197,7 @@ def test_comparisons_that_were_interrupted_pin_what_they_use(history: History) -
     history.append(trial, RunFinished(0, facts), 120.0)
     assert read_pinned(history, 50.0) == {"key-0", "data-1"}
     assert read_pinned(history, 150.0) == frozenset()
-    history.append(trial, TrialEnded(), 130.0)
+    history.append(trial, SessionEnded(), 130.0)
     assert read_pinned(history, 50.0) == frozenset()
 
 
@@ -263,7 +270,7 @@ def test_a_comparison_that_an_earlier_version_stored_of_results_by_hand_is_still
     for place, operations in enumerate((10**9, 55 * 10**7)):
         run = RunFacts("", "", "0", "unknown", 1.0, 1e6, operations, {}, (), {}, system=system)
         history.append(trial, RunFinished(place, run, workload=0, round=0), 1.0)
-    history.append(trial, TrialEnded(), 1.0)
+    history.append(trial, SessionEnded(), 1.0)
     (listed,) = history.listing()
     assert (listed.origin, listed.runs, listed.state) == ("by hand: anna", 2, "done")
     shown = "\n".join(map(str, lines(document(history.trial(listed.id)))))

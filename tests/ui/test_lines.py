@@ -25,14 +25,14 @@ from perfbisect.core.domain.events import (
     Decided,
     Event,
     ExecutionStarted,
-    HuntEnded,
-    HuntStarted,
     MetricChosen,
     PairingChosen,
     Profiled,
     RunFinished,
     RunProgress,
     RunStarted,
+    SessionEnded,
+    SessionStarted,
 )
 from perfbisect.core.domain.facts import BuildFacts, ChangeFacts, HostFacts, RunFacts
 from perfbisect.core.domain.orders import (
@@ -189,7 +189,7 @@ def same(one: Event, other: Event) -> bool:
 
 
 def test_every_event_comes_back(events: Events) -> None:
-    hunted = [each for each in events if isinstance(each[1], HuntStarted)]
+    hunted = [each for each in events if isinstance(each[1], SessionStarted)]
     cancelled = BuildCancelled(3, Commit("a" * 40), 2.5, "b1")
     names = set()
     for at, event in [*events, (1.0, cancelled), *((at, replace(each, build_hosts=("b1",))) for at, each in hunted)]:
@@ -232,9 +232,9 @@ def test_each_event_is_written_at_once_on_its_own_line_in_any_encoding(events: E
 
 def test_what_has_no_bound_comes_back_without_one() -> None:
     verdict = Inconclusive((), (), Interval(0.0, 1.0, np.inf), Reason.UNBUILDABLE)
-    line = encode(HuntEnded(verdict), 1.0)
+    line = encode(SessionEnded(verdict), 1.0)
     assert json.loads(line)["verdict"]["ratio"]["high"] == sys.float_info.max
-    assert decode(line) == (HuntEnded(verdict), 1.0)
+    assert decode(line) == (SessionEnded(verdict), 1.0)
 
 
 # Hunts whose metric is not operations per second: what a command reports, or how long it takes.
@@ -242,7 +242,7 @@ def test_what_has_no_bound_comes_back_without_one() -> None:
 
 SHAS = ("a" * 40, "b" * 40)
 HOST = HostFacts("local", "CPU", 2, 1024, "6", "gcc")
-STARTED = HuntStarted(1, "kv-1", "bench-1", HOST, "v1", "v2", 1, SHAS, 0, False)
+STARTED = SessionStarted(1, HOST, False, "kv-1", "bench-1", "v1", "v2", 1, SHAS, 0)
 FACTS = RunFacts(SHAS[0], "k", "v", "local", 1000.0, 2.0, 4, {"avg": 500.0}, (), {}, {}, reported=12_345.0, unit="MB/s")
 HUNTED = [("rate", "12,345 MB/s", "rrate"), ("cost", "12,345 MB/s", "rcost"), ("latency", "500 ms", "rlatency"),
           ("qps", "2.00 QPS", "rQPS"), ("cpu/o", "2.00 QPS", "rcpu/o")]  # fmt: skip
@@ -319,7 +319,7 @@ def test_views_say_why_once_that_was_studied(tmp_path: Path) -> None:
     ]
     with closing(History.open(tmp_path / "history.db")) as opened:
         stored = [(entry.at, entry.event) for entry in opened.events(sample.write(opened))]
-    [ends] = [number for number, (_, event) in enumerate(stored) if isinstance(event, HuntEnded)]
+    [ends] = [number for number, (_, event) in enumerate(stored) if isinstance(event, SessionEnded)]
 
     def shown(*more: Event) -> tuple[str, str]:
         """What lines and screen show in the end, if ``more`` happen before the verdict."""

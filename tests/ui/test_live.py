@@ -16,10 +16,10 @@ from perfbisect.core.domain.events import (
     Commit,
     Decided,
     Event,
-    HuntEnded,
     PairingChosen,
     RunFinished,
     RunProgress,
+    SessionEnded,
     Warned,
 )
 from perfbisect.core.domain.facts import RunFacts
@@ -100,7 +100,7 @@ def numbers(lines: list[str]) -> set[str]:
 
 def test_while_the_reason_is_measured_that_is_said(events: Events, views: list[SessionView]) -> None:
     at, ended = events[-1]
-    assert isinstance(ended, HuntEnded)
+    assert isinstance(ended, SessionEnded)
     said = "\n".join(picture(update(views[-2], replace(ended, reason_follows=True), at), 100, 40, at))
     assert "The culprit is 1d8d92bf57" in said
     assert "measuring the reason, 0 parts so far; Ctrl-C ends that, and the verdict stands" in said

@@ -16,11 +16,11 @@ from perfbisect.core.domain.events import (
     Counted,
     Decided,
     Event,
-    HuntEnded,
-    HuntStarted,
     RunFinished,
     RunProgress,
     RunStarted,
+    SessionEnded,
+    SessionStarted,
     Warned,
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
@@ -46,7 +46,7 @@ from perfbisect.ui.session_view import ActiveBuild, ActiveRun, SessionView, bits
 Events = list[tuple[float, Event]]
 HOST = HostFacts("local", "", 2, 1024, "", "")
 SHAS = tuple(f"{n:040x}" for n in range(4))
-STARTED = HuntStarted(1, "demo", "update-index", HOST, "v1", "v2", 3, SHAS, 0, False)
+STARTED = SessionStarted(1, HOST, False, "demo", "update-index", "v1", "v2", 3, SHAS, 0)
 
 
 def after(*events: Event, view: SessionView | None = None) -> SessionView:
@@ -139,7 +139,7 @@ def test_the_leader() -> None:
     ends = after(STARTED, decided(0.0, 0.1, 0.8, 0.1, purpose=Purpose.ENDS))
     assert ends.leader is None, "the only commit of a range is the culprit with certainty, but only if the ends differ"
     assert ends.searching is None, "bits have a price only from the search on"
-    assert update(searching, HuntEnded(ALIKE), 1100.0).leader is None
+    assert update(searching, SessionEnded(ALIKE), 1100.0).leader is None
 
 
 def test_an_estimate_needs_a_run_and_falls_as_bits_are_gained() -> None:
@@ -149,7 +149,7 @@ def test_an_estimate_needs_a_run_and_falls_as_bits_are_gained() -> None:
     late = update(early, decided(0.0, 0.02, 0.97, 0.01), 1110.0)
     first, second = minutes_left(early, 1100.0), minutes_left(late, 1110.0)
     assert first is not None and second is not None and 0 < second < first
-    over = update(late, HuntEnded(ALIKE), 1120.0)
+    over = update(late, SessionEnded(ALIKE), 1120.0)
     assert (over.state.verdict, over.ended, over.now, minutes_left(over, 2000.0)) == (ALIKE, 1120.0, None, None)
 
 
@@ -190,7 +190,7 @@ def stored(events: Events) -> Iterator[tuple[float, Event]]:
 def test_in_a_new_session_builds_come_first(events: Events) -> None:
     """A build of an earlier session is announced again before its runs."""
     completed = Completed()
-    [began] = [event for _, event in events if isinstance(event, HuntStarted)]
+    [began] = [event for _, event in events if isinstance(event, SessionStarted)]
     decided = next(event for _, event in events if isinstance(event, Decided))
     for event in (*(event for _, event in events), began):
         list(completed.after(event))

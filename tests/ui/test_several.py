@@ -24,15 +24,13 @@ from perfbisect.core.domain.events import (
     Commit,
     Decided,
     Event,
-    HuntEnded,
-    HuntStarted,
     LabEvent,
     PairingChosen,
     RunFinished,
     RunProgress,
     RunStarted,
-    TrialEnded,
-    TrialStarted,
+    SessionEnded,
+    SessionStarted,
     Warned,
 )
 from perfbisect.core.domain.facts import SkipFacts
@@ -50,7 +48,7 @@ from perfbisect.ui.session_view import ActiveRun, SessionRow, SessionView
 
 
 EVENTS = [*SampleHunt().events()]
-STARTS = next(each for each in EVENTS if isinstance(each[1], HuntStarted))
+STARTS = next(each for each in EVENTS if isinstance(each[1], SessionStarted))
 TITLES = {12: "update-index", 13: "sc\x1b[2Jan"}
 
 
@@ -106,7 +104,7 @@ def test_what_hunts_have_in_common_is_written_once() -> None:
     times = {"  hunt  ": 2, "the host is busy": 1, "  built  ": 1, "fails in run": 2, "fails in compile": 1}
     assert {words: written.count(words) for words in times} == times
     assert view.views[13].rows, "it knows the build all the same"
-    view.show(12, [each for each in EVENTS if not isinstance(each[1], HuntEnded)])
+    view.show(12, [each for each in EVENTS if not isinstance(each[1], SessionEnded)])
     assert "  decided   culprit " in out.getvalue(), "as soon as it is reached"
 
 
@@ -126,7 +124,7 @@ def test_each_object_has_the_number_of_its_hunt() -> None:
 
 def is_verdict(event: object) -> bool:
     """Whether the search has decided on a verdict."""
-    return isinstance(event, HuntEnded) or (
+    return isinstance(event, SessionEnded) or (
         isinstance(event, Decided) and not isinstance(event.decision.order, Measure)
     )
 
@@ -207,7 +205,7 @@ def on_hosts(events: Events, started: dict[str, Any], hosts_of: Callable[[LabEve
         if isinstance(event, LabEvent) and not isinstance(event, Warned):
             found += [(at, replace(event, host=host)) for host in hosts_of(event)]
         else:
-            found.append((at, replace(event, **started) if isinstance(event, HuntStarted) else event))
+            found.append((at, replace(event, **started) if isinstance(event, SessionStarted) else event))
     return found
 
 
@@ -330,7 +328,7 @@ FAILED = SkipFacts("c" * 40, "compile", "no such field", "build.log", 1.0)
 
 def comparing(metric: str = "qps") -> Events:
     """Two of three builds are made, and measured in a round of two."""
-    happened: list[Event] = [TrialStarted(3, replace(REQUEST, metric=metric), sample.HOST, False)]
+    happened: list[Event] = [SessionStarted(3, sample.HOST, False, request=replace(REQUEST, metric=metric))]
     happened.append(Warned("the host is busy", "Wait."))
     for number, build in enumerate(BUILDS[:2]):
         happened += [BuildStarted(number, Commit(build.commit, "2023-01-01", "A", f"Subject\x07 {number}"))]
@@ -379,7 +377,7 @@ def test_a_run_that_takes_long_is_a_line_each_minute() -> None:
 def test_a_resumed_trial_recalls_what_was_measured() -> None:
     begins = RunStarted(0, 1, 1, Purpose.ENDS, 1.0, workload=1, round=1)
     fails = CandidateSkipped(1, replace(FAILED, stage="run", reason="it crashes"), workload=1)
-    resumed = TrialStarted(3, REQUEST, sample.HOST, True)
+    resumed = SessionStarted(3, sample.HOST, True, request=REQUEST)
     assert told([(2000.0, event) for event in (resumed, begins, begins, fails)], recall=comparing()) == [
         "continuing c3, which has 4 runs",
         "round 2 of 2: write, v1",
@@ -401,7 +399,7 @@ def test_the_picture_has_the_ratios_so_far() -> None:
     assert any(line.split()[:2] == ["scan", "0.500"] for line in lines)
     assert any("v3 is left out" in line for line in lines)
     assert all(len([*view.picture(height)]) <= height for height in (2, 4, 8))
-    view.show(3, [(1030.0, TrialEnded())])
+    view.show(3, [(1030.0, SessionEnded())])
     assert "4 of 12 runs" in left(view)
     narrow, lines = picture(comparing(), width=28)
     narrow.close()
@@ -420,7 +418,7 @@ def test_pairs_of_a_trial_are_shown_as_pairs() -> None:
     assert re.search(drawn, "\n".join(lines)), lines
     request = replace(REQUEST, pairing=Pairing.AUTO, works=WORKS[:1], subjects=BUILDS[:2])
     chosen = PairingChosen(True, "In pairs.", alone=None, beside=None)
-    lines = told([(1.0, TrialStarted(3, request, sample.HOST, False)), *pairs, (1200.0, chosen), *pairs[:1]])
+    lines = told([(1.0, SessionStarted(3, sample.HOST, False, request=request)), *pairs, (1200.0, chosen), *pairs[:1]])
     assert lines[0].startswith("round 1: scan, v2") and lines[1] == "  run 1  900 QPS, in a pair"
     assert lines[4:6] == ["In pairs. 2 runs to go.", "round 1 of 2: scan, v2\\x1b[2J"]
     assert lines[6].startswith("  run 3 of 4")

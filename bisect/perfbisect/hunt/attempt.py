@@ -6,7 +6,7 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from perfbisect.core.domain.events import HuntEnded, HuntStarted, LabEvent
+from perfbisect.core.domain.events import LabEvent, SessionEnded, SessionStarted
 from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import (
@@ -180,11 +180,12 @@ class SessionAttempt:
         view = self.caller.open_view(dict(zip(numbers, titles, strict=True)))
 
         def show(place: int, happened: TimedEvent) -> None:
-            if isinstance(happened[1], HuntEnded):  # entered first: showing it may end this process
-                self.members[place].verdict = happened[1].verdict
-                self._enter(place, exit_status(happened[1].verdict))
+            verdict = happened[1].verdict if isinstance(happened[1], SessionEnded) else None
+            if verdict:  # entered first: showing it may end this process
+                self.members[place].verdict = verdict
+                self._enter(place, exit_status(verdict))
             view.show(numbers[place], [happened])
-            if isinstance(happened[1], HuntEnded) and isinstance(begun, Notifier):
+            if verdict and isinstance(begun, Notifier):
                 begun.ended(str(numbers[place]))
 
         def save_and_show(event: LabEvent) -> None:
@@ -262,8 +263,8 @@ def verdict_of(history: History, number: int) -> Verdict | None:
     """The verdict with which a hunt has ended in its latest attempt; None where it goes on."""
     last: Verdict | None = None
     for entry in history.events(number):
-        if isinstance(entry.event, HuntEnded | HuntStarted):
-            last = entry.event.verdict if isinstance(entry.event, HuntEnded) else None
+        if isinstance(entry.event, SessionEnded | SessionStarted):
+            last = entry.event.verdict if isinstance(entry.event, SessionEnded) else None
     return last
 
 

@@ -18,9 +18,9 @@ from perfbisect.core.domain.events import (
     CandidateSkipped,
     Decided,
     Event,
-    HuntEnded,
     LabEvent,
     RunFinished,
+    SessionEnded,
 )
 from perfbisect.core.domain.facts import BUILDING
 from perfbisect.core.domain.measured_log import is_of_build
@@ -162,7 +162,7 @@ class Driver:
         for each in closings:  # up to each verdict
             while happened := next(each, None):
                 yield happened
-                if isinstance(happened[1][1], HuntEnded):
+                if isinstance(happened[1][1], SessionEnded):
                     break
         for each in closings:  # the reasons
             yield from each

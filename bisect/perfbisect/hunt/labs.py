@@ -11,11 +11,10 @@ from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
     Commit,
-    HuntStarted,
     LabEvent,
     RunFinished,
     RunStarted,
-    TrialStarted,
+    SessionStarted,
     Warned,
 )
 from perfbisect.core.domain.facts import busiest
@@ -48,7 +47,7 @@ class HuntLabs:
 
     setup: SessionSetup
     log: SavedLog
-    before: Sequence[HuntStarted | TrialStarted]  # the first events of earlier sessions
+    before: Sequence[SessionStarted]  # the first events of earlier sessions
     held: Mapping[str, HostLock]
     locks: HostLocks  # by which all labs of the session share its hosts
 

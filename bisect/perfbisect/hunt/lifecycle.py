@@ -6,11 +6,9 @@ from functools import partial
 from pathlib import Path
 
 from perfbisect.core.domain.events import (
-    HuntEnded,
-    HuntStarted,
     RunFinished,
-    TrialEnded,
-    TrialStarted,
+    SessionEnded,
+    SessionStarted,
     Warned,
 )
 from perfbisect.core.domain.facts import SkipFacts
@@ -89,21 +87,20 @@ class SessionLifecycle:
                 tuple(each.host.name for each in setup.ahead),
             )  # fmt: skip
         events = (entry.event for entry in log.history.events(log.hunt))
-        self._before = [event for event in events if isinstance(event, HuntStarted | TrialStarted)]
+        self._before = [event for event in events if isinstance(event, SessionStarted)]
         self.labs = self._labs_of(setup)
 
     def opening(self) -> Generator[TimedEvent, None, bool]:
         """The events up to the first order of the plan; false where the hunt has ended without one."""
         log, setup, problem = self.log, self.setup, self.problem
+        started = setup.started(log.hunt, self._resumed)
         if not problem:
-            further = tuple(site.facts for site in setup.hosts[1:])
-            builders = tuple(each.host.name for each in setup.hosts[0].build_hosts)
-            yield log.append(TrialStarted(log.hunt, setup.request, setup.facts, self._resumed, further, builders))
+            yield log.append(started)
         for warning in (*setup.warnings, *changes_since(self._before, setup)):
             yield log.append(warning)
         if not problem:
             return True
-        settings, started = setup.settings, setup.hunt_started(log.hunt, self._resumed)
+        settings = setup.settings
         # Bad is built only after the merge base was found to equal good; later runs of it do not reopen that.
         bad_is_known = any(event.facts.commit == problem.commits[-1] for _, event in log.entries)
         if not (
@@ -137,7 +134,7 @@ class SessionLifecycle:
         """The end of a trial; or what the verdict of a hunt lacks, its end, and then its reason."""
         log, setup, problem = self.log, self.setup, self.problem
         if not (problem and verdict):
-            yield log.append(TrialEnded(fitness_facts(log.state)))
+            yield log.append(SessionEnded(fitness=fitness_facts(log.state)))
             return
         settings = setup.settings
         match verdict:
@@ -172,7 +169,7 @@ class SessionLifecycle:
         return self._labs_of(replace(setup, settings=settings)).workers
 
 
-def changes_since(before: Sequence[HuntStarted | TrialStarted], setup: SessionSetup) -> tuple[Warned, ...]:
+def changes_since(before: Sequence[SessionStarted], setup: SessionSetup) -> tuple[Warned, ...]:
     """Warnings about hosts that are not as they were when they last took part."""
     last = {facts.name: facts for event in before for facts in event.hosts}
     return tuple(
@@ -184,7 +181,7 @@ def changes_since(before: Sequence[HuntStarted | TrialStarted], setup: SessionSe
 
 
 def merge_base_equals_good(
-    problem: SearchProblem, started: HuntStarted, settings: Settings, log: SavedLog, workers_for: WorkersFor
+    problem: SearchProblem, started: SessionStarted, settings: Settings, log: SavedLog, workers_for: WorkersFor
 ) -> Generator[TimedEvent, None, bool]:
     """Measure the merge base against good: true when they are equally fast. When that is inconclusive, the hunt ends.
 
@@ -213,14 +210,14 @@ def merge_base_equals_good(
                 Warned("bad was not measured: the merge base comes first", f"To hunt without good: {own_side}")
             )
             compared = MergeBase(base, good, verdict)
-            yield log.append(HuntEnded(Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE, detail=compared)))
+            yield log.append(SessionEnded(Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE, detail=compared)))
             return False
         case _:
             raise AssertionError(f"{verdict} is no verdict on a range of one commit")
 
 
 def compare_merge_base(
-    problem: SearchProblem, started: HuntStarted, good: str, log: SavedLog, workers_for: WorkersFor
+    problem: SearchProblem, started: SessionStarted, good: str, log: SavedLog, workers_for: WorkersFor
 ) -> Generator[TimedEvent, None, Verdict]:
     """Where good is not an ancestor of bad, compare it with the merge base, which is to stand in for it.
 

@@ -11,11 +11,11 @@ from perfbisect.core.domain.events import (
     CandidateSkipped,
     Decided,
     Event,
-    HuntEnded,
-    HuntStarted,
     LabEvent,
     MetricChosen,
     RunFinished,
+    SessionEnded,
+    SessionStarted,
     Warned,
 )
 from perfbisect.core.domain.facts import SkipFacts
@@ -153,7 +153,7 @@ def ill_timed(change: Interval, noise: float, seconds: Sequence[float]) -> Warne
 
 def opening(
     problem: SearchProblem,
-    started: HuntStarted | None,
+    started: SessionStarted | None,
     log: SavedLog,
     failed: Sequence[SkipFacts] = (),
     left_out: Sequence[SkipFacts] = (),
@@ -176,7 +176,7 @@ def opening(
 
 def ending(problem: SearchProblem, log: SavedLog, verdict: Verdict, *, reason_follows: bool = False) -> TimedEvent:
     """Enter the verdict, which ends the hunt."""
-    return log.append(HuntEnded(with_counts(verdict, problem.commits, log.entries), reason_follows))
+    return log.append(SessionEnded(with_counts(verdict, problem.commits, log.entries), reason_follows))
 
 
 def replay(

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfbisect.core.domain.events import HuntStarted, TrialStarted, Warned
+from perfbisect.core.domain.events import SessionStarted, Warned
 from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import Settings, TrialBuild
@@ -131,9 +131,7 @@ def enter_all(
             batch = begin_batch(history, "", planned, at)
             places = [(batch, place) for place in range(len(setups))]
         numbers = [
-            history.begin(
-                each.settings, each.facts, each.request if each.request.works else each.hunt_started(0, False), at
-            )
+            history.begin(each.settings, each.facts, each.request if each.request.works else each.started(0, False), at)
             for each in setups
         ]
         for place, number in zip(places, numbers, strict=False):
@@ -165,7 +163,7 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
         requested = [how.continued(history.settings(each)) for each in numbers]
         if how.leased:
             events = (entry.event for entry in history.events(numbers[0]))
-            started = (event for event in events if isinstance(event, HuntStarted | TrialStarted))
+            started = (event for event in events if isinstance(event, SessionStarted))
             nodes = {facts.name: facts.settings.get("node", "") for event in started for facts in event.hosts}
             stack.enter_context(how.leased(requested[0], {name: node for name, node in nodes.items() if node}))
         unable: dict[int, PerfBisectError] = {}

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from perfbisect.core.domain.events import Commit, HuntStarted, Warned
+from perfbisect.core.domain.events import Commit, SessionStarted, Warned
 from perfbisect.core.domain.facts import HostFacts, SkipFacts
-from perfbisect.core.domain.session_state import SEARCH
-from perfbisect.core.domain.settings import Patch, Settings, TrialRequest, TrialType
+from perfbisect.core.domain.settings import SEARCH, Patch, Settings, TrialRequest, TrialType
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback, machine
 from perfbisect.host.protocol import Host
@@ -242,25 +241,19 @@ class SessionSetup:
         setup = replace(self, builder=requested_builder(settings)).by_metric(settings)
         return replace(setup, settings=replace(setup.settings, build_hash=setup.build_hash()))
 
-    def hunt_started(self, number: int, resumed: bool) -> HuntStarted:
-        """The first event of an attempt of a hunt."""
-        return HuntStarted(
-            hunt=number,
-            builder=self.settings.builder,
-            workload=self.settings.workload,
-            host=self.facts,
-            good=self.settings.good,
-            bad=self.settings.bad,
-            commits=self.span.commits,
-            candidates=self.span.candidates,
-            merges=self.span.merges,
-            resumed=resumed,
-            metric=self.settings.metric,
-            further=tuple(each.facts for each in self.hosts[1:]),
-            host_classes=self.settings.prior.host_classes,
-            branch_points=self.span.graph.branch_points,
-            build_hosts=tuple(each.host.name for each in self.ahead),
-        )
+    def started(self, number: int, resumed: bool) -> SessionStarted:
+        """The first event of an attempt at the session."""
+        settings, span, further = self.settings, self.span, tuple(each.facts for each in self.hosts[1:])
+        if self.request.works:
+            builders = tuple(each.host.name for each in self.hosts[0].build_hosts)
+            return SessionStarted(
+                number, self.facts, resumed, further=further, build_hosts=builders, request=self.request
+            )
+        return SessionStarted(
+            number, self.facts, resumed, settings.builder, settings.workload, settings.good, settings.bad, span.commits,
+            span.candidates, span.merges, settings.metric, settings.prior.host_classes, span.graph.branch_points,
+            further=further, build_hosts=tuple(each.host.name for each in self.ahead),
+        )  # fmt: skip
 
 
 def shared_builds() -> SharedBuilds | None:

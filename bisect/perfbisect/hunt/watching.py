@@ -14,13 +14,12 @@ from perfbisect.core.domain.events import (
     Counted,
     Decided,
     Event,
-    HuntEnded,
-    HuntStarted,
     Planned,
     Profiled,
     RunFinished,
     RunStarted,
-    TrialStarted,
+    SessionEnded,
+    SessionStarted,
 )
 from perfbisect.core.domain.orders import Measure, Purpose, first_step, interleave
 from perfbisect.store.history import History
@@ -103,7 +102,7 @@ class Followed:
         """The events since the last call, with those that follow from them."""
         for entry in self.history.events(self.hunt, self.last):
             self.last, self.at = entry.id, entry.at
-            if isinstance(entry.event, HuntEnded):
+            if isinstance(entry.event, SessionEnded):
                 self.reason_follows = entry.event.reason_follows
             for event in self.events.after(entry.event):
                 yield entry.at, event
@@ -128,7 +127,7 @@ class Completed:
         """The event, and what begins then."""
         yield event
         match event:
-            case HuntStarted() | TrialStarted():
+            case SessionStarted():
                 self.hosts = tuple(facts.name for facts in event.hosts)
                 self.build_hosts = event.build_hosts
                 self.built.clear()

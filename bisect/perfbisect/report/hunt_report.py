@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event, HuntStarted, RunFinished
+from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event, RunFinished, SessionStarted
 from perfbisect.core.domain.facts import LEFT_OUT, Known, RunFacts, SkipFacts, hit_rate, pairs_of, remote_rate
 from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, typical, values_of
 from perfbisect.core.domain.orders import Inconclusive, Interval, Measure, Several, Step, all_steps, first_step
@@ -304,7 +304,7 @@ def course(events: Sequence[Event], commits: tuple[str, ...]) -> Iterator[Narrow
     present: tuple[str, ...] = ()
     for event in events:
         match event:
-            case HuntStarted():
+            case SessionStarted():
                 present = event.candidates
             case Decided(decision) if present == commits and decision.belief.culprit.sum() > 0:
                 order = decision.order

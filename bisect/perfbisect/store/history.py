@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     import sqlite_utils
 
-    from perfbisect.core.domain.events import Event, HuntStarted
+    from perfbisect.core.domain.events import Event, SessionStarted
     from perfbisect.core.domain.facts import HostFacts
     from perfbisect.core.domain.session_state import SessionState
     from perfbisect.core.domain.settings import Settings, TrialRequest
@@ -102,15 +102,15 @@ class History:
         """Close the file. Everything has been written before."""
         self.connection.close()
 
-    def begin(self, settings: "Settings", host: "HostFacts", plan: "HuntStarted | TrialRequest", at: float) -> int:
-        """Enter a new session of this process and return its number; the range of a hunt is that of ``plan``, whose ``hunt`` is ignored."""
+    def begin(self, settings: "Settings", host: "HostFacts", plan: "SessionStarted | TrialRequest", at: float) -> int:
+        """Enter a new session of this process and return its number; the range of a hunt is that of ``plan``, whose number is ignored."""
         with self.transaction():
             session = self.enter(settings, host, plan, at)
             self.sit(session, at)
         return session
 
     def enter(
-        self, settings: "Settings", host: "HostFacts", plan: "HuntStarted | TrialRequest", at: float, **more: object
+        self, settings: "Settings", host: "HostFacts", plan: "SessionStarted | TrialRequest", at: float, **more: object
     ) -> int:
         """Enter a session, on which no process works yet, with the columns ``more``.
 

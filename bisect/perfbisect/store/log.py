@@ -20,14 +20,12 @@ from perfbisect.core.domain.events import (
     ChangedFunctions,
     Counted,
     Event,
-    HuntEnded,
-    HuntStarted,
     LabEvent,
     Planned,
     Profiled,
     RunFinished,
-    TrialEnded,
-    TrialStarted,
+    SessionEnded,
+    SessionStarted,
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts
 from perfbisect.core.domain.measured_log import Logged
@@ -68,10 +66,10 @@ COUNTS = dict.fromkeys((
 def encode(event: Event, candidates: tuple[str, ...]) -> str:
     """The JSON of an event of a hunt with this range. Raises ValueError for NaN, which no fact may contain.
 
-    A HuntStarted is stored without the range, which can be long, is stored once for the hunt, and is in every sitting's
-    HuntStarted.
+    A SessionStarted is stored without the range, which can be long, is stored once for the hunt, and is in every attempt's
+    SessionStarted.
     """
-    if isinstance(event, HuntStarted) and event.candidates == candidates:
+    if isinstance(event, SessionStarted) and event.candidates == candidates:
         event = replace(event, candidates=())
     return dumps(codec.encode(event))
 
@@ -85,7 +83,7 @@ def decode(kind: str, text: str | bytes, candidates: tuple[str, ...] = ()) -> Ev
         event = codec.decode(kind, json.loads(text), infinite=LARGEST in text)
     else:  # most of a log, in a third of the time
         event = msgspec.json.decode(text, type=of)
-    if isinstance(event, HuntStarted) and not event.candidates:
+    if isinstance(event, SessionStarted) and not event.candidates:
         return replace(event, candidates=candidates)
     return event
 
@@ -137,9 +135,9 @@ def host_row(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
     return made
 
 
-def session_row(settings: Settings, plan: HuntStarted | TrialRequest) -> Row:
+def session_row(settings: Settings, plan: SessionStarted | TrialRequest) -> Row:
     """The columns of a session that are known when it is entered, and as ``range`` that of a hunt, as JSON."""
-    if isinstance(plan, HuntStarted):
+    if isinstance(plan, SessionStarted):
         size = {
             "commits": plan.commits,
             "candidates": plan.choices + 1,
@@ -182,7 +180,7 @@ class SessionLog:
         row = {
             "session_id": self.session,
             "at": at,
-            "kind": type(event).__name__,
+            "kind": codec.kind_of(event),
             "commit_hash": event.commit.sha if isinstance(event, BuildStarted) else commit,
             "host": host or None,
             "body": encode(event, self.candidates),
@@ -192,11 +190,11 @@ class SessionLog:
         if isinstance(event, Logged):
             fact |= self._about(event.facts.commit, None if self.nodes is not None else event.candidate)
         match event:
-            case HuntStarted() | TrialStarted():
+            case SessionStarted():
                 for each in event.hosts:
                     host_row(self.db, each, at)
-                asked = event.request if isinstance(event, TrialStarted) else None
-                self._set(ended=None, **({"request": compact(asked), "metric": asked.metric} if asked else {}))
+                asked = event.request
+                self._set(ended=None, **({"request": compact(asked), "metric": asked.metric} if asked.works else {}))
             case BuildStarted(commit=built):
                 known = {"commit_hash": built.sha, "date": built.date, "author": built.author, "subject": built.subject}
                 self.db.table("commits").insert(clean(known), ignore=self.foreign, replace=not self.foreign)
@@ -228,11 +226,10 @@ class SessionLog:
                 }
                 insert(self.db, "runs", fact | row)
                 self._set(run_count=1)
-            case HuntEnded(verdict):
-                self._set(ended=at)
-                self._verdict(verdict, event_id, at)
-            case TrialEnded():
-                self._set(ended=at, **self._noise())
+            case SessionEnded(verdict):
+                self._set(ended=at, **({} if verdict else self._noise()))
+                if verdict:
+                    self._verdict(verdict, event_id, at)
             case _:
                 pass
 

@@ -10,7 +10,7 @@ from itertools import chain, count, pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from perfbisect.core.domain.events import RunFinished, TrialEnded
+from perfbisect.core.domain.events import RunFinished, SessionEnded
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import exact, value
 from perfbisect.core.domain.settings import Quick, Settings
@@ -222,7 +222,7 @@ def read_checks(history: "History", machine: str = "") -> dict[str, list[Check]]
     for number, of, host, started, called, body in history.select(CHECKS, names):
         with suppress(EnvironmentFailure), intact(history.shown, f"n{number}, table events,"):
             event = decode("TrialEnded", body)
-            if isinstance(event, TrialEnded) and event.fitness:
+            if isinstance(event, SessionEnded) and event.fitness:
                 check = Check(number, host, started, event.fitness, called == ACCEPTED_CHECK)
                 found.setdefault(of, []).append(check)
     return found

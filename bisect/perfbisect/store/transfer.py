@@ -24,7 +24,7 @@ import msgspec
 
 from perfbisect.core.domain import codec
 from perfbisect.core.domain.codec import builtins
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Event, HuntStarted, RunFinished, TrialStarted
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, Event, RunFinished, SessionStarted
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import Settings, TrialRequest
@@ -70,7 +70,7 @@ class Head:
     settings: Settings
     host: HostFacts
     sittings: tuple[tuple[float, str], ...]  # start, and why it failed
-    plan: HuntStarted | TrialRequest  # a hunt's range, or what a trial measures
+    plan: SessionStarted | TrialRequest  # a hunt's range, or what a trial measures
     about: int | None = None  # the session that it is about, by its number there
     drop: tuple[int, int, int] | None = None  # of that, which it hunts
 
@@ -212,16 +212,14 @@ def grown_by(here: Iterator[Timed], there: Iterator[Timed]) -> list[Timed] | Non
 def comparable(entry: Timed) -> tuple[float, str, str]:
     """An entry of a log without numbers of sessions."""
     at, event = entry
-    return at, type(event).__name__, encode(renumbered(event, 0, 0), ())
+    return at, codec.kind_of(event), encode(renumbered(event, 0, 0), ())
 
 
 def renumbered(event: Event, session: int, about: int | None) -> Event:
     """An event of the session of that number, which is about that other one."""
     match event:
-        case HuntStarted():
-            return replace(event, hunt=session)
-        case TrialStarted():
-            return replace(event, trial=session, request=about_hunt(event.request, about))
+        case SessionStarted():
+            return replace(event, session=session, request=about_hunt(event.request, about))
         case _:
             return event
 
@@ -269,7 +267,7 @@ def head_of(history: History, session: int) -> Head:
     )
 
 
-def range_of(history: History, hunt: int, settings: Settings, host: HostFacts) -> HuntStarted:
+def range_of(history: History, hunt: int, settings: Settings, host: HostFacts) -> SessionStarted:
     """The range of a hunt, as an event that begins it."""
     commits, choices, merges, base = history.columns(hunt, "commits", "candidates - 1", "merges", "base_commit")
     span = history.candidates(hunt)
@@ -277,8 +275,8 @@ def range_of(history: History, hunt: int, settings: Settings, host: HostFacts) -
     if not all(map(HASH.fullmatch, span)) or base != span[0]:
         raise ValueError("its range is none")
     commits, choices, merges = msgspec.convert((commits, choices, merges), tuple[int, int, int])
-    asked = settings.builder, settings.workload, host, settings.good, settings.bad
-    return HuntStarted(hunt, *asked, commits, span, merges, resumed=False, branch_points=len(span) - 1 - choices)
+    asked = settings.builder, settings.workload, settings.good, settings.bad
+    return SessionStarted(hunt, host, False, *asked, commits, span, merges, branch_points=len(span) - 1 - choices)
 
 
 def checked(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialRequest]) -> Head:
@@ -293,7 +291,7 @@ def checked(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialReques
         check_values(builtins(head.plan))
         if head.kind != head.plan.kind:
             raise ValueError("it is of another kind")
-        started = (event.request for _, event in log if isinstance(event, TrialStarted))
+        started = (event.request for _, event in log if isinstance(event, SessionStarted))
         for request in (head.plan, *started):
             if (request.reverts.hunt if request.reverts else None) != head.about:
                 raise ValueError("it is about another hunt")
@@ -320,7 +318,7 @@ def sizes(request: TrialRequest) -> tuple[int, int]:
 def numbered(head: Head, here: Mapping[int, int]) -> Head:
     """The same with the numbers of this history; a hunt for the drop of a comparison that is not copied is a hunt."""
     about = here.get(head.about or 0)
-    if isinstance(head.plan, HuntStarted):
+    if isinstance(head.plan, SessionStarted):
         return replace(head, about=about, drop=head.drop if about else None)
     if head.plan.reverts and about is None:
         raise ValueError("its hunt is missing")

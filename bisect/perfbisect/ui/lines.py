@@ -1,7 +1,8 @@
 """Events as lines, as they happen: with the time of day for people, logs and screen readers; in JSON for programs.
 
-In JSON each event is one object. It has ``event`` (the name of a class of ``perfbisect.core.domain.events``) and ``at``
-(seconds since the epoch); the other keys are the fields of that class. Where a field can have several types, its object
+In JSON each event is one object. It has ``event`` (the name of a class of ``perfbisect.core.domain.events``; HuntStarted and
+HuntEnded for the ends of a hunt, TrialStarted and TrialEnded for those of a trial) and ``at`` (seconds since the epoch); the
+other keys are the fields of that class. Where a field can have several types, its object
 names its type in ``kind``: ``order`` and ``verdict`` are Measure, Found, Several, NotReproduced, CodePlacement or Inconclusive.
 
     {"event": "RunFinished", "at": 1.6e9, "candidate": 7, "facts": {"operations": 123, "seconds": 10.0, …}}
@@ -35,15 +36,14 @@ from perfbisect.core.domain.events import (
     Decided,
     Event,
     ExecutionStarted,
-    HuntEnded,
-    HuntStarted,
     MetricChosen,
     PairingChosen,
     Planned,
     Profiled,
     Remedied,
     RunFinished,
-    TrialStarted,
+    SessionEnded,
+    SessionStarted,
     Unexplained,
     Warned,
 )
@@ -90,7 +90,7 @@ def lines(view: SessionView, event: Event, at: float) -> Iterator[str]:
 def texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]:
     """The text of an event of a hunt: a word, and the facts. Progress has none."""
     match event:
-        case HuntStarted():
+        case SessionStarted():
             yield "resumed" if event.resumed else "hunt", hunt(event)
             yield "", f"Ratios are of all runs of a build so far, relative to the baseline, {view.commit(0).short}."
         case MetricChosen(why=why):
@@ -106,10 +106,10 @@ def texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]:
             yield "decided", f"{named(view, host)}{decided(view, order)}"
         case Unexplained(part, reason):
             yield "warning", f"{named(view, event.host)}no {part} for the reason: {printable(reason)}"
-        case HuntEnded() if view.stands and not event.reason_follows:
+        case SessionEnded() if view.stands and not event.reason_follows:
             yield "reason", view.why or "Nothing of the workload can be measured for it."
             yield "", view.report_hint
-        case HuntEnded(verdict):
+        case SessionEnded(verdict=verdict) if verdict:
             yield from zip(chain(["verdict"], repeat("")), verdict_sentences(view, verdict), strict=False)
             if event.reason_follows:
                 yield "", "Its reason follows. Ctrl-C ends that, and the verdict stands."
@@ -159,7 +159,7 @@ def lines_of_trial(view: SessionView, trial: SessionState, event: Event) -> Iter
     if view.moved:  # a history does not keep that a run begins
         yield view.place
     match event:
-        case TrialStarted(resumed=True):
+        case SessionStarted(resumed=True):
             yield f"continuing {trial.name}, which has {count(view.runs, 'run')}"
         case PairingChosen(why=why):
             yield f"{why} {count(view.expected.runs - view.runs, 'run')} to go."
@@ -181,7 +181,7 @@ def lines_of_trial(view: SessionView, trial: SessionState, event: Event) -> Iter
             pass
 
 
-def hunt(event: HuntStarted) -> str:
+def hunt(event: SessionStarted) -> str:
     """What is hunted."""
     hosts = listed([facts.name for facts in event.hosts])
     builds = f", built on {listed(event.build_hosts)}" if event.build_hosts else ""
@@ -190,7 +190,7 @@ def hunt(event: HuntStarted) -> str:
     if event.of_merge_base:
         base = Commit(event.candidates[0]).short
         size = f"{good} is no ancestor of {bad}, so it is compared with their merge base, {base}, first: if both are as fast, that stands in for it"
-    return f"{event.hunt}: {event.builder} {event.workload} on {hosts}{builds}, {good}..{bad}: {size}"
+    return f"{event.session}: {event.builder} {event.workload} on {hosts}{builds}, {good}..{bad}: {size}"
 
 
 def named(view: SessionView, host: str) -> str:
@@ -253,7 +253,7 @@ def still(view: SessionView, host: str, doing: ActiveBuild | ActiveRun, now: flo
 def encode(event: Event, at: float, hunt: int | None = None) -> str:
     """The line of an event, without its end; with the number of its ``hunt`` where there are several."""
     named = {} if hunt is None else {"hunt": hunt}
-    return codec.dumps({"event": type(event).__name__, "at": at, **named, **codec.encode(event)})
+    return codec.dumps({"event": codec.kind_of(event), "at": at, **named, **codec.encode(event)})
 
 
 class JsonLines:

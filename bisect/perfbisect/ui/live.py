@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from perfbisect.core.domain.events import HuntEnded
+from perfbisect.core.domain.events import SessionEnded
 from perfbisect.core.domain.measured_log import is_of_build
 from perfbisect.process import CLOCK
 from perfbisect.ui.screen import lines
@@ -66,7 +66,7 @@ class LiveScreen:
         """Take events of a hunt; the next picture includes them."""
         happened = [*events]
         self.views[hunt] = caught_up(self.views[hunt], happened)
-        if any(not (is_of_build(event) or isinstance(event, HuntEnded)) for _, event in happened):
+        if any(not (is_of_build(event) or isinstance(event, SessionEnded)) for _, event in happened):
             self.latest = hunt  # builds and ends are in the logs of the others, too
         self.draw()
 

@@ -12,16 +12,14 @@ from perfbisect.core.domain.events import (
     Decided,
     Event,
     ExecutionStarted,
-    HuntEnded,
-    HuntStarted,
     LabEvent,
     MetricChosen,
     PairingChosen,
     RunFinished,
     RunProgress,
     RunStarted,
-    TrialEnded,
-    TrialStarted,
+    SessionEnded,
+    SessionStarted,
     Warned,
 )
 from perfbisect.core.domain.orders import (
@@ -65,13 +63,11 @@ def _with(view: SessionView, event: Event, at: float) -> SessionView:
         view = with_state(view, state)
     view = replace(view, began=began, moved=False)
     match event:
-        case HuntEnded(reason_follows=True):
+        case SessionEnded(reason_follows=True):
             return replace(view, decided=event.verdict, stands=True)
-        case HuntEnded():
+        case SessionEnded(verdict):
             why = why_of(state, view.report(state.id))
-            return replace(view, ended=at, now=None, busy={}, decided=event.verdict, why=why)
-        case TrialEnded():
-            return replace(view, ended=at, now=None, busy={})
+            return replace(view, ended=at, now=None, busy={}, decided=verdict, why=why)
         case Decided(decision):
             begins = view.searching is None and state.purpose in (Purpose.SEARCH, Purpose.CONFIRM)
             searching = (at, bits(decision.belief)) if begins else view.searching
@@ -82,11 +78,11 @@ def _with(view: SessionView, event: Event, at: float) -> SessionView:
             return replace(view, layouts=layouts_so_far(view))
         case MetricChosen():
             return with_ratios(view)
-        case HuntStarted():
+        case SessionStarted(request=request) if request.works:
+            return replace(view, began=at, ended=None, busy={}, place="", expected=expected_runs(state))
+        case SessionStarted():
             begins = view.ended is not None or view.stands
             return replace(view, began=at, ended=None, decided=None, stands=False) if begins else view
-        case TrialStarted():
-            return replace(view, began=at, ended=None, busy={}, place="", expected=expected_runs(state))
         case PairingChosen():
             return replace(view, place="", expected=expected_runs(state)) if view.trial else view
         case CandidateSkipped(number, skip, workload=work) if view.trial:
@@ -136,9 +132,9 @@ def expected_runs(trial: SessionState) -> ExpectedRuns:
 def recalled(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
     """The view after the events of earlier sittings; its clock starts with the next event, unless the session has ended."""
     known = [*events]
-    if known and isinstance(known[-1][1], HuntEnded | TrialEnded):
+    if known and isinstance(known[-1][1], SessionEnded):
         return caught_up(view, known)
-    if known and isinstance(known[0][1], TrialStarted):
+    if known and isinstance(first := known[0][1], SessionStarted) and first.request.works:
         return replace(caught_up(view, known), began=None)
     state = fold(known)
     state.verdict = None

@@ -13,7 +13,7 @@ from perfbisect.core.domain.events import (
     Commit,
     Event,
     ExecutionStarted,
-    HuntStarted,
+    SessionStarted,
 )
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import operations_per_second, shown_metric
@@ -125,10 +125,10 @@ class SessionView:
     @property
     def name(self) -> str:
         """As in commands and lists: hunt 12, c3; "" before it is known."""
-        return self.trial.name if self.trial else f"hunt {self.hunt.hunt}" if self.hunt else ""
+        return self.trial.name if self.trial else f"hunt {self.hunt.session}" if self.hunt else ""
 
     @property
-    def hunt(self) -> HuntStarted | None:
+    def hunt(self) -> SessionStarted | None:
         """What is hunted; None until it is known."""
         return self.state.started
 
@@ -150,7 +150,7 @@ class SessionView:
     @property
     def report_hint(self) -> str:
         """Where the full report is; "" before the hunt is known."""
-        return f"Full report: {self.report(self.hunt.hunt)}" if self.hunt else ""
+        return f"Full report: {self.report(self.hunt.session)}" if self.hunt else ""
 
     def sha(self, candidate: int) -> str:
         """The full hash of a candidate."""

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from perfbisect.core.domain.codec import decode, dumps, encode
-from perfbisect.core.domain.events import Decided, Event, HuntEnded
+from perfbisect.core.domain.codec import decode, dumps, encode, kind_of
+from perfbisect.core.domain.events import Decided, Event, SessionEnded
 from perfbisect.core.domain.orders import (
     UNKNOWN,
     Belief,
@@ -35,7 +35,7 @@ SPENT = Inconclusive((1,), (0.5,), SAME, Reason.RUNS_SPENT, detail=9.0)
 
 
 def again(event: Event) -> Event:
-    return decode(type(event).__name__, json.loads(dumps(encode(event))))
+    return decode(kind_of(event), json.loads(dumps(encode(event))))
 
 
 def test_a_decision_is_kept_with_the_fleet_of_its_moment() -> None:
@@ -58,7 +58,7 @@ def test_a_verdict_is_read_as_it_was_written() -> None:
     every = Several((STEP,), (STEP,), (Unsettled(0, 2, SPENT),), 0.01, 0.02)
     for verdict in (Found(STEP), SPENT, of_merge_base, every):
         for reason_follows in (False, True):
-            assert again(HuntEnded(verdict, reason_follows)) == HuntEnded(verdict, reason_follows)
+            assert again(SessionEnded(verdict, reason_follows)) == SessionEnded(verdict, reason_follows)
 
 
 def test_a_belief_about_many_takes_little_room() -> None:

@@ -12,10 +12,10 @@ from perfbisect.core.domain.events import (
     Commit,
     Decided,
     Event,
-    HuntEnded,
-    HuntStarted,
     RunFinished,
     RunStarted,
+    SessionEnded,
+    SessionStarted,
     Warned,
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
@@ -36,7 +36,7 @@ from perfbisect.core.inference.observations import Built, observations
 
 SHAS = tuple(f"{n:040x}" for n in range(4))
 HOST = HostFacts("a", "", 2, 1024, "", "")
-STARTED = HuntStarted(1, "demo", "update-index", HOST, "v1", "v2", 3, SHAS, 0, False)
+STARTED = SessionStarted(1, HOST, False, "demo", "update-index", "v1", "v2", 3, SHAS, 0)
 SAME = NotReproduced(Interval(0.99, 1.0, 1.01), 0.02)
 
 
@@ -73,7 +73,7 @@ def measured(*rates: tuple[int, float]) -> SessionState:
 
 
 def test_folding_at_once_and_step_by_step_agree_and_leave_earlier_states_alone() -> None:
-    events = [STARTED, built(0), ran(0), Warned("Slow."), skipped(2, "compile"), decided(), HuntEnded(SAME)]
+    events = [STARTED, built(0), ran(0), Warned("Slow."), skipped(2, "compile"), decided(), SessionEnded(SAME)]
     whole, state = fold(enumerate(events, 1000)), SessionState()
     for at, event in enumerate(events, 1000):
         before, tested = state, dict(state.tested)
@@ -172,7 +172,7 @@ def test_between_the_ends_the_belief_decides_and_a_verdict_has_the_last_word() -
         assert [classify(state, sha, {}) for sha in SHAS] == expected
     state = state.after(2000.0, clear)
     for verdict, expected in ((Found(Step(2, 0.98, DROP, (1,))), Classification.CULPRIT), (SAME, unclear)):
-        assert classify(state.after(2001.0, HuntEnded(verdict)), SHAS[2], {}) is expected
+        assert classify(state.after(2001.0, SessionEnded(verdict)), SHAS[2], {}) is expected
 
 
 def test_what_was_not_measured_is_built_or_skipped() -> None:

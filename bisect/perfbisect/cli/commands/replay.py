@@ -40,7 +40,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     \b
     Exit status: that of a hunt with this verdict; 2 when the log ends before a verdict.
     """
-    from perfbisect.core.domain.events import HuntStarted
+    from perfbisect.core.domain.events import SessionStarted
     from perfbisect.core.domain.orders import Measure, Purpose
     from perfbisect.core.domain.session_state import fold
     from perfbisect.errors import UsageError
@@ -68,7 +68,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
         raise UsageError(f"The range of hunt {number} in {settings.repository} has changed.")
     policy = policy_of(rules, settings.policy)
     hosts = settings.hosts if settings.further_hosts else ()
-    build_hosts = next((event.build_hosts for _, event in reversed(events) if isinstance(event, HuntStarted)), ())
+    build_hosts = next((event.build_hosts for _, event in reversed(events) if isinstance(event, SessionStarted)), ())
     problem = SearchProblem(span.graph, candidates, policy, settings.metric, hosts, settings.prior, build_hosts)
     repository = open_repository(Path(settings.repository))
     if together:

@@ -16,25 +16,29 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.events import (
-    CandidateSkipped,
-    Decided,
-    Event,
-    HuntEnded,
-    RunFinished,
-    TrialEnded,
-    TrialStarted,
-)
+from perfbisect.core.domain.events import CandidateSkipped, Decided, Event, RunFinished, SessionEnded, SessionStarted
+from perfbisect.core.domain.facts import FitnessFacts
 from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, Measure, Order, Step
 
-EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
+ENDS = SessionStarted | SessionEnded  # stored under names of their own for a hunt, HuntStarted, and a trial
+EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event) if not issubclass(kind, ENDS)}
 ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in get_args(Order)}
 BEGUN: Mapping[str, Any] = {  # what a decision has besides its order and its belief, in order
     "builds": tuple[BuildOrder, ...], "cancelled": tuple[int, ...], "found": tuple[Step, ...]
 }  # fmt: skip
-TAGGED = ("Decided", "HuntEnded")  # events that have values of several types, named by `kind`
+TAGGED = ("Decided",)  # events that have values of several types, named by `kind`
 LARGEST = sys.float_info.max  # in place of infinity
 OF_TRIALS = ("workload", "round", "further", "build_hosts", "fitness")  # left out where they are 0 or empty
+STARTED = ("request", "host", "resumed", "further", "build_hosts")  # fields of the start of a trial
+
+
+def kind_of(event: Event) -> str:
+    """The name under which an event is stored, and which it has in JSON."""
+    name = type(event).__name__
+    if not isinstance(event, ENDS):
+        return name
+    of_trial = bool(event.request.works) if isinstance(event, SessionStarted) else event.verdict is None
+    return name.replace("Session", "Trial" if of_trial else "Hunt")
 
 
 def encode(event: Event) -> dict[str, Any]:
@@ -43,12 +47,21 @@ def encode(event: Event) -> dict[str, Any]:
         case Decided(decision, fleet):
             made = {"order": tagged(decision.order), "belief": short(decision.belief)}
             return {**made, **filled(decision, BEGUN), "fleet": filled(fleet, Fleet.__match_args__)}
-        case HuntEnded(verdict, follows):
+        case SessionStarted(session, request=request):
+            fields = builtins(event)
+            if request.works:
+                return {"trial": session} | {
+                    name: fields[name] for name in STARTED if name not in OF_TRIALS or fields[name]
+                }
+            return {"hunt": session} | {
+                name: field for name, field in fields.items() if name not in ("session", "request")
+            }
+        case SessionEnded(verdict, follows) if verdict:
             return {"verdict": tagged(verdict), **({"reason_follows": True} if follows else {})}
+        case SessionEnded():
+            return filled(event, ("fitness",))
         case _:
-            left_out = (
-                OF_TRIALS if isinstance(event, RunFinished | CandidateSkipped | TrialStarted | TrialEnded) else ()
-            )
+            left_out = OF_TRIALS if isinstance(event, RunFinished | CandidateSkipped) else ()
             return {key: value for key, value in builtins(event).items() if value or key not in left_out}
 
 
@@ -64,12 +77,17 @@ def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
             belief = msgspec.convert(body["belief"], Belief, dec_hook=unpacked)
             decision = Decision(untagged(body["order"]), belief, *begun)
             return Decided(decision, msgspec.convert(body["fleet"], Fleet))
+        case "HuntStarted" | "TrialStarted":
+            number = body["hunt" if kind == "HuntStarted" else "trial"]
+            return msgspec.convert({"session": number, **body}, SessionStarted)
+        case "TrialEnded":
+            return SessionEnded(fitness=msgspec.convert(body.get("fitness"), FitnessFacts | None))
         case "HuntEnded":
             match untagged(unbounded(body["verdict"])):
                 case Measure():
                     raise ValueError("a measurement is not a verdict")
                 case verdict:
-                    return HuntEnded(verdict, bool(body.get("reason_follows")))
+                    return SessionEnded(verdict, bool(body.get("reason_follows")))
         case _ if kind in EVENTS:
             return msgspec.convert(body, EVENTS[kind])
         case _:

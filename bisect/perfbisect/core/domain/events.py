@@ -17,7 +17,7 @@ from perfbisect.core.domain.facts import (
     SkipFacts,
 )
 from perfbisect.core.domain.orders import ALL_FREE, Decision, Fleet, Interval, Purpose, Verdict
-from perfbisect.core.domain.settings import Flags, TrialRequest
+from perfbisect.core.domain.settings import SEARCH, Flags, TrialRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,47 +41,35 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class HuntStarted:
-    """A session of the hunt begins: the first, or one that resumes it. The range is known."""
+class SessionStarted:
+    """An attempt at a session begins: the first, or one that resumes it. The range of a hunt is known."""
 
-    hunt: int  # id in the history
-    builder: str
-    workload: str
+    session: int  # id in the history
     host: HostFacts
-    good: str  # as the user wrote it
-    bad: str
-    commits: int  # in good..bad
-    candidates: tuple[str, ...]  # commit hash of each node, oldest first; [0] is good, [-1] is bad
-    merges: int
     resumed: bool
+    # of a hunt:
+    builder: str = ""
+    workload: str = ""
+    good: str = ""  # as the user wrote it
+    bad: str = ""
+    commits: int = 0  # in good..bad
+    candidates: tuple[str, ...] = ()  # commit hash of each node, oldest first; [0] is good, [-1] is bad
+    merges: int = 0
     metric: str = "qps"  # what is compared
-    further: tuple[HostFacts, ...] = ()  # the other hosts, if there are several
-    host_classes: tuple[str, ...] = ()  # of each host then
+    host_classes: tuple[str, ...] = ()  # of each host, if there are several
     branch_points: int = 0  # so many of ``candidates`` after the first are where branches older than good began
-    build_hosts: tuple[str, ...] = ()  # the names of those that build ahead
     of_merge_base: bool = False  # good is no ancestor of bad: the range is from their merge base to good
+    # of any session:
+    further: tuple[HostFacts, ...] = ()  # the other hosts, if there are several
+    build_hosts: tuple[str, ...] = ()  # the names of those that build ahead
+    request: TrialRequest = (
+        SEARCH  # of a trial, as it is measured from here on; what its builds are is known from later events
+    )
 
     @property
     def choices(self) -> int:
         """How many commits can be the culprit."""
         return len(self.candidates) - 1 - self.branch_points
-
-    @property
-    def hosts(self) -> tuple[HostFacts, ...]:
-        """All hosts."""
-        return (self.host, *self.further)
-
-
-@dataclass(frozen=True, slots=True)
-class TrialStarted:
-    """An attempt at a trial begins: the first, or one that resumes it."""
-
-    trial: int  # id in the history
-    request: TrialRequest  # as it is measured from here on; what its builds are is known from the events that follow
-    host: HostFacts
-    resumed: bool
-    further: tuple[HostFacts, ...] = ()  # the other hosts, if there are several
-    build_hosts: tuple[str, ...] = ()  # the names of those that build ahead
 
     @property
     def hosts(self) -> tuple[HostFacts, ...]:
@@ -290,17 +278,11 @@ class Unexplained:
 
 
 @dataclass(frozen=True, slots=True)
-class HuntEnded:
-    """The verdict; where its reason is to be measured, that follows, and then the same again."""
+class SessionEnded:
+    """The verdict of a hunt; where its reason is to be measured, that follows, and then the same again. Or the end of a trial."""
 
-    verdict: Verdict
+    verdict: Verdict | None = None  # None: all rounds of a trial were made
     reason_follows: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class TrialEnded:
-    """All rounds of a trial were made."""
-
     fitness: FitnessFacts | None = None  # of an A/A
 
 
@@ -311,14 +293,4 @@ LabEvent = (
     | ExecutionStarted | RunFinished | Warned | Counted | Profiled | Planned | Unexplained | PairingChosen
 )  # fmt: skip
 Studied = Counted | Profiled | Planned | ChangedFunctions | Unexplained  # for the reason, after the verdict
-Event = (
-    HuntStarted
-    | TrialStarted
-    | MetricChosen
-    | Remedied
-    | Decided
-    | LabEvent
-    | ChangedFunctions
-    | HuntEnded
-    | TrialEnded
-)
+Event = SessionStarted | MetricChosen | Remedied | Decided | LabEvent | ChangedFunctions | SessionEnded

@@ -21,26 +21,23 @@ from perfbisect.core.domain.events import (
     Counted,
     Decided,
     Event,
-    HuntEnded,
-    HuntStarted,
     MetricChosen,
     PairingChosen,
     Planned,
     Profiled,
     Remedied,
     RunFinished,
+    SessionEnded,
+    SessionStarted,
     Studied,
-    TrialEnded,
-    TrialStarted,
     Unexplained,
     Warned,
 )
 from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts, HostFacts, RunFacts, SkipFacts, hit_rate
 from perfbisect.core.domain.measured_log import Binaries, Logged, SetAside, host_of
 from perfbisect.core.domain.orders import Belief, Measure, Purpose, Step, Verdict, named_steps
-from perfbisect.core.domain.settings import Pairing, TrialRequest, TrialType
+from perfbisect.core.domain.settings import SEARCH, Pairing, TrialRequest
 
-SEARCH = TrialRequest(TrialType.NOISE, "", "", "", "", {}, (), (), 0, 0)  # of a hunt: no rounds are requested
 FOUND = ("key", "binary", "version", "seconds")  # of a TrialBuild: what is not asked for
 MUTABLE = (
     "tested",
@@ -151,7 +148,7 @@ class SessionState:
     origin: str = ""  # whose it is, if it was imported
     hunts: tuple[DropHunt, ...] = ()  # of a comparison, for its drops
 
-    started: HuntStarted | None = None  # the latest
+    started: SessionStarted | None = None  # the latest
     commits: tuple[str, ...] = ()  # of the present range, by candidate: the good end first, the bad one last
     node: dict[str, int] = field(default_factory=dict)  # commit → candidate
     tested: dict[str, Tested] = field(default_factory=dict)  # by commit, in order of time
@@ -215,14 +212,15 @@ class SessionState:
         self.elapsed += max(0.0, at - before)
         self.last = at
         match event:
-            case HuntStarted():
-                self.id, self.sites, self.started, self.verdict, self.since = event.hunt, event.hosts, event, None, {}
-                self.use_range(event.candidates)
-            case TrialStarted(request=request):
-                if not self.runs:  # what kept it from measuring anything is tried again
-                    self.skips.clear()
-                self.id, self.sites, self.since = event.trial, event.hosts, {}
-                self.request, self.state, self.failure = self._as_known(request), "running", ""
+            case SessionStarted(request=request):
+                self.id, self.sites, self.since = event.session, event.hosts, {}
+                if request.works:
+                    if not self.runs:  # what kept it from measuring anything is tried again
+                        self.skips.clear()
+                    self.request, self.state, self.failure = self._as_known(request), "running", ""
+                else:
+                    self.started, self.verdict = event, None
+                    self.use_range(event.candidates)
             case MetricChosen(metric):
                 self.chosen, self.pairing = event, None
                 if self.started:
@@ -276,10 +274,10 @@ class SessionState:
                 self._log(at, event, row.with_run(run, took))
             case Counted() | Profiled() | Planned() | ChangedFunctions() | Unexplained():
                 self.studied.append(event)
-            case HuntEnded(verdict):
+            case SessionEnded(verdict):
                 self.verdict = verdict
-            case TrialEnded():
-                self.state = "done"
+                if not verdict:
+                    self.state = "done"
         self._follow_builds(at, event)
         if isinstance(event, BuildStarted | BuildFinished | CandidateSkipped | RunFinished) and event.host:
             self.since[event.host] = at
@@ -291,7 +289,7 @@ class SessionState:
                 self.in_flight[host] = commit.sha, at
             case BuildFinished(host=host) | BuildCancelled(host=host) | CandidateSkipped(host=host):
                 self.in_flight.pop(host, None)
-            case HuntStarted() | HuntEnded():
+            case SessionStarted() | SessionEnded():
                 self.in_flight.clear()
             case _:
                 pass

@@ -271,3 +271,6 @@ class TrialRequest:
     series: Series | None = None  # of a comparison of the releases of a range
     pairing: Pairing = Pairing.TURNS
     branch: str = ""  # of a night of `bisect nightly`, as written; the last subject is its tip
+
+
+SEARCH = TrialRequest(TrialType.NOISE, "", "", "", "", {}, (), (), 0, 0)  # of a hunt: no rounds are requested
