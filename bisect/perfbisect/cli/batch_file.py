@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from perfbisect.cli.commands.run import requested_settings, run
+from perfbisect.cli.options.common import Given
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import PerfBisectError, RecipeError
 from perfbisect.hunt.batch import LEASED, range_of
@@ -187,7 +188,7 @@ def checked(
 
     hosts = [f"--host={host}" for host in choices[0]]
     with explained():
-        settings = requested_settings(**run.make_context("run", [*hosts, *arguments]).params)
+        settings = requested_settings(Given(**run.make_context("run", [*hosts, *arguments]).params))
     if settings.repository and not Path(settings.repository).is_dir():
         raise at("repo").mistake(f"is {settings.repository}, and there is no such folder.")
     with explained("any-host" if "any-host" in places else "host"):

@@ -4,7 +4,6 @@ import shlex
 import time
 from contextlib import chdir, closing
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -32,7 +31,7 @@ from perfbisect.wording.text import printable
     help="Write an index and the pages of the hunts at the end.",
 )  # fmt: skip
 @history_option
-def batch(**options: Any) -> int:
+def batch(given: Given) -> int:
     """Carry out the hunts of FILE, as many at once as their hosts allow. The failure of one stops no other.
 
     An interrupted batch goes on with the same command, or with `bisect resume --all`. BATCH, as b3: show its jobs.
@@ -71,7 +70,6 @@ def batch(**options: Any) -> int:
     It is as if `bisect run` were called in the folder of FILE. Hunts of a range prefer the host that has its builds.
     Exit status: the highest of the hunts'.
     """
-    given = Given(**options)
     history, submit, page = given.history, given.submit, given.page
     if isinstance(given.file, str):
         if given.dry_run or given.anew or submit or page:

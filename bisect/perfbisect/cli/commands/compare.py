@@ -3,7 +3,6 @@
 import re
 import sys
 from contextlib import closing
-from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -62,7 +61,7 @@ COMMON = "--build --run --rate --cost --builder --workload --repo --metric --hos
 @notify_option
 @pairing_option
 @round_options(5, 2, "Rounds: visits of each build.")
-def compare(**options: Any) -> int:
+def compare(given: Given) -> int:
     """Measure each BUILD relative to the first.
 
     All builds take turns, so that drift of the machine cancels. Ratios and their 95 % intervals are computed from the
@@ -117,7 +116,6 @@ def compare(**options: Any) -> int:
     from perfbisect.store.history import History
     from perfbisect.wording.quantities import count
 
-    given = Given(**options)
     builds, each_release, hunt, history = given.builds, given.each_release, given.hunt, given.history
     if given.min_effect and not hunt:
         raise click.UsageError("--min-effect is for --hunt.")
@@ -141,7 +139,7 @@ def compare(**options: Any) -> int:
     if stored and not (given.command or (given.workload and given.builder)):
         shown = f"{stored} in the history is printed by `bisect show {stored}`; `bisect compare {stored} --hunt` alone hunts its drops."
         raise click.UsageError(f"{'--builder' if given.workload else '--workload'} is missing. {shown}")
-    settings, builder, chosen = recipes_of(settings_of(options, good="", bad="", explain=False))
+    settings, builder, chosen = recipes_of(settings_of(vars(given), good="", bad="", explain=False))
     if each_release and builds:
         raise click.UsageError("--each-release measures all releases of its range: leave out the BUILDs.")
     if each_release and hunt:

@@ -1,10 +1,10 @@
 """`bisect demo`: find a planted slowdown in a small storage engine."""
 
 import shutil
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -17,9 +17,8 @@ from perfbisect.cli.options.common import (
     verb_command,
     view_options,
 )
-from perfbisect.cli.options.measurement import announced_recipes, inventory_option, pairing_option
+from perfbisect.cli.options.measurement import inventory_option, pairing_option
 from perfbisect.cli.options.param_types import SEED, Percent
-from perfbisect.core.domain.settings import AUTO, COUNTED, Pairing, Policy, PriorKnowledge, Settings
 from perfbisect.errors import INTERRUPTED
 from perfbisect.ui.stream import note
 
@@ -40,8 +39,7 @@ WRONG = 1
 @explain_option
 @view_options
 @history_option
-@click.pass_context
-def demo(ctx: click.Context, /, **options: Any) -> int:
+def demo(given: Given) -> int:
     """Write a small storage engine with 60 commits of history, and find the commit that slowed update-index.
 
     The answer is written to a file that the hunt does not read, and compared at the end.
@@ -57,78 +55,48 @@ def demo(ctx: click.Context, /, **options: Any) -> int:
     \b
     Exit status: 0 only if each commit named is the one that was planted.
     """
-    given = Given(**options)
     if given.changes > 1 and given.view:
         raise click.UsageError(f"--{given.view} is for a single hunt: leave out --{given.view} or --changes.")
     import msgspec
 
     from perfbisect.cli.commands.compare import compare
-    from perfbisect.cli.sessions import leasing, open_view
-    from perfbisect.core.domain.orders import Found
+    from perfbisect.cli.commands.run import run
     from perfbisect.demo.history import write_history
     from perfbisect.folders import cache_folder
-    from perfbisect.hunt.attempt import Caller
-    from perfbisect.hunt.forecast import forecast
-    from perfbisect.hunt.resolve import resolve_settings
-    from perfbisect.hunt.session import begin
-    from perfbisect.hunt.setup import SessionSetup
 
-    history, host, folder = given.history, given.host, given.folder
-    place = folder or cache_folder() / "demo" / f"seed-{given.seed}"
-    repository, answer_file = place / "repository", place / "answer.json"
-    if folder is None or ours(answer_file):
+    folder = given.folder or cache_folder() / "demo" / f"seed-{given.seed}"
+    repository, answer_file = folder / "repository", folder / "answer.json"
+    if given.folder is None or ours(answer_file):
         shutil.rmtree(repository, ignore_errors=True)
-    place.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     answer = write_history(repository, given.seed, drop=given.drop, changes=given.changes)
     answer_file.write_bytes(msgspec.json.encode(answer))
+    planted, begun = {"update-index": answer.commit, **answer.further}, time.time()
+    how = {name: getattr(given, name) for name in ("host", "hosts", "pairing", "explain", "history")}
+    how |= {"workload": ",".join(planted), "builder": "demo", "repo": repository.absolute(), "waiting": None}
+    ends, ctx = ("v1.0", "v1.1"), click.get_current_context()
     if given.changes > 1:
-        planted_in = {"update-index": answer.commit, **answer.further}
-        status = ctx.invoke(
-            compare, builds=("v1.0", "v1.1"), workload=",".join(planted_in), builder="demo", repo=repository.absolute(),
-            host=host, hosts=given.hosts, hunt=True, pairing=given.pairing, explain=given.explain, history=history, waiting=None,
-        )  # fmt: skip
-        if status == INTERRUPTED:  # the answer is for those who have searched to the end
-            return INTERRUPTED
-        return say_whether_right(planted_in, answer_file, history)
-
-    settings = Settings(
-        "v1.0", "v1.1", str(repository.absolute()), "demo", "update-index", host[0], further_hosts=host[1:], metric=AUTO,
-        policy=Policy(pairing=Pairing(given.pairing), min_counted=COUNTED), explain=given.explain,
-        prior=PriorKnowledge(build_cost=1.0), hosts_path=str(given.hosts or ""),
-    )  # fmt: skip
-    announced_recipes(settings)
-    with leasing(settings.hosts, settings.hosts_path, purpose=f"bisect demo --seed {given.seed}"):
-        [setup] = SessionSetup.set_up([resolve_settings(settings)])
-        note(forecast(history, [setup.settings], setup.span, setup.host))
-        [outcome] = begin([setup], Caller(history, open_view(history, given.view)))
-    planted = answer.commit[:10]
-    if not isinstance(outcome.verdict, Found):
-        note(f"The hunt named no commit; planted was {planted} ({answer_file}).")
-        return outcome.status
-    named = setup.span.candidates[outcome.verdict.step.candidate]
-    if named != answer.commit:
-        note(f"Wrong: named {named[:10]}, planted was {planted} ({answer_file}).")
-        return WRONG
-    note(f"Right: {planted} is the commit that was planted ({answer_file}).")
-    return 0
+        status = ctx.invoke(compare, builds=ends, hunt=True, form="", **how)
+    else:
+        status = ctx.invoke(run, good=ends[0], bad=ends[1], layouts=False, view=given.view, **how)
+    if status == INTERRUPTED:  # the answer is for those who have searched to the end
+        return INTERRUPTED
+    return 0 if are_right(planted, answer_file, given.history, begun) else status or WRONG
 
 
-def say_whether_right(planted: Mapping[str, str], answer_file: Path, history: Path | None) -> int:
-    """Say for each workload whether the hunt of the latest comparison named the planted commit; returns the exit status."""
+def are_right(planted: Mapping[str, str], answer_file: Path, history: Path | None, begun: float) -> bool:
+    """Whether the hunts since ``begun`` (seconds since 1970) have named the planted commits, workload → commit; each is said."""
     from perfbisect.store.history import History
 
     with closing(History.open(history, read_only=True)) as opened:
-        latest = [str(each.id) for each in opened.trials() if each.kind == "compare"][-1]
-        trial = opened.trial(latest)
-    named = {trial.request.works[each.work].name: each.culprit for each in trial.hunts}
+        named = {one.workloads[0]: one.culprit for one in opened.hunts() if one.started >= begun}
     for workload, commit in planted.items():
-        found = named.get(workload, "")
-        if found == commit:
-            note(f"Right: {commit[:10]}, planted in {workload}, was named.")
+        if (found := named.get(workload)) == commit:
+            note(f"Right: {commit[:10]}, planted in {workload}, was named ({answer_file}).")
         else:
             said = f"Wrong: {found[:10]} was named" if found else "No commit was named"
             note(f"{said} in {workload}, planted was {commit[:10]} ({answer_file}).")
-    return 0 if all(named.get(workload) == commit for workload, commit in planted.items()) else WRONG
+    return all(named.get(workload) == commit for workload, commit in planted.items())
 
 
 def ours(answer_file: Path) -> bool:

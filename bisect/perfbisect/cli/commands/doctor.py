@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -47,7 +47,7 @@ SERIOUS = (Level.REFUSED, Level.WARNING)  # levels of findings that are told of 
 @builders_option
 @workloads_option
 @inventory_option
-def doctor(**options: Any) -> int:
+def doctor(given: Given) -> int:
     """Check HOST (default: local): what is missing, what adds noise, and the command that fixes each.
 
     \b
@@ -77,7 +77,6 @@ def doctor(**options: Any) -> int:
     from perfbisect.recipes.requested import foreign_files
     from perfbisect.recipes.workload import load_workload
 
-    given = Given(**options)
     if given.workload and not given.builder:
         raise click.UsageError("A workload needs a system: give --builder, too.")
     find_metric(given.metric)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -42,7 +42,7 @@ ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps what i
 @json_option()
 @waiting_option
 @history_option
-def gc(**options: Any) -> int:
+def gc(given: Given) -> int:
     """Remove old builds and datasets from HOST (default: local) until at most --keep is left.
 
     \b
@@ -70,7 +70,6 @@ def gc(**options: Any) -> int:
     from perfbisect.recipes.configuration import in_bytes
     from perfbisect.recipes.inventory import load_host
 
-    given = Given(**options)
     if given.of_shared:
         return gc_shared(given)
     dry_run = given.dry_run

@@ -13,6 +13,7 @@ import click
 from perfbisect.cli.options.common import (
     EXISTING,
     FILE,
+    Given,
     history_option,
     json_option,
     output_width,
@@ -50,8 +51,7 @@ ORIGIN = HEAD.index("range")  # the place of the column that says from whom hunt
 @json_option("A JSON array; `kind` is hunt, compare, prove or noise.")
 @from_option
 @history_option
-@click.pass_context
-def history(ctx: click.Context, history: Path | None, central: str | None, as_json: bool) -> None:
+def history(given: Given) -> None:
     """List hunts, comparisons, proofs and A/As, oldest first; or copy them from and to other histories.
 
     \b
@@ -66,14 +66,14 @@ def history(ctx: click.Context, history: Path | None, central: str | None, as_js
     Comparisons have ids as c3, proofs as p5, A/As as n4. `bisect show ID` reports one. The history is one SQLite file for `bisect query`,
     sqlite-utils and Datasette.
     """
-    if ctx.invoked_subcommand:
+    if click.get_current_context().invoked_subcommand:
         return
-    with opened_history(history, central) as opened:
+    with opened_history(given.history, given.central) as opened:
         done = opened.listing()
-        if as_json:
+        if given.as_json:
             say_object([{"kind": one.kind} | one.as_object() for one in done])
         else:
-            say(listing(done, central=central is not None))
+            say(listing(done, central=given.central is not None))
             if isinstance(opened, History) and (batches := all_batches(opened)):
                 say("\n".join(["", *map(batch_line, batches)]))
 
@@ -127,7 +127,7 @@ def batch_line(batch: "Batch") -> str:
 @click.argument("file", type=FILE)
 @click.argument("hunts", metavar="[HUNT…]", type=Id(ANY), nargs=-1, shell_complete=any_id)
 @history_option
-def export(file: Path, hunts: tuple[int | str, ...], history: Path | None) -> None:
+def export(given: Given) -> None:
     """Write HUNTs, comparisons and A/As (default: all) with everything about them to FILE, a new history.
 
     \b
@@ -141,6 +141,7 @@ def export(file: Path, hunts: tuple[int | str, ...], history: Path | None) -> No
     from perfbisect.store import transfer
     from perfbisect.store.maker import copied
 
+    file, hunts, history = given.file, given.hunts, given.history
     if re.fullmatch(rf"[{ANY}]?\d{{1,15}}", str(file)):  # FILE was forgotten
         again = ["bisect", "history", "export", "hunts.db", str(file), *map(str, hunts), *same_history(history)]
         raise UsageError(f"{file} is an id, and FILE must come before it.", f"Write: {shell_words(again)}")
@@ -173,7 +174,7 @@ def export(file: Path, hunts: tuple[int | str, ...], history: Path | None) -> No
     help="They are your own: hosts of the same names are the same machines, and hunts can be gone on with.",
 )
 @history_option
-def import_(files: tuple[Path, ...], origin: str | None, own: bool, history: Path | None) -> int:
+def import_(given: Given) -> int:
     """Add the hunts, comparisons and A/As of FILEs, with new numbers; what is known already is updated.
 
     What others have measured is listed and reported, but counts for no new hunt: a host of theirs is another machine, also
@@ -191,19 +192,19 @@ def import_(files: tuple[Path, ...], origin: str | None, own: bool, history: Pat
     """
     from perfbisect.store import transfer
 
-    if own and origin:
+    if given.own and given.origin:
         raise click.UsageError("--own and --from exclude each other: give one of them.")
-    path = history or default_place()
-    for file in files:
+    path = given.history or default_place()
+    for file in given.files:
         if path.exists() and file.samefile(path):
             raise UsageError(f"{file} is the history itself.", "Name another file, or another history with --history.")
     conflicts = 0
     with closing(History.open(path)) as target:
-        for file in files:
+        for file in given.files:
             with foreign(file) as source, transfer.snapshot(source):
                 wanted = transfer.everything(source)
                 transfer.check(source, wanted)  # nothing of a file with mistakes is imported
-                done = transfer.copy(source, target, wanted, "" if own else origin or file.stem)
+                done = transfer.copy(source, target, wanted, "" if given.own else given.origin or file.stem)
             conflicts += tell(file, done)
     return CONFLICTS if conflicts else 0
 

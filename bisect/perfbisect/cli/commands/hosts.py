@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option, output_width, say, verb_command
+from perfbisect.cli.options.common import Given, history_option, output_width, say, verb_command
 from perfbisect.cli.options.completion import host_name
 from perfbisect.cli.options.measurement import continued, inventory_option
 from perfbisect.cli.options.param_types import Id
@@ -44,10 +44,7 @@ LEASED = ":"  # in the name of a host that is leased
 @click.option("--accept", is_flag=True, help="Take unfit hosts back as they are now.")
 @inventory_option
 @history_option
-def hosts(
-    names: tuple[str, ...], show: str | None, check: bool, like: int | str | None, accept: bool,
-    hosts: Path | None, history: Path | None,
-) -> int:  # fmt: skip
+def hosts(given: Given) -> int:
     """List the hosts: how fit they are, and what is leased now.
 
     \b
@@ -71,19 +68,21 @@ def hosts(
     from perfbisect.wording.table import columns, table
     from perfbisect.wording.trials import unfit_host
 
-    if bool(show) + check + accept > 1 or (like and not check) or bool(names) > check + accept or accept > bool(names):
+    show, check, names, history, hosts = given.show, given.check, given.names, given.history, given.hosts or ""
+    actions = bool(show) + check + given.accept
+    if actions > 1 or (given.like and not check) or bool(names) > check + given.accept or given.accept > bool(names):
         raise click.UsageError("Give one of --show NAME, --check [NAME] and --accept NAME; --like goes with --check.")
-    leases = {each.name: each for each in load_leases(hosts or "")}
+    leases = {each.name: each for each in load_leases(hosts)}
     if show:
-        entry = leases.get(show) or load_host(show, hosts or "")
+        entry = leases.get(show) or load_host(show, hosts)
         one = Inventory(leases={show: entry}) if isinstance(entry, LeaseEntry) else Inventory(hosts={show: entry})
         say(f"# {entry.file}\n{to_toml(one)}")
         return 0
-    if accept:
+    if given.accept:
         accept_hosts(history, names)
-    entries = load_hosts(hosts or "")
+    entries = load_hosts(hosts)
     rows = {each.name: (each.through[0] if each.through else each.address, each.summary) for each in entries}
-    every = make_checks(names, rows, hosts, history, like) if check else True
+    every = make_checks(rows, given) if check else True
     known = listed_courses(history, rows)
     rows |= {name: ("leased", each[-1].check.host) for name, each in known.items() if name not in rows}
     rows |= {f"{each.name}:FEATURE": ("leased", each.summary) for each in leases.values()}
@@ -130,17 +129,14 @@ def fitness_cells(course: "Sequence[Fitness]") -> tuple[str, ...]:
     )
 
 
-def make_checks(
-    names: Sequence[str], known: Collection[str], hosts: Path | None, history: Path | None, like: int | str | None
-) -> bool:
-    """Make the checks of these hosts that are due, by default of all of those ``known`` that were checked before; see
-    ``check_hosts``.
-    """
+def make_checks(known: Collection[str], given: Given) -> bool:
+    """Make the checks of the named hosts that are due, by default of those ``known`` that were checked before; see ``check_hosts``."""
     from perfbisect.hunt.attempt import Caller, refuse_imported
     from perfbisect.hunt.trials.checks import check_hosts
     from perfbisect.recipes.inventory import expanded_names
     from perfbisect.store.history import History
 
+    names, like, history, hosts = given.names, given.like, given.history, given.hosts or ""
     before = dict.fromkeys(each[-1].check.host for each in listed_courses(history, known).values())
     if not (names or before):
         raise click.UsageError("No host was checked before: name those to check, and what to check them --like.")
@@ -151,5 +147,5 @@ def make_checks(
             refuse_imported(opened, number, "no host is checked like it", str(like))
             settings = continued(opened.settings(number))
     caller = Caller(history, open_view(history, None, sys.stderr, quiet=lines_wanted(sys.stderr)), say=note)
-    lease = partial(leasing, hosts_path=hosts or "", purpose="bisect hosts --check")
-    return check_hosts(expanded_names(names or before), hosts or "", caller, lambda name: lease([name]), settings)
+    lease = partial(leasing, hosts_path=hosts, purpose="bisect hosts --check")
+    return check_hosts(expanded_names(names or before), hosts, caller, lambda name: lease([name]), settings)

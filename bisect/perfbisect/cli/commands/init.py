@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import PATH, say, verb_command
+from perfbisect.cli.options.common import PATH, Given, say, verb_command
 from perfbisect.ui.stream import ask
 from perfbisect.wording.text import printable, shell_words
 
@@ -28,7 +28,7 @@ MOST = 12  # further benchmarks that are named
 @click.option("--name", default="", metavar="NAME", help="Name of builder and suite. Default: that of the repository.")
 @click.option("--into", type=PATH, metavar="DIR", help="Write below DIR. Default: ~/.config/perfbisect.")
 @click.option("--print", "only_print", is_flag=True, help="Print the two files, and write none.")
-def init(repo: Path | None, benchmark: str, name: str, into: Path | None, only_print: bool) -> int:
+def init(given: Given) -> int:
     """Find the benchmark of a clone, write a builder and a workload for it, and say what to run.
 
     It looks at the tags, the build system, the benchmarks and what cannot change the speed.
@@ -49,25 +49,25 @@ def init(repo: Path | None, benchmark: str, name: str, into: Path | None, only_p
     from perfbisect.folders import config_folder
     from perfbisect.hunt.proposal import Look, look
 
-    found = look(repo or Path.cwd(), name, benchmark, named=repo is not None)
+    found = look(given.repo or Path.cwd(), given.name, given.benchmark, named=given.repo is not None)
     if not isinstance(found, Look):
         say("\n".join(_described(found)))
         return 0
     say("\n".join(_found(found)))
-    proposal = replace(found.proposal, benchmark=_chosen(found.benchmarks, benchmark))
-    folder = into.expanduser().absolute() if into else config_folder()
+    proposal = replace(found.proposal, benchmark=_chosen(found.benchmarks, given.benchmark))
+    folder = given.into.expanduser().absolute() if given.into else config_folder()
     files = {
         folder / "builders" / proposal.name / "builder.toml": proposal.builder(),
         folder / "workloads" / proposal.name / "suite.toml": proposal.suite(),
     }
-    if only_print:
+    if given.only_print:
         say("\n".join(f"\n# {file}\n{text}" for file, text in files.items()).rstrip())
         return 0
     _write(files)
     say("\n".join(f"  wrote       {file}" for file in files))
     of = ["--builder", proposal.name, "--workload", proposal.benchmark.workload.name]
     of += ["--repo", str(found.repository.folder)]
-    if into:
+    if given.into:
         of += ["--builders", str(folder / "builders"), "--workloads", str(folder / "workloads")]
     ends = [found.range.good, found.range.bad]
     say("\nTry (with --dry-run the first two only print what they would do):")

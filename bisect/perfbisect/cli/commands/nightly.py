@@ -58,7 +58,7 @@ COMMON = (
 )
 @pairing_option
 @round_options(5, 2, "Rounds: visits of each build.")
-def nightly(**options: Any) -> int:
+def nightly(given: Given) -> int:
     """Measure the tip of BRANCH with earlier tips, and hunt each new drop of its line.
 
     \b
@@ -82,8 +82,7 @@ def nightly(**options: Any) -> int:
     from perfbisect.report.series import branch_summary, night
     from perfbisect.store.history import History
 
-    given = Given(**options)
-    watch, history = watch_of(options), given.history
+    watch, history = watch_of(vars(given)), given.history
     with (
         one_at_a_time(watch, history, wait=given.waiting is not None, say=note),
         leasing_for(watch.settings, history),

@@ -1,7 +1,5 @@
 """`bisect noise`: measure the noise of a host, and the smallest change that it can show."""
 
-from typing import Any
-
 import click
 
 from perfbisect.cli.options.common import Given, LongCommand, clone_progress, host_argument, notify_option, verb_command
@@ -34,7 +32,7 @@ COMMON = "--rev --build --run --rate --cost --builder --workload --repo --metric
 @notify_option
 @pairing_option
 @round_options(8, 4, "Starts of the server.")
-def noise(**options: Any) -> int:
+def noise(given: Given) -> int:
     """Build one revision on HOST (default: local) and measure it against itself (an A/A).
 
     Reports how much it varies between visits and within them, the smallest drop that a hunt can detect by the number
@@ -60,8 +58,8 @@ def noise(**options: Any) -> int:
     from perfbisect.hunt.trials.builds import hosts_as_builds
     from perfbisect.hunt.trials.rounds import TrialDesign
 
-    given, rev = Given(**options), options["rev"] or ""
-    requested = with_repository(settings_of(options, good=rev, bad=rev))
+    rev = given.rev or ""
+    requested = with_repository(settings_of(vars(given), good=rev, bad=rev))
     builder = builder_of(requested)
     if bool(builder.installed) == bool(rev):
         missing = "--rev is missing: what to build, such as --rev HEAD. The argument is a host."

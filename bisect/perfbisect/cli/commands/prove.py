@@ -1,7 +1,6 @@
 """`bisect prove`: measure good, bad, and bad without the culprit."""
 
 from contextlib import closing
-from typing import Any
 
 from perfbisect.cli.options.common import Given, id_argument, notify_option, verb_command
 from perfbisect.cli.options.measurement import announced_recipes, continued, json_form_option, round_options
@@ -13,7 +12,7 @@ from perfbisect.ui.stream import note
 @round_options(6, 2, "Rounds: visits of each build.", least=2)
 @json_form_option
 @notify_option
-def prove(**options: Any) -> int:
+def prove(given: Given) -> int:
     """Revert the culprit of HUNT (default: the latest that named one) on top of bad, and measure what that regains.
 
     Good, bad, and bad without the culprit take turns, with the settings of the hunt, on its first host. The share that
@@ -41,7 +40,6 @@ def prove(**options: Any) -> int:
     from perfbisect.hunt.trials.proof import claim_of, proof_setup
     from perfbisect.store.history import History
 
-    given = Given(**options)
     with closing(History.open(given.history)) as opened:
         claim = claim_of(opened, given.hunt)
     claim = replace(claim, settings=continued(claim.settings), together=tuple(map(continued, claim.together)))

@@ -2,11 +2,10 @@
 
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 
 import click
 
-from perfbisect.cli.options.common import clone_progress, history_option, say, verb_command
+from perfbisect.cli.options.common import Given, clone_progress, history_option, say, verb_command
 from perfbisect.errors import ENVIRONMENT
 from perfbisect.recipes.configuration import configured_address
 from perfbisect.ui.stream import note
@@ -18,7 +17,7 @@ from perfbisect.wording.text import printable
 @click.option("--as", "origin", metavar="ORIGIN", help="What this history is called there.")
 @click.option("--sql", is_flag=True, help="Print the SQL that makes a central history, and push nothing.")
 @history_option
-def push(address: str | None, origin: str | None, sql: bool, history: Path | None) -> int:
+def push(given: Given) -> int:
     """Push new hunts, comparisons and A/As of the local history to a central one in PostgreSQL.
 
     \b
@@ -44,12 +43,12 @@ def push(address: str | None, origin: str | None, sql: bool, history: Path | Non
     from perfbisect.store.push import push as push_all
     from perfbisect.wording.quantities import count
 
-    if sql:
+    if given.sql:
         say("\n".join(definition()))
         return 0
-    address = address or configured_address()
-    origin = origin_of(origin)
-    with closing(History.open(history, read_only=True)) as opened, connected(address, pushes=True) as central:
+    address = given.address or configured_address()
+    origin = origin_of(given.origin)
+    with closing(History.open(given.history, read_only=True)) as opened, connected(address, pushes=True) as central:
         done = push_all(opened, central, origin, said=partial(clone_progress, "Sessions"))
     for sentence in done.refused:
         note(f"Not pushed: {printable(sentence)}")

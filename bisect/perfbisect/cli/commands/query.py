@@ -4,12 +4,12 @@ import json
 import time
 from contextlib import closing
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import click
 
 from perfbisect.cli.options.common import (
+    Given,
     history_option,
     json_option,
     output_width,
@@ -45,7 +45,7 @@ FIRST_SECONDS = 0.3
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header.")
 @from_option
 @history_option
-def query(sql: str, history: Path | None, central: str | None, as_json: bool, as_csv: bool) -> None:
+def query(given: Given) -> None:
     """Print the rows of one SQL query.
 
     \b
@@ -62,15 +62,15 @@ def query(sql: str, history: Path | None, central: str | None, as_json: bool, as
     Tables and views: sessions, sittings, hunts, trials, events, hosts, commits, builds, skips, datasets, visits, runs,
     trial_readings, counters, samples, verdicts, suspects.
     """
-    if as_json and as_csv:
+    if given.as_json and given.as_csv:
         raise click.UsageError("Choose one of --json and --csv.")
-    with opened_history(history, central) as opened:
-        answer = opened.query(sql)
+    with opened_history(given.history, given.central) as opened:
+        answer = opened.query(given.sql)
         with closing(answer.rows):
-            if as_csv:
+            if given.as_csv:
                 for row in chain([answer.columns], answer.rows):
                     say(separated(map(plain, row)))
-            elif as_json:
+            elif given.as_json:
                 write_json(answer)
             else:
                 write_table(answer)

@@ -1,12 +1,11 @@
 """`bisect builders` and `bisect workloads`: list recipes, or print one as TOML, fully resolved."""
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import say, verb_command
+from perfbisect.cli.options.common import Given, say, verb_command
 from perfbisect.cli.options.completion import builder_name, builder_option, workload_name
 from perfbisect.cli.options.measurement import builders_option, workloads_option
 from perfbisect.ui.stream import note
@@ -29,7 +28,7 @@ def table(rows: "Sequence[Sequence[str]]") -> None:
 @verb_command()
 @click.option("--show", metavar="NAME", shell_complete=builder_name, help="Print one recipe, fully resolved, as TOML.")
 @builders_option
-def builders(show: str | None, builders: Path | None) -> None:
+def builders(given: Given) -> None:
     """List the builders: how systems are built and run.
 
     \b
@@ -42,10 +41,10 @@ def builders(show: str | None, builders: Path | None) -> None:
     from perfbisect.recipes.builder_reader import load_builder, load_builders
     from perfbisect.recipes.toml import to_toml
 
-    if not show:
-        table([(each.name, each.driver, each.summary) for each in load_builders(builders or "")])
+    if not given.show:
+        table([(each.name, each.driver, each.summary) for each in load_builders(given.builders or "")])
         return
-    builder = load_builder(show, builders or "")
+    builder = load_builder(given.show, given.builders or "")
     say("".join(f"# {folder}\n" for folder in (builder.folder, *builder.inherited)))
     say("\n".join([to_toml(builder), *listing(builder)]))
 
@@ -55,7 +54,7 @@ def builders(show: str | None, builders: Path | None) -> None:
 @builder_option("Only what this builder can run.")
 @builders_option
 @workloads_option
-def workloads(show: str | None, builder: str | None, builders: Path | None, workloads: Path | None) -> None:
+def workloads(given: Given) -> None:
     """List the microbenchmarks.
 
     \b
@@ -68,14 +67,14 @@ def workloads(show: str | None, builder: str | None, builders: Path | None, work
     from perfbisect.recipes.toml import to_toml
     from perfbisect.recipes.workload import Suite, full_name, load_workloads
 
-    known = load_workloads(workloads or "")
-    if builder:
-        driver = load_builder(builder, builders or "").driver
+    known = load_workloads(given.workloads or "")
+    if given.builder:
+        driver = load_builder(given.builder, given.builders or "").driver
         known = [workload for workload in known if workload.driver == driver]
     alike: dict[str, list[Workload]] = {}  # by their full name: they differ in their drivers only
-    for workload in chosen(show, known) if show else known:
+    for workload in chosen(given.show, known) if given.show else known:
         alike.setdefault(full_name(workload), []).append(workload)
-    if not show:
+    if not given.show:
         drivers = {name: ", ".join(one.driver for one in each) for name, each in alike.items()}
         table([(name, drivers[name], each[0].group, each[0].summary) for name, each in alike.items()])
         return

@@ -3,9 +3,8 @@
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from perfbisect.cli.options.common import history_option, id_argument, say, verb_command
+from perfbisect.cli.options.common import Given, history_option, id_argument, say, verb_command
 from perfbisect.cli.options.measurement import (
     announce,
     confidence_option,
@@ -25,7 +24,7 @@ UNDECIDED = 2
 @effect_option("Smallest change of interest.")
 @limit_options
 @history_option
-def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
+def replay(given: Given) -> int:
     """Repeat the decisions of HUNT (default: the latest) from its log, with its own settings or with others.
 
     Each line is one decision: the number of runs before it, and the most probable culprit. Only runs of the log are
@@ -55,8 +54,8 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     from perfbisect.wording.quantities import chance
     from perfbisect.wording.verdicts import Teller, exit_status
 
-    with closing(History.open(history, read_only=True)) as store:
-        number = store.latest() if hunt is None else hunt
+    with closing(History.open(given.history, read_only=True)) as store:
+        number = store.latest() if given.hunt is None else given.hunt
         settings, began = continued(store.settings(number)), store.began(number)
         events = [(entry.at, entry.event) for entry in store.events(number)]
         candidates = store.candidates(number)
@@ -66,7 +65,7 @@ def replay(hunt: int | None, history: Path | None, **rules: Any) -> int:
     span, _ = read_hunt_range(settings, builder)
     if span.candidates != candidates:
         raise UsageError(f"The range of hunt {number} in {settings.repository} has changed.")
-    policy = policy_of(rules, settings.policy)
+    policy = policy_of(vars(given), settings.policy)
     hosts = settings.hosts if settings.further_hosts else ()
     build_hosts = next((event.build_hosts for _, event in reversed(events) if isinstance(event, SessionStarted)), ())
     problem = SearchProblem(span.graph, candidates, policy, settings.metric, hosts, settings.prior, build_hosts)

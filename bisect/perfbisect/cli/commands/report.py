@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -36,8 +35,7 @@ from perfbisect.ui.stream import note
 )
 @from_option
 @history_option
-@click.pass_context
-def report(ctx: click.Context, /, **options: Any) -> None:
+def report(given: Given) -> None:
     """Write a page about HUNT (default: the latest): verdict, runs, reason, functions and diff, flame graph, costs.
 
     \b
@@ -54,7 +52,6 @@ def report(ctx: click.Context, /, **options: Any) -> None:
     \b
     A page is one file that needs no network: mail it, or keep it with the issue.
     """
-    given = Given(**options)
     hunt, history, central, everything = given.hunt, given.history, given.central, given.everything
     output, markdown, profiles, name = given.output, given.markdown, given.speedscope or given.folded, id_of_other(hunt)
     if everything and (hunt is not None or output or markdown or profiles):
@@ -85,7 +82,7 @@ def report(ctx: click.Context, /, **options: Any) -> None:
     if markdown:
         from perfbisect.cli.commands.show import show
 
-        ctx.invoke(show, hunt=hunt, history=history, central=central, as_markdown=True)
+        click.get_current_context().invoke(show, hunt=hunt, history=history, central=central, form="markdown")
 
 
 def page_name(hunt: int | str) -> str:

@@ -42,7 +42,7 @@ UNFINISHED = ("interrupted", "failed")
 @notify_option
 @view_options
 @history_option
-def resume(**options: Any) -> int:
+def resume(given: Given) -> int:
     """Continue HUNT (default: the latest unfinished session) after an interruption or a failure, without repeating finished work.
 
     A hunt that was begun with others, for several workloads, goes on with them.
@@ -55,7 +55,6 @@ def resume(**options: Any) -> int:
       bisect resume b3     hunts of several workloads, which share their builds
       bisect resume --all  all interrupted hunts and batches, as many at once as their hosts allow
     """
-    given = Given(**options)
     if given.everything:
         if given.hunt is not None or given.view == "json" or given.notify:
             raise click.UsageError("--all continues all hunts: leave out HUNT, --json and --notify.")
@@ -100,7 +99,7 @@ def announced(stored: Settings, **changed: Any) -> Settings:
 @waiting_option
 @view_options
 @history_option
-def why(**options: Any) -> int:
+def why(given: Given) -> int:
     """Measure why the commit is slower that HUNT names (default: the latest), as far as that was not done. The verdict stands.
 
     \b
@@ -116,7 +115,6 @@ def why(**options: Any) -> int:
     from perfbisect.hunt import session
     from perfbisect.hunt.attempt import Caller, verdict_of
 
-    given = Given(**options)
     history = given.history
     with closing(History.open(history, read_only=True)) as opened:
         number = opened.latest() if given.hunt is None else given.hunt

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -86,7 +85,7 @@ COMMON = (
 @view_options
 @history_option
 @click.option("--in-batch", type=MEMBER, hidden=True)
-def run(**options: Any) -> int:
+def run(given: Given) -> int:
     """Find the commit that changed the speed between GOOD and BAD.
 
     \b
@@ -119,7 +118,6 @@ def run(**options: Any) -> int:
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import SessionSetup
 
-    given = Given(**options)
     history, waiting = given.history, given.waiting
     number = claim_in(given.in_batch, history) if given.in_batch else None
     if number:  # its job was submitted or started again
@@ -127,8 +125,8 @@ def run(**options: Any) -> int:
 
         return resume_session(given, number)
     place = given.in_batch[:2] if number is not None else None
-    options["good"], options["bad"] = ends_of(given.good, given.bad)
-    every = resolved(requested_settings(**options), Direction(given.direction) if given.direction else None)
+    given.good, given.bad = ends_of(given.good, given.bad)
+    every = resolved(requested_settings(given), Direction(given.direction) if given.direction else None)
     minutes = every[0].policy.max_minutes if len(every) == 1 else 0
     if given.dry_run:
         from perfbisect.hunt.forecast import lines
@@ -178,14 +176,14 @@ def claim_in(batch: tuple[int, int, str], history: Path | None) -> int | None:
         return number
 
 
-def requested_settings(**options: Any) -> Settings:
+def requested_settings(given: Given) -> Settings:
     """The settings that the options ask for. Raises UsageError for options that exclude each other."""
-    options["metric"] = options["metric"] or AUTO
-    if options["slow_after"] and options["all_steps"]:
+    if given.slow_after and given.all_steps:
         raise click.UsageError(
             "--slow-after and --all exclude each other: of a build whose runs are stopped it is not known how slow it is,"
             " so changes after it would be missed."
         )
     return settings_of(
-        options, policy=policy_of(options), skips=dict.fromkeys(options["skip"], ""), suspects=dict(options["suspect"]),
+        vars(given), metric=given.metric or AUTO, policy=policy_of(vars(given)), skips=dict.fromkeys(given.skip, ""),
+        suspects=dict(given.suspect),
     )  # fmt: skip

@@ -5,7 +5,6 @@ import socket
 import sys
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -30,7 +29,7 @@ LOOPBACK = "127.0.0.1"
 @click.option("--add-user", metavar="NAME", help="Add NAME to the password file, or give it a new password, and end.")
 @from_option
 @history_option
-def serve(**options: Any) -> None:
+def serve(given: Given) -> None:
     """Browse the history in a web browser: what runs, the latest culprits, a list of everything, and the page of each.
 
     \b
@@ -50,7 +49,6 @@ def serve(**options: Any) -> None:
     from perfbisect.store.central import connected
     from perfbisect.store.connection import default_place, open_reader
 
-    given = Given(**options)
     if given.add_user is not None:
         enter_user(given.add_user, given.password_file)
         return

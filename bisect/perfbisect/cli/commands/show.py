@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option, id_argument, output_width, say, say_json, verb_command
+from perfbisect.cli.options.common import Given, history_option, id_argument, output_width, say, say_json, verb_command
 from perfbisect.cli.options.param_types import ANY
 from perfbisect.cli.options.stored import (
     DELIMITERS,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @form_options
 @from_option
 @history_option
-def show(hunt: int | str | None, history: Path | None, central: str | None, form: str) -> None:
+def show(given: Given) -> None:
     """Report HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs; or a trial.
 
     \b
@@ -51,16 +51,16 @@ def show(hunt: int | str | None, history: Path | None, central: str | None, form
     from perfbisect.report.markdown import fenced
     from perfbisect.store.batches import read_batch
 
-    name = id_of_other(hunt)
+    form, history, name = given.form, given.history, id_of_other(given.hunt)
     if name.startswith("b") and form in ("json", *DELIMITERS):
         raise click.UsageError(f"{name} is a batch: it is shown as a table only; its hunts have other forms.")
     if not name and form in DELIMITERS:
         raise click.UsageError(f"--{form} is for comparisons, as c3; `bisect query` prints hunts as CSV.")
-    with opened_for(hunt, history, central) as (opened, wanted, called):
+    with opened_for(given.hunt, history, given.central) as (opened, wanted, called):
         if name.startswith("b"):
             batch = read_batch(opened, int(name[1:]))
             table = batch_table(batch, opened, output_width(), called=str(called))
-            if batch.submitted and not central:
+            if batch.submitted and not given.central:
                 table.append(f"Its jobs: {command_on('batch', name, history)}")
             say("\n".join(fenced(table) if form == "markdown" else table))
         elif name:

@@ -9,6 +9,7 @@ import click
 from perfbisect.cli.options.common import (
     PATH,
     Decorator,
+    Given,
     LongCommand,
     clone_progress,
     json_option,
@@ -33,6 +34,8 @@ STEPS = (
     "one", "nothing", "improvement", "smaller", "large", "cancelling", "before-and-after", "adjacent", "reverted",
     "sloping", "slope",
 )  # fmt: skip
+
+NO_OPTIONS = ("good", "bad", "as_json")  # of what simulated hunts depend on
 
 
 def _cost(text: str) -> tuple[float, str]:
@@ -108,7 +111,7 @@ COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps -
 )
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of the first one.")
 @json_option()
-def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -> None:
+def simulate(given: Given) -> None:
     """Simulate hunts: what they cost, and how often they are right.
 
     Each hunt is for a drop of a given size, in a history of --commits commits or in the range GOOD..BAD of a real
@@ -139,36 +142,34 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     from perfbisect.simulate.scenario import Scenario
     from perfbisect.simulate.tally import Tally, summary
 
-    if options["builds_between"] and not options["build_hosts"]:
+    if given.builds_between and not given.build_hosts:
         raise UsageError("--builds-between is about what hosts do beside build hosts.", "Give --build-hosts as well.")
-    graph = chosen_graph(good, bad, options)
-    run_seconds = 60 * options["run_time"]
+    graph = chosen_graph(given)
+    run_seconds = 60 * given.run_time
     build_seconds, link_seconds = (
-        cost * (run_seconds if unit == "runs" else 60) for cost, unit in (options["build_cost"], options["link_cost"])
+        cost * (run_seconds if unit == "runs" else 60) for cost, unit in (given.build_cost, given.link_cost)
     )
     habits = Habits(
-        modes=(-math.log1p(-options["modes"]),) * 2,
+        modes=(-math.log1p(-given.modes),) * 2,
         link_seconds=link_seconds,
         run_seconds=run_seconds,
         build_seconds=build_seconds,
-        cached_share=options["cached"],
-        **{name: options[name] for name in ("noise", "layout", "drift", "outliers")},
+        cached_share=given.cached,
+        **{name: getattr(given, name) for name in ("noise", "layout", "drift", "outliers")},
     )
-    scenario = Scenario(
-        graph, effect=options["effect"], changes=options["steps"], failing=options["failing"], habits=habits
-    )
-    prior = PriorKnowledge(build_seconds / run_seconds, options["noise"] if options["noise_known"] else None)
-    how = {name: options[name] for name in ("hosts", "build_hosts", "builds_between")}
+    scenario = Scenario(graph, effect=given.effect, changes=given.steps, failing=given.failing, habits=habits)
+    prior = PriorKnowledge(build_seconds / run_seconds, given.noise if given.noise_known else None)
+    how = {name: getattr(given, name) for name in ("hosts", "build_hosts", "builds_between")}
 
     def rule(world: "World", policy: "Policy") -> "Verdict":
         return hunt(world, policy, prior, **how).verdict
 
-    policy = replace(policy_of(options), layouts=options["layouts"])
-    seeds = range(options["seed"], options["seed"] + options["hunts"])
+    policy = replace(policy_of(vars(given)), layouts=given.layouts)
+    seeds = range(given.seed, given.seed + given.hunts)
     tally = Tally.of(attempts(scenario, policy, rule, seeds))
-    if as_json:
-        asked = {key: value for key, value in options.items() if value is not None}
-        asked |= {each: " ".join(map(str, options[each])) for each in ("build_cost", "link_cost")}
+    if given.as_json:
+        asked = {key: value for key, value in vars(given).items() if value is not None and key not in NO_OPTIONS}
+        asked |= {each: " ".join(map(str, getattr(given, each))) for each in ("build_cost", "link_cost")}
         figures = {"candidates": len(graph.candidates), "options": asked} | asdict(tally)
         say_json(msgspec.json.encode(figures, enc_hook=str).decode())  # NaN becomes null
         return
@@ -177,11 +178,11 @@ def simulate(good: str | None, bad: str | None, as_json: bool, **options: Any) -
     older = int((branch_point_of(graph)[graph.candidates.start :] > 0).sum()) if graph.branch_points else 0
     among += f", {older:,} on branches older than good" if older else ""
     say(f"{len(graph.candidates):,} candidates{among}; {tally.hunts:,} hunts")
-    for line in summary(tally, ahead=options["build_hosts"] > 0):
+    for line in summary(tally, ahead=given.build_hosts > 0):
         say(line)
 
 
-def chosen_graph(good: str | None, bad: str | None, options: dict[str, Any]) -> "Graph":
+def chosen_graph(given: Given) -> "Graph":
     """The graph of a real repository, as `bisect run` sees it, or a random one."""
     from perfbisect.core.domain.graph import Graph
     from perfbisect.recipes.builder_reader import load_builder
@@ -190,19 +191,19 @@ def chosen_graph(good: str | None, bad: str | None, options: dict[str, Any]) -> 
     from perfbisect.repository.range import read_range
     from perfbisect.simulate.scenario import merging
 
-    name, repo = options["builder"], options["repo"]
+    good, bad, name, repo = given.good, given.bad, given.builder, given.repo
     if good is None:
-        if repo or name or options["first_parent"]:
+        if repo or name or given.first_parent:
             raise UsageError(
                 "A range of the repository is missing.", "Give two revisions: bisect simulate GOOD BAD --repo …"
             )
-        commits = options["commits"] or 1000
-        return merging(commits) if options["merges"] else Graph.line(commits)
+        commits = given.commits or 1000
+        return merging(commits) if given.merges else Graph.line(commits)
     if bad is None:
         raise UsageError(f"One revision, '{good}', is not a range.", "Give two: bisect simulate GOOD BAD --repo FOLDER")
-    if options["commits"] or options["merges"]:
+    if given.commits or given.merges:
         raise UsageError("A range of a repository has its own commits.", "Leave out --commits and --merges.")
-    builder = load_builder(name, options["builders"] or "") if name else None
+    builder = load_builder(name, given.builders or "") if name else None
     announce(builder)
     if repo is None:
         if builder is None:
@@ -211,7 +212,7 @@ def chosen_graph(good: str | None, bad: str | None, options: dict[str, Any]) -> 
     git = open_repository(repo)
     tags, ignored = (builder.release_tags, builder.ignore) if builder else ((), ())
     ends = resolve(git, good, tags), resolve(git, bad, tags)
-    return read_range(git, *ends, ignored, first_parent=options["first_parent"]).graph
+    return read_range(git, *ends, ignored, first_parent=given.first_parent).graph
 
 
 def attempts(scenario: Any, policy: Any, rule: "Rule", seeds: range) -> list["JudgedHunt"]:

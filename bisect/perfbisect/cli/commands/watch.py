@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import history_option, plain_option, verb_command
+from perfbisect.cli.options.common import Given, history_option, plain_option, verb_command
 from perfbisect.cli.options.completion import any_id
 from perfbisect.cli.options.param_types import ANY, Id
 from perfbisect.cli.sessions import lines_wanted, open_view
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.argument("sessions", metavar="[HUNT…]", type=Id(ANY), nargs=-1, shell_complete=any_id)
 @plain_option
 @history_option
-def watch(sessions: tuple[int | str, ...], plain: bool, history: Path | None) -> None:
+def watch(given: Given) -> None:
     """Show HUNTs and trials (default: all that run now) as their own terminals do, until they end.
 
     \b
@@ -42,20 +42,20 @@ def watch(sessions: tuple[int | str, ...], plain: bool, history: Path | None) ->
     from perfbisect.store.batches import batch_together
     from perfbisect.store.history import History
 
-    with closing(History.open(history, read_only=True)) as opened:
-        given = dict.fromkeys(each for one in sessions for each in numbers(one, opened))
-        chosen = tuple(given) or tuple(watching.running(opened))
+    with closing(History.open(given.history, read_only=True)) as opened:
+        named = dict.fromkeys(each for one in given.sessions for each in numbers(one, opened))
+        chosen = tuple(named) or tuple(watching.running(opened))
         if not chosen:
             raise UsageError("No hunt is running.", "`bisect history` lists all; `bisect show` reports one.")
         batch = batch_together(opened, chosen[0])
         together = batch is not None and {*chosen} <= {one.hunt for one in batch.hunts}
-        lines = plain or lines_wanted()
+        lines = given.plain or lines_wanted()
 
         def title(each: "SessionSummary") -> str:
             return str(each.id) if lines else each.workloads[0] if together else each.title
 
         titles = {number: title(opened.listed(number)) for number in chosen}
-        view = open_view(history, "plain" if lines else None, together=together and not lines)(titles)
+        view = open_view(given.history, "plain" if lines else None, together=together and not lines)(titles)
         ended: list[SessionSummary] = []
         with suppress(KeyboardInterrupt), closing(watching.watch(opened, chosen, view, time.sleep)) as ends:
             for each in ends:

@@ -4,6 +4,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import wraps
 from inspect import cleandoc
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,14 +46,18 @@ def added(*options: Decorator) -> Decorator:
 def verb_command(
     kind: type[click.Command] = click.Command, parent: click.Group | None = None, **how: Any
 ) -> Callable[[Callable[..., Any]], Any]:
-    """A command whose help is its docstring; the examples in it, and what follows them, stand behind the options.
+    """A command that calls its function with what is ``Given``. Its help is the docstring, whose examples stand behind the options.
 
     ``how`` are arguments of ``kind``, and it is a command of ``parent``.
     """
 
-    def command_of(function: Callable[..., Any]) -> click.Command:
-        text, mark, examples = cleandoc(function.__doc__ or "").partition("\b\nExamples:\n")
-        command = click.command(cls=kind, help=text, epilog=f"{mark}{examples}\n", **how)(function)
+    def command_of(verb: Callable[[Given], Any]) -> click.Command:
+        @wraps(verb)
+        def called(**options: Any) -> Any:
+            return verb(Given(**options))
+
+        text, mark, examples = cleandoc(verb.__doc__ or "").partition("\b\nExamples:\n")
+        command = click.command(cls=kind, help=text, epilog=f"{mark}{examples}\n", **how)(called)
         if parent:
             parent.add_command(command)
         return command

@@ -6,7 +6,7 @@ They are text, JSON and Markdown; of a comparison also CSV and TSV.
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import cached_property, wraps
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -86,15 +86,17 @@ def opened_for(
 def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of all forms, given to the command as ``form``: the name of the chosen one, "" for text."""
 
-    @wraps(command)
-    def with_form(**options: Any) -> Any:
-        names = [name for name in FORMS if options.pop(f"as_{name}")]
-        if len(names) > 1:
-            raise click.UsageError(f"Choose one of {' and '.join(f'--{name}' for name in names)}.")
-        return command(form="".join(names), **options)
+    def choose(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+        form, name = ctx.params.setdefault("form", ""), param.opts[0].removeprefix("--")
+        if form and wanted:
+            raise click.UsageError(f"Choose one of --{form} and --{name}.")
+        ctx.params["form"] = name if wanted else form
 
-    flags = (click.option(f"--{name}", f"as_{name}", is_flag=True, help=text) for name, text in FORMS.items())
-    return added(*flags)(with_form)
+    flags = (
+        click.option(f"--{name}", f"as_{name}", is_flag=True, expose_value=False, callback=choose, help=text)
+        for name, text in FORMS.items()
+    )
+    return added(*flags)(command)
 
 
 def print_trial(trial: "SessionState", form: str, *, detailed: bool) -> None:
