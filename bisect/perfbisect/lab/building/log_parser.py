@@ -1,6 +1,6 @@
 """How far a build is and why it failed, from the output of build tools: a parser, line by line.
 
-Some errors a tree has because its compiler is years younger than itself: tables over the lines say which options mend them.
+Some errors a tree has because its compiler is years younger than itself: ``known_errors.toml`` says which options mend them.
 Nothing takes longer than in proportion to a line: repetitions have bounds, and begin at a fixed text.
 """
 
@@ -10,7 +10,11 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from perfbisect.core.domain.facts import Known
 from perfbisect.core.domain.settings import Flags
@@ -22,67 +26,6 @@ from perfbisect.masking import masked
 from perfbisect.recipes.programs import AGAIN, PARTIAL, PROGRAM, SAID
 
 HEADER = "a standard header that is missing"
-# A header of C++, that of C, and what they declare. Older libraries included many of them in each other.
-_HEADERS = [
-    (cxx, c, re.compile(symbols))
-    for cxx, c, symbols in (
-        line.split(" ", 2)
-        for line in r"""
-cstdint stdint.h u?int(_fast|_least)?(8|16|32|64)_t|u?int(ptr|max)_t|U?INT(8|16|32|64|PTR|MAX)_(MIN|MAX|C)|SIZE_MAX
-cstddef stddef.h size_t|ptrdiff_t|nullptr_t|max_align_t|NULL|offsetof
-cstring string.h mem(cpy|move|set|cmp|chr)|str(len|n?cmp|n?cpy|n?cat|r?chr|str|n?dup|error|tok)
-cstdlib stdlib.h [mc]alloc|realloc|free|abort|exit|atexit|ato[fil]|atoll|strtou?ll?|strto[fd]|getenv|qsort|s?rand
-cstdio stdio.h v?[fs]?n?printf|FILE|f(open|close|read|write|flush|seek|tell|puts|gets)|std(err|out|in)|puts|s?scanf|perror
-climits limits.h S?U?(CHAR|SHRT|INT|LONG|LLONG)_(MIN|MAX)|CHAR_BIT|PATH_MAX|IOV_MAX
-cassert assert.h assert
-cctype ctype.h is(alnum|alpha|digit|lower|print|punct|space|upper|xdigit)|to(lower|upper)
-cinttypes inttypes.h (PRI|SCN)[diouxX](8|16|32|64|PTR|MAX)
-cmath math.h sqrt|pow|floor|ceil|log2?|exp|fabs|round|isnan|isinf
-ctime time.h time_t|time|clock|clock_gettime|localtime(_r)?|gmtime(_r)?|strftime|timespec
-cerrno errno.h errno|E(INTR|AGAIN|INVAL|NOMEM|NOENT|EXIST|IO)
-unistd.h unistd.h u?sleep|p?read|p?write|close|getpid|sysconf|unlink|ftruncate|fsync|access|getpagesize
-sys/types.h sys/types.h s?size_t|off_t|pid_t|mode_t|uint|ulong|ushort|u_int(8|16|32|64)_t
-sys/time.h sys/time.h gettimeofday|timeval
-strings.h strings.h strn?casecmp|bzero|ffsl*
-pthread.h pthread.h pthread_(\w{1,40})
-limits - numeric_limits
-string - (basic_|w)?string|to_string|sto(i|l|ul|ll|ull|f|d)|getline|char_traits
-string_view - string_view
-vector - vector
-deque - deque
-list - list
-map - (multi)?map
-set - (multi)?set
-unordered_map - unordered_(multi)?map
-unordered_set - unordered_(multi)?set
-array - array
-tuple - tuple|tie|make_tuple
-optional - optional|nullopt
-functional - function|bind|c?ref|hash|less|greater|plus|mem_fn|(unary|binary)_function|placeholders
-memory - (unique|shared|weak)_ptr|make_(unique|shared)|enable_shared_from_this|allocator(_traits)?|addressof
-algorithm - (stable_)?sort|min|max|find(_if)?|copy(_n)?|fill(_n)?|reverse|(lower|upper)_bound|transform|remove_if|for_each|(any|all|none)_of
-utility - (make_)?pair|move|forward|swap|exchange
-numeric - accumulate|iota
-stdexcept - (runtime|logic|range|domain|length|overflow)_error|out_of_range|invalid_argument
-exception - exception(_ptr)?|terminate|current_exception
-iostream - cout|cerr|clog|cin|endl
-ostream - ostream
-istream - istream
-sstream - [io]?stringstream
-fstream - [io]?fstream
-iomanip - set(w|fill|precision)|put_time
-iterator - (back_)?inserter|distance|next|prev|advance
-thread - thread|this_thread
-mutex - (recursive_|timed_)?mutex|(lock|scoped)_(guard|lock)|unique_lock|call_once|once_flag
-condition_variable - condition_variable
-atomic - atomic(_\w{1,20})?|memory_order\w{0,20}
-chrono - chrono
-random - mt19937(_64)?|random_device|uniform_\w{1,30}|default_random_engine
-new - nothrow|bad_alloc
-type_traits - enable_if(_t)?|is_(same|base_of|integral|pointer|trivially_\w{1,30})|conditional(_t)?|decay(_t)?
-""".strip().splitlines()
-    )
-]
 _OF_THE_SYSTEM = ("unistd.h", "sys/types.h", "sys/time.h", "strings.h", "time.h")
 _ABSENT = re.compile(
     r"\berror: (?:unknown type name |use of undeclared identifier |no (?:member|template|type) named )?"
@@ -93,48 +36,28 @@ _ABSENT = re.compile(
 _NOTE = re.compile(r"\bnote: '[\w:]{1,80}' is defined in header '<([\w./]{1,30})>'")
 _OF_C = re.compile(r"^[^:]{0,400}\.c:|\.h:\d{1,9}:\d{1,9}: error: unknown type name |undeclared \(first")
 
-# {} in options is the group of the pattern.
-_WARNINGS, _C99 = "new warnings that are errors", "declarations that C has wanted since C99"
-_OLD_CXX = Flags(cxxflags="-std=gnu++14")
-_NETWORK = "what builds have no network for"
-_TABLE: tuple[tuple[str, Known], ...] = (
-    (r"(module lookup disabled by GOPROXY=off)", Known(_NETWORK, other="run `go mod download` first")),
-    (
-        r"error: (no matching package named|failed to (?:get|download)|attempting to make an HTTP request)",
-        Known(_NETWORK, other="run `cargo fetch` first"),
-    ),
-    (r"^npm (?:error|ERR!) code (ENOTCACHED)", Known(_NETWORK, other="run `npm ci` first, which fills its cache")),
-    (
-        r"\[-W(?:error=)?(implicit-(?:function-declaration|int)|int-conversion|incompatible-pointer-types|return-mismatch)\]",
-        Known(_C99, Flags("-Wno-error={}"), by_itself=True),
-    ),
-    (r"\[-Werror=([\w+-]{1,60})=?\]", Known(_WARNINGS, Flags("-Wno-error={}", "-Wno-error={}"), by_itself=True)),
-    (r"\[-Werror()\]", Known(_WARNINGS, Flags("-Wno-error", "-Wno-error"), by_itself=True)),
-    (r" ISO C\+\+17 does not allow '?(register)", Known("register variables, which C++17 lacks", _OLD_CXX)),
-    (
-        r" ISO C\+\+17 does not allow (dynamic) exception",
-        Known("dynamic exception specifications, which C++17 lacks", _OLD_CXX),
-    ),
-    (r"\[-W(?:c\+\+11-)?(narrowing)\]", Known("narrowing conversions", Flags(cxxflags="-Wno-narrowing"))),
-    (r": multiple (definition) of [`']", Known("variables that several files define", Flags("-fcommon"))),
-    (
-        r": undefined reference to [`']((?:a?(?:sin|cos|tan)h?|atan2|ceil|exp2?|floor|fmax|fmin|fmod|log(?:2|10)?|pow|round|sqrt)f?)'",
-        Known("libm, which is named before its users or not at all", Flags(ldflags="-lm")),
-    ),
-    (
-        r"\b((?:evp|rsa|dsa|dh|bignum|hmac|x509)_\w{0,30}st\b|FIPS_mode|ERR_GET_FUNC|EVP_MD_CTX_(?:create|cleanup|init)\b)",
-        Known("OpenSSL 3 in place of an older one", other="--host NAME, a host with OpenSSL 1.1"),
-    ),
-    (
-        r"(python2?(?:\.\d)?'?: (?:command not found|not found|No such file)|Missing parentheses in call to 'print')",
-        Known("Python 2, which is not there", other="--host NAME, a host with Python 2"),
-    ),
-    (
-        r"No module named '?(ConfigParser|StringIO|urllib2|cPickle|Queue|commands)\b",
-        Known("Python 2, which is not there", other="--host NAME, a host with Python 2"),
-    ),
-)
-_PATTERNS = tuple((re.compile(pattern), known) for pattern, known in _TABLE)
+
+class ErrorPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line that says what is known of an error; {} in its flags is the group of the pattern."""
+
+    pattern: str
+    name: str
+    flags: Flags = Flags()
+    other: str = ""
+    by_itself: bool = False
+
+
+class KnownErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The tables of ``known_errors.toml``."""
+
+    headers: dict[str, tuple[str, str]]  # C++'s header → that of C, a pattern of what both declare
+    errors: list[ErrorPattern]
+
+
+@cache
+def known_errors() -> KnownErrors:
+    """What is known of errors of builds."""
+    return msgspec.toml.decode(Path(__file__).with_name("known_errors.toml").read_bytes(), type=KnownErrors)
 
 
 class KnownFailure(BuildFailed):
@@ -147,18 +70,21 @@ class KnownFailure(BuildFailed):
 
 def known_error(line: str) -> Known | None:
     """What is known of an error in a line of a compiler, a linker or an interpreter, if it is one."""
+    tables = known_errors()
     if note := _NOTE.search(line):
-        of_c = any(note[1] == c for _, c, _ in _HEADERS)
-        return _missing(note[1], of_c) if of_c or any(note[1] == cxx for cxx, _, _ in _HEADERS) else None
+        of_c = any(note[1] == c for c, _ in tables.headers.values())
+        return _missing(note[1], of_c) if of_c or note[1] in tables.headers else None
     if absent := _ABSENT.search(line):
         symbol, of_c = absent[1] or absent[2], bool(_OF_C.search(line))
-        for cxx, c, symbols in _HEADERS:
-            if symbols.fullmatch(symbol) and (c != "-" or not of_c):
+        for cxx, (c, symbols) in tables.headers.items():
+            if (c != "-" or not of_c) and re.fullmatch(symbols, symbol):
                 return _missing(c if of_c else cxx, of_c)
-    for pattern, known in _PATTERNS:
-        if found := pattern.search(line):
-            cflags, cxxflags = (flags.format(found[1]) for flags in (known.flags.cflags, known.flags.cxxflags))
-            return replace(known, flags=replace(known.flags, cflags=cflags, cxxflags=cxxflags))
+    for error in tables.errors:
+        if match := re.search(error.pattern, line):
+            cflags, cxxflags = (flags.format(match[1]) for flags in (error.flags.cflags, error.flags.cxxflags))
+            return Known(
+                error.name, replace(error.flags, cflags=cflags, cxxflags=cxxflags), error.other, error.by_itself
+            )
     return None
 
 
