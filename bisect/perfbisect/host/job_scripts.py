@@ -1,8 +1,8 @@
 """The shell scripts of jobs: how one is started, led, followed and ended. See ``perfbisect.host.jobs``."""
 
 # A collector copies what the command writes to one stream into the job's file $1: the first $2 bytes as they come, for
-# whatever follows the job. The rest goes to parts of $3 bytes, of which only the last two stay; the leader joins them at
-# the end. The command writes to a pipe, which is as fast as a file. A collector is no child of the leader, whose
+# whatever follows the job. The rest goes to parts of $3 bytes, $1.1 and so on, of which only the last two stay; the leader
+# joins them at the end. The command writes to a pipe, which is as fast as a file. A collector is no child of the leader, whose
 # descendants are the command's processes alone, but belongs to its session. It outlives the signals that end the
 # command, and ends when no process has the pipe open for writing. How it ended is written over blanks, as the status of
 # a job is; they stay when it was killed. It locks that file while it lives. When the output cannot be written, it is
@@ -11,19 +11,14 @@ _COLLECT = """\
 collect() {
     trap '' HUP INT TERM
     export LC_ALL=C
-    parts=0
-    why=$(exec stdbuf -o0 head -c "$2" 2>&1 >>"$1"); failed=$?
-    if [ "$failed" = 0 ] && [ "$(wc -c <"$1")" -ge "$2" ]; then
-        while
-            why=$(exec stdbuf -o0 head -c "$3" 2>&1 >"$1.new"); failed=$?
-            [ "$failed" = 0 ] && [ "$(wc -c <"$1.new")" -ge "$3" ]
-        do
-            mv -f "$1.new" "$1.last"
-            parts=$((parts + 1))
-            why=$({ echo "$parts" | cat >"$1.parts"; } 2>&1); failed=$?
-            [ "$failed" = 0 ] || break
-        done
-    fi
+    part=0; to=$1; size=$2
+    while
+        why=$(exec stdbuf -o0 head -c "$size" 2>&1 >>"$to"); failed=$?
+        [ "$failed" = 0 ] && [ "$(wc -c <"$to")" -ge "$size" ]
+    do
+        part=$((part + 1)); to=$1.$part; size=$3
+        rm -f "$1.$((part - 2))"
+    done
     [ "$failed" -lt 128 ] || exit
     [ "$failed" != 0 ] || why=whole
     printf '%s\\n' "${why:-it cannot be written}" 1<>"$1.kept"
@@ -37,8 +32,7 @@ attach() {
 """
 
 # The leader waits for a collector, but not for processes that the command left and that have its pipe $4 open for
-# writing. Then it appends the end of the output, at most $3 bytes, and leaves the number of bytes before it that are
-# lost in $1.left.
+# writing. Then it appends the end of the output, at most $3 bytes, behind a note of the number of bytes that are lost.
 _FINISH = """\
 held() {
     ls -l /proc/[0-9]*/fd 2>/dev/null | grep '^l.w' | grep -q -F -e "-> $1"
@@ -58,24 +52,20 @@ finish() {
     esac
 }
 join() {
-    [ -e "$1.new" ] || return 0
-    parts=0; left=0
-    [ ! -e "$1.parts" ] || read -r parts <"$1.parts"
-    [ "$parts" = 0 ] || left=$(((parts - 1) * $2 + $(wc -c <"$1.new")))
+    last=$(cd -- "${1%/*}" && ls -v "${1##*/}".[0-9]* 2>/dev/null | tail -n 1); part=${last##*.}
+    [ -n "$part" ] || return 0
+    left=$(((part - 2) * $2 + $(wc -c <"$1.$part")))
     why=$(
         {
-            [ "$left" = 0 ] || echo "$left" | cat >"$1.left"
-            {
-                [ "$left" = 0 ] || printf '\\n[perfbisect left out %s kB here]\\n' "$((left / 1000 + 1))"
-                cat "$1.last" "$1.new" 2>/dev/null | tail -c "$2"
-            } >>"$1"
-        } 2>&1
+            [ "$part" = 1 ] || [ "$left" = 0 ] || printf '\\n[perfbisect left out %s bytes here]\\n' "$left"
+            cat "$1.$((part - 1))" "$1.$part" 2>/dev/null | tail -c "$2"
+        } 2>&1 >>"$1"
     )
     if [ -n "$why" ]; then
         torn=torn
         printf '%s\\n' "$why" 1<>"$1.kept"
     fi
-    rm -f "$1.new" "$1.last" "$1.parts"
+    rm -f "$1.$((part - 1))" "$1.$part"
 }
 """
 
@@ -165,15 +155,14 @@ state() {
 }
 """
 
-# Prints the state and the number of bytes that are left out, then a chunk of the output; up to $7 seconds before, it waits
-# for the leader's end. The state is read first, so that the output of an ended job is complete.
+# Prints the state, then a chunk of the output; up to $7 seconds before, it waits for the leader's end. The state is read
+# first, so that the output of an ended job is complete.
 POLL = (
     STATE
     + """\
 [ "$7" = 0 ] || flock -s -w "$7" "$1/alive" true || :
 state=$(state "$1" "$2" "$3") || exit
-{ read -r left <"$1/$6.left"; } 2>/dev/null || left=0
-echo "$state $left"
+echo "$state"
 [ "$5" = 0 ] || dd if="$1/$6" iflag=skip_bytes skip="$4" bs="$5" count=1 status=none | base64 -w 0
 """
 )

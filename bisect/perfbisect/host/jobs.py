@@ -7,8 +7,8 @@ A job is the folder ``root/jobs/ID`` with
     boot      the id of the host's boot at that time
     stdout    its output, or the beginning and the end of it; see ``perfbisect.host.protocol``
     stderr
-    stdout.kept, stdout.left …
-              how the process that writes it has ended, and how many bytes are left out
+    stdout.kept, stdout.1 …
+              how the process that writes it has ended, and the last of what is too much, for as long as the job runs
     status    the exit status, blank until it ends, and for good when it was killed from outside; "torn" when the output
               could not be written
     alive     locked by the leader while it lives: at most one leader runs, and its end is noticed at once
@@ -44,7 +44,8 @@ _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 ID = r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9._-]+-[0-9a-f]{6}"  # for re and for find
 _PATIENCE = 5.0  # seconds of one poll for the end of a job: so late a cancelled one is ended
 _CHUNK = 1 << 20  # bytes of output that one poll brings at most
-_LEFT_OUT = 2  # lines that the leader writes in place of what it left out: the rest of one, and its note
+# What the leader writes behind the first HEAD bytes in place of what it left out, and the line whose beginning that was.
+_LEFT_OUT = re.compile(rb"\n\[perfbisect left out (\d+) bytes here\]\n[^\n]*\n?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,31 +166,37 @@ def status(host: Host, job: Job, *, patience: float = 0) -> int | None:
     For a job that runs the answer comes when it ends, or after ``patience`` seconds. Raises EnvironmentFailure when its
     output could not be written, as on a full disk.
     """
-    return _poll(host, job, 0, 0, "stdout", patience).ended
+    return _poll(host, job, patience=patience)[0]
 
 
 def printed(host: Host, job: Job, stream: str = "stdout") -> Printed:
     """What a job that has ended has written to ``stream``, without waiting for it."""
-    polled = _poll(host, job, 0, 0, stream)
-    left, came = polled.left, b""
-    offset = HEAD if left else 0
-    while (polled := _poll(host, job, offset + len(came), _CHUNK, stream)).chunk:
-        came += polled.chunk
-    text = came.decode(errors="replace").replace("\r\n", "\n")
-    for _ in range(_LEFT_OUT + 1 if left else 0):  # the last is that of a line without its beginning
-        text = text.partition("\n")[2]
-    return Printed(text, left)
+    came, left = _rest(host, job, stream, HEAD), 0
+    if gap := _LEFT_OUT.match(came):
+        came, left = came[gap.end() :], int(gap[1])
+    else:
+        came = _rest(host, job, stream, 0)
+    return Printed(came.decode(errors="replace").replace("\r\n", "\n"), left)
+
+
+def _rest(host: Host, job: Job, stream: str, offset: int) -> bytes:
+    """What a stream of a job that has ended holds from that byte on."""
+    came = b""
+    while chunk := _poll(host, job, offset + len(came), _CHUNK, stream)[1]:
+        came += chunk
+    return came
 
 
 def note(host: Host, job: Job) -> str:
     """What a sentence about the stdout of a job that has ended has to say, as ``Printed.note``."""
-    return Printed("", _poll(host, job, 0, 0, "stdout").left).note
+    gap = _LEFT_OUT.match(_poll(host, job, HEAD, LINE)[1])
+    return Printed("", int(gap[1]) if gap else 0).note
 
 
 def end(host: Host, job: Job) -> int:
     """Wait for the job's end, whatever it prints; returns the exit status. Interrupted or lost as in ``wait``."""
     try:
-        while (ended := _poll(host, job, 0, 0, "stdout", patience=_PATIENCE).ended) is None:
+        while (ended := _poll(host, job, patience=_PATIENCE)[0]) is None:
             pass
     except (KeyboardInterrupt, SystemExit, Cancelled):
         kill(host, job)
@@ -209,14 +216,13 @@ def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Genera
     ended: int | None = None
     try:
         while True:
-            polled = _poll(host, job, offset, _CHUNK, "stdout", patience=every)
-            ended = polled.ended
-            offset += len(polled.chunk)
-            *lines, rest = (rest + polled.chunk).split(b"\n")
+            ended, chunk = _poll(host, job, offset, _CHUNK, patience=every)
+            offset += len(chunk)
+            *lines, rest = (rest + chunk).split(b"\n")
             rest = rest[:LINE]
             for line in lines:
                 yield line[:LINE].decode(errors="replace").removesuffix("\r")
-            if ended is not None and len(polled.chunk) < _CHUNK:
+            if ended is not None and len(chunk) < _CHUNK:
                 break
     except (KeyboardInterrupt, GeneratorExit, SystemExit, Cancelled):
         kill(host, job)
@@ -296,24 +302,16 @@ def _job(folder: PurePosixPath, stat: str) -> Job:
     return Job(folder, int(pid), int(after_name[19]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Polled:
-    """One look at a job."""
-
-    ended: int | None  # the status of a job that has ended
-    left: int  # bytes that are left out of the stream
-    chunk: bytes
-
-
-def _poll(host: Host, job: Job, offset: int, limit: int, stream: str, patience: float = 0) -> _Polled:
-    """State and a chunk of output in one call. Base64 keeps offsets exact, whatever bytes a program writes.
+def _poll(
+    host: Host, job: Job, offset: int = 0, limit: int = 0, stream: str = "stdout", patience: float = 0
+) -> tuple[int | None, bytes]:
+    """The status of a job that has ended, and a chunk of its output, in one call. Base64 keeps offsets exact, whatever bytes a program writes.
 
     The answer comes when the job ends, or after ``patience`` seconds.
     """
     arguments = [str(job.folder), str(job.pid), str(job.born), str(offset), str(limit), stream, f"{patience:g}"]
     answer = host.run(["sh", "-c", job_scripts.POLL, "poll", *arguments], timeout=60 + patience).stdout
-    line, _, chunk = answer.partition("\n")
-    state, left = line.split()
+    state, _, chunk = answer.partition("\n")
     if state == "torn":
         reasons = host.run(["cat", str(job.folder / "stdout.kept"), str(job.folder / "stderr.kept")]).stdout.split("\n")
         reason = next(line.strip() for line in reasons if line.strip() not in {"", "whole"})
@@ -321,7 +319,7 @@ def _poll(host: Host, job: Job, offset: int, limit: int, stream: str, patience: 
             raise no_space(host.name, reason)
         raise EnvironmentFailure(f"the output of job {job.folder} on host {host.name} cannot be written: {reason}")
     ended = None if state == "running" else LOST if state == "lost" else int(state)
-    return _Polled(ended, int(left), base64.b64decode(chunk))
+    return ended, base64.b64decode(chunk)
 
 
 def _check_length(argv: Sequence[str], env: Mapping[str, str]) -> None:
