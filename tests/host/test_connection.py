@@ -118,24 +118,27 @@ def test_neither_half_of_a_script_nor_half_of_its_stdin_is_used(
 ) -> None:
     """The connection breaks in the middle of a path, and of what a command reads."""
 
-    def tear(owner: object, name: str, end: Callable[[bytes], int]) -> None:
-        whole = getattr(owner, name)
+    whole = Channel.sendall
 
+    def tear(part: bytes) -> None:
         def torn(channel: Channel, data: bytes) -> None:
-            monkeypatch.setattr(owner, name, whole)
-            channel.sendall(data[: end(data)])
+            if part not in data:
+                whole(channel, data)
+                return
+            monkeypatch.setattr(Channel, "sendall", whole)
+            whole(channel, data[: data.index(part)])
             time.sleep(0.3)
             machine.kill_sshd()
 
         far.run(["true"])
-        monkeypatch.setattr(owner, name, torn)
+        monkeypatch.setattr(Channel, "sendall", torn)
 
     kept, read, text = Path(machine.root, "kept"), Path(machine.root, "read"), "é\n" * 100_000
     kept.touch()
-    tear(Channel, "sendall", lambda data: data.index(b"/no/such/"))
+    tear(b"/no/such/")
     far.run(["rm", "-rf", "--", f"{kept}/no/such/thing"])
     assert kept.exists()
-    tear(ssh, "_send", lambda _: 100_000)
+    tear("\né".encode())
     far.run(["sh", "-c", 'cat >>"$1"; echo end >>"$1"', "x", f"{far.root}/read"], stdin=text)
     assert read.read_text() == f"{text}end\n"
 

@@ -143,11 +143,9 @@ class HostLock:
                 waited = True
                 waiting(first.owner)
                 time.sleep(POLL)
-                others = self._write(_WAITS)
             elif not take or not any(each.holds for each in self._write(_HOLDS)):
                 break
-            else:  # both took it at the same moment
-                others = self._write(_WAITS)
+            others = self._write(_WAITS)  # as well where both took it at the same moment
         self.lost = False
         if waiting and waited:
             waiting(None)

@@ -33,16 +33,6 @@ def listed() -> Mapping[str, Package]:
     return msgspec.toml.decode(Path(__file__).with_name("packages.toml").read_bytes(), type=dict[str, Package])
 
 
-def is_header(need: str) -> bool:
-    """Whether the compiler finds this."""
-    return need.endswith(HEADERS)
-
-
-def is_library(need: str) -> bool:
-    """Whether pkg-config finds this."""
-    return need.endswith(LIBRARY)
-
-
 def packages(needs: Iterable[str], system: str, own: Mapping[str, Package]) -> tuple[list[str], list[str]]:
     """The packages for ``system`` ("debian", "ubuntu", "fedora") that bring ``needs``, and those of unknown packages.
 
@@ -53,11 +43,11 @@ def packages(needs: Iterable[str], system: str, own: Mapping[str, Package]) -> t
     for need in needs:
         named = own.get(need) or listed().get(need)
         name = "" if named is None else named.fedora if system == "fedora" else _of_debian(named, system)
-        if not name and (is_header(need) or is_library(need)):
+        if not name and need.endswith((*HEADERS, LIBRARY)):
             if system != "fedora":
                 unknown.append(need)
                 continue
-            name = f"'pkgconfig({need.removesuffix(LIBRARY)})'" if is_library(need) else f"/usr/include/{need}"
+            name = f"'pkgconfig({need.removesuffix(LIBRARY)})'" if need.endswith(LIBRARY) else f"/usr/include/{need}"
         found.append(name or need)
     return list(dict.fromkeys(found)), unknown
 
@@ -153,8 +143,8 @@ def lacking(host: Host, needs: Iterable[str], c: str, cxx: str) -> tuple[str, ..
     compiler or pkg-config only that is reported, since nothing else can be checked.
     """
     wanted = list(dict.fromkeys(needs))
-    headers = [need for need in wanted if is_header(need)]
-    libraries = [need for need in wanted if is_library(need)]
+    headers = [need for need in wanted if need.endswith(HEADERS)]
+    libraries = [need for need in wanted if need.endswith(LIBRARY)]
     tools = ["pkg-config"] if libraries else []
     found = [*missing(host, [*(need for need in wanted if need not in {*headers, *libraries}), *tools])]
     in_c = [header for header in headers if header.endswith(".h")]

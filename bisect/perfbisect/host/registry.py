@@ -19,7 +19,7 @@ from perfbisect import __version__
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import leases, local, ssh, through
 from perfbisect.host.leases import LeasedHost
-from perfbisect.host.protocol import Host
+from perfbisect.host.protocol import Host, last_line
 from perfbisect.recipes.inventory import HostEntry, reached
 
 MARKER = ".perfbisect"
@@ -145,15 +145,11 @@ def connect(entry: HostEntry) -> Host:
     ssh destination. Raises EnvironmentFailure when the host cannot be reached, or its root folder cannot be created or
     is not perfbisect's; or when it is a host of a lease that this process does not hold.
     """
-    return _connect(entry, adopt=False)[0]
+    return adopt(entry, foreign=False)[0]
 
 
-def adopt(entry: HostEntry) -> tuple[Host, tuple[str, ...]]:
-    """The host as in ``connect``, its root folder taken over if it is not perfbisect's; and what that then contains."""
-    return _connect(entry, adopt=True)
-
-
-def _connect(entry: HostEntry, *, adopt: bool) -> tuple[Host, tuple[str, ...]]:
+def adopt(entry: HostEntry, *, foreign: bool = True) -> tuple[Host, tuple[str, ...]]:
+    """The host as in ``connect``, even one with a ``foreign`` root folder; and what that folder then contains."""
     machine = leases.machine(entry.name) if entry.leased else None
     entry = reached(entry, machine.values) if machine else entry
     scheme, separator, destination = entry.address.partition("://")
@@ -168,7 +164,7 @@ def _connect(entry: HostEntry, *, adopt: bool) -> tuple[Host, tuple[str, ...]]:
         )
     host = CONNECTIONS[scheme](entry, destination)
     try:
-        path, adopted = _claim(host, entry, adopt=adopt)
+        path, adopted = _claim(host, entry, adopt=foreign)
     except BaseException:
         host.release()
         raise
@@ -192,9 +188,9 @@ def _claim(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosixPath,
     if result.status == _REFUSED:
         raise _refusal(entry, lines)
     if not result.ok:
-        printed = result.stderr.strip().splitlines() or ["it printed nothing"]
+        printed = last_line(result.stderr) or "it printed nothing"
         raise EnvironmentFailure(
-            f"the root folder {entry.root} of host {entry.name} cannot be created: {printed[-1]}",
+            f"the root folder {entry.root} of host {entry.name} cannot be created: {printed}",
             "Choose another `root` for this host in hosts.toml.",
         )
     if not lines or not lines[0].startswith("/") or (len(lines) > 1 and not adopt):

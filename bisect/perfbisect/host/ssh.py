@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -100,7 +101,7 @@ class SshHost(RemoteHost["Connection"]):
             try:
                 channel.settimeout(limit)
                 errors = pool.submit(_read, channel.recv_stderr, channel.close)
-                pool.submit(_send, channel, stdin)
+                pool.submit(copy, BytesIO(stdin).read, channel.sendall, channel.shutdown_write)
                 stdout = _read(channel.recv, channel.close)
                 stderr = errors.result()
                 if not channel.status_event.wait(limit):
@@ -143,15 +144,8 @@ def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
     return bytes(came)
 
 
-def _send(channel: "Channel", data: bytes) -> None:
-    """Write all of a command's stdin. A command may end without reading it."""
-    with suppress(OSError, EOFError):
-        channel.sendall(data)
-        channel.shutdown_write()
-
-
 def copy(read: Callable[[int], bytes], write: Callable[[bytes], object], *closing: Callable[[], object]) -> None:
-    """Copy all of one end to the other, then close. An end that is gone ends it: the status of the command tells."""
+    """Copy all of one end to the other, then close. An end that is gone, or reads no more, ends it: the status tells."""
     gone = suppress(OSError, EOFError)  # the last of a channel without its connection
     with gone:
         while data := read(1 << 16):

@@ -25,7 +25,7 @@ from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.core.explain.profiles import split
 from perfbisect.repository.commits import OPTIONS
 from perfbisect.repository.git import Repository, git, sealed
-from perfbisect.repository.objects import headers, texts
+from perfbisect.repository.objects import fitting, headers, texts
 
 PROGRAMS = ("ctags", "ctags-universal", "universal-ctags")
 SECONDS = 60.0
@@ -137,7 +137,7 @@ def ended(functions: Sequence[Definition]) -> Sequence[Definition]:
 
 
 FILES = 300  # source files of a change that are read, at most
-LARGEST = 16 << 20  # bytes of one: SQLite's amalgamation has 9 MB
+LARGEST = 16 << 20  # bytes of one, on average before and after: SQLite's amalgamation has 9 MB
 TOGETHER = 128 << 20
 FUNCTIONS = 1000  # that are named
 SEARCHED = 60  # files in which callers are looked for, at each step
@@ -221,18 +221,14 @@ def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Chang
     found = [file for file in found if file.before != file.after]
     blobs = [blob for file in found for blob in (file.before, file.after) if blob]
     sizes = {"": 0, **dict(zip(blobs, sizes_of(repo, blobs), strict=True))}
-    fitting: list[Changed] = []
-    total = 0
-    for file in sorted(found, key=lambda file: sizes[file.before] + sizes[file.after]):
-        total += sizes[file.before] + sizes[file.after]
-        if max(sizes[file.before], sizes[file.after]) <= LARGEST and total <= TOGETHER and len(fitting) < FILES:
-            fitting.append(file)
-    if len(fitting) < len(found):
-        why = "not read: only the smallest are" if len(fitting) == FILES else "too large to be read"
-        notes.append(f"{len(found) - len(fitting)} of {len(found)} source files of the commit are {why}.")
+    by_size = sorted(found, key=lambda file: sizes[file.before] + sizes[file.after])
+    chosen = fitting({file: sizes[file.before] + sizes[file.after] for file in by_size}, 2 * LARGEST, TOGETHER, FILES)
+    if len(chosen) < len(found):
+        why = "not read: only the smallest are" if len(chosen) == FILES else "too large to be read"
+        notes.append(f"{len(found) - len(chosen)} of {len(found)} source files of the commit are {why}.")
     if modules:
         notes.append("The commit changes submodules, whose functions are not read.")
-    return sorted(fitting, key=lambda file: file.path), notes
+    return sorted(chosen, key=lambda file: file.path), notes
 
 
 def sizes_of(repo: Repository, names: Sequence[str]) -> list[int]:
@@ -349,9 +345,6 @@ class CallerSearch:
         paths = [path for each in printed.split("\0") if (path := each.removeprefix(f"{self.commit}:"))]
         paths = sorted((path for path in paths if "\n" not in path), key=lambda path: (path not in self.first, path))
         named = {path: f"{self.commit}:{path}" for path in paths[:SEARCHED]}
-        chosen, left = {}, TOGETHER
-        for path, size in zip(named, sizes_of(self.repo, [*named.values()]), strict=True):
-            left -= size
-            if size <= LARGEST and left > 0:
-                chosen[path] = named[path]
+        sizes = dict(zip(named, sizes_of(self.repo, [*named.values()]), strict=True))
+        chosen = {path: named[path] for path in fitting(sizes, LARGEST, TOGETHER, SEARCHED)}
         return texts(self.repo, chosen)

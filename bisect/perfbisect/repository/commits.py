@@ -16,7 +16,7 @@ from perfbisect.core.domain.events import Commit
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked
 from perfbisect.repository.git import Repository, git
-from perfbisect.repository.objects import headers
+from perfbisect.repository.objects import fitting, headers
 
 # By a forge, or by the software that a host's name begins with: what is before the hash of a commit in an address.
 FORGES = dict.fromkeys(("github", "gitea", "forgejo", "codeberg", "git.sr.ht"), "commit")
@@ -175,13 +175,7 @@ def diff(repo: Repository, before: str, after: str) -> Diff:
     Raises EnvironmentFailure where the repository lacks one of them.
     """
     sizes = changed_lines(repo, before, after)
-    kept: list[str] = []
-    lines = 0
-    for path, size in sorted(sizes.items(), key=lambda one: one[1]):
-        if lines + size > LINES or len(kept) == FILES:
-            break
-        kept.append(path)
-        lines += size
+    kept = fitting(dict(sorted(sizes.items(), key=lambda one: one[1])), LINES, LINES, FILES)
     if not kept:
         return Diff("", len(sizes))
     paths = [f":(top,literal){path}" for path in kept]

@@ -160,10 +160,19 @@ def cached_clone(builder: Builder, revisions: Sequence[str] = (), progress: Prog
     path = clone_path(builder.name)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # git keeps the address, which may contain a password
     with locked(path.with_suffix(".lock")):
-        if not path.exists():
-            _clone(builder.repository, path, progress)
+        url, partial = builder.repository, path.with_suffix(".partial")
+        if not path.exists():  # the clone gets its name when it is complete
+            shutil.rmtree(partial, ignore_errors=True)
+            try:
+                clone = ["clone", "--bare", "--progress", "--origin=origin", "--template="]
+                _talk(f"{url} cannot be cloned", [*clone, "--", url, str(partial)], progress)
+                partial.rename(path)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
         elif _is_behind(path, builder, revisions):
-            _fetch(builder.repository, path, progress)
+            fetch = [f"--git-dir={path}", "fetch", "--progress", "--prune", "--no-tags", "--no-write-fetch-head"]
+            _talk(f"{url} cannot be fetched", [*fetch, "--", url, *REFS], progress)
+            _talk(f"{path} cannot be written", [f"--git-dir={path}", "config", "remote.origin.url", url], None)
     return path
 
 
@@ -173,24 +182,6 @@ def locked(lock: Path) -> Iterator[None]:
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _clone(url: str, path: Path, progress: Progress | None) -> None:
-    """Clone to a temporary name; the clone gets its own name when it is complete."""
-    partial = path.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        clone = ["clone", "--bare", "--progress", "--origin=origin", "--template="]
-        _talk(f"{url} cannot be cloned", [*clone, "--", url, str(partial)], progress)
-        partial.rename(path)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _fetch(url: str, path: Path, progress: Progress | None) -> None:
-    fetch = [f"--git-dir={path}", "fetch", "--progress", "--prune", "--no-tags", "--no-write-fetch-head"]
-    _talk(f"{url} cannot be fetched", [*fetch, "--", url, *REFS], progress)
-    _talk(f"{path} cannot be written", [f"--git-dir={path}", "config", "remote.origin.url", url], None)
 
 
 def _is_behind(path: Path, builder: Builder, revisions: Sequence[str]) -> bool:

@@ -6,7 +6,7 @@ It reads repositories of SHA-1. Those of SHA-256, and trees that it takes for mi
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from perfbisect.repository.git import Repository, failure, git
 
@@ -16,6 +16,19 @@ if TYPE_CHECKING:
 FILE, LINK, FOLDER, MODULE = 0o100, 0o120, 0o040, 0o160  # modes of entries, without their permissions
 LARGEST = 1 << 20  # bytes of a file that is read
 MOST = 1000  # files that are read at once
+
+
+T = TypeVar("T")
+
+
+def fitting(sizes: Mapping[T, int], largest: int, together: int, most: int) -> list[T]:
+    """The items to read, in their order: at most ``most``, each of at most that size, all of them ``together``."""
+    kept: list[T] = []
+    for item, size in sizes.items():
+        together -= size
+        if size <= largest and together >= 0 and len(kept) < most:
+            kept.append(item)
+    return kept
 
 
 class TreeEntry(NamedTuple):

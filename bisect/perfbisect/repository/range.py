@@ -66,15 +66,9 @@ def read_range(
     compare = ["diff-tree", "-r", "--name-only", "--no-renames", "--ignore-submodules=none", base]
     outside = _outside(rows, base, lambda commit: not git(repo, *compare, commit, *paths).strip())
     points = _by_age(repo, {parent for parents in outside.values() for parent in parents})
-    return CommitRange(
-        good=good,
-        bad=bad,
-        base=base,
-        commits=len(inside),
-        merges=sum(line.count(" ") > 1 for line in listing.splitlines()),
-        graph=Graph.of(_parents(rows, outside, points), branch_points=len(points)),
-        candidates=(base, *points, *(row[0] for row in rows)),
-    )
+    merges = sum(line.count(" ") > 1 for line in listing.splitlines())
+    graph = Graph.of(_parents(rows, outside, points), branch_points=len(points))
+    return CommitRange(good, bad, base, len(inside), merges, graph, (base, *points, *(row[0] for row in rows)))
 
 
 def _base(repo: Repository, good: str, bad: str) -> str:

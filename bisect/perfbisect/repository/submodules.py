@@ -19,7 +19,7 @@ from pathlib import Path
 
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import cache_folder
-from perfbisect.repository.discovery import is_partial, locked, open_repository
+from perfbisect.repository.discovery import REFS, is_partial, locked, open_repository
 from perfbisect.repository.git import Repository, all_but, configured, git, make_bare, talk, to_remotes
 from perfbisect.repository.objects import FILE, entries, headers
 
@@ -32,7 +32,6 @@ _GITLINK = "160000"
 # many seconds is given up.
 _SETTINGS = ("-c", "gc.auto=0", "-c", "http.lowSpeedLimit=1", "-c", "http.lowSpeedTime=120")
 _FETCH = ("fetch", "--progress", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
-_ALL = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 _UNADVERTISED = "does not allow request for unadvertised object"  # of a server that gives only branches and tags
 
 
@@ -320,21 +319,17 @@ def _fetched(url: str, commit: str, object_format: str) -> Generator[tuple[int, 
     repo.git_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(repo.git_dir.with_suffix(".lock")):
         make_bare(repo.git_dir, object_format)
-        if not _tree(repo, commit):  # another hunt may have fetched it meanwhile
-            yield from _fetch(repo, url, commit)
+        if _tree(repo, commit):  # another hunt has fetched it meanwhile
+            return repo
+        (repo.git_dir / "shallow.lock").unlink(missing_ok=True)  # of a process that was killed: the lock is ours
+        yield 0, 0
+        try:  # without its history
+            yield from _talk(repo, url, ["--depth=1"], [f"+{commit}:refs/perfbisect/{commit}"])
+        except EnvironmentFailure as failed:
+            if _UNADVERTISED not in str(failed):
+                raise
+            yield from _talk(repo, url, [], REFS)  # everything, from a server that gives only branches and tags
     return repo
-
-
-def _fetch(repo: Repository, url: str, commit: str) -> Iterator[tuple[int, int]]:
-    """Fetch one commit without its history; from a server that does not permit that, everything."""
-    (repo.git_dir / "shallow.lock").unlink(missing_ok=True)  # of a process that was killed: the lock is ours
-    yield 0, 0
-    try:
-        yield from _talk(repo, url, ["--depth=1"], [f"+{commit}:refs/perfbisect/{commit}"])
-    except EnvironmentFailure as failed:
-        if _UNADVERTISED not in str(failed):
-            raise
-        yield from _talk(repo, url, [], _ALL)
 
 
 def _talk(repo: Repository, url: str, options: Sequence[str], refs: Sequence[str]) -> Iterator[tuple[int, int]]:

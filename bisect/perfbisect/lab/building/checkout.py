@@ -263,35 +263,30 @@ def present(
 
 @contextmanager
 def failures_of(host: Host, bare: PurePosixPath, sha: str, part: SubTree | None = None) -> Iterator[None]:
-    """A block in which git may refuse a commit. Raises ``failure`` then."""
+    """A block in which git may refuse a commit: an error of the commit, unless git names a failure of the host.
+
+    Raises BuildFailed, or EnvironmentFailure.
+    """
     try:
         yield
     except CommandFailed as failed:
-        raise failure(host, bare, sha, failed, part) from failed
-
-
-def failure(
-    host: Host, bare: PurePosixPath, sha: str, failed: CommandFailed, part: SubTree | None = None
-) -> BuildFailed | EnvironmentFailure:
-    """The error for a command on a commit that git refused: the commit's, unless git names a failure of the host."""
-    found = re.search(r"^(?:fatal|error): .*$", failed.output, re.MULTILINE)
-    reason = found[0] if found else str(failed)
-    reason = reason if len(reason) <= 300 else f"{reason[:200]} … {reason[-80:]}"  # a path may have 4096 characters
-    if part and part.path:
-        reason = f"submodule {part.path}: {reason}"
-    if is_full(host):
-        return no_space(host.name, f"commit {sha[:10]} is not checked out: {reason}")
-    trouble = _OF_THE_HOST.search(failed.output)
-    if failed.status != _REFUSED or trouble:
-        why = trouble[0] if trouble else reason
-        return EnvironmentFailure(f"commit {sha[:10]} cannot be checked out on host {host.name}: {why}")
-    tree = f"{part.tree if part else sha}^{{tree}}"
-    if git(host, f"--git-dir={bare}", "cat-file", "-e", tree, check=False).status != 0:
-        return EnvironmentFailure(
-            f"commit {sha[:10]} is not in {bare} on host {host.name}", "Fetch it into the repository that you hunt in."
-        )
-    hint = "A partial clone serves only when its recipe ignores what is missing." if _ABSENT.search(reason) else ""
-    return cannot(host, sha, reason, failed.output, hint)
+        found = re.search(r"^(?:fatal|error): .*$", failed.output, re.MULTILINE)
+        reason = found[0] if found else str(failed)
+        reason = reason if len(reason) <= 300 else f"{reason[:200]} … {reason[-80:]}"  # a path may have 4096 characters
+        if part and part.path:
+            reason = f"submodule {part.path}: {reason}"
+        if is_full(host):
+            raise no_space(host.name, f"commit {sha[:10]} is not checked out: {reason}") from failed
+        trouble = _OF_THE_HOST.search(failed.output)
+        if failed.status != _REFUSED or trouble:
+            why = trouble[0] if trouble else reason
+            raise EnvironmentFailure(f"commit {sha[:10]} cannot be checked out on host {host.name}: {why}") from failed
+        tree = f"{part.tree if part else sha}^{{tree}}"
+        if git(host, f"--git-dir={bare}", "cat-file", "-e", tree, check=False).status != 0:
+            advice = "Fetch it into the repository that you hunt in."
+            raise EnvironmentFailure(f"commit {sha[:10]} is not in {bare} on host {host.name}", advice) from failed
+        hint = "A partial clone serves only when its recipe ignores what is missing." if _ABSENT.search(reason) else ""
+        raise cannot(host, sha, reason, failed.output, hint) from failed
 
 
 def cannot(host: Host, sha: str, reason: str, log: str, hint: str) -> BuildFailed:

@@ -27,7 +27,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.building import build_store, checkout, links
 from perfbisect.lab.building.log_parser import COMPILE, CONFIGURE, INSTALL
-from perfbisect.lab.building.toolchain import Toolchain, cache_environment, flag_environment, is_native, with_compiler
+from perfbisect.lab.building.toolchain import NATIVE, Toolchain, cache_environment, flag_environment, with_compiler
 from perfbisect.lab.upload import recipe_archive
 from perfbisect.recipes.build_systems import (
     MARKERS,
@@ -301,7 +301,7 @@ def build_key(
 def for_processor(builder: Builder, variant: Variant) -> bool:
     """Whether the recipe or the variant compiles for the processor of the host that builds."""
     recipe = _recipe(builder, variant)
-    return is_native(" ".join((recipe["commands"], *recipe["variant"], *recipe.get("flags", ()))))
+    return bool(NATIVE.search(" ".join((recipe["commands"], *recipe["variant"], *recipe.get("flags", ())))))
 
 
 def build_fingerprint(builder: Builder, variant: Variant, patches: Sequence[Patch] = ()) -> str:

@@ -23,7 +23,7 @@ from perfbisect.lab.building.build_store import CHUNK, FUNCTIONS, LONG, REFUSED,
 from perfbisect.lab.building.log_parser import BuildStep
 from perfbisect.lab.building.plan import BuildContext, for_processor
 from perfbisect.lab.building.shared_store import Manifest, Refused, Store, header, name_of, read_header
-from perfbisect.lab.building.toolchain import mentions_native
+from perfbisect.lab.building.toolchain import MENTIONS
 from perfbisect.masking import masked
 
 PAUSE = 600.0  # seconds for which a store that has failed is not asked
@@ -191,9 +191,10 @@ class SharedBuilds:
         way, size, sha256, rooted, *absent = ended.stdout.split("\n")[:-1]
         bound, free = self._names(context, facts.key)
         # What an earlier session has built may be for its processor, too: the files that say so are gone.
-        is_bound = rooted == "rooted" or (
+        made_in = [str(context.work / "build"), str(context.work / "source")]
+        is_bound = rooted == "rooted" or bool(
             not for_processor(context.builder, context.variant)
-            and (facts.reused or mentions_native(host, [context.work / "build", context.work / "source"]))
+            and (facts.reused or host.run(["sh", "-c", MENTIONS, "mentions", *made_in], timeout=LONG).stdout)
         )
         return Manifest(
             name=bound if is_bound else free, sha256=sha256, size=int(size), way="zstd" if way == "zstd" else "gzip",

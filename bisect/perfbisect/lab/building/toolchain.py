@@ -32,12 +32,12 @@ for option in -march=native -mcpu=native; do "$1" "$option" '-###' -E -x c /dev/
 """
 _RESOLVED = re.compile(r'(-m[\w.=+-]+)|"-(?:target-cpu|target-feature|tune-cpu)" "([^"]+)"')
 # Prints one of the files below these folders by which something is compiled for the processor of the host.
-_MENTIONS = r"""
+MENTIONS = r"""
 find "$@" -type f '(' -name '[Mm]akefile*' -o -name 'GNUmakefile' -o -name '*.mk' -o -name '*.make' -o -name '*.ninja' -o \
     -name '*.sh' -o -path '*/.cargo/config*' ')' -exec grep -lE -e '-m(arch|cpu|tune)=native|target-cpu=native' {} + 2>/dev/null |
     head -n 1
 """
-_IS_NATIVE = re.compile(r"-m(?:arch|cpu|tune)=native|\btarget-cpu=native")
+NATIVE = re.compile(r"-m(?:arch|cpu|tune)=native|\btarget-cpu=native")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +69,6 @@ def toolchain(host: Host, variant: Variant) -> Toolchain:
 def with_compiler(host: Host, tools: Toolchain, command: Sequence[str]) -> Toolchain:
     """The toolchain with a further compiler, whose version the command prints; an empty one adds none."""
     return replace(tools, identity=tools.identity + host.run(command, check=False).stdout) if command else tools
-
-
-def is_native(options: str) -> bool:
-    """Whether some of these options compile for the processor of the machine that compiles."""
-    return bool(_IS_NATIVE.search(options))
-
-
-def mentions_native(host: Host, folders: Sequence[PurePosixPath]) -> bool:
-    """Whether what builds below these folders on the host may compile for its processor, as far as its files say."""
-    return bool(host.run(["sh", "-c", _MENTIONS, "mentions", *map(str, folders)], timeout=600).stdout)
 
 
 def read_processor(commands: str) -> str:
