@@ -147,7 +147,8 @@ class History:
             log.append(masked_fields(event), at)
 
     def session_log(self, session: int) -> "SessionLog":
-        """What appends to the log of a session."""
+        """What appends to the log of a session, as far as it has been written."""
+        from perfbisect.core.domain.session_state import fold
         from perfbisect.store.log import SessionLog
 
         assert self.writer is not None, "this history was opened read-only"
@@ -155,7 +156,8 @@ class History:
             kind, host = self.columns(session, "kind", "host")
             span = self.candidates(session) if kind == "hunt" else ()
             nodes = {commit: node for node, commit in enumerate(span)} if kind == "hunt" else None
-            self.logs[session] = SessionLog(self.writer, session, host, span, nodes)
+            state = fold((entry.at, entry.event) for entry in self.events(session))
+            self.logs[session] = SessionLog(self.writer, session, host, state, span, nodes)
         return self.logs[session]
 
     @contextmanager

@@ -5,7 +5,7 @@ calls the search again.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from perfbisect.core.domain.events import (
     SessionEnded,
     SessionStarted,
 )
-from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts
+from perfbisect.core.domain.facts import HostFacts, RunFacts
 from perfbisect.core.domain.measured_log import Logged
 from perfbisect.core.domain.metrics import METRICS, operations_per_second, value
 from perfbisect.core.domain.orders import (
@@ -40,9 +40,10 @@ from perfbisect.core.domain.orders import (
     Verdict,
     named_steps,
 )
-from perfbisect.core.domain.settings import Settings, TrialRequest
+from perfbisect.core.domain.session_state import SessionState
+from perfbisect.core.domain.settings import Settings, TrialRequest, TrialType
 from perfbisect.masking import masked_fields
-from perfbisect.store.schema import LAST_MOMENT
+from perfbisect.store.schema import LAST_MOMENT, TABLES
 
 if TYPE_CHECKING:
     import sqlite3
@@ -168,6 +169,7 @@ class SessionLog:
     db: "sqlite_utils.Database"
     session: int
     host: str  # the first
+    state: SessionState  # the log so far, folded
     candidates: tuple[str, ...] = ()  # the range of a hunt: commit of each node
     nodes: Mapping[str, int] | None = None  # node of each commit; None for a trial
     foreign: bool = False  # another person's: what it says of a commit counts only where nothing is known of it yet
@@ -186,9 +188,7 @@ class SessionLog:
             "body": encode(event, self.candidates),
         }
         event_id = insert(self.db, "events", row)
-        fact: Row = {"event_id": event_id, "host": host or self.host}
-        if isinstance(event, Logged):
-            fact |= self._about(event.facts.commit, None if self.nodes is not None else event.candidate)
+        self.state.add(at, event)
         match event:
             case SessionStarted():
                 for each in event.hosts:
@@ -199,32 +199,18 @@ class SessionLog:
                 known = {"commit_hash": built.sha, "date": built.date, "author": built.author, "subject": built.subject}
                 self.db.table("commits").insert(clean(known), ignore=self.foreign, replace=not self.foreign)
             case BuildFinished(facts=build):
-                same = self._same_binary(fact, build) if event.same_as is not None else None
-                row = {name: getattr(build, name) for name in ("seconds", "cache_hits", "cache_misses", "log")}
-                row |= {"at": at, "build_key": build.key, "binary_hash": build.binary, "same_as": same}
-                insert(self.db, "builds", fact | row | {"reused": 2 if build.shared else int(build.reused)})
+                same = self.state.row(build.commit).same_as if event.same_as is not None else None
+                reused = 2 if build.shared else int(build.reused)
+                own = {"build_key": build.key, "binary_hash": build.binary, "same_as": same, "reused": reused}
+                self._fact("builds", event, own | {"event_id": event_id, "at": at})
                 self._set(build_count=int(not build.reused))
             case CandidateSkipped(facts=skip):
-                row = {
-                    "workload": event.workload,
-                    "round": event.round,
-                    "at": at,
-                    "stage": skip.stage,
-                    "reason": skip.reason,
-                }
-                seconds = 0.0 if skip.for_another else skip.seconds
-                insert(self.db, "skips", fact | row | {"seconds": seconds, "log": skip.log})
+                own = {"seconds": 0.0 if skip.for_another else skip.seconds}
+                self._fact("skips", event, own | {"event_id": event_id, "at": at})
             case RunFinished(facts=run):
-                names = ("visit", "build_key", "started", "seconds", "operations", "log")
-                row = {name: getattr(run, name) for name in names}
-                row |= {"workload": event.workload, "round": event.round, "dataset_key": run.dataset or None}
-                row |= {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")}
-                row |= {
-                    "cost": self._cost(fact, run, at),
-                    "metric_value": self._value(run),
-                    "qps": operations_per_second(run),
-                }
-                insert(self.db, "runs", fact | row)
+                own = {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")}
+                own |= {"dataset_key": run.dataset or None, "cost": self.state.cost, "qps": operations_per_second(run)}
+                self._fact("runs", event, own | {"event_id": event_id, "metric_value": self._value(run)})
                 self._set(run_count=1)
             case SessionEnded(verdict):
                 self._set(ended=at, **({} if verdict else self._noise()))
@@ -238,61 +224,35 @@ class SessionLog:
         changes = ", ".join(f"{name} = {name} + ?" if name.endswith("_count") else f"{name} = ?" for name in columns)
         self.db.execute(f"UPDATE sessions SET {changes} WHERE id = ?", [*columns.values(), self.session])
 
+    def _fact(self, table: str, event: Logged, own: Row) -> None:
+        """Enter a build, a failure or a run: the columns ``own``, and of the event and its facts those of their names."""
+        facts = event.facts
+        own |= self._about(facts.commit, None if self.nodes is not None else event.candidate)
+        own["host"] = event.host or self.host
+        names = (column for column in TABLES[table].split() if column not in own)
+        insert(self.db, table, own | {name: getattr(event if hasattr(event, name) else facts, name) for name in names})
+
     def _about(self, commit: str, node: int | None = None) -> Row:
         """The columns that say which commit of a hunt, or build of a trial, a row is about."""
         return {"session_id": self.session, "commit_hash": commit, "node": (self.nodes or {}).get(commit, node)}
-
-    def _same_binary(self, fact: Row, build: BuildFacts) -> str | None:
-        """The first commit of this session that has the same binary on the same host."""
-        same = (
-            "SELECT commit_hash FROM builds WHERE session_id = :session AND host = :host AND binary_hash = :binary"
-            " AND commit_hash != :commit ORDER BY event_id LIMIT 1"
-        )
-        wanted = {"session": self.session, "host": fact["host"], "binary": build.binary, "commit": build.commit}
-        return next((commit for (commit,) in self.db.execute(same, clean(wanted))), None)
-
-    def _cost(self, fact: Row, run: RunFacts, at: float) -> float:
-        """The seconds that a run has cost: 0 for the second one of a pair."""
-        # events of other hosts, and decisions taken while other hosts are busy, do not bound this run
-        before = self.db.execute(
-            "SELECT at FROM events WHERE session_id = ? AND id < ?"
-            " AND (host = ? OR host IS NULL AND (kind != 'Decided' OR json_extract(body, '$.fleet.busy') IS NULL))"
-            " ORDER BY id DESC LIMIT 1",
-            [self.session, fact["event_id"], fact["host"]],
-        ).fetchone()
-        latest = "SELECT json_extract(body, '$.facts.round') FROM events WHERE session_id = ? AND id < ? AND kind = 'RunFinished'"
-        if run.round:
-            ran = self.db.execute(f"{latest} ORDER BY id DESC LIMIT 1", [self.session, fact["event_id"]]).fetchone()
-            if ran == (run.round,):
-                return 0.0
-        return max(at - before[0], run.seconds) if before else run.seconds
 
     def _value(self, run: RunFacts) -> float | None:
         [metric] = self.db.execute("SELECT metric FROM sessions WHERE id = ?", [self.session]).fetchone()
         return value(run, metric) if metric in METRICS else None  # another person's may be unknown
 
-    def _runs(self) -> Iterator[tuple[int, RunFinished]]:
-        """All runs of the session, and their entries."""
-        select = "SELECT id, body FROM events WHERE session_id = ? AND kind = 'RunFinished' ORDER BY id"
-        for event_id, body in self.db.execute(select, [self.session]).fetchall():
-            if isinstance(event := decode("RunFinished", body), RunFinished):
-                yield event_id, event
-
     def change_metric(self) -> None:
         """Enter the values of all runs in the metric that the session has now."""
-        for event_id, event in self._runs():
-            new = [self._value(event.facts), event_id]
-            self.db.execute("UPDATE runs SET metric_value = ? WHERE event_id = ?", new)
+        select = "SELECT id, body FROM events WHERE session_id = ? AND kind = 'RunFinished'"
+        for event_id, body in self.db.execute(select, [self.session]).fetchall():
+            if isinstance(event := decode("RunFinished", body), RunFinished):
+                new = [self._value(event.facts), event_id]
+                self.db.execute("UPDATE runs SET metric_value = ? WHERE event_id = ?", new)
 
     def _noise(self) -> Row:
         """The noise of an A/A that has ended."""
-        from perfbisect.core.stats.noise import noise_in
+        from perfbisect.core.stats.noise import noise_of_trial
 
-        kind, metric = self.db.execute("SELECT kind, metric FROM sessions WHERE id = ?", [self.session]).fetchone()
-        if kind != "noise":
-            return {}
-        alone = [(run.round, run.facts) for _, run in self._runs() if not (run.facts.layout or run.facts.round)]
-        found = noise_in(alone, metric)
+        found = noise_of_trial(self.state) if self.state.request.kind is TrialType.NOISE else None
         return {"between_visits": found.between, "within_visits": found.within, "noise": found.run} if found else {}
 
     def _verdict(self, verdict: Verdict, event_id: int, at: float) -> None:

@@ -168,6 +168,7 @@ class SessionState:
     elapsed: float = 0.0  # seconds of all sessions
     binaries: Binaries = field(default_factory=Binaries)
     last: float | None = None  # when the latest event happened
+    cost: float = 0.0  # seconds that the latest run took, its start and warm-up included; 0 where it ran beside another
     since: dict[str, float] = field(default_factory=dict)  # when each host did its latest work in this session
 
     @classmethod
@@ -254,6 +255,8 @@ class SessionState:
                     self.skips.append(TrialSkip(event.workload, number, at, skip))
             case RunFinished(number, run) if self.request.works:
                 took = max(at - self.since.get(event.host, before), run.seconds)
+                beside = run.round and self.runs and self.runs[-1].facts.round == run.round
+                self.cost = 0.0 if beside else took
                 self.runs.append(TrialRun(event.round, event.workload, number, at, took, run))
             case BuildFinished(facts=build):
                 row = self.row(build.commit)
@@ -268,10 +271,9 @@ class SessionState:
                 self._log(at, event, replace(row, skip=skip, failed_seconds=row.failed_seconds + lost))
             case RunFinished(facts=run):
                 row = self.row(run.commit)
-                took = max(at - self.since.get(event.host, before), run.seconds)
-                if run.round and any(getattr(each.facts, "round", "") == run.round for _, each in self.log[-4:]):
-                    took = 0.0  # it ran beside that one
-                self._log(at, event, row.with_run(run, took))
+                beside = run.round and any(getattr(each.facts, "round", "") == run.round for _, each in self.log[-4:])
+                self.cost = 0.0 if beside else max(at - self.since.get(event.host, before), run.seconds)
+                self._log(at, event, row.with_run(run, self.cost))
             case Counted() | Profiled() | Planned() | ChangedFunctions() | Unexplained():
                 self.studied.append(event)
             case SessionEnded(verdict):
