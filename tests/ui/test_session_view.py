@@ -102,10 +102,10 @@ def test_a_run_from_start_to_end() -> None:
     view = after(STARTED, building(0), built(0), RunStarted(0, 2, 4, Purpose.ENDS, 12.0))
     view = after(RunProgress(0, 1.0, 90.0), RunProgress(0, 2.0, 110.0), view=view)
     assert isinstance(view.now, ActiveRun)
-    assert (view.now.samples, view.top, view.runs) == ((90.0, 110.0), 110.0, 0)
+    assert (view.now.samples, view.top, view.state.run_count) == ((90.0, 110.0), 110.0, 0)
     view = after(ran(0, 100.0, "a"), view=view)
     assert isinstance(view.now, ActiveRun) and view.now.finished
-    assert ([run.qps for run in view.rows[0].runs], view.runs) == ([100.0], 1)
+    assert ([run.qps for run in view.rows[0].runs], view.state.run_count) == ([100.0], 1)
 
 
 def test_a_skip_is_shown_with_its_reason_and_nothing_steers_the_terminal() -> None:

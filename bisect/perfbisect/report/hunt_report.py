@@ -242,10 +242,10 @@ class HuntReport:
         rows = self.state.tested.values()
         made = [build for row in rows for build in row.made]
         return HuntCosts(
-            builds=len(made),
+            builds=self.state.build_count,
             build_seconds=sum(row.build_seconds for row in rows),
             hit_rate=hit_rate(made),
-            runs=sum(len(row.runs) for row in rows),
+            runs=self.state.run_count,
             run_seconds=sum(row.run_seconds for row in rows),
             seconds=self.state.elapsed,
             ahead=self._built_ahead() if self.state.build_hosts else None,

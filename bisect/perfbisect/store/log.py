@@ -203,7 +203,7 @@ class SessionLog:
                 reused = 2 if build.shared else int(build.reused)
                 own = {"build_key": build.key, "binary_hash": build.binary, "same_as": same, "reused": reused}
                 self._fact("builds", event, own | {"event_id": event_id, "at": at})
-                self._set(build_count=int(not build.reused))
+                self._set(build_count=self.state.build_count)
             case CandidateSkipped(facts=skip):
                 own = {"seconds": 0.0 if skip.for_another else skip.seconds}
                 self._fact("skips", event, own | {"event_id": event_id, "at": at})
@@ -211,7 +211,7 @@ class SessionLog:
                 own = {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")}
                 own |= {"dataset_key": run.dataset or None, "cost": self.state.cost, "qps": operations_per_second(run)}
                 self._fact("runs", event, own | {"event_id": event_id, "metric_value": self._value(run)})
-                self._set(run_count=1)
+                self._set(run_count=self.state.run_count)
             case SessionEnded(verdict):
                 self._set(ended=at, **({} if verdict else self._noise()))
                 if verdict:
@@ -220,8 +220,8 @@ class SessionLog:
                 pass
 
     def _set(self, **columns: object) -> None:
-        """Change columns of the session; to one that counts, its value is added."""
-        changes = ", ".join(f"{name} = {name} + ?" if name.endswith("_count") else f"{name} = ?" for name in columns)
+        """Change columns of the session."""
+        changes = ", ".join(f"{name} = ?" for name in columns)
         self.db.execute(f"UPDATE sessions SET {changes} WHERE id = ?", [*columns.values(), self.session])
 
     def _fact(self, table: str, event: Logged, own: Row) -> None:

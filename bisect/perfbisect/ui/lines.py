@@ -155,14 +155,14 @@ def of_commit(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
 
 def lines_of_trial(view: SessionView, trial: SessionState, event: Event) -> Iterator[str]:
     """The lines of an event of a trial."""
-    request = trial.request
+    request, runs = trial.request, trial.run_count
     if view.moved:  # a history does not keep that a run begins
         yield view.place
     match event:
         case SessionStarted(resumed=True):
-            yield f"continuing {trial.name}, which has {count(view.runs, 'run')}"
+            yield f"continuing {trial.name}, which has {count(runs, 'run')}"
         case PairingChosen(why=why):
-            yield f"{why} {count(view.expected.runs - view.runs, 'run')} to go."
+            yield f"{why} {count(view.expected.runs - runs, 'run')} to go."
         case Warned(text, advice):
             yield f"warning: {advised(text, advice)}"
         case BuildStarted(number, commit) if not request.subjects[number].key:
@@ -172,11 +172,11 @@ def lines_of_trial(view: SessionView, trial: SessionState, event: Event) -> Iter
             text, advice = [*view.state.warnings.items()][-1]
             yield f"warning: {advised(text, advice)}"
         case RunFinished(facts=facts):
-            of = f" of {view.expected.runs}" if view.runs <= view.expected.runs and not view.expected.open else ""
+            of = f" of {view.expected.runs}" if runs <= view.expected.runs and not view.expected.open else ""
             metric = find_metric(request.metric)
             value = metric.read(facts)
             rate = f"no {metric.name}" if value is None else f"{figure(value)} {printable(metric.unit_of(facts))}"
-            yield f"  run {view.runs}{of}  {rate}{', in a pair' * bool(facts.round)}"
+            yield f"  run {runs}{of}  {rate}{', in a pair' * bool(facts.round)}"
         case _:
             pass
 

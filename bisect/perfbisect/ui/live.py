@@ -120,7 +120,7 @@ class LiveScreen:
         drawn = self.current()
         for row in self.rows if len(self.rows) > 1 else ():
             view = None if row.hunt is None else self.views.get(row.hunt)
-            known = "" if view is None else f"{count(view.runs, 'run'):>9}  {view.brief}"
+            known = "" if view is None else f"{count(view.state.run_count, 'run'):>9}  {view.brief}"
             name = view.name if view and view.trial else "" if row.hunt is None else f"hunt {row.hunt}"
             gap = " " * (wide - cell_len(row.title))
             state = printable(row.state) or known

@@ -121,7 +121,7 @@ def header(view: SessionView, room: int, now: float, glyphs: Glyphs) -> list[Tex
     if hunt.of_merge_base:
         size = ["good is no ancestor of bad", "it is compared with their merge base first"]
     skipped = sum(row.skip is not None for row in view.rows.values())
-    cost = [count(sum(len(row.made) for row in view.rows.values()), "build"), count(view.runs, "run")]
+    cost = [count(view.state.build_count, "build"), count(view.state.run_count, "run")]
     cost += [f"{skipped} skipped"] if skipped else []
     what = [view.name, hunt.builder, hunt.workload, ", ".join(facts.name for facts in hunt.hosts)]
     return [
@@ -133,9 +133,9 @@ def header(view: SessionView, room: int, now: float, glyphs: Glyphs) -> list[Tex
 def header_of_trial(view: SessionView, trial: SessionState, room: int, now: float, glyphs: Glyphs) -> list[Text]:
     """What is measured, its time and estimated time left; and how far it is."""
     what = [trial.name, trial.request.builder, *(work.name for work in trial.request.works[:3]), trial.host.name]
-    far = f"{view.runs:,} of {'about ' * view.expected.open}{count(view.expected.runs, 'run')}"
+    far = f"{view.state.run_count:,} of {'about ' * view.expected.open}{count(view.expected.runs, 'run')}"
     size, behind = beside([far], room, glyphs)
-    done, todo = bar(view.runs / view.expected.runs if view.expected.runs else 0.0, size, glyphs)
+    done, todo = bar(view.state.run_count / view.expected.runs if view.expected.runs else 0.0, size, glyphs)
     progress = Text.assemble((done, "cyan"), (todo, "dim"), behind)
     return [both_ends(what, times(view, now), room, glyphs, "bold", ""), progress]
 
@@ -176,7 +176,7 @@ def phase(view: SessionView, room: int) -> list[Text]:
     if not view.phase or view.hunt is None:
         return []
     now, known = view.phase, view.state.belief
-    done, about = view.runs - now.began, max(now.until, view.runs) - now.began
+    done, about = view.state.run_count - now.began, max(now.until, view.state.run_count) - now.began
     far = f"{done} of about {count(about, 'run')}"
     if now.order.purpose is Purpose.SEARCH and known is not None:
         far = f"among {within(known, 0.95):,} of {count(view.hunt.choices, 'candidate')}"

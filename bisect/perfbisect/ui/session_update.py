@@ -74,7 +74,7 @@ def _with(view: SessionView, event: Event, at: float) -> SessionView:
             view = replace(view, searching=searching, layouts="")
             if not isinstance(decision.order, Measure):
                 return replace(view, decided=decision.order)
-            view = replace(view, decided=None, phase=phase_after(view.phase, decision.order, view.runs))
+            view = replace(view, decided=None, phase=phase_after(view.phase, decision.order, view.state.run_count))
             return replace(view, layouts=layouts_so_far(view))
         case MetricChosen():
             return with_ratios(view)

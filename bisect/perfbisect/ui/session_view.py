@@ -241,11 +241,6 @@ class SessionView:
         return f"no commit stands out yet{likely}" if self.ends_differ else f"not yet known whether {ends}"
 
     @property
-    def runs(self) -> int:
-        """Runs so far: of a hunt those of the candidates."""
-        return len(self.trial.runs) if self.trial else sum(len(row.runs) for row in self.rows.values())
-
-    @property
     def brief(self) -> str:
         """The verdict in a few words; before there is one, who leads. Of a trial how far it is."""
         if self.trial:
@@ -294,7 +289,7 @@ def minutes_left(view: SessionView, now: float) -> float | None:
     """
     if view.trial:
         costs = [run.cost for run in view.trial.runs]
-        return (view.expected.runs - view.runs) * median(costs) / 60 if costs else None
+        return (view.expected.runs - view.state.run_count) * median(costs) / 60 if costs else None
     belief = view.state.belief
     ran_in = [row.run_seconds / 60 / len(row.runs) for row in view.rows.values() if row.runs]
     if belief is None or view.state.verdict is not None or not ran_in:
@@ -304,7 +299,7 @@ def minutes_left(view: SessionView, now: float) -> float | None:
     since, at_first = view.searching or (at, missing)
     guess, gained = build + RUNS_PER_BIT * run, max(0.0, at_first - missing)
     per_bit = ((at - since) / 60 + PRIOR_BITS * guess) / (gained + PRIOR_BITS)
-    ordered = view.phase.until - view.runs if view.phase and view.state.purpose is not Purpose.SEARCH else 0
+    ordered = view.phase.until - view.state.run_count if view.phase and view.state.purpose is not Purpose.SEARCH else 0
     whole = missing * per_bit + (ordered + CONFIRMING * (not confirms)) * run
     return max(whole - (now - at) / 60, OVERDUE * whole)
 

@@ -39,19 +39,7 @@ from perfbisect.core.domain.orders import Belief, Measure, Purpose, Step, Verdic
 from perfbisect.core.domain.settings import SEARCH, Pairing, TrialRequest
 
 FOUND = ("key", "binary", "version", "seconds")  # of a TrialBuild: what is not asked for
-MUTABLE = (
-    "tested",
-    "log",
-    "aside",
-    "studied",
-    "in_flight",
-    "cancelled",
-    "warnings",
-    "binaries",
-    "since",
-    "runs",
-    "skips",
-)
+MUTABLE = "tested log aside studied in_flight cancelled warnings binaries since runs skips".split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +156,8 @@ class SessionState:
     elapsed: float = 0.0  # seconds of all sessions
     binaries: Binaries = field(default_factory=Binaries)
     last: float | None = None  # when the latest event happened
+    build_count: int = 0  # builds that were really made
+    run_count: int = 0  # runs that were made, those included that count no more
     cost: float = 0.0  # seconds that the latest run took, its start and warm-up included; 0 where it ran beside another
     since: dict[str, float] = field(default_factory=dict)  # when each host did its latest work in this session
 
@@ -281,6 +271,8 @@ class SessionState:
                 if not verdict:
                     self.state = "done"
         self._follow_builds(at, event)
+        self.build_count += isinstance(event, BuildFinished) and not event.facts.reused
+        self.run_count += isinstance(event, RunFinished)
         if isinstance(event, BuildStarted | BuildFinished | CandidateSkipped | RunFinished) and event.host:
             self.since[event.host] = at
 
