@@ -8,8 +8,9 @@ from typing import Any
 import sample_hunt as sample
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.explain.evidence import CounterRow, Explanation, FunctionRow, PlanRow
+from perfbisect.report.hunt import document as hunt_document
 from perfbisect.report.hunt_report import HuntReport, read_hunt
-from perfbisect.report.page.hunt import hunt_page
+from perfbisect.report.page import pages
 from perfbisect.report.profiles import HuntProfiles
 from perfbisect.store.history import History
 
@@ -126,4 +127,4 @@ def hostile_page(history: History) -> str:
     report.warnings, report.proofs = foreign(report.warnings), foreign(report.proofs)
     report.profiles = replace(PROFILES, parent={f"{HOSTILE};{HOSTILE}": 1.0}, culprit={HOSTILE: 2.0}, notes=(HOSTILE,))
     diff = f"diff --git a/{HOSTILE} b/{HOSTILE}\n@@ -1 +1 @@ {HOSTILE}\n-{HOSTILE}\n+{HOSTILE}\n"
-    return hunt_page(report, lambda _before, _after: (diff, 3))
+    return pages.page(hunt_document(report, lambda _before, _after: (diff, 3)))

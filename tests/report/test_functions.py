@@ -10,9 +10,10 @@ from perfbisect.core.domain.events import ChangedFunctions, Planned, Profiled
 from perfbisect.core.domain.facts import ChangeFacts, PlanFacts
 from perfbisect.core.explain.evidence import Cause, Evidence, FunctionRow, Sureness
 from perfbisect.report.hunt import document, function_tables
+from perfbisect.report.hunt import document as hunt_document
 from perfbisect.report.hunt_report import HuntReport, read_hunt
 from perfbisect.report.markdown import markdown
-from perfbisect.report.page.hunt import hunt_page
+from perfbisect.report.page import pages
 from perfbisect.report.published import of_hunt
 from perfbisect.report.terminal import text as in_terminal
 from perfbisect.store.history import History
@@ -79,7 +80,7 @@ def test_text_markdown_and_json_contain_them(history: History) -> None:
 def test_the_page_joins_functions_diff_and_flame_graph(history: History) -> None:
     hunt = write(history, change("less"))
     told = read_hunt(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
-    text = hunt_page(told, lambda *_: (DIFF, 0))
+    text = pages.page(hunt_document(told, lambda *_: (DIFF, 0)))
     for part in (
         "into which <code>less</code> is inlined",
         '<a href="#case-1-hunk-0-0-0"><code>search</code></a>',  # where what is inlined begins

@@ -1,12 +1,11 @@
 """The document of a hunt: verdict, reason, candidates, costs; for a page with what is drawn."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from perfbisect.core.domain.facts import RunFacts, SkipFacts
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import SAME
-from perfbisect.core.explain.evidence import Explanation, FunctionRow
-from perfbisect.core.explain.explanation import waits_of
+from perfbisect.core.explain.evidence import Explanation
 from perfbisect.core.explain.profiles import short
 from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.report.command_line import command_on, command_to_compare, command_to_run
@@ -25,8 +24,18 @@ from perfbisect.report.document import (
     sections,
     tools,
 )
-from perfbisect.report.hunt_report import HuntCosts, HuntReport, NamedChange, is_left_out
-from perfbisect.wording.functions import notes, unit_of
+from perfbisect.report.hunt_report import (
+    COSTS,
+    TONES,
+    DiffOf,
+    HuntCosts,
+    HuntReport,
+    NamedChange,
+    costs_of,
+    function_costs,
+    is_left_out,
+)
+from perfbisect.wording.functions import notes
 from perfbisect.wording.glyphs import UNICODE, dumbbell
 from perfbisect.wording.quantities import (
     MISSING,
@@ -41,37 +50,29 @@ from perfbisect.wording.quantities import (
     extent,
     figure,
     share,
-    signed,
     slower_than,
 )
-from perfbisect.wording.reasons import plan_lines, plans_sentence, sentences
+from perfbisect.wording.reasons import plan_lines, sentences
 from perfbisect.wording.table import cut
-from perfbisect.wording.text import built_with, cited, metric_title, patched, printable
+from perfbisect.wording.text import built_with, cited, metric_title, patched, printable, titled
 from perfbisect.wording.trials import ratio_title
 from perfbisect.wording.verdicts import classification_name, effect
 
-Draw = Callable[[int], Iterable[Section]]  # what a page draws of the case at that place
-
-UNITS = {"time/o": "time/o, µs", "cpu/o": "cpu/o, µs", "ipc": "instructions/cycle", "time/cpu": "time/CPU time"}
-UNITS |= {metric: f"{metric}, ms" for metric in ("latency", "p95", "p99")}
 COUNTERS = ("counter", "parent", "culprit", "ratio", "95 %")
-COSTS = ("parent", "culprit", "difference", "share")
 LEAST, LISTED = 3, 10  # functions in text: the first of them anyway, the others where they differ beyond noise
-TONES = {  # of a classification: the class of its colour
-    Classification.BASELINE: "good",
-    Classification.GOOD: "good",
-    Classification.BAD: "bad",
-    Classification.CULPRIT: "culprit",
-    Classification.SKIPPED: "skipped",
-}
 
 
-def document(report: HuntReport, draw: Draw | None = None, extent_drawn: Section | None = None) -> Document:
-    """The report of a hunt; for a page ``draw`` gives what is drawn of each change."""
+def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
+    """The report of a hunt; for a page, with what is drawn, ``diff_of`` gives the diff of a commit and a parent of it."""
     hunt, settings, state = report.listed, report.settings, report.state
-    changes = [section for place in range(len(report.changes)) for section in of_change(report, place, draw)]
+    changes = [section for place in range(len(report.changes)) for section in of_change(report, place, diff_of)]
     proofs = tuple(f"{name}: {' '.join(sentences)}" for name, sentences in report.proofs.items())
-    folded = tools(state.started.hosts) if draw and state.started else ()
+    hosts = state.started.hosts if diff_of and state.started else ()
+    narrowing: Iterable[Section] = ()
+    if diff_of:
+        from perfbisect.report.page.hunt import narrowed
+
+        narrowing = narrowed(report)
     return Document(
         session=f"Hunt {hunt.id}{hunt.origin and f' of {hunt.origin}'}",
         what=f"{settings.builder} {settings.workload}: {settings.good}..{settings.bad}",
@@ -83,10 +84,10 @@ def document(report: HuntReport, draw: Draw | None = None, extent_drawn: Section
         sections=sections(
             Section("Proofs", (Prose(proofs),), quiet=True) if proofs else None,
             *changes,
-            candidates(report, page=draw is not None),
-            extent_drawn,
+            candidates(report, page=diff_of is not None),
+            *narrowing,
             Section("Warnings", (Notes(tuple(report.warnings.items())),)) if report.warnings else None,
-            Section("Tools and settings", folded, "conditions") if folded else None,
+            Section("Tools and settings", tools(hosts), "conditions"),
             Section("Costs", (costs(report.costs),), "costs", quiet=True),
             Section("For a mail or an issue", tuple(Code(tuple(issue(report, change))) for change in report.changes)),
             Section("Repeat it", tuple(commands(report)), "repeat", quiet=True),
@@ -145,7 +146,7 @@ def headline(report: HuntReport) -> str:
     return f"{change.commit.short}: {what}{'' if change.step.ratio.bound else f' in {report.teller.what}'}"
 
 
-def of_change(report: HuntReport, place: int, draw: Draw | None) -> Iterator[Section]:
+def of_change(report: HuntReport, place: int, diff_of: DiffOf | None) -> Iterator[Section]:
     """A change that the verdict names: which commit it is, and why it is slower; drawn, with its runs and its diff."""
     change, anchor = report.changes[place], f"case-{place + 1}"
     commit, found = change.commit, change.explanation
@@ -159,15 +160,21 @@ def of_change(report: HuntReport, place: int, draw: Draw | None) -> Iterator[Sec
     title = "The commit" if len(report.changes) == 1 else f"Change {place + 1}"
     yield Section(title, (Facts(tuple(pair for pair in about if pair[1])),), anchor, quiet=True)
     if found.plans:
-        said = (Prose((plans_sentence(found.plans, commit.short),)), Code(tuple(plan_lines(found.plans))))
+        statements = count(len(found.plans), "statement")
+        has = "has" if len(found.plans) == 1 else "have"
+        since = f"Since {commit.short}, {statements} of the workload {has} another plan."
+        said = (Prose((since,)), Code(tuple(plan_lines(found.plans))))
         yield Section("Another plan", said, f"{anchor}-plans", quiet=True, within=True)
     absent = Notes(tuple((text, "") for text in missing(found, report.counters(change.step))))
     yield Section(f"Why {commit.short}", (Prose((change.why,)), *counters(found), absent), f"{anchor}-why", within=True)
-    if change.pairs and not draw:
+    if diff_of:
+        from perfbisect.report.page.hunt import drawn_change
+
+        yield from drawn_change(report, diff_of, place)
+        return
+    if change.pairs:
         yield Section("At the same time", (pairs(change.pairs, report.pairs_metric),), quiet=True)
-    if draw:
-        yield from draw(place)
-    elif tables := tuple(function_tables(found)):
+    if tables := tuple(function_tables(found)):
         yield Section("Functions", tables, quiet=True)
 
 
@@ -205,11 +212,6 @@ def pairs(made: Sequence[tuple[float, float]], metric: str) -> Table:
     return Table(head, tuple(rows), head[:3], above=(f"{titled(metric)} of both, in {latest}:",))
 
 
-def titled(metric: str) -> str:
-    """A metric with the unit of its values, as an axis or a row is called."""
-    return UNITS.get(metric, metric_title(metric))
-
-
 def counters(found: Explanation) -> Iterator[Table]:
     """What was counted for a culprit and its parent; what moved furthest beyond its noise comes first.
 
@@ -241,30 +243,13 @@ def missing(found: Explanation, counted: Mapping[str, tuple[float | None, float 
 
 def function_tables(found: Explanation) -> Iterator[Table]:
     """The functions whose costs differ most."""
-    for above, measured in profiled(found):
+    for above, measured in function_costs(found):
         rows = [
             row(cut(short(each.function), 48), each.binary, *costs_of(each), "; ".join(notes(each, found.changed)))
             for place, each in enumerate(measured)
             if place < LEAST or (place < LISTED and each.beyond_noise)
         ]
         yield Table(("function", "binary", *COSTS, ""), tuple(rows), COSTS, (above,))
-
-
-def profiled(found: Explanation) -> Iterator[tuple[str, Sequence[FunctionRow]]]:
-    """The functions, with what their costs are: of waiting where that is a reason, and of work."""
-    for what, measured in (
-        ("Waiting of each function per operation, µs", waits_of(found)),
-        (f"Own cost of each function per operation, {unit_of(found.unit)}", found.functions),
-        (f"Instructions of each function per {'run' if found.whole_runs else 'operation'}", found.counts),
-    ):
-        if measured:
-            yield f"{what}; share of the whole difference", measured
-
-
-def costs_of(each: FunctionRow) -> tuple[str, ...]:
-    """What a function costs in both builds, by how much that differs, and its share of the whole difference."""
-    part = share(each.part) if each.part else MISSING
-    return figure(each.parent), figure(each.culprit), signed(each.difference), part
 
 
 def candidates(report: HuntReport, *, page: bool) -> Section | None:

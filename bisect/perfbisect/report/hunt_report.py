@@ -17,21 +17,31 @@ from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, typical, valu
 from perfbisect.core.domain.orders import Inconclusive, Interval, Measure, Several, Step, all_steps, first_step
 from perfbisect.core.domain.session_state import SessionState, Tested, fold
 from perfbisect.core.domain.settings import Settings
-from perfbisect.core.explain.evidence import Explanation
-from perfbisect.core.explain.explanation import profiled, reason
-from perfbisect.core.inference.classification import ratios
+from perfbisect.core.explain.evidence import Explanation, FunctionRow
+from perfbisect.core.explain.explanation import profiled, reason, waits_of
+from perfbisect.core.inference.classification import Classification, ratios
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.profiles import HuntProfiles, profiles
 from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
 from perfbisect.wording import reasons
-from perfbisect.wording.quantities import count
+from perfbisect.wording.functions import unit_of
+from perfbisect.wording.quantities import MISSING, count, figure, share, signed
 from perfbisect.wording.text import listed, printable, printable_commit
 from perfbisect.wording.trials import proof_sentences
 from perfbisect.wording.verdicts import Teller
 
 MOST = 10  # suspects of an unfinished hunt
+
+COSTS = ("parent", "culprit", "difference", "share")
+TONES = {  # of a classification: the class of its colour
+    Classification.BASELINE: "good",
+    Classification.GOOD: "good",
+    Classification.BAD: "bad",
+    Classification.CULPRIT: "culprit",
+    Classification.SKIPPED: "skipped",
+}
 
 Describe = Callable[[str], Commit]  # by full hash
 LinkOf = Callable[[str], str]
@@ -326,3 +336,20 @@ def together_with(history: History, hunt: int) -> str:
 def is_left_out(row: Tested) -> bool:
     """Whether --skip left a commit out: nothing was tried."""
     return row.skip is not None and row.skip.stage == LEFT_OUT
+
+
+def function_costs(found: Explanation) -> Iterator[tuple[str, Sequence[FunctionRow]]]:
+    """The functions, with what their costs are: of waiting where that is a reason, and of work."""
+    for what, measured in (
+        ("Waiting of each function per operation, µs", waits_of(found)),
+        (f"Own cost of each function per operation, {unit_of(found.unit)}", found.functions),
+        (f"Instructions of each function per {'run' if found.whole_runs else 'operation'}", found.counts),
+    ):
+        if measured:
+            yield f"{what}; share of the whole difference", measured
+
+
+def costs_of(each: FunctionRow) -> tuple[str, ...]:
+    """What a function costs in both builds, by how much that differs, and its share of the whole difference."""
+    part = share(each.part) if each.part else MISSING
+    return figure(each.parent), figure(each.culprit), signed(each.difference), part

@@ -115,15 +115,6 @@ def texts(found: Sequence[SpeedLine], names: Sequence[str]) -> Iterator[str]:
             yield f"{line.work}: releases scatter by {percent(line.scatter)} around their neighbours{own}."
 
 
-def sentence(step: LevelStep, names: Sequence[str]) -> str:
-    """One step: where, how large, how sure."""
-    where = f"{names[step.before]} → {names[step.after]}"
-    if (step.first, step.last) != (step.before, step.after):
-        where += f" (95 %: within {names[step.first]} to {names[step.last]})"
-    alone = "; one release alone, which may be its code placement" if step.alone else ""
-    return f"{where}: ×{ratio(step.size)}, {change(step.size.middle)}{alone}"
-
-
 def command(trial: SessionState, hunt: Hunt) -> str:
     """The `bisect run` between two releases, for all workloads that have a step there."""
     request = trial.request

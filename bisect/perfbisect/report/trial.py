@@ -48,9 +48,8 @@ from perfbisect.report.document import (
     sections,
     tools,
 )
-from perfbisect.report.hunt import titled
 from perfbisect.wording.quantities import MISSING, between, count, decimals, duration, figure, percent, workloads
-from perfbisect.wording.text import metric_title
+from perfbisect.wording.text import metric_title, titled
 from perfbisect.wording.trials import (
     comparison_sentence,
     pairs_sentence,

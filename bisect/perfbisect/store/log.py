@@ -189,6 +189,7 @@ class SessionLog:
         }
         event_id = insert(self.db, "events", row)
         self.state.add(at, event)
+        own: Row = {"event_id": event_id, "at": at, "host": host or self.host}
         match event:
             case SessionStarted():
                 for each in event.hosts:
@@ -201,16 +202,15 @@ class SessionLog:
             case BuildFinished(facts=build):
                 same = self.state.row(build.commit).same_as if event.same_as is not None else None
                 reused = 2 if build.shared else int(build.reused)
-                own = {"build_key": build.key, "binary_hash": build.binary, "same_as": same, "reused": reused}
-                self._fact("builds", event, own | {"event_id": event_id, "at": at})
+                own |= {"build_key": build.key, "binary_hash": build.binary, "same_as": same, "reused": reused}
+                self._fact("builds", event, own)
                 self._set(build_count=self.state.build_count)
             case CandidateSkipped(facts=skip):
-                own = {"seconds": 0.0 if skip.for_another else skip.seconds}
-                self._fact("skips", event, own | {"event_id": event_id, "at": at})
+                self._fact("skips", event, own | {"seconds": 0.0 if skip.for_another else skip.seconds})
             case RunFinished(facts=run):
-                own = {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")}
+                own |= {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")}
                 own |= {"dataset_key": run.dataset or None, "cost": self.state.cost, "qps": operations_per_second(run)}
-                self._fact("runs", event, own | {"event_id": event_id, "metric_value": self._value(run)})
+                self._fact("runs", event, own | {"metric_value": self._value(run)})
                 self._set(run_count=self.state.run_count)
             case SessionEnded(verdict):
                 self._set(ended=at, **({} if verdict else self._noise()))
@@ -228,9 +228,8 @@ class SessionLog:
         """Enter a build, a failure or a run: the columns ``own``, and of the event and its facts those of their names."""
         facts = event.facts
         own |= self._about(facts.commit, None if self.nodes is not None else event.candidate)
-        own["host"] = event.host or self.host
-        names = (column for column in TABLES[table].split() if column not in own)
-        insert(self.db, table, own | {name: getattr(event if hasattr(event, name) else facts, name) for name in names})
+        fields = {name: event if hasattr(event, name) else facts for name in TABLES[table].split()}
+        insert(self.db, table, {name: own[name] if name in own else getattr(of, name) for name, of in fields.items()})
 
     def _about(self, commit: str, node: int | None = None) -> Row:
         """The columns that say which commit of a hunt, or build of a trial, a row is about."""

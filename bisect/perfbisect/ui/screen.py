@@ -259,7 +259,10 @@ def run_line(view: SessionView, run: ActiveRun, room: int, now: float, glyphs: G
     passed = max(0.0, now - run.since)
     if run.seconds:  # planned
         passed = run.seconds if run.finished else min(run.seconds, passed)
-    if run.finished and (latest := view.latest_run(run.candidate)):
+    row = view.rows.get(run.candidate)
+    runs = [made.facts for made in view.state.runs[-1:]] if view.trial else row.runs if row else ()
+    if run.finished and runs:
+        latest = runs[-1]
         metric = view.metric_of(latest)
         text = f"{figure(shown(latest, metric))} {printable(unit(metric, latest))}"
         if latest.slower_than:

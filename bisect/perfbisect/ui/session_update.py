@@ -42,15 +42,15 @@ from perfbisect.wording.text import printable
 
 def update(view: SessionView, event: Event, at: float) -> SessionView:
     """The view after ``event``, which happened ``at`` seconds since the epoch."""
-    view = _with(view, event, at)
-    return with_ratios(view) if isinstance(event, RunFinished) else view
+    return caught_up(view, [(at, event)])
 
 
-def caught_up(view: SessionView, events: Iterable[tuple[float, Event]]) -> SessionView:
-    """The view after several events, as ``update`` makes it of each; the ratios are computed once."""
+def caught_up(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
+    """The view after several events; the ratios, which take time, are computed once."""
+    stale = False
     for at, event in events:
-        view = _with(view, event, at)
-    return with_ratios(view)
+        view, stale = _with(view, event, at), stale or isinstance(event, RunFinished | MetricChosen)
+    return with_ratios(view) if stale else view
 
 
 def _with(view: SessionView, event: Event, at: float) -> SessionView:
@@ -74,10 +74,12 @@ def _with(view: SessionView, event: Event, at: float) -> SessionView:
             view = replace(view, searching=searching, layouts="")
             if not isinstance(decision.order, Measure):
                 return replace(view, decided=decision.order)
-            view = replace(view, decided=None, phase=phase_after(view.phase, decision.order, view.state.run_count))
+            phase, order, runs = view.phase, decision.order, state.run_count
+            if phase is None or (phase.order.purpose, phase.order.fresh) != (order.purpose, order.fresh):
+                phase = OrderPhase(order, runs, runs)
+            until = max(runs, phase.until) + sum(share.runs for share in order.plan)
+            view = replace(view, decided=None, phase=OrderPhase(order, phase.began, until))
             return replace(view, layouts=layouts_so_far(view))
-        case MetricChosen():
-            return with_ratios(view)
         case SessionStarted(request=request) if request.works:
             return replace(view, began=at, ended=None, busy={}, place="", expected=expected_runs(state))
         case SessionStarted():
@@ -111,13 +113,6 @@ def with_state(view: SessionView, state: SessionState) -> SessionView:
     return replace(
         view, state=state, rows={state.node[sha]: row for sha, row in state.tested.items() if sha in state.node}
     )
-
-
-def phase_after(before: OrderPhase | None, order: Measure, runs: int) -> OrderPhase:
-    """The phase that an order goes on with or begins, after so many ``runs``."""
-    new = before is None or (before.order.purpose, before.order.fresh) != (order.purpose, order.fresh)
-    began, until = (runs, runs) if before is None or new else (before.began, max(runs, before.until))
-    return OrderPhase(order, began, until + sum(share.runs for share in order.plan))
 
 
 def expected_runs(trial: SessionState) -> ExpectedRuns:

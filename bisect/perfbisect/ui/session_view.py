@@ -169,12 +169,6 @@ class SessionView:
         commit = self.commit(doing.candidate)
         return commit.short, commit.subject
 
-    def latest_run(self, candidate: int) -> RunFacts | None:
-        """The latest run of a candidate, of a trial the latest of all."""
-        row = self.rows.get(candidate)
-        runs = [run.facts for run in self.state.runs[-1:]] if self.trial else row.runs if row else ()
-        return runs[-1] if runs else None
-
     def activity(self, candidate: int) -> ActiveBuild | ActiveRun | None:
         """What is done with a candidate now, at the first host that is busy with it."""
         in_progress = (one for one in self.busy.values() if one is not None and not one.finished)

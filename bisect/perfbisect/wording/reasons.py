@@ -175,12 +175,6 @@ LISTED = 3  # values of a list that are shown
 LONG = 8  # values of a list that is shortened
 
 
-def plans_sentence(rows: Sequence[PlanRow], commit: str) -> str:
-    """What is said before any other reason."""
-    has = "has" if len(rows) == 1 else "have"
-    return f"Since {commit}, {count(len(rows), 'statement')} of the workload {has} another plan."
-
-
 def plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
     """Each statement, the plan before the commit, and the plan since."""
     for index, row in enumerate(rows):

@@ -107,6 +107,15 @@ def metric_title(metric: str) -> str:
     return "QPS" if metric == "qps" else metric
 
 
+UNITS = {"time/o": "time/o, µs", "cpu/o": "cpu/o, µs", "ipc": "instructions/cycle", "time/cpu": "time/CPU time"}
+UNITS |= {metric: f"{metric}, ms" for metric in ("latency", "p95", "p99")}
+
+
+def titled(metric: str) -> str:
+    """A metric with the unit of its values, as an axis or a row is called."""
+    return UNITS.get(metric, metric_title(metric))
+
+
 def execution(begun: "ExecutionStarted") -> str:
     """What an execution of a counted run is for."""
     if not begun.of:

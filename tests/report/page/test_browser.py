@@ -9,7 +9,8 @@ import explained_hunt as reason
 import sample_hunt as sample
 from chromium import PROGRAM, Browser, axe_core, browser, complaints, violations
 from explained_hunt import hostile_page
-from perfbisect.report.page.hunt import hunt_page
+from perfbisect.report.hunt import document as hunt_document
+from perfbisect.report.page import pages
 from perfbisect.store.history import History
 
 pytestmark = [
@@ -31,7 +32,7 @@ def page(history: History, tmp_path: Path) -> Path:
     """The page of the sample hunt, with its reason."""
     file = tmp_path / "hunt.html"
     told = reason.explained(history, sample.write(history), plans=(reason.PLAN,))
-    file.write_text(hunt_page(told, reason.diff_of))
+    file.write_text(pages.page(hunt_document(told, reason.diff_of)))
     return file
 
 
@@ -115,7 +116,7 @@ def test_the_change_is_shown_from_the_function_on_that_the_reason_names(
 ) -> None:
     file, before = tmp_path / "hunt.html", "".join(f"+int check_{number}(void);\n" for number in range(99))
     diff = reason.DIFF.replace("+static int check_order", f"{before}+static int check_order")
-    file.write_text(hunt_page(reason.explained(history, sample.write(history)), lambda *_: (diff, 0)))
+    file.write_text(pages.page(hunt_document(reason.explained(history, sample.write(history)), lambda *_: (diff, 0))))
     chromium.open(file)
     down = "document.querySelector('[id=\"case-1-hunk-1-0-102\"]').getBoundingClientRect().top"
     assert 0 < chromium.ask(f"{down} - document.querySelector('.diff').getBoundingClientRect().top") < 400

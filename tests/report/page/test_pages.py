@@ -14,8 +14,9 @@ from explained_hunt import hostile_page
 from perfbisect.core.domain.events import MetricChosen, PairingChosen
 from perfbisect.core.explain.evidence import PlanRow
 from perfbisect.report.document import Cell
+from perfbisect.report.hunt import document as hunt_document
 from perfbisect.report.hunt_report import read_hunt
-from perfbisect.report.page.hunt import hunt_page
+from perfbisect.report.page import pages
 from perfbisect.report.page.pages import (
     CULPRITS,
     LATEST,
@@ -70,7 +71,7 @@ class Reader(HTMLParser):
 
 def page(history: History, plans: tuple[PlanRow, ...] = ()) -> str:
     """The page of the sample hunt, with its reason."""
-    return hunt_page(reason.explained(history, sample.write(history), plans), reason.diff_of)
+    return pages.page(hunt_document(reason.explained(history, sample.write(history), plans), reason.diff_of))
 
 
 def test_a_page_says_it_all(history: History) -> None:
@@ -119,26 +120,26 @@ def test_passwords_are_masked(history: History) -> None:
     report = reason.explained(history, sample.write(history))
     report.settings, report.warnings = replace(report.settings, repository=password), {password: ""}
     diff = f"diff --git a/x b/x\n@@ -1 +1 @@\n+{password}\n"
-    assert "geheim" not in hunt_page(report, lambda *_: (diff, 0))
+    assert "geheim" not in pages.page(hunt_document(report, lambda *_: (diff, 0)))
 
 
 def test_parts_without_data_are_left_out(history: History) -> None:
     told = read_hunt(history, sample.write(history))
-    read = Reader(hunt_page(told, lambda *_: None))
+    read = Reader(pages.page(hunt_document(told, lambda *_: None)))
     places = set(read.values("id"))
     assert not {"case-1-functions", "case-1-flame", "case-1-plans"} & places
     assert {"case-1-runs", "ladder", "range", "costs", "repeat"} <= places
     assert "Functions were not recorded" in read.shown and "The diff is not shown" in read.shown
-    assert "The diff is not shown" not in hunt_page(told, lambda *_: ("", 0)), "there is none"
+    assert "The diff is not shown" not in pages.page(hunt_document(told, lambda *_: ("", 0))), "there is none"
 
 
 def test_pairs_are_a_drawing(history: History) -> None:
     report = read_hunt(history, sample.write(history))
-    said = [hunt_page(report, lambda *_: None)]
+    said = [pages.page(hunt_document(report, lambda *_: None))]
     (change,) = report.changes
     report.changes = (replace(change, pairs=((20.0, 15.0), (30.0, 22.5))),)
     report.state.pairing = PairingChosen(True, "", by_cpu=True)
-    said.append(hunt_page(report, lambda *_: None))
+    said.append(pages.page(hunt_document(report, lambda *_: None)))
     assert ["At the same time" in text for text in said] == [False, True]
     assert 'aria-label="cpu/o, µs of both builds in each pair, and their ratio: ×0.750 as the median"' in said[1]
     assert "━" not in said[1]
@@ -148,7 +149,7 @@ def test_an_unfinished_hunt_has_a_page(history: History) -> None:
     """And it says why the metric was chosen."""
     hunt = sample.begin(history)
     history.append(hunt, MetricChosen("qps", "The metric is QPS, which shows <most>."), sample.BEGAN)
-    read = Reader(hunt_page(read_hunt(history, hunt), lambda *_: ("", 0)))
+    read = Reader(pages.page(hunt_document(read_hunt(history, hunt), lambda *_: ("", 0))))
     assert "There is no verdict yet." in read.shown and "bisect resume 1" in read.shown
     assert "metric QPS chosen The metric is QPS, which shows <most>. " in read.shown
     assert "range" not in read.values("id")

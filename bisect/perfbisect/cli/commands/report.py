@@ -97,11 +97,12 @@ def page_of(history: History, hunt: int | str, given: Path | None, index: str = 
         from perfbisect.report.trial import document
 
         return page(document(history.trial(hunt), page=True, history=given), index)
+    from perfbisect.report import hunt as hunts
     from perfbisect.report.hunt_report import read_hunt
-    from perfbisect.report.page.hunt import hunt_page
+    from perfbisect.report.page.pages import page
 
     clone = Clone(Path(history.settings(hunt).repository))
-    return hunt_page(read_hunt(history, hunt, clone.describe, clone.link), clone.diff, index)
+    return page(hunts.document(read_hunt(history, hunt, clone.describe, clone.link), clone.diff), index)
 
 
 def write_profiles(history: History, hunt: int, speedscope: Path | None, folded: Path | None) -> None:

@@ -39,7 +39,9 @@ from perfbisect.core.domain.orders import Belief, Measure, Purpose, Step, Verdic
 from perfbisect.core.domain.settings import SEARCH, Pairing, TrialRequest
 
 FOUND = ("key", "binary", "version", "seconds")  # of a TrialBuild: what is not asked for
-MUTABLE = "tested log aside studied in_flight cancelled warnings binaries since runs skips".split()
+MUTABLE = (
+    "tested", "log", "aside", "studied", "in_flight", "cancelled", "warnings", "binaries", "since", "runs", "skips",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,22 @@ from perfbisect.core.explain.evidence import Explanation, FunctionRow
 from perfbisect.core.explain.profiles import short, split
 from perfbisect.core.inference.classification import classify
 from perfbisect.report.document import Cell, Figure, Prose, Row, Section, Table, row
-from perfbisect.report.hunt import COSTS, TONES, costs_of, document, profiled, titled
-from perfbisect.report.hunt_report import DiffOf, HuntReport, NamedChange, is_left_out
+from perfbisect.report.hunt_report import (
+    COSTS,
+    TONES,
+    DiffOf,
+    HuntReport,
+    NamedChange,
+    costs_of,
+    function_costs,
+    is_left_out,
+)
 from perfbisect.report.page import pages
 from perfbisect.report.page.charts import by_second, of_pairs, of_runs, posterior
 from perfbisect.report.profiles import flame_graph
 from perfbisect.wording.functions import notes, unit_of
 from perfbisect.wording.quantities import count, figure
-from perfbisect.wording.text import metric_title
+from perfbisect.wording.text import metric_title, titled
 
 HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
 LONGEST = 400  # characters of a line that are shown
@@ -71,15 +79,11 @@ class ChangedFile:
         return sum(line.kind == kind for hunk in self.hunks for line in hunk.lines)
 
 
-def hunt_page(report: HuntReport, diff_of: DiffOf, index: str = "") -> str:
-    """The page of a hunt; ``diff_of`` gives the diff of a culprit and a parent of it."""
-    draw = partial(drawn_change, report, diff_of)
-    return pages.page(document(report, draw, narrowed(report) if report.course else None), index)
-
-
-def narrowed(report: HuntReport) -> Section:
-    """How the search narrowed the range."""
+def narrowed(report: HuntReport) -> Iterator[Section]:
+    """How the search narrowed the range, if it has begun."""
     state = report.state
+    if not report.course:
+        return
     tested = {
         state.node[sha]: (report.commit(sha), TONES.get(classify(state, sha, report.ratios), "unclear"))
         for sha, row in report.tested
@@ -91,7 +95,7 @@ def narrowed(report: HuntReport) -> Section:
     )
     size, settings = count(report.listed.candidates, "candidate"), report.settings
     ends = f"{size}, oldest first: {settings.good} to {settings.bad}"
-    return Section("The range", (Figure(partial(posterior, tested, report.course), above, RANGE, x=ends),), "range")
+    yield Section("The range", (Figure(partial(posterior, tested, report.course), above, RANGE, x=ends),), "range")
 
 
 def drawn_change(report: HuntReport, diff_of: DiffOf, place: int) -> Iterator[Section]:
@@ -122,7 +126,7 @@ def drawn_change(report: HuntReport, diff_of: DiffOf, place: int) -> Iterator[Se
 
 def functions(found: Explanation, files: Sequence[ChangedFile]) -> Iterator[Table]:
     """The functions whose costs differ most, with links to what changes them."""
-    for above, measured in profiled(found):
+    for above, measured in function_costs(found):
         notable = [each for each in measured if abs(each.part) >= SMALL or each.own or each.partner]
         rows = [on_page(each, files, found.changed) for each in (notable or measured)[:MOST]]
         yield Table(("function", *COSTS), tuple(rows), COSTS, (above,), "functions")
@@ -148,7 +152,7 @@ def due_to(each: FunctionRow) -> tuple[str, ...]:
 
 def names_of(found: Explanation) -> tuple[str, ...]:
     """The functions that the commit changes, in the order in which the reason names them."""
-    measured = (name for _, rows in profiled(found) for each in rows for name in due_to(each) if name)
+    measured = (name for _, rows in function_costs(found) for each in rows for name in due_to(each) if name)
     return tuple(dict.fromkeys((*measured, *found.changed)))
 
 
