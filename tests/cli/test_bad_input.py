@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import sample_hunt
+from perfbisect.cli.guard import private
 from perfbisect.cli.main import HABITS, VERBS
 from perfbisect.cli.options.param_types import ARG, MINUTES, UNSPLIT
-from perfbisect.cli.serving.guard import private
 from perfbisect.core.domain.settings import Policy, Settings
 from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.host.lock import hold

@@ -23,8 +23,8 @@ import pytest
 
 import sample_hunt as sample
 from perfbisect.cli.commands.nightly import page_of_branch
-from perfbisect.cli.serving.guard import add_user
-from perfbisect.cli.serving.pages import Pages
+from perfbisect.cli.guard import add_user
+from perfbisect.cli.pages import Pages
 from perfbisect.store.history import History
 from program import PROGRAM, asked, exits, served
 

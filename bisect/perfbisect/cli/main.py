@@ -51,7 +51,9 @@ VERBS: Mapping[str, str] = {
     "simulate": "Simulate hunts: what they cost, and how often they are right.",
     "demo": "Find a planted slowdown in a small storage engine.",
 }
-IN = {"builders": "recipes", "workloads": "recipes", "why": "resume"}  # verb → its module, unless that has its name
+IN = {  # verb → its module, unless that has its name
+    "builders": "recipes", "workloads": "recipes", "init": "recipes", "why": "resume", "noise": "trials", "prove": "trials",
+}  # fmt: skip
 
 
 HABITS = {  # of git bisect, and what stands for them

@@ -45,7 +45,7 @@ def serve(given: Given) -> None:
     The history is only read, also beside a hunt that is writing it. Ctrl-C ends
     serving. Before a login belongs a proxy with TLS: docs/serve.md has an example.
     """
-    from perfbisect.cli.serving.guard import Guard
+    from perfbisect.cli.guard import Guard
     from perfbisect.store.central import connected
     from perfbisect.store.connection import default_place, open_reader
 
@@ -78,7 +78,7 @@ def serve(given: Given) -> None:
         note("Pages and passwords cross the network as they are: put a proxy with TLS before it (docs/serve.md).")
     elif central is None and not login and path.stat().st_mode & 0o077 == 0:
         note(f"Other users cannot read {printable(str(path))}, but on this machine they can read what is served.")
-    from perfbisect.cli.serving.pages import Pages, serve_datasette, serve_pages
+    from perfbisect.cli.pages import Pages, serve_datasette, serve_pages
 
     if given.sql:
         serve_datasette(path, given.port, guard, opens=given.opens)
@@ -88,7 +88,7 @@ def serve(given: Given) -> None:
 
 def enter_user(name: str, file: Path | None) -> None:
     """Ask for a password, or read it from standard input, and write it into the password file."""
-    from perfbisect.cli.serving.guard import add_user
+    from perfbisect.cli.guard import add_user
 
     if file is None:
         raise click.UsageError("--add-user needs --password-file FILE, the file to write.")

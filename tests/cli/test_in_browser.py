@@ -11,7 +11,7 @@ import pytest
 
 import sample_hunt as sample
 from chromium import PROGRAM, axe_core, browser, complaints, violations
-from perfbisect.cli.serving.guard import add_user
+from perfbisect.cli.guard import add_user
 from perfbisect.store.history import History
 from program import served
 

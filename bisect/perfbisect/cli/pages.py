@@ -16,9 +16,9 @@ from urllib.parse import quote, unquote
 
 import click
 
+from perfbisect.cli.guard import HEADERS, Answer, Guard
 from perfbisect.cli.options.common import say
 from perfbisect.cli.options.stored import opened_for, opened_history
-from perfbisect.cli.serving.guard import HEADERS, Answer, Guard
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.masking import masked
 from perfbisect.store.central import ORIGIN, CentralFailure

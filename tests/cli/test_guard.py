@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfbisect.cli.serving.guard import Guard, add_user, is_of, is_own, read_passwords, read_token
+from perfbisect.cli.guard import Guard, add_user, is_of, is_own, read_passwords, read_token
 from perfbisect.errors import UsageError
 from program import PROGRAM, exits
 
@@ -75,7 +75,7 @@ def test_a_password_comes_from_standard_input(tmp_path: Path) -> None:
 def hashes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The hashes that are compared; who was wrong does not wait."""
     compared: list[str] = []
-    guard = "perfbisect.cli.serving.guard"
+    guard = "perfbisect.cli.guard"
     monkeypatch.setattr(f"{guard}.is_of", lambda word, one: compared.append(one) or is_of(word, one))
     monkeypatch.setattr(f"{guard}.DELAY", 0.0)
     return compared

@@ -1,1 +1,0 @@
-"""What `bisect serve` is made of."""
