@@ -19,7 +19,7 @@ from perfbisect.host import leases
 from perfbisect.host.leases import LeasedHost, LeaseEnded, LeaseRecord, LeaseRequest
 from perfbisect.host.registry import connect
 from perfbisect.host.remote import Listener, Unsubscribe
-from perfbisect.hunt.leased_hosts import leased_hosts
+from perfbisect.hunt.session_hosts import leased_hosts
 from perfbisect.process import machine as this_boot
 from perfbisect.recipes.inventory import LeaseEntry, load_host, load_lease
 from waiting import until

@@ -14,7 +14,7 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import leases
 from perfbisect.hunt.batch import Task, leave_out, state_of
 from perfbisect.hunt.fitness import accept, courses, unfit_hosts
-from perfbisect.hunt.leased_hosts import LeaseTerms, leased_hosts
+from perfbisect.hunt.session_hosts import LeaseTerms, leased_hosts
 from perfbisect.store.history import History
 from perfbisect.store.listing import FITNESS_CHECK
 

@@ -30,10 +30,9 @@ from perfbisect.core.domain.settings import COUNTED, Direction, Policy, Settings
 from perfbisect.core.inference.classification import effect_of
 from perfbisect.core.inference.instruction_counts import COUNTS
 from perfbisect.errors import UsageError
-from perfbisect.hunt.auto_metric import takes_long
 from perfbisect.hunt.driver import Driver, Searches, SessionMember, lab_of_several
-from perfbisect.hunt.further_runs import TIMED
-from perfbisect.hunt.labs import HuntLabs
+from perfbisect.hunt.further_runs import TIMED, takes_long
+from perfbisect.hunt.labs import SessionLabs
 from perfbisect.hunt.lifecycle import SessionLifecycle
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.search_problem import SavedLog, WorkersFor
@@ -79,9 +78,9 @@ class ComputedHunt(SessionLifecycle):
         self.lab = lab
         super().__init__(log, setup, {}, cast(HostLocks, None), False)
 
-    def _labs_of(self, setup: SessionSetup) -> HuntLabs:
+    def _labs_of(self, setup: SessionSetup) -> SessionLabs:
         self.lab = replace(self.lab, exactly=setup.settings.prior.exact)  # it keeps its builds, and its luck
-        return cast(HuntLabs, Labs(measured_by(self.lab, setup.settings.metric), self.lab))
+        return cast(SessionLabs, Labs(measured_by(self.lab, setup.settings.metric), self.lab))
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def open_view(
 @contextmanager
 def leasing(names: Sequence[str], hosts_path: str | Path, **how: Any) -> Iterator[None]:
     """Hold the leases of these hosts for a block, with what their scheduler says; ``how`` as of ``LeaseTerms``."""
-    from perfbisect.hunt.leased_hosts import LeaseTerms, leased_hosts
+    from perfbisect.hunt.session_hosts import LeaseTerms, leased_hosts
 
     line = WaitingLine()
 

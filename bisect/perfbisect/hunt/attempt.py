@@ -23,7 +23,7 @@ from perfbisect.errors import (
 )
 from perfbisect.host.lock import HostLock, WaitCallback
 from perfbisect.hunt.driver import Driver, Searches, SessionMember
-from perfbisect.hunt.labs import connection_events, hosts_of, visit_workers, workers_of
+from perfbisect.hunt.labs import connection_events, hosts_of, workers_of
 from perfbisect.hunt.lifecycle import SessionLifecycle
 from perfbisect.hunt.loop import Listed, Planner, Workers
 from perfbisect.hunt.notification import Begun, Notifier
@@ -126,10 +126,8 @@ class SessionAttempt:
 
         def workers() -> Workers[LabEvent]:
             """The hosts of the session, for the members that are still open."""
-            if common is None:
-                return visit_workers(some, logs[0].state, self.held)
             going_on = {place: cycle.labs for place, cycle in cycles.items() if self.members[place].is_open}
-            return workers_of(going_on, common.commits, together=len(logs) > 1)
+            return workers_of(going_on, some.span.candidates, together=len(logs) > 1)
 
         for place, member in enumerate(self.members):
             if member.failure:

@@ -10,10 +10,11 @@ from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.hunt.hunt_range import read_hunt_range
 from perfbisect.hunt.patches import patches_of
+from perfbisect.hunt.setup import Recipes
 from perfbisect.lab.command_listing import CommandGroup, ListingRequest, list_commands
 from perfbisect.lab.upkeep import expected_builds, space_needed
 from perfbisect.recipes.inventory import load_host
-from perfbisect.recipes.requested import load_requested, requested_builder
+from perfbisect.recipes.requested import load_requested
 from perfbisect.recipes.workload import load_training
 from perfbisect.repository.range import CommitRange
 from perfbisect.store.history import History
@@ -54,13 +55,14 @@ def between(low: int, high: int, noun: str) -> str:
 def lines(path: Path | None, every: Sequence[Settings]) -> Iterator[str]:
     """What the hunts are likely to take, by the history at ``path``; the commands for the bad end, and those for the good end that differ; then those of further workloads that differ."""
     settings, *others = every
-    span, _ = read_hunt_range(settings, requested_builder(settings))
+    recipes = load_requested(settings)
+    span, _ = read_hunt_range(settings, recipes[0])
     with connect(load_host(settings.host, settings.hosts_path)) as host:
         yield f"# {forecast(path, every, span, host)}"
-    bad = parts_of(settings, settings.bad_commit)
+    bad = parts_of(settings, recipes, settings.bad_commit)
     yield f"# {settings.bad}, {settings.bad_commit}"
     yield from text(bad)
-    good = [part for part in parts_of(settings, settings.good_commit) if part not in bad]
+    good = [part for part in parts_of(settings, recipes, settings.good_commit) if part not in bad]
     yield ""
     if good:
         yield f"# {settings.good}, {settings.good_commit}: the same except"
@@ -70,12 +72,12 @@ def lines(path: Path | None, every: Sequence[Settings]) -> Iterator[str]:
     for other in others:
         yield ""
         yield f"# Workload {other.workload}, with the same builds: the same except"
-        yield from text([part for part in parts_of(other, other.bad_commit) if part not in bad])
+        yield from text([part for part in parts_of(other, load_requested(other), other.bad_commit) if part not in bad])
 
 
-def parts_of(settings: Settings, commit: str) -> tuple[CommandGroup, ...]:
+def parts_of(settings: Settings, recipes: Recipes, commit: str) -> tuple[CommandGroup, ...]:
     """The commands for one commit, on the first host."""
-    builder, workload = load_requested(settings)
+    builder, workload = recipes
     entry = load_host(settings.host, settings.hosts_path)
     # All that build do it in the same way.
     build_entry = None if entry.builds else load_host(entry.built_elsewhere[0], settings.hosts_path)

@@ -1,4 +1,4 @@
-"""The labs of a session: one for each host, with the builds and data that earlier sessions have left there."""
+"""The labs of a session: one for each host, with the builds and data that earlier attempts have left there."""
 
 import threading
 from collections import defaultdict
@@ -19,7 +19,6 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import busiest
 from perfbisect.core.domain.orders import Measure
-from perfbisect.core.domain.session_state import SessionState
 from perfbisect.errors import Cancelled
 from perfbisect.host.jobs import kill_all
 from perfbisect.host.lock import HostLock
@@ -42,8 +41,8 @@ STAND_IN = 60.0  # seconds for which the only build host is waited for before th
 
 
 @dataclass(frozen=True, slots=True)
-class HuntLabs:
-    """Makes the labs of one hunt in a session."""
+class SessionLabs:
+    """Makes the labs of a trial, or of one hunt in a session."""
 
     setup: SessionSetup
     log: SavedLog
@@ -118,16 +117,56 @@ class HuntLabs:
             metric=settings.metric,
         ).measure  # fmt: skip
 
+    def lab_of_visits(self) -> Lab:
+        """What measures the builds of a trial: on one host, or each on the host that it is. Those of a variant share their builds."""
+        setup, trial = self.setup, self.log.state
+        subjects, ways = trial.request.subjects, defaultdict[tuple[str, str], list[int]](list)
+        for number, subject in enumerate(subjects):
+            ways[subject.variant, subject.config_hash].append(number)
+        labs: dict[tuple[int, int], Lab] = {}  # by workload and build
+        watches = [HostWatch(site.host, self.held[site.host.name], site.facts) for site in setup.hosts]
+        for (variant, _), numbers in ways.items():
+            of_variant = replace(setup, settings=replace(setup.settings, variant=variant or setup.settings.variant))
+            candidates = setup.candidates(setup.span.candidates)
+            known = {subjects[number].commit: subjects[number].key for number in numbers if subjects[number].key}
+            for place, site in enumerate(setup.hosts):
+                made = BuildsMade(candidates, known)
+                for work, workload in enumerate(setup.works):
+                    runs = [run.facts for run in trial.runs if run.work == work and run.subject in numbers]
+                    loaded = {run.commit: run.dataset for run in runs}
+                    earlier = Earlier(datasets=loaded, events=runs[-1].events if runs else 0, busiest=busiest(runs))
+                    # A proof measures builds of its hunt, which may have been made to be linked again.
+                    seeds = LayoutSeeds() if setup.settings.policy.layouts else None
+                    lab = of_variant.lab(candidates, earlier, site, workload, self.locks)
+                    lab = replace(lab, seeds=seeds, made=made, config=setup.configs[numbers[0]], watch=watches[place])
+                    here = [number for number in numbers if not setup.builder.installed or number == place]
+                    labs |= {(work, number): lab.measure for number in here}
+
+        def measure(order: Measure) -> Generator[LabEvent]:
+            """Carry out an order for one visit; its runs say which it is."""
+            for event in labs[order.workload, order.plan[0].candidate](order):
+                if isinstance(event, RunStarted | RunFinished | CandidateSkipped):
+                    event = replace(event, workload=order.workload, round=order.round)
+                yield event
+
+        return measure
+
 
 def workers_of(
-    hunts: Mapping[int, HuntLabs], commits: tuple[str, ...], study: StudyMaker | None = None, *, together: bool = False
+    hunts: Mapping[int, SessionLabs],
+    commits: tuple[str, ...],
+    study: StudyMaker | None = None,
+    *,
+    together: bool = False,
 ) -> Workers[LabEvent]:
-    """The hosts of a session, for measurements of these commits in the labs of its hunts, which share all builds.
+    """The hosts of a session, for measurements of these commits in the labs of its hunts, which share all builds; or of a trial.
 
     With ``study`` they do that in place of timed runs. ``together``: the hunts are of several that were begun together.
     """
     first = next(iter(hunts.values()))
     sites, ahead = first.setup.hosts, first.setup.ahead
+    if first.setup.request.works:  # one visit after another, even where hosts are compared
+        return InlineWorkers(sites[0].host.name, first.lab_of_visits(), *(site.host for site in sites))
     candidates = first.setup.candidates(commits)
     everywhere = first.builds_made(candidates) if ahead else None
 
@@ -178,53 +217,3 @@ def connection_events(hosts: Sequence[Host], listener: Listener) -> Iterator[Non
         for host in hosts:
             subscriptions.callback(host.subscribe(forward))
         yield
-
-
-def lab_of_visits(labs: Mapping[tuple[int, int], Lab]) -> Lab:
-    """What measures the builds of a trial; ``labs`` has the lab for each workload and build."""
-
-    def measure(order: Measure) -> Generator[LabEvent]:
-        """Carry out an order for one visit; its runs say which it is."""
-        for event in labs[order.workload, order.plan[0].candidate](order):
-            if isinstance(event, RunStarted | RunFinished | CandidateSkipped):
-                event = replace(event, workload=order.workload, round=order.round)
-            yield event
-
-    return measure
-
-
-def visit_workers(setup: SessionSetup, trial: SessionState, held: Mapping[str, HostLock]) -> InlineWorkers:
-    """One host that carries out all visits; or hosts that are compared, one after another."""
-    locks = HostLocks(held, shared=setup.shared)
-    at = [
-        labs_at(setup, trial, site, locks, HostWatch(site.host, held[site.host.name], site.facts))
-        for site in setup.hosts
-    ]
-    labs = {visit: at[visit[1]][visit] for visit in at[0]} if setup.builder.installed else at[0]  # each build is a host
-    return InlineWorkers(setup.host.name, lab_of_visits(labs), *(site.host for site in setup.hosts))
-
-
-def labs_at(
-    setup: SessionSetup, trial: SessionState, site: PreparedHost, locks: HostLocks, watch: HostWatch
-) -> dict[tuple[int, int], Lab]:
-    """The labs at one host, by workload and build; those of a variant share their builds."""
-    subjects = trial.request.subjects
-    ways: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for number, subject in enumerate(subjects):
-        ways[subject.variant, subject.config_hash].append(number)
-    labs: dict[tuple[int, int], Lab] = {}
-    for (variant, _), numbers in ways.items():
-        of_variant = replace(setup, settings=replace(setup.settings, variant=variant or setup.settings.variant))
-        candidates = setup.candidates(setup.span.candidates)
-        known = {subjects[number].commit: subjects[number].key for number in numbers if subjects[number].key}
-        made = BuildsMade(candidates, known)
-        for work, workload in enumerate(setup.works):
-            runs = [run.facts for run in trial.runs if run.work == work and run.subject in numbers]
-            loaded = {run.commit: run.dataset for run in runs}
-            earlier = Earlier(datasets=loaded, events=runs[-1].events if runs else 0, busiest=busiest(runs))
-            # A proof measures builds of its hunt, which may have been made to be linked again.
-            seeds = LayoutSeeds() if setup.settings.policy.layouts else None
-            lab = of_variant.lab(candidates, earlier, site, workload, locks)
-            lab = replace(lab, seeds=seeds, made=made, config=setup.configs[numbers[0]], watch=watch)
-            labs |= {(work, number): lab.measure for number in numbers}
-    return labs

@@ -33,10 +33,9 @@ from perfbisect.core.domain.settings import Direction, Pairing, Settings
 from perfbisect.core.stats.fitness import fitness_facts
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import HostLock
-from perfbisect.hunt.auto_metric import by_instructions
 from perfbisect.hunt.explanation import explain, read_change
-from perfbisect.hunt.further_runs import confirming_runs
-from perfbisect.hunt.labs import HuntLabs
+from perfbisect.hunt.further_runs import by_instructions, confirming_runs
+from perfbisect.hunt.labs import SessionLabs
 from perfbisect.hunt.loop import Listed, run
 from perfbisect.hunt.search_problem import (
     SavedLog,
@@ -160,8 +159,8 @@ class SessionLifecycle:
             yield from read_change(verdict, log, Path(settings.repository))
             yield ending(problem, log, verdict)
 
-    def _labs_of(self, setup: SessionSetup) -> HuntLabs:
-        return HuntLabs(setup, self.log, self._before, self._held, self._locks)
+    def _labs_of(self, setup: SessionSetup) -> SessionLabs:
+        return SessionLabs(setup, self.log, self._before, self._held, self._locks)
 
     def _workers_of(self, setup: SessionSetup) -> WorkersFor:
         """What works after a verdict, for which no budget counts, by builds as they were."""

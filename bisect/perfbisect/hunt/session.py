@@ -24,7 +24,7 @@ from perfbisect.hunt.attempt import Caller, HuntOutcome, SessionAttempt, refuse_
 from perfbisect.hunt.fitness import unfit_hosts
 from perfbisect.hunt.lifecycle import on_each_like_first
 from perfbisect.hunt.session_hosts import lock_hosts
-from perfbisect.hunt.setup import SessionSetup
+from perfbisect.hunt.setup import Recipes, SessionSetup
 from perfbisect.hunt.trials.builds import configured
 from perfbisect.hunt.trials.proof import claim_of, proof_setup
 from perfbisect.hunt.trials.rounds import TrialDesign, with_prebuilt
@@ -202,16 +202,16 @@ def set_up_again(
     """The setups of the hunts that go on, and why others cannot, by their places; those with a verdict need neither."""
     unable: dict[int, PerfBisectError] = {}
     setups: dict[int, SessionSetup] = {}
-    known = []  # those whose recipes are there
-    for place, settings in enumerate(requested):
+    known: dict[int, Recipes] = {}  # of those whose recipes are there
+    for place in sorted(range(len(requested)), key=lambda place: verdicts[place] is not None):  # first those that go on
         try:
-            load_requested(settings)
-            known.append(settings)
+            known[place] = load_requested(requested[place])
         except UsageError as trouble:
             if verdicts[place] is None:
                 unable[place] = trouble
-    going_on = [place for place, verdict in enumerate(verdicts) if verdict is None and place not in unable]
-    found = SessionSetup.set_up([requested[place] for place in going_on], waiting, known) if going_on else ()
+    going_on = [place for place in known if verdicts[place] is None]
+    begun = [*known.values()]
+    found = SessionSetup.set_up([requested[place] for place in going_on], waiting, begun) if going_on else ()
     for place, setup in zip(going_on, found, strict=True):
         try:
             check_unchanged(history, numbers[place], setup)

@@ -26,7 +26,7 @@ from perfbisect.lab.workload.lua import fingerprint
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.configuration import load_configuration
-from perfbisect.recipes.inventory import load_host
+from perfbisect.recipes.inventory import HostEntry, load_host
 from perfbisect.recipes.requested import ServerConfig, check_fit, load_requested, requested_builder
 from perfbisect.recipes.workload import Workload, load_training
 from perfbisect.repository.commits import ambiguous, describe
@@ -34,7 +34,7 @@ from perfbisect.repository.discovery import is_dirty, open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.range import CommitRange
 
-KINDS = {TrialType.NOISE: "noise", TrialType.COMPARE: "comparison", TrialType.PROVE: "proof"}
+Recipes = tuple[Builder, Workload]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +61,22 @@ class SessionSetup:
 
     @classmethod
     def set_up(
-        cls, requested: Sequence[Settings], waiting: WaitCallback | None = None, begun: Sequence[Settings] = ()
+        cls, requested: Sequence[Settings], waiting: WaitCallback | None = None, begun: Sequence[Recipes] = ()
     ) -> tuple["SessionSetup", ...]:
-        """The setups of hunts that differ in their workloads only: their hosts are checked once.
+        """The setups of hunts that differ in their workloads only: their recipes are loaded and their hosts checked once.
 
-        With ``waiting`` a host is checked only when no other session measures there. ``begun`` are all hunts that were begun
-        together, where some do not go on: builds may be trained with the workloads of all. Raises UsageError and
-        EnvironmentFailure.
+        With ``waiting`` a host is checked only when no other session measures there. ``begun`` are the recipes of all hunts
+        that were begun together, those that go on first: builds may be trained with the workloads of all. Raises UsageError
+        and EnvironmentFailure.
         """
-        workloads = tuple(load_requested(each)[1] for each in requested)
-        first = requested[0]
-        common = cls._checked(first, load_requested(first)[0], workloads, waiting)
-        measured = tuple(load_requested(each)[1] for each in begun) or workloads
+        recipes = begun or [load_requested(each) for each in requested]
+        first, builder, measured = requested[0], recipes[0][0], tuple(workload for _, workload in recipes)
+        common = cls._checked(first, builder, measured[: len(requested)], waiting)
         setups = []
-        for settings, workload in zip(requested, workloads, strict=True):
+        for settings, workload in zip(requested, measured, strict=False):
             span, untouched = common.span, common.untouched
             if settings.suspects != first.suspects:
-                span, untouched = read_hunt_range(settings, common.builder)
+                span, untouched = read_hunt_range(settings, builder)
             classes = replace(settings.prior, host_classes=common.settings.prior.host_classes)
             setup = replace(common, settings=replace(settings, prior=classes), workload=workload, measured=measured)
             setups.append(replace(setup, span=span, untouched=untouched)._complete())
@@ -102,16 +101,17 @@ class SessionSetup:
         builds: CommitRange | None = None,
     ) -> "SessionSetup":
         """The setup of the first workload, but for what depends on its metric; a trial has its ``builds``."""
-        settings = replace(settings, prior=replace(settings.prior, host_classes=host_classes(settings)))
+        entries = [load_host(name, settings.hosts_path) for name in settings.hosts]
+        settings = replace(settings, prior=replace(settings.prior, host_classes=host_classes(entries)))
         # Without a repository nothing is built, so the host needs no compiler.
         needed = builder if settings.repository else msgspec.structs.replace(builder, build=None)
         span, untouched = (builds, ()) if builds else read_hunt_range(settings, builder)
         skipped = () if builds else left_out(settings, span)
         patches = patches_of(settings, builder)
         idle = check_patches(patches, settings, builder, span, is_range=not builds)
-        build_ahead([load_host(name, settings.hosts_path) for name in settings.hosts])
+        build_ahead(entries)
         checks = BuildHostChecks(settings, needed, waiting)
-        hosts = tuple(PreparedHost.prepare(name, settings, needed, workloads, checks) for name in settings.hosts)
+        hosts = tuple(PreparedHost.prepare(entry, settings, needed, workloads, checks) for entry in entries)
         dirty = settings.repository and is_dirty(open_repository(Path(settings.repository)))
         uncommitted = (
             [Warned(f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first.")]
@@ -169,12 +169,13 @@ class SessionSetup:
         if not request.works:
             return f"a hunt for {settings.builder} {settings.workload}, {settings.good}..{settings.bad},"
         names = request.series.text if request.series else ", ".join(subject.name for subject in request.subjects)
-        return f"a{'n A/A' if request.kind is TrialType.NOISE else f' {KINDS[request.kind]}'} of {request.builder}, {names},"
+        article = "an" if request.kind is TrialType.NOISE else "a"
+        return f"{article} {request.kind.noun} of {request.builder}, {names},"
 
     @property
     def title(self) -> str:
         """What is measured, in a few words."""
-        return f"{KINDS[self.request.kind]} {self.request.builder}" if self.request.works else self.workload.name
+        return f"{self.request.kind.noun} {self.request.builder}" if self.request.works else self.workload.name
 
     def run_hash(self, workload: Workload) -> str:
         """A hash of everything that a run of the workload depends on."""
@@ -291,14 +292,12 @@ def with_layouts(setup: SessionSetup) -> SessionSetup:
     return replace(without, warnings=(*setup.warnings, unavailable(reason)))
 
 
-def host_classes(settings: Settings) -> tuple[str, ...]:
+def host_classes(entries: Sequence[HostEntry]) -> tuple[str, ...]:
     """The class of each host, by default its name; empty for a single host. Raises UsageError for one given twice."""
-    names = settings.hosts
-    if len(names) < 2:
-        return ()
+    names = [entry.name for entry in entries]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"Host {twice[0]} is given twice.", "Give each host once.")
-    return tuple(load_host(name, settings.hosts_path).kind or name for name in names)
+    return tuple(entry.kind or entry.name for entry in entries) if len(entries) > 1 else ()
 
 
 def on_one_machine(hosts: Sequence[PreparedHost]) -> Iterator[Warned]:

@@ -59,7 +59,6 @@ from perfbisect.wording.trials import (
     unmeasured,
 )
 
-KINDS = {TrialType.COMPARE: "Comparison", TrialType.PROVE: "Proof", TrialType.NOISE: "A/A"}
 ABSOLUTE, RELATIVE = "--- absolute", "--- relative to first result"
 SIDES = ("parent", "culprit", "third")  # classes of the colours of builds; all after the third share its own
 TONES = {"worse": "bad", "better": "good", "": "unclear"}
@@ -85,7 +84,7 @@ def document(
         summary = tuple(proof_sentences(trial) if request.kind is TrialType.PROVE else comparison_sentence(trial, rows))
         headline = "" if summary else headline_of(trial, rows, names)
     return Document(
-        session=f"{KINDS[request.kind]} {trial.name}",
+        session=f"{request.kind.noun[0].upper()}{request.kind.noun[1:]} {trial.name}",
         what=f"{request.builder} {works}: {', '.join(of)}",
         started=trial.began,
         state=": ".join(filter(None, (trial.state, trial.failure))),

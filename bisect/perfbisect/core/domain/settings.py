@@ -207,6 +207,11 @@ class TrialType(StrEnum):
     COMPARE = "compare"
     PROVE = "prove"  # its builds are good, bad, and bad without the culprit
 
+    @property
+    def noun(self) -> str:
+        """What a person calls it."""
+        return {"noise": "A/A", "compare": "comparison", "prove": "proof"}[self]
+
 
 @dataclass(frozen=True, slots=True)
 class TrialBuild:

@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from perfbisect import __version__
 from perfbisect.core.domain.session_state import SessionState
+from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.stats.release_series import SpeedLine, is_worse, lines_of
 from perfbisect.core.stats.watched_branch import Branch
 from perfbisect.report.document import Cell, Document, Row, Table, row
@@ -31,7 +32,6 @@ from perfbisect.wording.quantities import MISSING, chance, change, count, decima
 from perfbisect.wording.text import safe
 
 TEMPLATES = Path(__file__).parent / "templates"
-KINDS = {"compare": "comparison", "prove": "proof", "noise": "A/A"}
 # Kind of table → the column before which it has plots.
 BEFORE = {"ladder": 2, "counters": 3, "functions": 3, "ratios": 2}
 
@@ -66,7 +66,7 @@ def listing(sessions: Iterable[SessionSummary], cell: CellOf) -> Table:
             texts = ("hunt", each.builder, *each.workloads, each.span, result, chance(sure), ratio)
         else:
             names = workloads(each.workloads)
-            texts = (KINDS[each.kind], each.builder, names, each.span, each.state, MISSING, MISSING)
+            texts = (TrialType(each.kind).noun, each.builder, names, each.span, each.state, MISSING, MISSING)
         rows.append(Row((cell(each), *row(moment(each.started), *texts, str(each.runs), each.host).cells)))
     head = ("id", "when", "what", "builder", "workload", "range or builds", "result", "sure", "ratio", "runs", "host")
     return Table(head, tuple(rows), ("sure", "ratio", "runs"), name="listing")
