@@ -31,7 +31,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab import Work
 from perfbisect.lab.building import build_store, checkout, links, pipeline, prebuilt
 from perfbisect.lab.building.candidates import BuildsMade, Candidates, LabHost, mend
-from perfbisect.lab.building.log_parser import BuildStep, KnownFailure
+from perfbisect.lab.building.log_parser import LINK, SEND, BuildStep, KnownFailure
 from perfbisect.lab.building.plan import BuildContext, InstalledBuild
 from perfbisect.lab.host_watch import RetryPolicy, enough_space, watched
 from perfbisect.lab.training import Trainer
@@ -141,7 +141,7 @@ class BuildSite:
                 if self._announced != candidate:
                     yield self._started(candidate)
                     self._announced = candidate
-                yield BuildProgress(candidate, done, total, "send")
+                yield BuildProgress(candidate, done, total, SEND)
             training = Trainer(host, entry, self.builder, self.training) if self.training else None
             context = pipeline.build_context(
                 host, entry, self.builder, self.variant, sending.result, candidates.repository, layouts=self.layouts
@@ -335,7 +335,7 @@ class CandidateBuilds:
         context = self.made.contexts.get(site.name) if site else None
         if site is None or context is None or context.recorder is None:
             reason = facts.fixed or "its links were not recorded"
-            raise BuildFailed(f"it cannot be linked again: {reason}", stage=links.LINK, log=facts.log)
+            raise BuildFailed(f"it cannot be linked again: {reason}", stage=LINK, log=facts.log)
         with site.place.beside:
             made = links.link(site.place.host, facts.key, layout, context.recorder.linker)
             self._linked[made] = site.place.host, facts.key

@@ -19,9 +19,10 @@ from perfbisect.errors import (
     RunFailed,
 )
 from perfbisect.host.facts import ask
-from perfbisect.lab.building import build_store, links
+from perfbisect.lab.building import build_store
 from perfbisect.lab.building.candidates import BuildsMade, Candidates, LabHost
 from perfbisect.lab.building.links import LayoutSeeds
+from perfbisect.lab.building.log_parser import LINK
 from perfbisect.lab.building.pipeline import end_all
 from perfbisect.lab.builds import BuildSite, CandidateBuilds
 from perfbisect.lab.host_watch import HostWatch, RetryPolicy, with_values
@@ -229,7 +230,7 @@ class HostLab:
         began = time.monotonic()
         wanted = [turn for turn in turns if turn.layout and turn.left]
         for done, turn in enumerate(wanted):
-            yield BuildProgress(turn.candidate, done, len(wanted), links.LINK)
+            yield BuildProgress(turn.candidate, done, len(wanted), LINK)
             try:
                 made[turn.candidate, turn.layout] = self.builds.link(turn.candidate, turn.layout)
             except BuildFailed as failure:

@@ -26,7 +26,7 @@ from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, CommandFailed, ConnectionLost, EnvironmentFailure
 from perfbisect.host.facts import is_full
 from perfbisect.host.protocol import Host, Result, judged, no_space
-from perfbisect.lab.building.log_parser import BuildStep, staged
+from perfbisect.lab.building.log_parser import CHECKOUT, FETCH, SEND, BuildStep, staged
 from perfbisect.masking import masked
 from perfbisect.recipes.builder_reader import satisfies
 from perfbisect.repository.derived import APPLY, encoded, outcome
@@ -293,7 +293,7 @@ def cannot(host: Host, sha: str, reason: str, log: str, hint: str) -> BuildFaile
     """The error for a commit that cannot be checked out; its log is saved on the host."""
     place = host.root / "logs" / f"checkout-{sha[:10]}-{sha[-10:]}.log"
     host.run(["sh", "-c", _SAVE, "save", str(place)], stdin=log)
-    return BuildFailed(f"{sha[:10]} cannot be checked out: {reason}", stage="checkout", log=str(place), hint=hint)
+    return BuildFailed(f"{sha[:10]} cannot be checked out: {reason}", stage=CHECKOUT, log=str(place), hint=hint)
 
 
 def _switch(host: Host, source: PurePosixPath, part: SubTree) -> None:
@@ -366,12 +366,12 @@ def bring_submodules(
         try:
             if len(parts) == MOST:
                 raise Unavailable(f"it has more than {MOST} submodules")
-            found = yield from staged("fetch", find(parent, tree, submodule, address))
+            found = yield from staged(FETCH, find(parent, tree, submodule, address))
         except Unavailable as failed:
             log = "".join(f"{line}\n" for line in (str(failed), failed.advice, *failed.tried))
             raise cannot(host, sha, str(failed), masked(log), failed.advice) from failed
         place = hashlib.sha256(path.encode()).hexdigest()[:16]
-        bare = yield from staged("send", mirror(host, found.repository, f"{name}.git/modules/{place}", [found.tree]))
+        bare = yield from staged(SEND, mirror(host, found.repository, f"{name}.git/modules/{place}", [found.tree]))
         parts.append(SubTree(bare, found.tree, path, submodule.ignore))
         inner = submodules(found.repository, found.tree, submodule.ignore)
         left.extend((found.repository, found.tree, found.address, f"{path}/", each) for each in inner)

@@ -30,6 +30,7 @@ from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.building import build_store
+from perfbisect.lab.building.log_parser import LINK
 from perfbisect.recipes.builder import Build, Variant
 
 # By preference. The last moves whole object files only, in the order of its arguments; the others move functions.
@@ -96,7 +97,6 @@ class LayoutSeeds:
 REVISION = "3"  # part of the key of every build that can be linked again: raise it when records change
 FOLDER = "links"
 SECTIONS = "-ffunction-sections"
-LINK = "link"  # the stage of a failure
 MOST = 40  # programs and libraries that one build may have, where its recipe names none
 LONG = 1800.0  # seconds: of the links of the largest servers, all of them
 _NAMES = ("ld", "ld.bfd", "ld.gold", "ld.lld", "ld.mold")

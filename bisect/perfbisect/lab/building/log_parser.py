@@ -97,7 +97,9 @@ def _missing(header: str, of_c: bool) -> Known:
 T = TypeVar("T")
 
 STAGE = "[perfbisect] "  # begins the lines that the build script adds to the output; the stage's name follows
-CONFIGURE, COMPILE, INSTALL, TRAIN = "configure", "compile", "install", "train"  # stages
+# The stages of a build in their order. The job that builds prints the names of those from CONFIGURE to INSTALL.
+FETCH, SEND, CHECKOUT, CONFIGURE = "fetch", "send", "checkout", "configure"
+COMPILE, INSTALL, TRAIN, LINK, SHARE = "compile", "install", "train", "link", "share"
 OUT_OF_MEMORY = "out of memory"  # begins the trouble of a host that lacks it
 LONGEST = 500  # characters of a line, in a sentence
 
@@ -259,7 +261,7 @@ def script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str
 class BuildStep:
     """Steps done of steps known in one stage of a build; ``total`` 0 when unknown."""
 
-    stage: str  # "fetch", "send", "checkout", "configure", "compile", "install"
+    stage: str
     done: int = 0
     total: int = 0
 

@@ -7,7 +7,7 @@ environment, so that only the commit makes a difference. Configure, compile and 
 
 import re
 import time
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
@@ -24,8 +24,10 @@ from perfbisect.lab.building import build_store, checkout, links, prebuilt
 from perfbisect.lab.building.build_store import hash_artifacts, measured
 from perfbisect.lab.building.checkout import Sources, for_all, for_version
 from perfbisect.lab.building.log_parser import (
+    CHECKOUT,
     CONFIGURE,
     INSTALL,
+    LINK,
     OUT_OF_MEMORY,
     TRAIN,
     BuildLog,
@@ -119,57 +121,14 @@ def build_context(
     return BuildContext(host, entry, builder, name, settings, tools, bare, repository, namespace, recorder=recorder)
 
 
-@dataclass(frozen=True, slots=True)
-class _KeyedCommit:
-    """A commit, and by which key its build is known."""
-
-    sources: Sources
-    paths: frozenset[str]  # as ``present`` has them
-    needed: dict[str, prebuilt.Needed]  # archives, by name
-    key: str
-
-    @property
-    def sha(self) -> str:
-        return self.sources.sha
-
-    @property
-    def sums(self) -> dict[str, str]:
-        """Of its archives, by their names."""
-        return {name: each.sha256 for name, each in self.needed.items()}
-
-
-def _wanted(context: BuildContext, sha: str) -> _KeyedCommit:
-    """Raises BuildFailed for a commit that git cannot read or whose archives are unknown, and EnvironmentFailure."""
-    host, builder, ignore = context.host, context.builder, context.builder.ignore
-    sources = for_all(host, context.bare, sha, context.patches)
-    paths = present(context, sources.commit)
-    tree = checkout.filtered_tree(host, context.bare, sources.commit, ignore)
-    tree = checkout.with_submodules(tree, context.repository, sha, ignore)
-    needed = prebuilt.needed(host, context.bare, sources, builder, paths)
-    sums = [each.sha256 for each in needed.values()]
-    key = build_key(context, tree, paths, sha, system_of(builder, paths) or "", sums)
-    return _KeyedCommit(sources, paths, needed, key)
-
-
 def key_of(context: BuildContext, sha: str) -> str:
     """The key of the build of a commit, built or not. Raises BuildFailed for one that git cannot read."""
-    return _wanted(context, sha).key
+    return _commit(context, sha).key
 
 
 def find(context: BuildContext, sha: str) -> InstalledBuild | None:
     """The stored build of commit ``sha``; None where there is none. Raises as ``key_of``."""
-    return _stored(context, _wanted(context, sha))
-
-
-def _stored(context: BuildContext, wanted: _KeyedCommit) -> InstalledBuild | None:
-    found = build_store.find(context.host, wanted.key, wanted.sha)
-    if found is None:
-        return None
-    known = replace(
-        found.facts,
-        patches=for_version(context.host, context.bare, wanted.sources, context.patches, found.version).patches,
-    )
-    return InstalledBuild(known, resolved_for(context, wanted.paths, found.version), found.version)
+    return _commit(context, sha).stored()
 
 
 def build(
@@ -185,72 +144,14 @@ def build(
     EnvironmentFailure when something else is the host's fault.
     """
     began = time.monotonic()
-    wanted = _wanted(context, sha)
-    built = _stored(context, wanted)
-    if shared and not built and (yield from shared.fetch(context, wanted.key)) and (built := _stored(context, wanted)):
+    commit = _commit(context, sha)
+    built = commit.stored()
+    if shared and not built and (yield from shared.fetch(context, commit.key)) and (built := commit.stored()):
         return replace(built, facts=replace(built.facts, shared=True, seconds=time.monotonic() - began))
-    built = built or (yield from _build(context, wanted))
+    built = built or (yield from commit.build())
     if shared:
         yield from shared.offer(context, built.facts)
     return built
-
-
-def _build(context: BuildContext, wanted: _KeyedCommit) -> Generator[BuildStep | Warned, None, InstalledBuild]:
-    began, host, name = time.monotonic(), context.host, _job_name(context, wanted)
-    yield BuildStep("checkout")
-    job = end_all(host, but=(name, f"{name}{_ALONE}"))
-    try:
-        if context.training:
-            if job is None:
-                yield from _train(context, wanted, context.training)
-            context = replace(context, phase=BuildPhase.OPTIMISED)
-        ended = yield from _made(context, wanted, name, job)
-    except BuildFailed:  # a build that was interrupted may still run, and reads the profile
-        host.run(["rm", "-rf", "--", str(context.profile)], timeout=600)
-        raise
-    plan, folder = ended.plan, ended.job.folder
-    argv = ["sh", "-c", _REMEMBER, "remember", str(context.work), str(ended.output.steps)]
-    hits, misses, remote = count_cached(host.run(argv, timeout=600).stdout)
-    facts = BuildFacts(
-        commit=wanted.sha, key=wanted.key, binary=ended.binary or wanted.key, seconds=time.monotonic() - began,
-        cache_hits=hits, cache_misses=misses, remote_hits=remote, reused=False, log="", system=plan.system,
-        patches=for_version(host, context.bare, wanted.sources, context.patches, plan.version).patches,
-        partial=_with_short_paths(context, ended.output.partial), programs=ended.output.programs,
-        flags=context.builder.flags.options,
-    )  # fmt: skip
-    if context.recorder:
-        yield BuildStep(links.LINK)
-        facts = links.keep(host, context.work, ended.artifacts, context.variant, context.recorder, facts)
-    facts = build_store.keep(host, facts, plan.version, context.work / "prefix", folder / "stdout")
-    jobs.remove(host, ended.job)
-    return InstalledBuild(facts, plan.builder, plan.version)
-
-
-def _job_name(context: BuildContext, wanted: _KeyedCommit) -> str:
-    """The name of the job that builds, by which later sessions find it."""
-    return f"{JOB_PREFIX}{context.builder.name}-{wanted.key}"
-
-
-def _train(context: BuildContext, wanted: _KeyedCommit, training: Training) -> Generator[BuildStep | Warned]:
-    """The profile by which a commit is then built: of an instrumented build of it."""
-    training.check()
-    name = f"{_job_name(context, wanted)}-{BuildPhase.INSTRUMENTED}"
-    ended = yield from _made(replace(context, phase=BuildPhase.INSTRUMENTED), wanted, name)
-    yield BuildStep(TRAIN)
-    build = Instrumented(
-        wanted.sha, wanted.key, ended.plan.builder, ended.plan.version, context.work / "prefix", context.profile,
-        context.variant.cc, context.tools.name,
-    )  # fmt: skip
-    try:
-        if not (yield from training.train(build)):
-            raise BuildFailed(
-                f"{wanted.sha[:10]} has no profile after its training with {training.named}: its programs must be compiled"
-                " and linked with {cflags} and {ldflags} of the variant, and end by themselves",
-                stage=TRAIN,
-                log=_saved_log(context, wanted, ended),
-            )
-    finally:
-        jobs.remove(context.host, ended.job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,41 +167,206 @@ class _BuildAttempt:
     binary: str = ""  # what was installed, by its hash; "" when the recipe names no artifacts
 
 
-def _made(
-    context: BuildContext, wanted: _KeyedCommit, name: str, job: jobs.Job | None = None
-) -> Generator[BuildStep | Warned, None, _BuildAttempt]:
-    """A build that ended well, by a job of that name; from its checkout on, unless ``job`` makes it already."""
-    if job is None:
-        yield from prebuilt.bring(context.host, wanted.needed.values())
-        yield from _check_out(context, wanted.sources)
-    ended = yield from _attempt(context, plan_for(context, wanted.sha, wanted.paths, wanted.sums), name, job)
-    if ended.failed and ended.job.name == name and (alone := _alone(context, wanted, ended)):
-        failure, at_once = _failure(context, wanted, ended), jobs_of(context)
-        yield Warned(f"{failure}: it is repeated with one job instead of {at_once}", failure.advice)
-        yield BuildStep("checkout")
-        yield from _check_out(context, wanted.sources)
-        # Without the error, which would be found in the second log, too.
-        note = (
-            f"perfbisect: with {at_once} jobs at once this build did not {ended.output.stage}, and is repeated with one"
+@dataclass(frozen=True, slots=True)
+class _CommitBuild:
+    """The build of a commit on a host: ``build`` goes through its stages."""
+
+    context: BuildContext
+    sources: Sources
+    paths: frozenset[str]  # as ``present`` has them
+    needed: Mapping[str, prebuilt.Needed]  # archives, by name
+    key: str
+
+    @property
+    def name(self) -> str:
+        """The name of the job that builds, by which later sessions find it."""
+        return f"{JOB_PREFIX}{self.context.builder.name}-{self.key}"
+
+    def stored(self) -> InstalledBuild | None:
+        """The build, if the host has it."""
+        built = build_store.find(self.context.host, self.key, self.sources.sha)
+        if built is None:
+            return None
+        facts = replace(built.facts, patches=self.patches(built.version))
+        return InstalledBuild(facts, resolved_for(self.context, self.paths, built.version), built.version)
+
+    def patches(self, version: str) -> Mapping[str, bool]:
+        """The patches by their names, and whether they are applied to this version."""
+        context = self.context
+        return for_version(context.host, context.bare, self.sources, context.patches, version).patches
+
+    def plan(self, context: BuildContext) -> BuildPlan:
+        """How what is checked out is built."""
+        sums = {name: each.sha256 for name, each in self.needed.items()}
+        return plan_for(context, self.sources.sha, self.paths, sums)
+
+    def build(self) -> Generator[BuildStep | Warned, None, InstalledBuild]:
+        """Make the build, and keep it."""
+        began, context, host = time.monotonic(), self.context, self.context.host
+        yield BuildStep(CHECKOUT)
+        job = end_all(host, but=(self.name, f"{self.name}{_ALONE}"))
+        try:
+            if context.training:
+                if job is None:
+                    yield from self.train(context.training)
+                context = replace(context, phase=BuildPhase.OPTIMISED)
+            ended = yield from replace(self, context=context).made(self.name, job)
+        except BuildFailed:  # a build that was interrupted may still run, and reads the profile
+            host.run(["rm", "-rf", "--", str(context.profile)], timeout=600)
+            raise
+        plan = ended.plan
+        argv = ["sh", "-c", _REMEMBER, "remember", str(context.work), str(ended.output.steps)]
+        hits, misses, remote = count_cached(host.run(argv, timeout=600).stdout)
+        facts = BuildFacts(
+            commit=self.sources.sha, key=self.key, binary=ended.binary or self.key, seconds=time.monotonic() - began,
+            cache_hits=hits, cache_misses=misses, remote_hits=remote, reused=False, log="", system=plan.system,
+            patches=self.patches(plan.version), partial=self.short_paths(ended.output.partial),
+            programs=ended.output.programs, flags=context.builder.flags.options,
+        )  # fmt: skip
+        if context.recorder:
+            yield BuildStep(LINK)
+            facts = links.keep(host, context.work, ended.artifacts, context.variant, context.recorder, facts)
+        facts = build_store.keep(host, facts, plan.version, context.work / "prefix", ended.job.folder / "stdout")
+        jobs.remove(host, ended.job)
+        return InstalledBuild(facts, plan.builder, plan.version)
+
+    def train(self, training: Training) -> Generator[BuildStep | Warned]:
+        """Make the profile by which the commit is then built: of an instrumented build of it."""
+        training.check()
+        context = replace(self.context, phase=BuildPhase.INSTRUMENTED)
+        ended = yield from replace(self, context=context).made(f"{self.name}-{BuildPhase.INSTRUMENTED}")
+        yield BuildStep(TRAIN)
+        sha, plan = self.sources.sha, ended.plan
+        build = Instrumented(
+            sha, self.key, plan.builder, plan.version, context.work / "prefix", context.profile, context.variant.cc,
+            context.tools.name,
+        )  # fmt: skip
+        try:
+            if not (yield from training.train(build)):
+                raise BuildFailed(
+                    f"{sha[:10]} has no profile after its training with {training.named}: its programs must be compiled"
+                    " and linked with {cflags} and {ldflags} of the variant, and end by themselves",
+                    stage=TRAIN,
+                    log=self.saved_log(ended),
+                )
+        finally:
+            jobs.remove(context.host, ended.job)
+
+    def made(self, name: str, job: jobs.Job | None = None) -> Generator[BuildStep | Warned, None, _BuildAttempt]:
+        """A build that ended well, by a job of that name; from its checkout on, unless ``job`` makes it already."""
+        context, sha = self.context, self.sources.sha[:10]
+        if job is None:
+            yield from prebuilt.bring(context.host, self.needed.values())
+            yield from self.check_out()
+        ended = yield from self.attempt(self.plan(context), name, job)
+        if ended.failed and ended.job.name == name and (alone := self.alone(ended)):
+            failure, at_once = self.failure(ended), jobs_of(context)
+            yield Warned(f"{failure}: it is repeated with one job instead of {at_once}", failure.advice)
+            yield BuildStep(CHECKOUT)
+            yield from self.check_out()
+            # Without the error, which would be found in the second log, too.
+            stage = ended.output.stage
+            note = f"perfbisect: with {at_once} jobs at once this build did not {stage}, and is repeated with one"
+            ended = yield from self.attempt(alone, f"{name}{_ALONE}", None, note)
+            if not ended.failed and isinstance(failure, BuildFailed):
+                yield Warned(
+                    f"the build of {sha} depends on the order of its parts: it failed with {at_once} jobs, and did not"
+                    " with one",
+                    "What was built with one job counts. With `jobs = 1` in hosts.toml no build is tried twice.",
+                )
+        if ended.failed:
+            raise self.failure(ended)
+        return ended
+
+    def check_out(self) -> Generator[BuildStep]:
+        """Check out the commit and its submodules."""
+        context, builder = self.context, self.context.builder
+        of = (context.host, builder.work_name, context.repository, self.sources.sha, builder.ignore, builder.repository)
+        check_out(context, self.sources, (yield from checkout.bring_submodules(*of)))
+
+    def attempt(
+        self, plan: BuildPlan, name: str, job: jobs.Job | None, note: str = ""
+    ) -> Generator[BuildStep, None, _BuildAttempt]:
+        """Build what is checked out as a job of that name, in an empty folder, or follow ``job``, which does."""
+        host, work, how = self.context.host, self.context.work, build_of(plan.builder)
+        steps = host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(work)], timeout=600).stdout
+        output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
+        argv = ["sh", "-c", script(plan.commands, note)]
+        if COMPILERS in plan.env:  # which the build finds first
+            argv = ["sh", "-c", 'PATH=$0:$PATH exec "$@"', plan.env[COMPILERS], *argv]
+        job = job or jobs.start(
+            host, argv, name=name, cwd=work / "build", env=plan.env, timeout=how.timeout, merged=True
         )
-        ended = yield from _attempt(context, alone, f"{name}{_ALONE}", None, note)
-        if not ended.failed and isinstance(failure, BuildFailed):
-            yield Warned(
-                f"the build of {wanted.sha[:10]} depends on the order of its parts: it failed with {at_once} jobs, and did"
-                " not with one",
-                "What was built with one job counts. With `jobs = 1` in hosts.toml no build is tried twice.",
+        status = yield from follow(host, job, output)
+        if status or (output.partial and output.host_trouble):
+            return _BuildAttempt(plan, job, output, status)
+        prefix = work / "prefix"
+        artifacts = measured(host, prefix, how.artifacts, with_libraries=plan.with_libraries)
+        try:
+            binary = hash_artifacts(host, prefix, artifacts) if artifacts else ""
+            if not (binary or host.run(["test", "-d", str(prefix)], check=False).ok):
+                raise FileNotFoundError("anything")
+        except FileNotFoundError as absent:
+            output.error, output.stage = f"it did not install {absent}", INSTALL
+            return _BuildAttempt(plan, job, output, 0)
+        return _BuildAttempt(plan, job, output, 0, False, artifacts, binary)
+
+    def alone(self, ended: _BuildAttempt) -> BuildPlan | None:
+        """How a failed build is repeated with one job; None where that would change nothing."""
+        trouble = ended.output.host_trouble
+        of_the_host = (bool(trouble) and not trouble.startswith(OUT_OF_MEMORY)) or facts.is_full(self.context.host)
+        if of_the_host or ended.output.stage == CONFIGURE or ended.status in _LATE:
+            return None
+        alone = self.plan(replace(self.context, entry=msgspec.structs.replace(self.context.entry, jobs=1)))
+        return alone if (alone.commands, alone.env) != (ended.plan.commands, ended.plan.env) else None
+
+    def saved_log(self, ended: _BuildAttempt) -> str:
+        """Where the log of a build now is, for as long as the user may want it."""
+        host, sha = self.context.host, self.sources.sha
+        log = str(host.root / "logs" / f"{self.context.builder.name}-{sha[:10]}-{self.key[:10]}.log")
+        host.run(["sh", "-c", _SAVE_LOG, "save", str(ended.job.folder / "stdout"), log])
+        return log
+
+    def short_paths(self, text: str) -> str:
+        """A line of a compiler; ccache makes paths relative to the build folder."""
+        return re.sub(rf"(?:{re.escape(str(self.context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", text)
+
+    def failure(self, ended: _BuildAttempt) -> BuildFailed | EnvironmentFailure:
+        """The error for a failed build; its log is saved."""
+        host, output, sha = self.context.host, ended.output, self.sources.sha[:10]
+        if output.host_trouble.startswith("no space") or facts.is_full(host):
+            return no_space(host.name, f"the build of {sha} stopped at: {output.why()}")
+        log = self.saved_log(ended)
+        jobs.remove(host, ended.job)
+        if output.host_trouble:
+            return EnvironmentFailure(
+                f"the build of {sha} stopped on host {host.name}: {output.host_trouble}",
+                f"Fewer jobs at once, with `jobs` in hosts.toml, need less memory. See {log}.",
             )
-    if ended.failed:
-        raise _failure(context, wanted, ended)
-    return ended
+        late, stage, builder = ended.status in _LATE, output.stage, self.context.builder
+        reason = (
+            f"not done after {build_of(ended.plan.builder).timeout:g} s" if late else self.short_paths(output.why())
+        )
+        hint = how_to_build(builder, facts.ask_all(host, SYSTEM_FACTS)) if stage == CONFIGURE else ""
+        hint = hint and f"{hint}."
+        which = f"the {self.context.phase} build of " if self.context.phase else ""
+        sentence = f"{which}{sha} does not {stage}: {reason}"
+        if output.known and not late:
+            return KnownFailure(sentence, output.known, stage=stage, log=log, hint=hint)
+        return BuildFailed(sentence, stage=stage, log=log, hint=hint)
 
 
-def _check_out(context: BuildContext, sources: Sources) -> Generator[BuildStep]:
-    host, builder, sha = context.host, context.builder, sources.sha
-    parts = checkout.bring_submodules(
-        host, builder.work_name, context.repository, sha, builder.ignore, builder.repository
-    )
-    check_out(context, sources, (yield from parts))
+def _commit(context: BuildContext, sha: str) -> _CommitBuild:
+    """Raises BuildFailed for a commit that git cannot read or whose archives are unknown, and EnvironmentFailure."""
+    host, builder, bare = context.host, context.builder, context.bare
+    sources = for_all(host, bare, sha, context.patches)
+    paths = present(context, sources.commit)
+    tree = checkout.filtered_tree(host, bare, sources.commit, builder.ignore)
+    tree = checkout.with_submodules(tree, context.repository, sha, builder.ignore)
+    needed = prebuilt.needed(host, bare, sources, builder, paths)
+    sums = [each.sha256 for each in needed.values()]
+    key = build_key(context, tree, paths, sha, system_of(builder, paths) or "", sums)
+    return _CommitBuild(context, sources, paths, needed, key)
 
 
 def check_out(context: BuildContext, sources: Sources, parts: Sequence[checkout.SubTree] = ()) -> None:
@@ -311,76 +377,3 @@ def check_out(context: BuildContext, sources: Sources, parts: Sequence[checkout.
         fitting = for_version(host, bare, sources, context.patches, version_of(context, sources.sha))
         if fitting.commit != sources.commit:
             checkout.checkout(host, bare, fitting.commit, *place)
-
-
-def _attempt(
-    context: BuildContext, plan: BuildPlan, name: str, job: jobs.Job | None, note: str = ""
-) -> Generator[BuildStep, None, _BuildAttempt]:
-    """Build what is checked out as a job of that name, in an empty folder, or follow ``job``, which does."""
-    host, how, prefix = context.host, build_of(plan.builder), context.work / "prefix"
-    steps = host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(context.work)], timeout=600).stdout
-    output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
-    argv = ["sh", "-c", script(plan.commands, note)]
-    if COMPILERS in plan.env:  # which the build finds first
-        argv = ["sh", "-c", 'PATH=$0:$PATH exec "$@"', plan.env[COMPILERS], *argv]
-    cwd = context.work / "build"
-    job = job or jobs.start(host, argv, name=name, cwd=cwd, env=plan.env, timeout=how.timeout, merged=True)
-    status = yield from follow(host, job, output)
-    if status or (output.partial and output.host_trouble):
-        return _BuildAttempt(plan, job, output, status)
-    artifacts = measured(host, prefix, how.artifacts, with_libraries=plan.with_libraries)
-    try:
-        binary = hash_artifacts(host, prefix, artifacts) if artifacts else ""
-        if not (binary or host.run(["test", "-d", str(prefix)], check=False).ok):
-            raise FileNotFoundError("anything")
-    except FileNotFoundError as absent:
-        output.error, output.stage = f"it did not install {absent}", INSTALL
-        return _BuildAttempt(plan, job, output, 0)
-    return _BuildAttempt(plan, job, output, 0, False, artifacts, binary)
-
-
-def _alone(context: BuildContext, wanted: _KeyedCommit, ended: _BuildAttempt) -> BuildPlan | None:
-    """How a failed build is repeated with one job; None where that would change nothing."""
-    trouble = ended.output.host_trouble
-    of_the_host = (bool(trouble) and not trouble.startswith(OUT_OF_MEMORY)) or facts.is_full(context.host)
-    if of_the_host or ended.output.stage == CONFIGURE or ended.status in _LATE:
-        return None
-    entry = msgspec.structs.replace(context.entry, jobs=1)
-    alone = plan_for(replace(context, entry=entry), wanted.sha, wanted.paths, wanted.sums)
-    return alone if (alone.commands, alone.env) != (ended.plan.commands, ended.plan.env) else None
-
-
-def _saved_log(context: BuildContext, wanted: _KeyedCommit, ended: _BuildAttempt) -> str:
-    """Where the log of a build now is, for as long as the user may want it."""
-    log = context.host.root / "logs" / f"{context.builder.name}-{wanted.sha[:10]}-{wanted.key[:10]}.log"
-    context.host.run(["sh", "-c", _SAVE_LOG, "save", str(ended.job.folder / "stdout"), str(log)])
-    return str(log)
-
-
-def _with_short_paths(context: BuildContext, text: str) -> str:
-    """A line of a compiler; ccache makes paths relative to the build folder."""
-    return re.sub(rf"(?:{re.escape(str(context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", text)
-
-
-def _failure(context: BuildContext, wanted: _KeyedCommit, ended: _BuildAttempt) -> BuildFailed | EnvironmentFailure:
-    """The error for a failed build; its log is saved."""
-    host, output, sha = context.host, ended.output, wanted.sha[:10]
-    if output.host_trouble.startswith("no space") or facts.is_full(host):
-        return no_space(host.name, f"the build of {sha} stopped at: {output.why()}")
-    log = _saved_log(context, wanted, ended)
-    jobs.remove(host, ended.job)
-    if output.host_trouble:
-        return EnvironmentFailure(
-            f"the build of {sha} stopped on host {host.name}: {output.host_trouble}",
-            f"Fewer jobs at once, with `jobs` in hosts.toml, need less memory. See {log}.",
-        )
-    reason = _with_short_paths(context, output.why())
-    if ended.status in _LATE:
-        reason = f"not done after {build_of(ended.plan.builder).timeout:g} s"
-    hint = how_to_build(context.builder, facts.ask_all(host, SYSTEM_FACTS)) if output.stage == CONFIGURE else ""
-    which = f"the {context.phase} build of " if context.phase else ""
-    sentence = f"{which}{sha} does not {output.stage}: {reason}"
-    hint = hint and f"{hint}."
-    if output.known and ended.status not in _LATE:
-        return KnownFailure(sentence, output.known, stage=output.stage, log=log, hint=hint)
-    return BuildFailed(sentence, stage=output.stage, log=log, hint=hint)

@@ -25,7 +25,7 @@ from perfbisect.lab import upload
 from perfbisect.lab.building import build_store, checkout
 from perfbisect.lab.building.build_store import FUNCTIONS, LONG, REFUSED, UNPACK, hash_artifacts
 from perfbisect.lab.building.checkout import Sources, git
-from perfbisect.lab.building.log_parser import BuildStep, staged
+from perfbisect.lab.building.log_parser import FETCH, SEND, BuildStep, staged
 from perfbisect.lab.building.plan import InstalledBuild
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import TreeFacts, applied, version_text
@@ -231,7 +231,7 @@ def bring(host: Host, archives: Collection[Needed]) -> Generator[BuildStep]:
     for each in archives:
         folder = build_store.folder(host, each.sha256[:32])
         if build_store.changes(host, folder):
-            path = yield from staged("fetch", downloaded(str(each), each.address, each.sha256))
-            yield BuildStep("send")
+            path = yield from staged(FETCH, downloaded(str(each), each.address, each.sha256))
+            yield BuildStep(SEND)
             unpack(host, str(path), f"It is {each}, from {each.address}.")
         host.run(["touch", "--", str(folder)])  # its last use

@@ -20,7 +20,7 @@ from perfbisect.host.packages import missing
 from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab.building import build_store
 from perfbisect.lab.building.build_store import CHUNK, FUNCTIONS, LONG, REFUSED, UNPACK, send_archive
-from perfbisect.lab.building.log_parser import BuildStep
+from perfbisect.lab.building.log_parser import FETCH, SHARE, BuildStep
 from perfbisect.lab.building.plan import BuildContext, for_processor
 from perfbisect.lab.building.shared_store import Manifest, Refused, Store, header, name_of, read_header
 from perfbisect.lab.building.toolchain import MENTIONS
@@ -113,11 +113,11 @@ class SharedBuilds:
             try:
                 with self._store.read(name) as source:
                     manifest = read_header(source, name, self._secret)
-                    yield BuildStep("fetch")
+                    yield BuildStep(FETCH)
                     if missing(host, ["tar", manifest.way]):
                         raise EnvironmentFailure(f"unpacking it needs {manifest.way}, which is not installed there")
                     for done in send_archive(host, place, source.read, manifest.size):
-                        yield BuildStep("fetch", done // MB, manifest.size // MB)
+                        yield BuildStep(FETCH, done // MB, manifest.size // MB)
                 _unpack(host, key, manifest)
                 return True
             except FileNotFoundError:
@@ -148,9 +148,9 @@ class SharedBuilds:
         try:
             if any(self._store.has(name) for name in self._names(context, facts.key)):
                 return
-            yield BuildStep("share")
+            yield BuildStep(SHARE)
             manifest = self._packed(context, facts)
-            yield BuildStep("share", 0, manifest.size // MB)
+            yield BuildStep(SHARE, 0, manifest.size // MB)
             with host.stream(["cat", "--", f"{place}.part/archive"]) as source:
                 parts = chain([header(manifest, self._secret)], iter(lambda: source.recv(CHUNK), b""))
                 self._store.write(manifest.name, parts)
