@@ -7,8 +7,9 @@ c05, c07 crashes, and c08 is the culprit: 28 % fewer operations, by 1.35 times t
 import hashlib
 import math
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from perfbisect.core.domain.events import (
     Decided,
     Event,
     RunFinished,
+    RunProgress,
     RunStarted,
     SessionEnded,
     SessionStarted,
@@ -28,7 +30,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.measured_log import Logged
-from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step
+from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step, interleave
 from perfbisect.core.domain.session_state import SessionState, TrialRun
 from perfbisect.core.domain.settings import (
     Pairing,
@@ -42,6 +44,8 @@ from perfbisect.core.domain.settings import (
 )
 from perfbisect.core.domain.trials import order
 from perfbisect.store.history import History
+from perfbisect.ui.session_update import update
+from perfbisect.ui.session_view import SessionView
 
 BEGAN = 1_700_000_000.0  # 2023-11-14 22:13:20 UTC
 SUBJECTS = (
@@ -174,17 +178,22 @@ def write_ways(history: History) -> int:
     return hunt
 
 
+@dataclass
 class Tale:
-    """Tells the hunt, keeping its clock."""
+    """Tells the hunt, keeping its clock, with what is only seen while it happens if ``progress``."""
 
-    def __init__(self) -> None:
-        self.at = BEGAN
+    hunt: int = 1
+    rate: float = 20_000.0
+    progress: bool = False
+    at: float = BEGAN
+
+    def __post_init__(self) -> None:
         self.built: set[int] = set()
 
     def events(self) -> Iterator[tuple[float, Event]]:
         """Everything, in order."""
         yield self.at, Warned("The governor is powersave.", "Run: cpupower frequency-set -g performance")
-        yield self.at, started(hunt=1)
+        yield self.at, started(hunt=self.hunt)
         last = len(COMMITS) - 1
         yield from self.measure(Purpose.ENDS, (last, 2), (0, 2))
         for candidate in (4, 5, 6, CULPRIT, 7):
@@ -196,9 +205,11 @@ class Tale:
 
     def belief(self) -> Belief:
         """What is left after what was built."""
-        culprit = np.full(len(COMMITS), 0.1)
-        culprit[0] = 0.0
-        return Belief(culprit, 0.97, 0.004, Interval(0.70, 0.72, 0.74), ("drift",) if len(self.built) > 3 else ())
+        found = 7 in self.built
+        culprit = np.full(len(COMMITS), 0.003 if found else 0.1)
+        culprit[0], culprit[CULPRIT] = 0.0, 0.973 if found else 0.1
+        warnings = ("drift",) if len(self.built) > 3 else ()
+        return Belief(culprit, 0.97, 0.004, Interval(0.70, 0.72, 0.74), warnings)
 
     def measure(self, purpose: Purpose, *plan: tuple[int, int]) -> Iterator[tuple[float, Event]]:
         """Build what is not built, then run in turns."""
@@ -210,10 +221,9 @@ class Tale:
                 yield from self.build(candidate)
             if candidate in (4, 6) and purpose is Purpose.SEARCH:
                 return
-        total = sum(runs for _, runs in plan)
-        for number in range(total):
-            candidate = plan[number % 2][0] if number < 2 * plan[-1][1] else plan[0][0]
-            yield self.at, RunStarted(candidate, number + 1, total, purpose, 12.0)
+        turns = interleave(shares)
+        for number, candidate in enumerate(turns, 1):
+            yield self.at, RunStarted(candidate, number, len(turns), purpose, 12.0)
             self.at += 2.0
             if candidate == 7:
                 facts = skip(7, "run", "sysbench ended with status 1: the library crashed")
@@ -230,6 +240,8 @@ class Tale:
             yield self.at, CandidateSkipped(4, skip(4))
             return
         first = len(self.built) == 1
+        for second in range(2, 8 * self.progress):
+            yield self.at + second, BuildProgress(candidate, second, 10, "compile")
         self.at += 31.0 if first else 7.5
         binary = CANDIDATES[5] if candidate == 6 else ""
         hits, misses = (0, 40) if first else (36, 4)
@@ -241,8 +253,10 @@ class Tale:
         slow = candidate >= CULPRIT
         wobble = 0.003 * math.sin(self.at)
         drift = -0.01 * (self.at - BEGAN) / 600
-        qps = 20_000 * (0.72 if slow else 1.0) * math.exp(wobble + drift)
+        qps = self.rate * (0.72 if slow else 1.0) * math.exp(wobble + drift)
         facts = run(candidate, self.at, qps=qps, bloat=1.35 if slow else 1.0)
+        for second in range(1, 11 * self.progress):
+            yield self.at + second, RunProgress(candidate, second, qps * (1 + 0.03 * math.sin(second)))
         self.at += 10.5
         yield self.at, RunFinished(candidate, facts)
 
@@ -306,3 +320,8 @@ def logged(history: History, hunt: int) -> list[tuple[float, Logged]]:
     """The builds, skips and runs of a hunt as they were appended, with their times."""
     facts = (BuildFinished, CandidateSkipped, RunFinished)
     return [(entry.at, entry.event) for entry in history.events(hunt) if isinstance(entry.event, facts)]
+
+
+def followed(events: Iterable[tuple[float, Event]]) -> list[SessionView]:
+    """What a view knows after each event."""
+    return list(accumulate(events, lambda view, entry: update(view, entry[1], entry[0]), initial=SessionView()))[1:]

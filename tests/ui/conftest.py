@@ -1,10 +1,10 @@
-"""One invented hunt for all tests of the views."""
+"""The sample's hunt for all tests of the views, as it is seen while it happens."""
 
 import pytest
 
-from example_hunt import SampleHunt, followed
 from perfbisect.core.domain.events import Event
 from perfbisect.ui.session_view import SessionView
+from sample_hunt import Tale, followed
 
 Events = list[tuple[float, Event]]
 
@@ -12,7 +12,7 @@ Events = list[tuple[float, Event]]
 @pytest.fixture(scope="session")
 def events() -> Events:
     """Every event of the hunt with its time."""
-    return list(SampleHunt().events())
+    return list(Tale(hunt=12, progress=True).events())
 
 
 @pytest.fixture(scope="session")

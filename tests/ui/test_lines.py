@@ -124,7 +124,7 @@ def test_a_ratio_is_named_after_its_metric_and_a_counted_run_shown_by_its_count(
     )
     assert view.hunt is not None
     (line,) = lines(replace(view, state=replace(view.state, started=replace(view.hunt, metric="cpu/o"))), event, at)
-    assert re.search(r"QPS  rcpu/o 0\.5\d\d ", line)
+    assert re.search(r"QPS  rcpu/o 0\.7\d\d ", line)
     facts = replace(event.facts, counted="perf-user", operations=1000, counters={"instructions": 5_432_000.0})
     (line,) = lines(view, replace(event, facts=facts), at)
     assert "5,432 instructions/o" in line

@@ -6,11 +6,11 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 from rich.cells import cell_len
 from rich.console import Console, Group
 
-from example_hunt import SampleHunt, followed
 from perfbisect.core.domain.events import (
     BuildStarted,
     Commit,
@@ -24,6 +24,8 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import (
+    Belief,
+    Decision,
     Inconclusive,
     Interval,
     Measure,
@@ -31,6 +33,7 @@ from perfbisect.core.domain.orders import (
     Purpose,
     Reason,
     Several,
+    Share,
     Step,
     Verdict,
 )
@@ -41,11 +44,13 @@ from perfbisect.ui.session_view import SessionView, minutes_left
 from perfbisect.ui.terminal import Terminal
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs
 from pinned import pinned
+from sample_hunt import CANDIDATES, CULPRIT, Tale, followed, started
 
 # The picture of a hunt, with a fixed clock, in terminals of many sizes.
 
 
 Events = list[tuple[float, Event]]
+SHORT = CANDIDATES[CULPRIT][:10]
 
 
 def picture(view: SessionView, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[str]:
@@ -83,7 +88,7 @@ def test_the_picture(events: Events, views: list[SessionView]) -> None:
 
 def test_no_number_is_cut_and_ascii_will_do(events: Events) -> None:
     """In two hunts, the second with long numbers: a narrow picture has only numbers that a very wide one has, too."""
-    wide = [*SampleHunt(rate=1.2e8, noise=1e-7, size=5, culprit=3).events()]
+    wide = [*Tale(hunt=12, rate=1.2e8, progress=True).events()]
     for recorded in (events, wide):
         for view, (at, _) in [*zip(followed(recorded), recorded, strict=True)][1::40]:
             whole = numbers(picture(view, 400, None, at))
@@ -102,7 +107,7 @@ def test_while_the_reason_is_measured_that_is_said(events: Events, views: list[S
     at, ended = events[-1]
     assert isinstance(ended, SessionEnded)
     said = "\n".join(picture(update(views[-2], replace(ended, reason_follows=True), at), 100, 40, at))
-    assert "The culprit is 1d8d92bf57" in said
+    assert f"The culprit is {SHORT}" in said
     assert "measuring the reason, 0 parts so far; Ctrl-C ends that, and the verdict stands" in said
     assert "measuring the reason" not in "\n".join(picture(views[-1], 100, 40, at))
 
@@ -124,9 +129,9 @@ def test_the_strip_shows_where_was_tested(events: Events, views: list[SessionVie
     assert picture(view, 100, 30, now)[0] != picture(view, 100, 30, now + 1)[0]
     first, second = (minutes_left(view, now + passed) for passed in (0, 6))
     assert first and second and 0 < second < first
-    assert blocks.index("█") == axis.index(UNICODE.now) == 1 + 37
-    assert axis[1] == UNICODE.good and axis[60] == UNICODE.bad and axis[1 + 29] == UNICODE.skipped
-    assert len(axis) == len(names) == 61 and names.startswith(" v1.0 ") and names.endswith(" v1.1")
+    assert blocks.index("█") + 1 == axis.index(UNICODE.now) == 2 + 3 * CULPRIT, "a short range is drawn wider"
+    assert (axis[2], axis[2 + 3 * 4], axis[-2]) == (UNICODE.good, UNICODE.skipped, UNICODE.bad)
+    assert len(axis) == 1 + 3 * len(CANDIDATES) and names[: len(axis)].split() == ["1.0", "1.1"]
 
 
 def together(view: SessionView, *pairs: tuple[float, float]) -> SessionView:
@@ -157,11 +162,13 @@ def test_pairs_are_shown_as_pairs_while_they_are_made(events: Events, views: lis
     assert all(len(picture(view, 90, height, now)) <= height for height in range(1, 30))
 
 
-def test_a_range_wider_than_the_terminal_is_binned_and_a_small_one_drawn_wider() -> None:
-    large, small = (SampleHunt(size=size, culprit=at, broken=frozenset()) for size, at in ((200, 100), (5, 3)))
-    blocks, axis, _ = picture(followed(large.events())[-1], 82, 40, large.at)[3:6]
-    assert (len(axis), blocks.index("█"), axis[1 + 40]) == (81, 1 + 40, UNICODE.bad)
-    assert len(picture(followed(small.events())[-2], 80, 40, small.at)[4]) == 1 + 5 * 3
+def test_a_range_wider_than_the_terminal_is_binned() -> None:
+    shas, culprit = tuple(f"{number:040x}" for number in range(200)), np.eye(200)[100]
+    decided = Decided(
+        Decision(Measure((Share(100, 1),), Purpose.SEARCH), Belief(culprit, 1.0, 0.01, Interval(0.7, 0.8, 0.9)))
+    )
+    blocks, axis, _ = picture(followed([(0.0, started(shas)), (0.0, decided)])[-1], 82, 40, 0.0)[3:6]
+    assert (len(axis), blocks.index("█")) == (81, 1 + 40)
 
 
 @pytest.mark.parametrize(
@@ -188,11 +195,11 @@ def test_before_anything_is_known() -> None:
 
 def test_wide_characters_keep_the_columns(events: Events, views: list[SessionView]) -> None:
     at = events[-1][0]
-    commit = Commit(views[-1].commit(37).sha, "2023-01-01", "A", "索引の更新を速くする" * 5)
-    drawn = picture(update(with_state(views[-1], verdict=None), BuildStarted(37, commit), at), 100, 40, at)
-    rows = [line for line in drawn if " 0.577 " in line and "bad is" not in line]
+    commit = Commit(CANDIDATES[CULPRIT], "2023-01-01", "A", "索引の更新を速くする" * 5)
+    drawn = picture(update(with_state(views[-1], verdict=None), BuildStarted(CULPRIT, commit), at), 100, 40, at)
+    rows = [line for line in drawn if " 0.7" in line and "bad is" not in line]
     assert len(rows) == 2 and "索引" in rows[0]
-    assert len({cell_len(line[: line.index("0.577")]) for line in rows}) == 1
+    assert len({cell_len(line[: line.index("0.7")]) for line in rows}) == 1
 
 
 def test_the_table_and_the_line_below_show_one_interval(events: Events, views: list[SessionView]) -> None:
@@ -202,7 +209,7 @@ def test_the_table_and_the_line_below_show_one_interval(events: Events, views: l
         drawn = "\n".join(picture(view, 120, 40, at))
         below, row = (
             re.search(r"bad is (\S+) \((\S+)\) of good", drawn),
-            re.search(r"^ 28dca7b380  .*–.*$", drawn, re.MULTILINE),
+            re.search(rf"^ {CANDIDATES[-1][:10]}  .*–.*$", drawn, re.MULTILINE),
         )
         if below and row:
             assert f"{below[1]}  {below[2]}" in row[0]
@@ -223,7 +230,7 @@ def test_the_last_picture_stays_and_the_terminal_is_given_back(events: Events) -
     screen_of(stream, events)
     during, _, after = stream.getvalue().rpartition("\x1b[?1049l")
     assert "\x1b[?1049h" in during and "\x1b[?25l" in during  # another screen, no cursor
-    assert "The culprit is 1d8d92bf57" in after
+    assert f"The culprit is {SHORT}" in after
     assert "\x1b[?25h" in stream.getvalue().rpartition("\x1b[?25l")[2]
 
 
@@ -231,7 +238,7 @@ def test_a_terminal_without_unicode_or_colours(events: Events, monkeypatch: pyte
     monkeypatch.setenv("NO_COLOR", "1")
     raw = io.BytesIO()
     screen_of(io.TextIOWrapper(raw, encoding="ascii", write_through=True), events)
-    assert raw.getvalue().isascii() and b"The culprit is 1d8d92bf57" in raw.getvalue()
+    assert raw.getvalue().isascii() and f"The culprit is {SHORT}".encode() in raw.getvalue()
     assert b"\x1b[32m" not in raw.getvalue() and b"\x1b[36m" not in raw.getvalue()
     never = io.StringIO()
     LiveScreen(Console(file=never), {12: ""}).close()
