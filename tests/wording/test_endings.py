@@ -14,7 +14,7 @@ import pytest
 from shapes import older_branches
 
 import sample_hunt as sample
-from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.events import Commit, SessionStarted
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import UNKNOWN, Fleet, Found, Inconclusive, MergeBase, Reason, Verdict
@@ -141,6 +141,12 @@ def commit_of(candidate: int) -> Commit:
     return Commit(f"{candidate:02d}" * 20, "2021-10-13", "A. Author", f"Change {candidate}")
 
 
+def of_size(size: int) -> SessionState:
+    commits = tuple(commit_of(node).sha for node in range(size + 1))
+    begun = SessionStarted(1, sample.HOST, resumed=False, candidates=commits)
+    return SessionState(started=begun, commits=(*commits, "of a branch", "of another"))
+
+
 def trial(kind: TrialType, *rates: Sequence[float], state: str = "done", failure: str = "") -> SessionState:
     """A trial with one run of each build in each round; a proof has good, bad and the revert."""
     names = ["1.0", "1.1", "1.1 without cc"][: {TrialType.NOISE: 1, TrialType.COMPARE: 2}.get(kind, 3)]
@@ -212,7 +218,7 @@ def test_every_ending() -> None:
     ends = {name: of() for name, of in HUNTS.items()}
     assert {type(verdict) for verdict, _ in ends.values()} == {*get_args(Verdict)} - {Found}
     assert {one.reason for one, _ in ends.values() if isinstance(one, Inconclusive)} == set(Reason)
-    rendered = {name: Teller(commit_of, "qps", size=size).sentences(verdict) for name, (verdict, size) in ends.items()}
+    rendered = {name: Teller(of_size(size), commit_of).sentences(verdict) for name, (verdict, size) in ends.items()}
     assert [name for name, lines in rendered.items() if not lines[-1].startswith("Try next: ")] == []
     trials = {name: made for name, (_, made) in PROOFS.items()} | OTHERS
     rendered |= {name: document(made).summary for name, made in trials.items()}

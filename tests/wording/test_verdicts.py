@@ -5,6 +5,8 @@ Whole verdicts are compared with verdicts.txt. To accept another wording, delete
 
 import math
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -30,6 +32,9 @@ from perfbisect.wording.quantities import between, middle, ratio, slower_than
 from perfbisect.wording.verdicts import Teller, effect, exit_status
 from pinned import pinned
 
+if TYPE_CHECKING:
+    from perfbisect.core.domain.session_state import SessionState
+
 DROP = Interval(0.698, 0.712, 0.726)
 SAME = Interval(0.991, 0.998, 1.005)
 RISE = Interval(1.04, 1.05, 1.06)
@@ -40,6 +45,7 @@ BUILDS = {  # candidate → how it was built, and the file that it runs; others 
     node: BuildFacts("", "", "", 0.0, 0, 0, False, "", system, programs={"bin/b": (path,)} if path else {})
     for node, system, path in HOW
 }
+NOT_SKIPPED = SimpleNamespace(skip=None)
 UNBUILDABLE = Inconclusive((9, 10, 11), (0.4, 0.3, 0.28), DROP, Reason.UNBUILDABLE)
 SPENT = Inconclusive((), (), SAME, Reason.BUILDS_SPENT)
 UNKNOWN = Inconclusive((), (), Interval(0.0, 1.0, math.inf), Reason.BUILDS_SPENT)
@@ -127,13 +133,33 @@ def commit_of(candidate: int) -> Commit:
     return Commit(f"{candidate:02d}" * 20, "2021-10-13", "A. Author", f"Change {candidate}")
 
 
+@dataclass(frozen=True)
+class StubTeller(Teller):
+    """Of a hunt of which nothing is known but what is given."""
+
+    speed: Interval | None = None
+
+    def speed_of(self, step: Step) -> Interval | None:
+        return self.speed
+
+
+def teller_of(metric: str = "qps", speed: Interval | None = None, usual: str = "qps", **known: Any) -> Teller:
+    state = {
+        "pairing": None,
+        "belief": None,
+        "started": None,
+        "built": lambda _: None,
+        "row": lambda _: NOT_SKIPPED,
+    } | known
+    chosen = SimpleNamespace(usual=usual)
+    return StubTeller(cast("SessionState", SimpleNamespace(metric=metric, chosen=chosen, **state)), commit_of, speed)
+
+
 def said(told: Told) -> tuple[str, ...]:
-    found = None if isinstance(told.qps, str) else told.qps
-    speed_of = None if told.qps == "" else lambda _: found
-    build_of = BUILDS.get if told.built else dict[int, BuildFacts]().get
+    speed = None if isinstance(told.qps, str) else told.qps
+    built = BUILDS.get if told.built else dict[int, BuildFacts]().get
     pairing = PairingChosen(True, "", told.by_cpu)
-    teller = Teller(commit_of, told.metric, build_of, speed_of, usual=told.usual, pairing=pairing)
-    return teller.sentences(told.verdict)
+    return teller_of(told.metric, speed, told.usual, built=built, pairing=pairing).sentences(told.verdict)
 
 
 def test_every_verdict() -> None:
@@ -167,7 +193,7 @@ def test_a_bad_end_that_has_most_of_the_loss_no_more_is_said() -> None:
         (1.1, 1.14, math.inf),
     ):
         ends = Interval(*each)
-        teller = Teller(commit_of, "latency", belief=Belief(np.empty(0), 1.0, 0.01, ends))
+        teller = teller_of("latency", belief=Belief(np.empty(0), 1.0, 0.01, ends))
         sentence = f"Other commits take most of that back: latency of bad is {ratio(ends)} of that of good."
         lines = teller.sentences(Found(replace(STEP, ratio=Interval(3.2, 3.3, 3.4))))
         told.append(sentence in lines)
@@ -183,7 +209,8 @@ def test_the_advice_of_a_set_fits_why_its_commits_were_skipped() -> None:
     ):
         skips = {node: SkipFacts("", stage, "", "", 0.0) for node, stage in zip((9, 10), stages, strict=True)}
         skips[3] = SkipFacts("", "install", "", "", 0.0)  # of no candidate of the set
-        first, *_, last = Teller(commit_of, "qps", skip_of=skips.get).sentences(UNBUILDABLE)
+        rows = {commit_of(node).sha: SimpleNamespace(skip=skip) for node, skip in skips.items()}
+        first, *_, last = teller_of(row=lambda sha, rows=rows: rows.get(sha, NOT_SKIPPED)).sentences(UNBUILDABLE)
         assert why in first and next_ in last
 
 

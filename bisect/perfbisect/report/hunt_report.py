@@ -136,7 +136,7 @@ class HuntReport:
     @property
     def teller(self) -> Teller:
         """Says what the hunt has found."""
-        return Teller.of(self.state, self.candidate)
+        return Teller(self.state, self.candidate)
 
     @property
     def verdict(self) -> tuple[str, ...]:

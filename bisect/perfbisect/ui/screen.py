@@ -323,7 +323,7 @@ def warnings(view: SessionView, room: int, whole: bool) -> list[Text]:
 
 def verdict_sentences(view: SessionView, verdict: Verdict) -> tuple[str, ...]:
     """The verdict in sentences, and what was done so that commits build."""
-    return *Teller.of(view.state, view.commit).sentences(verdict), *view.state.remedy
+    return *Teller(view.state, view.commit).sentences(verdict), *view.state.remedy
 
 
 def verdict(view: SessionView, room: int) -> list[Text]:

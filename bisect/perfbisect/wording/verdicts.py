@@ -3,14 +3,12 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
 
-from perfbisect.core.domain.events import Commit, PairingChosen
-from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.core.domain.events import Commit
+from perfbisect.core.domain.facts import BuildFacts, SkipFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_speed
 from perfbisect.core.domain.orders import (
     UNKNOWN,
-    Belief,
     CodePlacement,
     Effect,
     Found,
@@ -29,12 +27,9 @@ from perfbisect.core.inference.classification import Classification, effect_of
 from perfbisect.wording.quantities import NOTHING, chance, change, count, figure, percent, ratio
 from perfbisect.wording.text import cited, listed, metric_title, printable
 from perfbisect.wording.trials import by_cpu
-from perfbisect.wording.unnamed import DOUBTED, SkipOf, what_next, why, why_not_hunted
+from perfbisect.wording.unnamed import DOUBTED, what_next, why, why_not_hunted
 
 CommitOf = Callable[[int], Commit]
-# what a step does to the metric of the workload, where another was hunted; None where that was not measured
-SpeedOf = Callable[[Step], Interval | None]
-BuildOf = Callable[[int], BuildFacts | None]  # the build of a candidate; None where it was not built
 
 PURPOSES = {
     Purpose.ENDS: "the ends",
@@ -90,34 +85,24 @@ def effect(ratio: Interval, metric: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Teller:
-    """Says what a hunt has found of one metric."""
+    """Says what a hunt has found in its present state."""
 
+    state: SessionState
     commit_of: CommitOf
-    metric: str  # what was measured: "qps", "cpu/o", …
-    build_of: BuildOf = lambda _: None
-    speed_of: SpeedOf | None = None
-    size: int = 0  # candidates of the range
-    usual: str = "qps"  # the metric of the workload, where another led to the culprit
-    belief: Belief | None = None  # on which the verdict is based
-    skip_of: SkipOf = lambda _: None
-    pairing: PairingChosen | None = None  # where it was chosen how builds are compared
 
-    @classmethod
-    def of(cls, state: SessionState, commit_of: CommitOf) -> Self:
-        """Says what a hunt has found in its present state."""
-        started, usual = state.started, state.chosen.usual
-        size, classes = (started.choices, started.host_classes) if started else (0, ())
-        return cls(
-            commit_of,
-            state.metric,
-            state.built,
-            lambda step: effect_of(state, step, usual, state.hosts, classes),
-            size,
-            usual,
-            state.belief,
-            lambda candidate: state.row(commit_of(candidate).sha).skip,
-            state.pairing,
-        )
+    @property
+    def metric(self) -> str:
+        """What was measured: "qps", "cpu/o", …"""
+        return self.state.metric
+
+    def skip_of(self, candidate: int) -> SkipFacts | None:
+        """Why a candidate could not be measured."""
+        return self.state.row(self.commit_of(candidate).sha).skip
+
+    def speed_of(self, step: Step) -> Interval | None:
+        """What a step does to the metric of the workload, where another was hunted; None where that was not measured."""
+        state, classes = self.state, self.state.started.host_classes if self.state.started else ()
+        return effect_of(state, step, state.chosen.usual, state.hosts, classes)
 
     def sentences(self, verdict: Verdict) -> tuple[str, ...]:
         """The verdict, one sentence or list entry an element; list entries begin with two spaces."""
@@ -141,7 +126,7 @@ class Teller:
     @property
     def what(self) -> str:
         """What is compared, in a sentence: QPS, or QPS by CPU time."""
-        return f"{metric_title(self.metric)}{by_cpu(self.pairing)}"
+        return f"{metric_title(self.metric)}{by_cpu(self.state.pairing)}"
 
     @property
     def older(self) -> str:
@@ -162,7 +147,7 @@ class Teller:
         yield f"{self.changed(step.ratio)}: {effect(step.ratio, self.metric)}."
         yield from self.by_host_class(step.effects)
         yield from self.regained(step.ratio)
-        if self.speed_of and not is_speed(self.metric):
+        if not is_speed(self.metric):
             yield self.in_time(self.speed_of(step), step.ratio)
         yield self.proof(step)
         yield from self.in_layouts(step)
@@ -174,14 +159,15 @@ class Teller:
 
     def regained(self, found: Interval) -> Iterator[str]:
         """That bad hardly has the effect of the culprit any more, if it is so."""
-        ends = self.belief.effect if self.belief else UNKNOWN
+        ends = self.state.belief.effect if self.state.belief else UNKNOWN
         known = ends.known and not (ends.bound or found.bound)
         if known and max(math.log(end) / math.log(found.middle) for end in (ends.low, ends.high)) < REGAINED:
             yield f"Other commits take most of that back: {self.of_ends(ends)}."
 
     def in_time(self, found: Interval | None, effect: Interval) -> str:
         """What the culprit does to the metric of the workload, where another led to it by that effect."""
-        what, more, better = metric_title(self.usual), "", find_metric(self.usual).higher_is_better
+        usual, more = self.state.chosen.usual, ""
+        what, better = metric_title(usual), find_metric(usual).higher_is_better
         if self.metric == INSTRUCTIONS and effect.low > 1:
             adds = percent(effect.middle - 1)
             more = f"This commit adds {adds} instructions per operation; that it costs time is not shown: "
@@ -202,7 +188,7 @@ class Teller:
 
     def build_changed(self, step: Step) -> Iterator[str]:
         """That the commit is built in another way than those it was compared with, or runs another file, if it does."""
-        after, *others = [way_of(self.build_of(node)) for node in (step.candidate, *step.parents)]
+        after, *others = [way_of(self.state.built(node)) for node in (step.candidate, *step.parents)]
         if after and (before := {*others} - {"", after}):
             between = f"from {listed(sorted(before))} to {after}"
             part = "a part of the change may come from other compiler options"
@@ -348,7 +334,7 @@ class Teller:
             none = "no commit of the range is the culprit" if known.reason is Reason.NOT_IN_BAD else ""
             return none or "no commit can be named, and none is excluded"
         many = "this commit" if size == 1 else f"one of these {size} commits"
-        left = self.size - size
+        left = (self.state.started.choices if self.state.started else 0) - size
         others = "none" if left <= 0 else "the other one" if left == 1 else f"the {left:,} others"
         sure = f"is {many}, {chance(sum(known.probabilities))} sure, which excludes {others}"
         if known.reason in DOUBTED or (known.ratio.known and not known.ratio.excludes_one):

@@ -1,7 +1,6 @@
 """`bisect replay`: repeat the decisions of a past hunt from its log, without touching a host."""
 
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 from perfbisect.cli.options.common import Given, history_option, id_argument, say, verb_command
@@ -79,8 +78,8 @@ def replay(given: Given) -> int:
             commits = [describe(repository, commit) for commit in candidates]
             state = fold(events)
             state.use_range(candidates)
-            teller = Teller.of(state, commits.__getitem__)
-            say("\n".join(replace(teller, belief=decision.belief).sentences(order)))
+            state.belief = decision.belief
+            say("\n".join(Teller(state, commits.__getitem__).sentences(order)))
             return exit_status(order)
         leader = int(culprit.argmax())
         alike = int((culprit > 0.99 * culprit[leader]).sum())
