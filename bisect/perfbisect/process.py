@@ -1,5 +1,8 @@
-"""Processes that work on a hunt or a host: who they are, whose, and whether they are still running, as /proc says; and the time
-of this one: seconds since the epoch that never jump.
+"""Processes that work on a session or a host: who they are, whose, and whether they are still running, as /proc says; and the
+time of this one: seconds since the epoch that never jump.
+
+A history says of each process whose it is, as USER@MACHINE:NUMBER. The number is a secret of the user's state folder, so that no
+file of others passes for an own one, and machines that share the folder are one.
 
 The clock of the machine is read once. From then on passes what has passed, time in suspension included, also when that
 clock is set. So differences are durations.
@@ -7,16 +10,73 @@ clock is set. So differences are durations.
 
 import getpass
 import os
+import re
+import secrets
+import socket
 import time
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
+
+from perfbisect.errors import PerfBisectError
+from perfbisect.folders import state_folder
 
 PROC = Path("/proc")
 UNKNOWN = "unknown"
+SOMEONE = "someone unknown"
 
 
 def this_process() -> str:
     """An identity of this process that no other process has, on this machine or another."""
     return f"{machine()} {os.getpid()} {start_time(os.getpid())}"
+
+
+def worker() -> str:
+    """This process, and whose it is."""
+    return f"{maker()} {this_process()}"
+
+
+def copied(how: str = "imported") -> str:
+    """In place of the process that worked on a session elsewhere: none of this machine, of an owner who is this user.
+
+    In a file that is ``exported`` for others it is without the secret, which makes the file another's for everyone.
+    """
+    return f"{own_name() if how == 'exported' else maker()} {how} 0 0 0"
+
+
+def whose(process: object) -> str:
+    """Whose a session is that this process worked on; "" for this user's."""
+    name, *rest = str(process).split(" ")
+    if name == maker() and len(rest) == 4:
+        return ""
+    return name.partition(":")[0][:64] if len(rest) == 4 else SOMEONE
+
+
+def own_name() -> str:
+    """This user and machine, as USER@MACHINE."""
+    return re.sub(r"[^\w.@-]", "-", f"{user()}@{socket.gethostname()}", flags=re.ASCII)[:64]
+
+
+def maker() -> str:
+    """This user and machine, with the number; without it where the state folder cannot be written."""
+    try:
+        return _made(state_folder() / "maker")
+    except (OSError, PerfBisectError):
+        return own_name()
+
+
+@lru_cache
+def _made(path: Path) -> str:
+    """The contents of the file, which is made if it is missing, whole: another process may read it at this moment."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_name(f"maker-{os.getpid()}")
+        new.touch(0o600)
+        new.write_text(f"{own_name()}:{secrets.token_hex(8)}")
+        with suppress(FileExistsError):
+            path.hardlink_to(new)
+        new.unlink()
+    return path.read_text(encoding="utf-8").strip()
 
 
 def is_running(process: str) -> bool:

@@ -25,10 +25,10 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.hunt.driver import Driver
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.setup import SessionSetup
+from perfbisect.process import maker
 from perfbisect.report.profiles import folded, speedscope
 from perfbisect.store.batches import begin_batch, end_batch
 from perfbisect.store.history import History
-from perfbisect.store.maker import maker
 from program import HUNT, PROGRAM, SCRIPT, Ended, bisect_until, exits, printed, rows, run
 from repos import Repo
 

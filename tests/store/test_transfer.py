@@ -13,11 +13,12 @@ import pytest
 
 import program
 import sample_hunt as sample
+from perfbisect import process
 from perfbisect.core.domain.events import RunFinished, SessionEnded, SessionStarted, Warned
 from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.errors import PerfBisectError
 from perfbisect.folders import state_folder
-from perfbisect.store import maker, transfer
+from perfbisect.store import transfer
 from perfbisect.store.batches import PlannedHunt, begin_batch, continue_batch, enter_status, update_hunt
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs, read_noise, read_pinned
@@ -224,7 +225,7 @@ def test_commands_of_others_are_not_executed(tmp_path: Path, exported: bool) -> 
     else:
         shutil.copy(hers, file)
         (state_folder() / "maker").write_text("me@desk4:1")
-        maker._made.cache_clear()
+        process._made.cache_clear()
         with closing(History.open(file)) as opened, pytest.raises(PerfBisectError, match="made by tester@here"):
             continue_batch(opened, batch)
     assert resume not in shown(file) and "prove" not in shown(file, "1")

@@ -9,11 +9,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from perfbisect.errors import PerfBisectError, UsageError, in_words
+from perfbisect.process import own_name
 from perfbisect.recipes.configuration import load_configuration
 from perfbisect.report.command_line import history_option
 from perfbisect.store.central import ORIGIN
 from perfbisect.store.history import History
-from perfbisect.store.maker import own_name
 from perfbisect.wording.text import shell_words
 
 EVERY = 60.0  # seconds; a session counts as running for three times as long (store/central.py)

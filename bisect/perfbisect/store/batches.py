@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked
-from perfbisect.process import is_running
+from perfbisect.process import is_running, worker
 from perfbisect.store.connection import LARGEST_ID, intact
 from perfbisect.store.listing import check_value
-from perfbisect.store.maker import worker
 
 if TYPE_CHECKING:
     from perfbisect.store.history import History

@@ -16,7 +16,7 @@ from typing import Any
 
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import state_folder
-from perfbisect.store.maker import whose
+from perfbisect.process import whose
 from perfbisect.store.schema import APPLICATION, VERSION, create, renew_views, strange
 
 LARGEST_ID = 2**63 - 1  # of a row in SQLite; none has it

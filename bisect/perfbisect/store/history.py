@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked, masked_fields
-from perfbisect.process import is_running
+from perfbisect.process import is_running, whose, worker
 from perfbisect.store.connection import (
     LARGEST_ID,
     OWN,
@@ -46,7 +46,6 @@ from perfbisect.store.listing import (
     check_value,
     read_sessions,
 )
-from perfbisect.store.maker import whose, worker
 from perfbisect.store.query import QueryResult, ask
 
 if TYPE_CHECKING:

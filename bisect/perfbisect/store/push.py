@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import UsageError
 from perfbisect.masking import masked, masked_fields
+from perfbisect.process import worker
 from perfbisect.store.central import DOCUMENTS, OF_LOG, is_name, key_of, sentence
 from perfbisect.store.history import History
 from perfbisect.store.listing import unfinished
-from perfbisect.store.maker import worker
 from perfbisect.store.schema import TABLES
 
 if TYPE_CHECKING:

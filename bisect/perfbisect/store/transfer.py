@@ -30,12 +30,12 @@ from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import Settings, TrialRequest
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked, masked_fields
+from perfbisect.process import copied
 from perfbisect.store.batches import copy_batches, read_batch
 from perfbisect.store.connection import explained, intact
 from perfbisect.store.history import History
 from perfbisect.store.listing import called, check_value
 from perfbisect.store.log import check_values, compact, encode, read_host
-from perfbisect.store.maker import copied
 
 if TYPE_CHECKING:
     import sqlite_utils
@@ -129,14 +129,12 @@ def check(source: History, wanted: Sequence[int]) -> None:
         copy(source, other, wanted, "")
 
 
-def copy(
-    source: History, target: History, wanted: Sequence[int], origin: str, process: str | None = None
-) -> list[Copied]:
+def copy(source: History, target: History, wanted: Sequence[int], origin: str, verb: str = "imported") -> list[Copied]:
     """Copy sessions, in turns with others that write; ``origin`` is whose those are that have none yet ("": the owner's).
 
-    ``wanted`` are their numbers in order: a session is about an earlier one. ``process`` stands for those that worked on them.
+    ``wanted`` are their numbers in order: a session is about an earlier one. ``verb`` is what is done: "imported" or "exported".
     """
-    process = process or copied()
+    process = copied(verb)
     done, here, requests, turns = [], dict[int, int](), dict[int, TrialRequest](), Turns(target, process)
     for session in wanted:
         [kind] = source.columns(session, "kind")

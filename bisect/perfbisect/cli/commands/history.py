@@ -139,7 +139,6 @@ def export(given: Given) -> None:
     FILE is a history of its own: bisect show 12 --history FILE. Passwords in it are masked.
     """
     from perfbisect.store import transfer
-    from perfbisect.store.maker import copied
 
     file, hunts, history = given.file, given.hunts, given.history
     if re.fullmatch(rf"[{ANY}]?\d{{1,15}}", str(file)):  # FILE was forgotten
@@ -156,7 +155,7 @@ def export(given: Given) -> None:
             partial = Path(folder) / file.name
             with closing(History.open(partial)) as target:
                 with target.transaction():
-                    done = transfer.copy(source, target, wanted, "", copied("exported"))
+                    done = transfer.copy(source, target, wanted, "", "exported")
                 target.connection.execute("PRAGMA journal_mode = DELETE")  # one file, also beside no other
             partial.rename(file)
     hunts_written = sum(each.name.startswith("hunt") for each in done)
