@@ -180,9 +180,7 @@ def test_warnings_of_a_newer_compiler_are_no_errors(yard: RecordingYard) -> None
 
 
 @pytest.mark.slow
-def test_cmake_builds_what_installs_the_programs_and_their_libraries_are_part_of_the_binary(
-    yard: RecordingYard,
-) -> None:
+def test_cmake_builds_what_installs_the_programs_and_libraries_are_part_of_the_binary(yard: RecordingYard) -> None:
     needs("cmake")
     first, second = map(yard.made, (SOURCES | INSTALLED["library"], {"part.c": "int part(void) { return 2; }\n"}))
     assert (yard.run(first), yard.run(second)) == ("1", "2")
@@ -292,9 +290,7 @@ def test_nothing_is_fetched(yard: RecordingYard) -> None:
 
 
 @pytest.mark.slow
-def test_a_linker_that_looks_for_the_libraries_of_libraries_finds_them(
-    yard: RecordingYard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_linker_finds_the_libraries_of_libraries(yard: RecordingYard, monkeypatch: pytest.MonkeyPatch) -> None:
     """As ld.bfd does, which moves object files: the program has two, and loads `inner` only by `outer`."""
     needs("cmake")
     linker = links.Linker(links.OBJECTS, "")

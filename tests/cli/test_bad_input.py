@@ -94,9 +94,7 @@ def test_a_history_that_is_a_fifo(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("world")
-def test_what_is_lacking_or_busy_is_named_before_anything_is_begun(
-    seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_lacking_or_busy_is_named_at_once(seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host, and sysbench: on a PATH with everything else."""
     with hold(connect(load_host("local")), "a hunt of another session"):
         assert "a hunt of another session" in exits(4, *HUNT)

@@ -162,9 +162,7 @@ def test_jobs_are_shown_and_refused_by_name(file: Path, tmp_path: Path, monkeypa
 
 
 @pytest.mark.tools
-def test_a_job_whose_node_has_another_history_begins_the_hunt_there(
-    file: Path, tmp_path: Path, history: History
-) -> None:
+def test_a_job_on_a_node_with_another_history_begins_there(file: Path, tmp_path: Path, history: History) -> None:
     """A batch of that number there is another one."""
     entries = read_batch_file(file)
     begin_batch(history, file, [entry.planned for entry in entries], 1.0)
@@ -288,9 +286,7 @@ def test_a_hunt_whose_rows_are_damaged_stops_no_other(
     damaged.assert_called_with(999)
 
 
-def test_each_batch_has_its_own_logs_and_errors_of_earlier_processes_are_not_told_again(
-    history: History, play: Play, tmp_path: Path
-) -> None:
+def test_each_batch_has_its_logs_and_repeats_no_earlier_errors(history: History, play: Play, tmp_path: Path) -> None:
     play('echo "Error: of ${7#*:} in batch ${7%:*}"; exit 4')
     batches = [plan(history, tmp_path) for _ in range(2)]
     assert carried_out(history, *batches) == 4

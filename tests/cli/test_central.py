@@ -70,9 +70,7 @@ def test_hunts_push_by_themselves_and_are_read_there(ends: tuple[str, str], serv
 
 
 @pytest.mark.slow
-def test_a_server_that_is_gone_keeps_no_hunt_from_its_verdict(
-    ends: tuple[str, str], server: Server, seal: Path
-) -> None:
+def test_a_server_that_is_gone_costs_no_hunt_its_verdict(ends: tuple[str, str], server: Server, seal: Path) -> None:
     configure(seal, "postgresql://bench:hunter2@127.0.0.1:1/none")
     ended = bisect("run", *ends, *HUNT)
     assert ended.returncode == 0, ended.stderr

@@ -18,9 +18,7 @@ from waiting import until
 
 
 @pytest.mark.tools
-def test_a_folder_that_cannot_be_written(
-    script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_folder(script: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of a demo, or of a cache."""
     Path("file").touch()
     assert exits(4, "demo", "--folder", f"{tmp_path}/file/demo") == f"Error: {tmp_path}/file/demo: Not a directory\n"
@@ -107,9 +105,7 @@ CREWS = {
 @pytest.mark.slow
 @pytest.mark.tools
 @pytest.mark.parametrize("crew", CREWS)
-def test_the_limit_of_time_and_a_signal_end_what_is_under_way(
-    crew: str, script: Callable[[str], str], tmp_path: Path, seal: Path
-) -> None:
+def test_limit_and_signal_end_what_runs(crew: str, script: Callable[[str], str], tmp_path: Path, seal: Path) -> None:
     """The hunt ends as one whose time is spent, and does so again whenever its log is decided again. A signal ends it soon:
     the run goes on for less than half of the ten seconds that a command has which exceeds its own time.
     """

@@ -198,9 +198,7 @@ def test_what_is_not_a_demos_stays(tmp_path: Path, answer: bytes | None) -> None
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_an_earlier_demo_is_written_anew(
-    seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool
-) -> None:
+def test_an_older_demo_is_made_anew(seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
     """In its own folder also one that was cut short before it had an answer."""
     monkeypatch.setattr(setup.SessionSetup, "set_up", Mock(side_effect=UsageError("far enough")))
     folder = tmp_path if given else seal / ".cache" / "perfbisect" / "demo" / "seed-1"

@@ -52,9 +52,7 @@ def told(hunt: int, *command: str, history: Path | None = None, ends: Exception 
     return warnings
 
 
-def test_the_verdict_of_a_hunt_and_the_end_of_a_proof(
-    ends: tuple[str, str], stored: Stored, keeps: Callable[[], Any]
-) -> None:
+def test_the_verdict_of_a_hunt_and_of_a_proof(ends: tuple[str, str], stored: Stored, keeps: Callable[[], Any]) -> None:
     good, bad = ends
     stored(ends, [100, 10])
     assert not told(1, "./keep", "two words")
@@ -140,9 +138,7 @@ def example(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="no jq on this machine: apt-get install jq")
-def test_the_example_of_docs_for_mail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Callable[[str], str]
-) -> None:
+def test_the_example_for_mail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Callable[[str], str]) -> None:
     """Only ``mail`` itself is another program here, which keeps what it is to send."""
     sent = shlex.quote(str(tmp_path / "sent"))
     executable(tmp_path / "bin" / "mail", f'#!/bin/sh\nprintf "%s|" "$@" >{sent}\ncat >>{sent}\n')
@@ -157,7 +153,7 @@ def test_the_example_of_docs_for_mail(
 
 
 @pytest.mark.skipif(not all(map(shutil.which, ("jq", "curl"))), reason="no jq or curl: apt-get install jq curl")
-def test_the_example_of_docs_for_a_webhook(
+def test_the_example_of_a_webhook(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Callable[[str], str]
 ) -> None:
     got: list[dict[str, str]] = []

@@ -69,9 +69,7 @@ def test_each_hunt_says_which_suspicion_meets_no_commit_and_a_dry_run_has_one_bu
 
 
 @pytest.mark.slow
-def test_each_commit_is_built_once_and_each_workload_has_its_culprit(
-    script: Script, seal: Path, tmp_path: Path
-) -> None:
+def test_a_commit_is_built_once_and_each_workload_has_its_culprit(script: Script, seal: Path, tmp_path: Path) -> None:
     commits = line_of(script, 6, one=2, two=4)
     builder, tried = Path("builders/script/builder.toml"), tmp_path / "tried"
     keeps = f'"cat {{source}}/run.sh | tail -1 >>{tried}; ! grep'
@@ -112,7 +110,7 @@ def unread(_view: PlainLines, _hunt: int, events: list[TimedEvent]) -> None:
 
 
 @pytest.mark.slow
-def test_a_hunt_that_cannot_go_on_stops_no_other(
+def test_a_hunt_that_fails_stops_no_other(
     script: Script, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its workload was changed while others had no verdict. What ends a session is not entered as its reason; a verdict that

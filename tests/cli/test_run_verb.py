@@ -46,9 +46,7 @@ def commits(make: Make) -> list[str]:
     return make(range(6), 5)
 
 
-def test_commits_that_it_fits_are_built_with_it_and_the_report_says_which(
-    commits: list[str], git: Repo, tmp_path: Path
-) -> None:
+def test_commits_that_it_fits_are_built_with_it_and_named(commits: list[str], git: Repo, tmp_path: Path) -> None:
     """The file is gone before the hunt is resumed; the clone stays as it was."""
     before, patch, culprit = sorted(git.path.rglob("*")), tmp_path / "fix.patch", f"The culprit is {commits[5][:10]}"
     out = exits(0, "run", "v0", "v7", *HUNT, "--patch", "fix.patch")
@@ -121,9 +119,7 @@ def test_what_is_left_out_is_not_built_and_stays_so(make: Make) -> None:
 
 
 @pytest.mark.slow
-def test_a_base_that_is_slower_is_reported_with_the_commands_that_find_the_changes(
-    script: Callable[[str], str], git: Repo
-) -> None:
+def test_a_slower_base_is_reported_with_the_commands_for_the_changes(script: Callable[[str], str], git: Repo) -> None:
     base, bad = (script(f"{CHANCE}\necho rate $(({rate}0 + chance)) # {rate}") for rate in (1000, 700))
     git("checkout", "-qb", "side", base)
     good = script(f"{CHANCE}\necho rate $((20000 + chance)) # good")
@@ -137,9 +133,7 @@ def test_a_base_that_is_slower_is_reported_with_the_commands_that_find_the_chang
 
 
 @pytest.mark.slow
-def test_what_is_measured_since_does_not_undo_what_was_found_of_the_base(
-    script: Callable[[str], str], git: Repo, tmp_path: Path
-) -> None:
+def test_later_runs_leave_what_was_found_of_the_base(script: Callable[[str], str], git: Repo, tmp_path: Path) -> None:
     """The host's speed at the base changes once bad has run: by the bad end's runs, the hunt has begun."""
     slower = tmp_path / "slower"
     base = script(f"{CHANCE}; rate=1000; [ ! -e {slower} ] || rate=900\necho rate $((rate * 10 + chance))")
@@ -151,9 +145,7 @@ def test_what_is_measured_since_does_not_undo_what_was_found_of_the_base(
 
 
 @pytest.mark.slow
-def test_a_branch_that_began_before_good_is_judged_by_what_it_began_with(
-    script: Callable[[str], str], git: Repo
-) -> None:
+def test_a_branch_older_than_good_is_judged_by_what_it_began_with(script: Callable[[str], str], git: Repo) -> None:
     """The branch's third commit is to blame; its first is as slow as what it began at, and no more so than good."""
 
     def commit(rate: int, name: str) -> str:

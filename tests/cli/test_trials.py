@@ -34,9 +34,7 @@ def program(*factors: int, ends: str = "") -> str:
     return f"{APART.join([chance, *lines])}{APART}echo rate $rate{ends}"
 
 
-def test_what_a_revert_regains_is_measured_kept_and_shown(
-    script: Script, stored: Stored, seal: Path, tmp_path: Path
-) -> None:
+def test_what_a_revert_regains_is_kept_and_shown(script: Script, stored: Stored, seal: Path, tmp_path: Path) -> None:
     """The culprit loses a half, a later commit a tenth of the rest, and ln(2) of ln(2 / 0.9) is 86.8 %. What the hunt left
     out does not matter, and the clone stays as it was.
     """
@@ -79,9 +77,7 @@ def test_a_proof_that_is_cut_short_goes_on(script: Script, stored: Stored, seal:
     assert 9 <= again <= 12
 
 
-def test_conflicts_are_left_to_the_user_but_not_those_in_prose_that_no_build_reads(
-    script: Script, stored: Stored, git: Repo
-) -> None:
+def test_conflicts_are_left_to_the_user_except_in_prose_of_no_build(script: Script, stored: Stored, git: Repo) -> None:
     good, culprit, bad = (script(program(factor)) for factor in (100, 50, 51))
     stored([good, culprit, bad], [100, 50, 51])
     told = exits(2, "prove", "1")
@@ -137,9 +133,7 @@ def test_an_aa_tells_the_noise_and_hunts_begin_with_it(seal: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_trial_on_a_leased_host_is_built_elsewhere_and_goes_on_there(
-    script: Script, tmp_path: Path, seal: Path
-) -> None:
+def test_a_trial_on_a_leased_host_is_built_elsewhere_and_goes_on(script: Script, tmp_path: Path, seal: Path) -> None:
     """Each sitting leases the machine anew, and releases it; what one has built and measured the next one has."""
     hosts = Path(__file__).with_name("hosts") / "leased.toml"
     Path("hosts.toml").write_text(hosts.read_text().replace("ROOT", str(tmp_path)))

@@ -95,9 +95,7 @@ def test_what_makes_no_sense_is_refused(places: list[str], git: Repo) -> None:
 
 
 @pytest.mark.slow
-def test_a_missing_program_is_named_with_its_package(
-    places: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_program_and_its_package(places: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A PATH with everything but fio."""
     (tmp_path / "bin").mkdir()
     for folder in ("/usr/bin", "/bin", "/usr/sbin", "/sbin"):

@@ -127,9 +127,7 @@ def test_a_killed_session_leaves_a_lease_that_the_next_one_ends(slurm: Slurm, se
 
 
 @pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_place_in_the_queue_is_given_back(
-    slurm: Slurm, seal: Path, hunt: Hunt, how: signal.Signals, status: int
-) -> None:
+def test_a_queued_place_is_given_back(slurm: Slurm, seal: Path, hunt: Hunt, how: signal.Signals, status: int) -> None:
     """At once, or by the next session if this one is killed."""
     slurm.occupy("quiet")
     done = bisect_until(words(hunt, "slurm:quiet"), "Waiting for slurm:quiet", how)

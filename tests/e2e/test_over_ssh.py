@@ -106,9 +106,7 @@ def test_a_controller_that_is_killed_again_and_again_goes_on(hunt: Hunt, machine
 SERVED = (Path(__file__).parent / "programs" / "served.toml").read_text()
 
 
-def test_a_dry_run_tells_the_paths_of_that_machine_and_leaves_it_alone(
-    machine: Machine, tmp_path: Path, git: Callable[..., str]
-) -> None:
+def test_a_dry_run_leaves_that_machine_alone(machine: Machine, tmp_path: Path, git: Callable[..., str]) -> None:
     for name in ("one", "two"):
         (tmp_path / "repo" / "kv.c").write_text(name)
         git("add", "-A")

@@ -113,9 +113,7 @@ def test_a_command_is_run_again_when_the_connection_was_lost(far: SshHost, machi
     until(lambda: machine.inside(f"ps -o pid= -p {first}") == "")
 
 
-def test_neither_half_of_a_script_nor_half_of_its_stdin_is_used(
-    far: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_half_of_a_script_or_stdin_is_used(far: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection breaks in the middle of a path, and of what a command reads."""
 
     whole = Channel.sendall
@@ -287,9 +285,7 @@ def test_what_the_command_itself_prints_is_no_answer(box: ThroughHost) -> None:
     assert events == []
 
 
-def test_what_the_command_says_is_read_where_it_goes_on_to_write(
-    box: ThroughHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_command_says_is_read_while_it_writes(box: ThroughHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command and what reads share an open file, and so the place in it."""
     running = box.connection.open()
     errors = running._errors
@@ -365,7 +361,7 @@ def server(box: ThroughHost) -> int:
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_shell_that_stops_reading_is_lost_and_can_be_closed_in_the_middle_of_a_write(
+def test_a_shell_that_does_not_read_is_lost_and_closes_in_a_write(
     closed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(through, "ENDING", 0.5)

@@ -182,9 +182,7 @@ def test_the_family_of_a_system() -> None:
 
 @pytest.mark.tools
 @pytest.mark.skipif(not (shutil.which("g++") and shutil.which("pkg-config")), reason="needs g++ and pkg-config")
-def test_headers_and_libraries_are_really_looked_for(
-    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_and_libraries_are_looked_for(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     include = tmp_path / "a b"
     include.mkdir()
     (include / "mine.h").write_text("FILE *needs_stdio;\n")

@@ -54,9 +54,7 @@ def test_output_and_status(host: LocalHost) -> None:
     assert wait(host, shell(host, "echo 1; echo 2 >&2; echo 3", merged=True)) == (["1", "2", "3"], 0)
 
 
-def test_environment_folder_processors_and_memory(
-    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_folder_cores_and_memory(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When memory runs out the job dies, and no other process."""
     monkeypatch.setenv("SOMETHING_OF_THE_TERMINAL", "x")
     cpu, place = min(os.sched_getaffinity(0)), PurePosixPath(tmp_path)

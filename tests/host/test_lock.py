@@ -106,9 +106,7 @@ def test_a_killed_owner_leaves_a_ticket_that_counts_no_more(host: LocalHost) -> 
     had(host)
 
 
-def test_an_owner_that_cannot_be_seen_is_not_known_to_have_ended(
-    host: LocalHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_owner_out_of_sight_is_not_known_to_have_ended(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """On another machine of the same name, or where /proc is mounted with hidepid: not even the first process is seen."""
     write_ticket()
     assert "10 minutes" in refused(host, "is busy: hunt 6 of eve")
@@ -118,9 +116,7 @@ def test_an_owner_that_cannot_be_seen_is_not_known_to_have_ended(
     assert holder(host) is not None
 
 
-def test_a_heartbeat_keeps_a_ticket_alive_and_writes_it_again_when_it_was_removed(
-    host: LocalHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heartbeat_keeps_a_ticket_and_writes_it_again(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "BEAT", 0.05)
     with hold(host, "hunt 6") as held:
         ticket = folder() / held.ticket
@@ -194,9 +190,7 @@ def test_who_waits_elsewhere_lets_others_pass(host: LocalHost, tmp_path: Path) -
     assert first in had(host, session=lock.SESSION)
 
 
-def test_a_session_that_has_the_machine_takes_it_for_another_root_before_who_waits(
-    host: LocalHost, tmp_path: Path
-) -> None:
+def test_a_session_that_has_the_machine_takes_another_root_before_who_waits(host: LocalHost, tmp_path: Path) -> None:
     """Who came between the two waits for the first: the second would wait for it forever."""
     with hold(host, "hunt 6", session="s"):
         waits = lock.HostLock(another(tmp_path, "waits"), "hunt 7")
@@ -220,9 +214,7 @@ def test_folders_of_locks(host: LocalHost, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="namespaces are made by root")
-def test_a_container_sees_the_locks_of_the_machine_with_an_uptime_and_users_of_its_own(
-    host: LocalHost, tmp_path: Path
-) -> None:
+def test_a_container_with_own_uptime_and_users_sees_the_locks_of_the_machine(host: LocalHost, tmp_path: Path) -> None:
     """The name of a user may have blanks."""
     (tmp_path / "uptime").write_text("5.00 3.00\n")  # as lxcfs writes it
     (tmp_path / "passwd").write_text("root:x:0:0::/root:/bin/sh\nDOM\\jane doe:x:12345:0::/:/bin/sh\n")
@@ -237,7 +229,7 @@ def test_a_container_sees_the_locks_of_the_machine_with_an_uptime_and_users_of_i
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="file systems are mounted by root")
-def test_where_the_first_folder_is_full_the_second_has_the_ticket(
+def test_a_full_folder_leaves_the_ticket_to_the_next(
     host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full, second, both = tmp_path / "full", tmp_path / "second", lambda: (str(full), str(second))
@@ -309,9 +301,7 @@ def test_one_root_twice_in_a_hunt(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "build_hosts" in are_one(sites_of(one, build_host=two))
 
 
-def test_a_session_that_does_not_wait_is_refused_where_another_measures_also_on_a_host_that_builds_for_itself(
-    host: LocalHost,
-) -> None:
+def test_a_session_that_does_not_wait_is_refused_on_a_busy_host_that_builds_for_itself(host: LocalHost) -> None:
     """It has no ticket then, neither as a host that measures nor as one that builds."""
     itself = sites_of(host, build_host=host)
     with hold(host, "a hunt of eve"):
@@ -402,9 +392,7 @@ def test_an_owner_with_a_process_that_cannot_be_ends_no_hunt(host: LocalHost) ->
             assert "is busy: hunt 6" in str(busy)
 
 
-def test_no_file_keeps_others_out_by_a_heartbeat_that_was_forged(
-    host: LocalHost, set_clock: Set, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forged_heartbeat_is_no_lock(host: LocalHost, set_clock: Set, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was written an hour ago, with a heartbeat of now; the clock stands for that hour."""
     monkeypatch.setattr(lock, "BEAT", 0.2)
     monkeypatch.setattr(lock, "POLL", 0.02)
@@ -457,9 +445,7 @@ def test_another_user_cannot_take_the_name_of_the_owner(host: LocalHost) -> None
 # --- Clocks that jump ------------------------------------------------------------------------------------------------
 
 
-def test_a_lock_with_a_heartbeat_stays_when_the_clock_jumps(
-    host: LocalHost, set_clock: Set, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_heartbeat_keeps_a_lock_in_a_jump(host: LocalHost, set_clock: Set, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "BEAT", 2.0)  # on a busy machine a look at tickets takes a second
     monkeypatch.setattr(lock, "POLL", 0.1)
     for jump in (86400 * 365, -3600):
@@ -478,9 +464,7 @@ def test_a_clock_set_by_days_removes_no_ticket_but_those_without_a_heartbeat(hos
 
 
 @pytest.mark.skipif(uptime() < ABANDONED + 200, reason="the machine has just been started")
-def test_a_lock_without_a_heartbeat_is_abandoned_after_the_same_time_when_the_clock_jumps(
-    host: LocalHost, set_clock: Set
-) -> None:
+def test_a_lock_without_a_heartbeat_is_abandoned_in_time_when_the_clock_jumps(host: LocalHost, set_clock: Set) -> None:
     for jump in (0, -3600):
         set_clock(jump)
         for more in (-60, 60):
@@ -488,9 +472,7 @@ def test_a_lock_without_a_heartbeat_is_abandoned_after_the_same_time_when_the_cl
             assert (holder(host) is None) == (more > 0)
 
 
-def test_an_owner_that_shows_no_life_for_ten_minutes_is_gone_whatever_the_clock_shows(
-    host: LocalHost, set_clock: Set
-) -> None:
+def test_an_owner_without_life_for_ten_minutes_is_gone_whatever_the_clock(host: LocalHost, set_clock: Set) -> None:
     with hold(host, "hunt 7") as held:
         held.seen -= 2 * ABANDONED
         held.confirm()  # nobody came meanwhile

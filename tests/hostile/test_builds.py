@@ -163,9 +163,7 @@ def test_other_failures_that_one_job_may_not_have(context: Context, commit: Comm
 
 
 @pytest.mark.slow
-def test_the_second_attempt_that_a_killed_session_has_left_is_followed(
-    context: Context, commit: Commit, tmp_path: Path
-) -> None:
+def test_the_second_attempt_of_a_killed_session_is_followed(context: Context, commit: Commit, tmp_path: Path) -> None:
     """To its end, and not begun anew. Of the first: lab/test_host_lab."""
     count, go = tmp_path / "count", tmp_path / "go"
     held = f"until [ -e {go} ] || [ $$(wc -l <{count}) != 2 ]; do sleep 0.05; done"
@@ -317,9 +315,7 @@ def test_a_program_that_fails_in_a_file_that_its_layout_shares_with_the_build_do
 
 
 @pytest.mark.slow
-def test_what_travels_is_recorded_where_it_arrives_and_never_sent_changed(
-    lab: Lab, host: LocalHost, tmp_path: Path
-) -> None:
+def test_what_travels_is_recorded_on_arrival_and_never_sent_changed(lab: Lab, host: LocalHost, tmp_path: Path) -> None:
     """The build host's own copy is changed between two hunts, then that of the host which measures."""
     other = LocalHost("other", PurePosixPath(tmp_path / "other"))
     usual = lab()

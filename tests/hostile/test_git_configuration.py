@@ -181,9 +181,7 @@ def test_what_a_filter_would_make_of_a_file_is_not_known(hostile: Path, trap: Tr
     assert not is_dirty(opened)
 
 
-def test_a_checkout_that_is_configured_elsewhere_is_not_looked_at(
-    hostile: Path, tmp_path: Path, commits: list[str]
-) -> None:
+def test_a_checkout_configured_elsewhere_is_not_looked_at(hostile: Path, tmp_path: Path, commits: list[str]) -> None:
     """``core.worktree`` may name any folder; with a .git of its own, even another repository."""
     for place in (Repo(tmp_path / "other").path, tmp_path / "nowhere", Path("/"), Path("/proc/self/root")):
         configure(hostile / ".git/config", {"core.worktree": str(place)})

@@ -112,9 +112,7 @@ foreign: mkdir -p foreign; mkdir -m 0 foreign/.git # which git refuses to read
 
 
 @pytest.mark.parametrize("place", PLACES.splitlines())
-def test_wherever_in_a_repository(
-    give: Give, place: str, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wherever_in_it(give: Give, place: str, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, _, prepare = place.partition(": ")
     subprocess.run(["sh", "-ec", prepare], cwd=tmp_path, check=True)
     give(tmp_path / folder, THEIRS, tmp_path / THEIRS)
@@ -136,9 +134,7 @@ def test_outside_of_a_repository_those_of_the_working_directory_count_and_are_na
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_those_of_another_user_do_not_count(
-    give: Give, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_those_of_others_do_not_count(give: Give, clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = tmp_path / "shared"
     give(shared, THEIRS, tmp_path / THEIRS)
     for name in ("builders", "workloads"):
@@ -192,9 +188,7 @@ def test_a_hunt_goes_on_with_the_recipes_that_it_began_with(
     assert run("replay").status == 0
 
 
-def test_a_link_may_not_lead_out_of_a_folder_of_recipes_from_elsewhere(
-    clone: Path, git: Repo, tmp_path: Path, seal: Path
-) -> None:
+def test_no_link_leads_out_of_a_folder_of_recipes(clone: Path, git: Repo, tmp_path: Path, seal: Path) -> None:
     """Files of a recipe are sent to the host: a link to ~/.ssh would hand over keys."""
     secret = tmp_path / "id_ed25519"
     secret.write_text("secret")

@@ -317,9 +317,7 @@ def test_a_run_whose_times_could_not_be_written_is_repeated(clocked: HostLab, ju
 
 
 @pytest.mark.parametrize("jump", [-3600.0, 1e9])
-def test_the_budget_of_time_is_not_spent_by_a_jump(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float
-) -> None:
+def test_a_jump_does_not_spend_the_budget_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump: float) -> None:
     """Nor are the times of a log ever out of order, when the clock is set back between two sessions, too."""
     with closing(History.open(tmp_path / "h.db")) as history:
         hunt = sample.begin(history, sample.SETTINGS, at=CLOCK.now())
@@ -351,9 +349,7 @@ def test_a_busy_machine_is_no_clock_that_is_set(uptime: float, length: float, de
 
 
 @given(SECONDS, st.floats(0, 1e4), st.booleans(), st.floats(1, 1e8))
-def test_a_step_is_seen_on_any_machine_that_reads_its_clocks_at_once(
-    uptime: float, length: float, back: bool, factor: float
-) -> None:
+def test_a_step_is_seen_where_clocks_are_read_at_once(uptime: float, length: float, back: bool, factor: float) -> None:
     step = factor * (3 * TICK + SHARE * length)
     with pytest.raises(ClockSet, match="back" if back else "forward"):
         perf.check_clock(stamps(uptime, length, (0, 0, 0, 0), -step if back else step), "here")

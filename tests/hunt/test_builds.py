@@ -20,7 +20,7 @@ NAMES = st.text("ab@+{}1/.^~", min_size=1, max_size=8)
 
 
 @given(NAMES, st.sets(NAMES), st.sets(NAMES), st.sets(NAMES))
-def test_a_word_is_divided_at_known_names_only(
+def test_words_are_divided_at_known_names(
     word: str, variants: set[str], configs: set[str], revisions: set[str]
 ) -> None:
     found = divided(word, variants, configs.__contains__, revisions.__contains__)
@@ -87,9 +87,7 @@ def test_variants_configurations_and_names_with_their_signs(settings: Settings, 
 
 
 @pytest.mark.parametrize(("own", "other"), [("", "lto"), ("lto", "o2nofp")])
-def test_the_variant_of_the_comparison_is_no_other_one(
-    settings: Settings, builder: Builder, own: str, other: str
-) -> None:
+def test_the_variant_of_the_comparison_stays(settings: Settings, builder: Builder, own: str, other: str) -> None:
     """So that commits are hunted between such builds; and what would be measured against itself is refused."""
     settings, same = replace(settings, variant=own), own or builder.variant
     found = read(settings, builder, "v1", f"v2@{same}", f"v1@{other}")

@@ -206,9 +206,7 @@ def test_a_replay_knows_which_builds_were_made_for_others() -> None:
 
 
 @pytest.mark.parametrize(("hosts", "cut"), [(1, 1), (1, 11), (1, 40), (2, 0), (2, 90)])
-def test_a_session_that_is_cut_goes_on_with_all_that_it_had(
-    history: History, logs: list[SavedLog], hosts: int, cut: int
-) -> None:
+def test_a_cut_session_goes_on_with_all_it_had(history: History, logs: list[SavedLog], hosts: int, cut: int) -> None:
     """Each host carries out orders of any workload."""
     built: list[str] = []
     with closing(Session(logs, labs_of(built), hosts=hosts).events()) as events:
@@ -250,9 +248,7 @@ def test_a_workload_that_fails_stops_no_other(logs: list[SavedLog], hosts: int) 
 
 
 @pytest.mark.parametrize("builds", [0, 8])
-def test_a_hunt_that_goes_on_later_knows_what_was_built_meanwhile(
-    history: History, logs: list[SavedLog], builds: int
-) -> None:
+def test_a_hunt_that_goes_on_knows_what_was_built_since(history: History, logs: list[SavedLog], builds: int) -> None:
     """For others, from the same budget; its course is the shorter for it."""
     built: list[str] = []
     policy = Policy(max_builds=builds)
@@ -290,9 +286,7 @@ def test_an_end_that_does_not_build_stops_all(logs: list[SavedLog]) -> None:
 
 
 @pytest.mark.parametrize(("noise", "slow"), [(0.18, 0.98), (0.18, 0.5), (0.01, 0.98)])
-def test_a_hunt_that_will_take_very_many_runs_says_so_once_and_goes_on(
-    history: History, noise: float, slow: float
-) -> None:
+def test_a_hunt_that_will_take_many_runs_says_so_once_and_goes_on(history: History, noise: float, slow: float) -> None:
     """A hunt of its own, whose session is that of one; several say it each."""
     lab = ComputedLab(NAMES, speeds(NAMES, 17, slow=slow), noise=noise)
     events = [event for _, event in Session([log_of(history, NAMES)], [lab]).events()]

@@ -167,9 +167,7 @@ def log(history: History) -> SavedLog:
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.05, 0.3])
-def test_one_per_cent_more_instructions_are_named_whatever_time_hides(
-    log: SavedLog, setup: SessionSetup, noise: float
-) -> None:
+def test_one_per_cent_more_instructions_are_named_always(log: SavedLog, setup: SessionSetup, noise: float) -> None:
     hunt = Hunted(log, setup, hidden(noise=noise))
     assert named(hunt.events) == CULPRIT
     [chosen] = hunt.chosen
@@ -205,9 +203,7 @@ def test_where_nothing_changed_each_end_is_counted_once(log: SavedLog, setup: Se
     assert hunt.counted == [NAMES[0], NAMES[-1]]
 
 
-def test_a_change_that_may_be_another_one_is_said_with_the_option_that_hunts_it(
-    log: SavedLog, setup: SessionSetup
-) -> None:
+def test_a_change_that_may_be_another_is_said_with_the_option_for_it(log: SavedLog, setup: SessionSetup) -> None:
     small = replace(setup, settings=replace(setup.settings, policy=Policy(min_effect=0.02)))
     hunt = Hunted(log, small, world(1, slow=0.99, more=1.012))
     [said] = [event for event in hunt.events if isinstance(event, Warned) and "instructions/o" in event.text]
@@ -295,9 +291,7 @@ def test_a_replay_repeats_what_was_decided_by_instructions(log: SavedLog, setup:
     )
 
 
-def test_what_is_known_of_time_is_in_the_verdict_and_the_change_in_the_report(
-    log: SavedLog, setup: SessionSetup
-) -> None:
+def test_the_verdict_has_what_is_known_of_time_and_the_report_the_change(log: SavedLog, setup: SessionSetup) -> None:
     hunt, out = Hunted(log, setup, world(2, slow=0.9999, more=1.01, noise=0.1)), io.StringIO()
     PlainLines(out, {log.hunt: ""}).show(log.hunt, [(0.0, event) for event in hunt.events])
     said = " ".join(out.getvalue().split())
@@ -357,9 +351,7 @@ def test_options_on_the_time_of_counted_runs_have_no_effect_and_that_is_said(tim
 
 @pytest.mark.skipif(bool(machine.why_not()), reason="needs a view of the file system of its own")
 @pytest.mark.parametrize("name", ["root", "other"])
-def test_a_host_stands_in_for_its_only_build_host_if_it_would_make_the_same_builds(
-    timed: Settings, tmp_path: Path, name: str
-) -> None:
+def test_a_host_stands_in_for_its_build_host_for_the_same_builds(timed: Settings, tmp_path: Path, name: str) -> None:
     """``b`` is this machine with another folder at its root folder; the paths of others get into builds."""
     root, hosts = tmp_path / name, tmp_path / "hosts.toml"
     root.mkdir()

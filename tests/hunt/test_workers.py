@@ -251,9 +251,7 @@ class FirstFree:
 
 
 @pytest.mark.parametrize(("hosts", "candidates"), [("a", (3, 1)), ("ab", (3, 1, 4, 2))])
-def test_hosts_carry_out_all_orders_also_one_that_came_while_they_were_busy(
-    hosts: str, candidates: tuple[int, ...]
-) -> None:
+def test_hosts_carry_out_all_orders_also_one_that_came_when_busy(hosts: str, candidates: tuple[int, ...]) -> None:
     log = carried_out(Listed(map(order, candidates)), Scripted(hosts))
     assert log == [f"measured {candidate}" for candidate in candidates]
 

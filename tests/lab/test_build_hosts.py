@@ -208,9 +208,7 @@ def test_a_host_that_would_build_differently_is_refused(farm: Farm) -> None:
 
 
 @pytest.mark.parametrize("everything", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_builds_that_are_cancelled_leave_nothing_running(
-    tmp_path: Path, commits: tuple[str, ...], *, everything: bool
-) -> None:
+def test_cancelled_builds_leave_nothing_running(tmp_path: Path, commits: tuple[str, ...], *, everything: bool) -> None:
     """One, whose host builds on then; or all at once, as by Ctrl-C."""
     build = structs.replace(BUILDER.build, compile=[["sleep", "600"]]) if BUILDER.build else None
     farm = Farm(tmp_path, commits, structs.replace(BUILDER, build=build))

@@ -73,9 +73,7 @@ def test_what_a_killed_session_has_left_running_is_ended_with_a_word(host: Local
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
-def test_a_measurement_that_is_given_up_leaves_nothing_running(
-    open_lab: Open, host: LocalHost, *, interrupted: bool
-) -> None:
+def test_a_measurement_given_up_leaves_nothing_running(open_lab: Open, host: LocalHost, *, interrupted: bool) -> None:
     """Closed, or interrupted in the middle of a run."""
     events = open_lab().measure(Measure((Share(FAST, 2),), Purpose.SEARCH))
     assert any(isinstance(event, RunProgress | RunFinished if interrupted else RunStarted) for event in events)
@@ -87,7 +85,7 @@ def test_a_measurement_that_is_given_up_leaves_nothing_running(
 
 
 @pytest.mark.slow
-def test_without_perf_and_vmstat_there_is_still_qps(
+def test_qps_needs_no_perf_or_vmstat(
     open_lab: Open, host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bin").mkdir()

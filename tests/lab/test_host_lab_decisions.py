@@ -216,9 +216,7 @@ def test_builds_of_different_formats_have_data_of_their_own(scripts: Scripts) ->
     assert scripts.done("load") == ["load A", "load D"]
 
 
-def test_no_job_of_a_killed_session_runs_beside_a_measurement_or_another_build(
-    scripts: Scripts, tmp_path: Path
-) -> None:
+def test_no_job_of_a_killed_session_runs_beside_a_measurement_or_a_build(scripts: Scripts, tmp_path: Path) -> None:
     commits = scripts.commits()
     measure(scripts.lab(commits), Share(GOOD, 1))
     maker = here(tmp_path / "maker", "maker")

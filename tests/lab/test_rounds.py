@@ -322,9 +322,7 @@ def test_the_layouts_that_another_host_removes_leave_those_that_are_measured_as_
 
 
 @pytest.mark.slow
-def test_measuring_layouts_never_reads_what_they_share_with_their_build(
-    tmp_path: Path, lab: HostLab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measuring_layouts_reads_nothing_shared(tmp_path: Path, lab: HostLab, monkeypatch: pytest.MonkeyPatch) -> None:
     layout_events(lab, Share(0, 1), fresh=False)
     counting = f'#!/bin/sh\necho "$@" >>{tmp_path}/read\nexec {shutil.which("sha256sum")} "$@"\n'
     executable(tmp_path / "bin" / "sha256sum", counting)
@@ -335,9 +333,7 @@ def test_measuring_layouts_never_reads_what_they_share_with_their_build(
 
 
 @pytest.mark.slow
-def test_a_build_that_cannot_be_linked_again_is_never_measured_as_if_it_were(
-    host: LocalHost, open_layouts: OpenLayouts
-) -> None:
+def test_a_build_that_cannot_be_linked_again_is_not_measured_so(host: LocalHost, open_layouts: OpenLayouts) -> None:
     lab = open_layouts(host, "gcc -O1 -o bench bench.c")
     usual, fresh = layout_events(lab, Share(0, 1), Share(1, 1), fresh=False), layout_events(lab, Share(0, 1))
     [sentence] = [text for text in warnings(usual) if "Layouts are not available" in text]

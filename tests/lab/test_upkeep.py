@@ -111,9 +111,7 @@ def test_being_used_counts(host: LocalHost, put: Callable[..., None]) -> None:
 
 
 @pytest.mark.tools
-def test_too_little_room_is_said_before_the_hunt(
-    host: LocalHost, put: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_little_room_is_said_before(host: LocalHost, put: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     assert [expected_builds(*of) for of in ((2, 0), (3, 0), (1000, 0), (1000, 5))] == [2, 3, 14, 5]
     for folder, mib in ((f"builds/{A}", 1), (f"builds/{B}", 1), (f"datasets/{D}", 3)):
         put(folder, mib, 1)

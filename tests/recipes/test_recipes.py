@@ -85,9 +85,7 @@ def test_a_small_recipe_is_complete_and_has_the_shared_variants(write: Write, sm
         variant_of(builder, "o2nfp")
 
 
-def test_folders_have_precedence_in_order(
-    write: Write, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_earlier_folders_go_first(write: Write, small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("perfbisect.recipes.configuration.SHIPPED", (tmp_path / "shipped",))
     for place in ("given", "builders", "shipped/builders"):
         write(f"{place}/small/builder.toml", small.replace("a small system", place))

@@ -123,7 +123,7 @@ def test_a_program_of_another_kind_is_not_used_and_a_failure_costs_exactness_onl
 
 
 @needs_ctags
-def test_hostile_paths_links_and_contents_are_harmless(
+def test_hostile_paths_and_files_are_harmless(
     git: Repo, read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

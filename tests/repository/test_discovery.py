@@ -131,7 +131,7 @@ def recipe(url: str) -> Builder:
     return Builder(name="small", summary="s", driver="d", repository=url, release_tags=["v{version}"], build=build)
 
 
-def test_a_clone_is_made_once_and_kept_in_the_cache(
+def test_a_clone_is_made_once_and_kept(
     builder: Builder, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, int, int]] = []
@@ -254,9 +254,7 @@ LEFT = {"a part": CONTENT[:1_000_000], "all of it": CONTENT, "another file": b"?
 
 @pytest.mark.parametrize("parts", [True, False])
 @pytest.mark.parametrize("left", LEFT)
-def test_what_an_ended_process_has_left_is_used_if_it_is_of_this_file(
-    server: Shelf, cache: Path, left: str, parts: bool
-) -> None:
+def test_what_an_ended_process_left_of_this_file_is_used(server: Shelf, cache: Path, left: str, parts: bool) -> None:
     """Otherwise, and from a server that sends no parts, all is fetched anew."""
     server.parts = parts
     cache.mkdir(parents=True)

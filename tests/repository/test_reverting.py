@@ -54,9 +54,7 @@ def refused(repo: Repository, tip: str, *which: str, ignore: tuple[str, ...] = (
     return str(caught.value)
 
 
-def test_only_the_change_of_the_commit_is_gone_and_the_clone_is_as_before(
-    repo: Repository, git: Repo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_change_goes_the_clone_stays(repo: Repository, git: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file has been renamed and changed since; a file that the commit added goes, and that it removed returns."""
     git.commit({"src/a.c": text(), "src/old.c": "old\n", "other.c": "other\n"})
     culprit = git.commit({"src/a.c": text(l7="slow"), "src/new.c": "new\n", "src/old.c": None})
@@ -126,9 +124,7 @@ def test_a_root_commit_is_reverted_as_a_whole(repo: Repository, git: Repo) -> No
     assert after(repo, git.head, root) == {"a.c": text()}
 
 
-def test_several_are_reverted_newest_first_and_conflicts_in_ignored_paths_do_not_stop_the_next(
-    repo: Repository, git: Repo
-) -> None:
+def test_several_are_reverted_newest_first_in_spite_of_conflicts_in_ignored_paths(repo: Repository, git: Repo) -> None:
     """Both changed the same line: in the other order each would conflict."""
     trees = (text(), text(l7="slow"), text(l7="slower"), text(l7="slower", l30="later"))
     _, first, second, tip = git.history({"a.c": tree, "a.md": f"{n}\n"} for n, tree in enumerate(trees))

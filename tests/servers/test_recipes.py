@@ -74,9 +74,7 @@ MADE = "--defaults-file=C --basedir=PREFIX"
         ("settle", "innodb_fast_shutdown", None),
     ],
 )
-def test_each_release_is_asked_in_its_own_words(
-    programs: Programs, step: str, lacks: str, asked: list[str] | None
-) -> None:
+def test_each_release_is_asked_its_way(programs: Programs, step: str, lacks: str, asked: list[str] | None) -> None:
     """If the server cannot be settled, that is a failure."""
     (command,) = getattr(MYSQL.server, step)
     assert (programs.ask(command, lacks)[0] == 0) == (asked is not None)

@@ -303,9 +303,7 @@ KINDS: list[tuple[Callable[[History], int], str]] = [
 
 
 @pytest.mark.parametrize(("write", "odd"), KINDS)
-def test_an_odd_hunt_or_trial_is_named_and_hides_no_other(
-    history: History, write: Callable[[History], int], odd: str
-) -> None:
+def test_odd_sessions_are_named_and_hide_no_other(history: History, write: Callable[[History], int], odd: str) -> None:
     numbers = [write(history) for _ in range(3)]
     if write is not sample.write or "process" in odd:
         history.connection.execute("UPDATE sessions SET ended = NULL")
@@ -329,9 +327,7 @@ def test_an_odd_batch_is_named_and_hides_no_other(history: History) -> None:
 @pytest.mark.parametrize(
     "lose", [Path.unlink, lambda path: path.rename(path.with_name("moved.db")), replaced, begun_anew]
 )
-def test_a_history_that_is_lost_while_it_is_written_is_saved_beside(
-    history: History, path: Path, lose: Callable[[Path], object]
-) -> None:
+def test_a_history_lost_while_written_is_saved(history: History, path: Path, lose: Callable[[Path], object]) -> None:
     hunt = sample.begin(history)
     events = [entry for entry in sample.events() if not isinstance(entry[1], PASSING)]
     for at, event in events[:5]:

@@ -155,9 +155,7 @@ with open(sys.argv[1] + "-shm", "r+b") as index:
         process.communicate("")
 
 
-def test_a_file_system_that_several_hosts_mount_has_no_write_ahead_log(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_of_several_hosts_has_no_write_ahead_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     History.open(path).close()
     assert connection.shared_system(path) == ""
     monkeypatch.setattr(connection, "SHARED_SYSTEMS", re.compile(r"\S+ "))  # as if that of the tests were one

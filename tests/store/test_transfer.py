@@ -341,9 +341,7 @@ def test_two_imports_of_a_file_at_once_add_it_once(both: tuple[Path, Path], tmp_
     assert [log(ours, hunt) for hunt in (1, 2, 3)] == [log(whole, hunt) for hunt in (1, 2, 3)]
 
 
-def test_a_hunt_that_runs_writes_between_the_turns_of_an_import(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hunt_writes_between_the_turns_of_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hers, ours = written(tmp_path / "hers.db"), tmp_path / "ours.db"
     add_trial(hers, TrialType.COMPARE)
     with closing(History.open(ours)) as running:
@@ -381,9 +379,7 @@ def test_passwords_are_not_exported(tmp_path: Path) -> None:
     assert (status, "2 known" in printed) == (0, True), printed
 
 
-def test_an_id_in_the_place_of_file_and_the_history_itself_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_id_as_a_file_and_the_history_itself_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = written(tmp_path / "ours.db")
     monkeypatch.chdir(tmp_path)
     for name in ("12", "c3", "p5", "n4", "b2"):

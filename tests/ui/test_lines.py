@@ -114,9 +114,7 @@ def test_a_build_that_is_used_again_has_one_line() -> None:
     assert said == [f"built     {commit.short}  2023-01-01 Split keys: an earlier build is used again"]
 
 
-def test_a_ratio_is_named_after_its_metric_and_a_counted_run_shown_by_its_count(
-    events: Events, views: list[SessionView]
-) -> None:
+def test_a_ratio_has_the_name_of_its_metric_and_a_counted_run_a_count(events: Events, views: list[SessionView]) -> None:
     at, event, view = next(
         (at, event, view)
         for (at, event), view in zip(events, views, strict=True)

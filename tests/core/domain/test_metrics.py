@@ -161,9 +161,7 @@ PERF = "{:.0f},,instructions:u,{:.0f},100.00,,\n812.31,msec,task-clock,812310000
 
 
 @pytest.mark.parametrize(("added", "varies", "clear"), [(0.04, 0.002, True), (0.04, 0.02, False), (0.0, 0.002, False)])
-def test_instructions_of_timed_runs_are_judged_by_how_much_they_vary(
-    added: float, varies: float, *, clear: bool
-) -> None:
+def test_instructions_of_timed_runs_are_judged_by_their_variation(added: float, varies: float, *, clear: bool) -> None:
     """As perf prints them of a server, which cannot be counted exactly."""
 
     def timed(of: float) -> list[RunFacts]:

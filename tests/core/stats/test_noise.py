@@ -127,9 +127,7 @@ def test_the_smallest_drop_is_seen_in_four_cases_of_five(shape: tuple[int, int, 
 
 
 @pytest.mark.parametrize(("between", "within", "visit", "run"), [(0.5, 1.0, 20.0, 5.0), (1.0, 1.0, 60.0, 2.0)])
-def test_runs_in_a_visit_are_those_with_the_least_error_for_the_time(
-    between: float, within: float, visit: float, run: float
-) -> None:
+def test_runs_in_a_visit_have_the_least_error_in_time(between: float, within: float, visit: float, run: float) -> None:
     """The formula against trying: variance of a mean times its cost, per number of runs."""
     price = {n: (between**2 + within**2 / n) * (visit + n * run) for n in range(1, 40)}
     best = min(price, key=price.__getitem__)

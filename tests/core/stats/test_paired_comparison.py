@@ -287,9 +287,7 @@ def trials(draw: st.DrawFn) -> list[Levels]:
 
 
 @given(trials())
-def test_the_interval_holds_exactly_the_shares_that_a_test_of_paired_differences_does_not_refuse(
-    builds: list[Levels],
-) -> None:
+def test_the_interval_holds_the_shares_that_a_test_of_paired_differences_accepts(builds: list[Levels]) -> None:
     found = regained(*builds).share
     assume(found is not None)
     assert found and found.low <= found.middle <= found.high
@@ -309,9 +307,7 @@ def test_the_interval_holds_exactly_the_shares_that_a_test_of_paired_differences
 
 
 @given(trials(), st.floats(-5, 5), st.floats(-2, 2))
-def test_neither_unit_nor_drift_matters_nor_whether_more_is_better(
-    builds: list[Levels], unit: float, drift: float
-) -> None:
+def test_unit_drift_and_whether_more_is_better_do_not_matter(builds: list[Levels], unit: float, drift: float) -> None:
     plain = regained(*builds)
     moved = regained(*({at: unit + drift * at - level for at, level in build.items()} for build in builds))
     assert moved.lost == pytest.approx(-plain.lost)

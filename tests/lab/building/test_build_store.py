@@ -91,9 +91,7 @@ def test_a_build_travels_whole_over_a_connection_that_is_lost(
     assert (place / "log").stat().st_size == SIZE and (place / "build.json").exists()
 
 
-def test_a_receiver_that_cannot_go_on_says_why(
-    near: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_receiver_that_has_to_end_says_why(near: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(near)
     tar = shutil.which("tar")
     fails = f'#!/bin/sh\n[ "$1" != -xf ] || {{ echo "the disk is gone" >&2; exit 2; }}\nexec {tar} "$@"\n'

@@ -255,9 +255,7 @@ def test_what_cannot_be_pushed(tmp_path: Path, git: Repo, host: LocalHost, bare:
     assert there(bare)[0] == set()
 
 
-def test_a_push_goes_on_after_a_lost_link(
-    git: Repo, far: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pushes_survive_a_lost_link(git: Repo, far: SshHost, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """More is on its way then than fits into the buffers, and git is not left waiting."""
     (git.path / "much").write_bytes(os.urandom(10_000_000))
     last, bare = git.commit(), far.root / "a.git"
@@ -302,9 +300,7 @@ DEEP = {"libs/lib/deep/d.c", "libs/lib/deep/doc/x"}
 ALL = TOP | LIB | DEEP
 
 
-def test_submodules_are_fetched_once_with_those_inside_them(
-    cloned: Source, origin: Path, clone: Repo, seal: Path
-) -> None:
+def test_submodules_are_fetched_once_with_inner_ones(cloned: Source, origin: Path, clone: Repo, seal: Path) -> None:
     """Also of a server that gives only branches."""
     Repo(origin / "lib").commit({"newer": ""})
     (seal / ".gitconfig").write_text("[protocol]\n\tversion = 0\n")

@@ -164,9 +164,7 @@ def test_what_is_written_is_read_and_what_is_cut_off_is_not_there(address: str) 
     ("folder_mode", "group", "mode"),
     [(0o755, 0, 0o644), (0o2770, 0, 0o660), (0o1777, 0, 0o644), (0o700, 0, 0o600), (0o770, 4242, 0o660)],
 )
-def test_who_may_read_a_folder_may_read_what_is_written_there(
-    folder: Path, folder_mode: int, group: int, mode: int
-) -> None:
+def test_who_may_read_a_folder_may_read_what_it_gets(folder: Path, folder_mode: int, group: int, mode: int) -> None:
     """Whatever the umask of the user who writes. In a folder with the sticky bit, a file is its writer's alone to change."""
     if group and os.geteuid() != 0:
         pytest.skip("only the superuser can give files away")

@@ -123,9 +123,7 @@ def test_a_damaged_tarball_is_reported(host: LocalHost, tmp_path: Path) -> None:
         assert take(host, tarball).version
 
 
-def test_a_folder_without_the_system_is_reported(
-    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_without_the_system_is_said(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mute = install(tmp_path / "mute")
     (mute / "bin" / "kvd").write_text("#!/bin/sh\necho $0: unknown\n")
     (tmp_path / "empty").mkdir()

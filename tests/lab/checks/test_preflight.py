@@ -110,7 +110,7 @@ def test_a_command_needs_no_sysbench(host: LocalHost) -> None:
 
 
 @pytest.mark.tools
-def test_a_missing_program_is_named_with_its_package(host: LocalHost, take_away: Callable[..., None]) -> None:
+def test_a_missing_program_and_its_package(host: LocalHost, take_away: Callable[..., None]) -> None:
     for program, package, recipe in (
         ("cmp", "diffutils", builder()),  # which compares a build before each visit
         ("cmp", "diffutils", builder(build=None)),
@@ -133,9 +133,7 @@ def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> N
 
 
 @pytest.mark.tools
-def test_a_host_that_builds_nothing_needs_nothing_to_build_with(
-    host: LocalHost, take_away: Callable[..., None]
-) -> None:
+def test_a_host_that_builds_nothing_needs_no_tools_to_build(host: LocalHost, take_away: Callable[..., None]) -> None:
     request = CheckRequest(host, HostEntry(name="here", build_hosts=["x"]), builder=builder(["no/such.h"]))
     [finding, *_] = preflight.tools(preflight.inspect_host(request))
     assert (finding.topic, finding.advice) == ("builder", "Check with: bisect doctor x --builder b")
@@ -204,9 +202,7 @@ def test_a_device_that_cannot_be_watched(host: LocalHost, take_away: Callable[..
 
 
 @pytest.mark.tools
-def test_without_hardware_counters_valgrind_counts_what_is_embedded(
-    host: LocalHost, take_away: Callable[..., None], tmp_path: Path
-) -> None:
+def test_valgrind_counts_what_is_embedded(host: LocalHost, take_away: Callable[..., None], tmp_path: Path) -> None:
     loop = Workload(name="loop", suite="s", driver="lib", summary="", group="g", command=["loop", "{events}"])
 
     def request(workload: Workload = loop, **changes: object) -> CheckRequest:

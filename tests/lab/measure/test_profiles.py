@@ -306,9 +306,7 @@ def script_of(chains: int, frames: int, symbol: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.tools
-def test_large_profiles_are_shortened_and_no_cost_is_dropped(
-    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shortened_profiles_keep_all_costs(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal chains added up, it would be about 15 MB: more than is kept of a job's output."""
     executable(tmp_path / "perf", script_of(5000, 150, "leaf"))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -331,9 +329,7 @@ def test_paths_of_files_are_shortened_and_what_is_no_file_is_not() -> None:
 
 
 @pytest.mark.tools
-def test_stacks_that_are_too_many_all_the_same_are_a_failure(
-    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_stacks_are_a_failure(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of 3,000 characters."""
     executable(tmp_path / "perf", script_of(5000, 2, "x" * 3000))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

@@ -111,9 +111,7 @@ def test_buttons_and_links(chromium: Browser, page: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_change_is_shown_from_the_function_on_that_the_reason_names(
-    chromium: Browser, history: History, tmp_path: Path
-) -> None:
+def test_the_change_begins_at_the_function_of_the_reason(chromium: Browser, history: History, tmp_path: Path) -> None:
     file, before = tmp_path / "hunt.html", "".join(f"+int check_{number}(void);\n" for number in range(99))
     diff = reason.DIFF.replace("+static int check_order", f"{before}+static int check_order")
     file.write_text(pages.page(hunt_document(reason.explained(history, sample.write(history)), lambda *_: (diff, 0))))
