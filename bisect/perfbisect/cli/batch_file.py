@@ -12,7 +12,7 @@ from msgspec import Meta
 from perfbisect.cli.commands.run import requested_settings, run
 from perfbisect.cli.options.common import Given
 from perfbisect.core.domain.settings import Settings
-from perfbisect.errors import PerfBisectError, RecipeError
+from perfbisect.errors import PerfBisectError, RecipeError, UsageError
 from perfbisect.hunt.batch import LEASED, range_of
 from perfbisect.hunt.submission import SlurmJob
 from perfbisect.recipes.toml import Location, convert, read_table
@@ -171,36 +171,29 @@ def checked(
     from perfbisect.recipes.inventory import load_host
     from perfbisect.recipes.requested import load_requested
 
-    @contextmanager
-    def explained(key: str = "") -> Iterator[None]:
-        """Name the table and the key in errors of `bisect run`: that of the option which alone is wrong, else ``key``."""
-        try:
-            yield
-        except click.ClickException as mistake:
-            param = getattr(mistake, "param", None)
-            raise at(key or (param.opts[-1] if param else "")).mistake(f"is refused: {mistake.message}") from mistake
-        except PerfBisectError as failure:
-            raise at(failure.option or key).mistake(f"is refused: {failure}", failure.advice) from failure
+    def refused(option: str, why: str, advice: str = "") -> RecipeError:
+        key = option.removeprefix("--") or asked
+        return (places.get(key, table).at(key) if key else table).mistake(f"is refused: {why}", advice)
 
-    def at(key: str) -> Location:
-        name = key.removeprefix("--")
-        return places.get(name, table).at(name) if name else table
-
-    hosts = [f"--host={host}" for host in choices[0]]
-    with explained():
+    asked = ""  # the key that decides about what is checked, where an error does not say which option is wrong
+    try:
+        hosts = [f"--host={host}" for host in choices[0]]
         settings = requested_settings(Given(**run.make_context("run", [*hosts, *arguments]).params))
-    if settings.repository and not Path(settings.repository).is_dir():
-        raise at("repo").mistake(f"is {settings.repository}, and there is no such folder.")
-    with explained("any-host" if "any-host" in places else "host"):
+        if settings.repository and not Path(settings.repository).is_dir():
+            raise UsageError(f"It is {settings.repository}, and there is no such folder.", option="repo")
+        asked = "any-host" if "any-host" in places else "host"
         for host in {host: None for hosts in choices for host in hosts if LEASED not in host}:
             load_host(host, settings.hosts_path)
-    if not settings.quick:
-        with explained("builder"):
+        asked = "builder"
+        if not settings.quick:
             load_builder(settings.builder, settings.builders_path)
-    if "," in settings.workload:
-        raise at("workload").mistake(
-            "names several workloads in one text.", "Write a list, which makes a hunt for each."
-        )
-    with explained("run" if settings.quick else "workload"):
+        asked = "run" if settings.quick else "workload"
+        if "," in settings.workload:
+            raise UsageError("It names several workloads in one text.", "Write a list, which makes a hunt for each.")
         load_requested(settings)
+    except click.ClickException as mistake:
+        param = getattr(mistake, "param", None)
+        raise refused(param.opts[-1] if param else "", mistake.message) from mistake
+    except PerfBisectError as failure:
+        raise refused(failure.option, str(failure), failure.advice) from failure
     return settings

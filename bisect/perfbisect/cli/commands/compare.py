@@ -139,7 +139,7 @@ def compare(given: Given) -> int:
     if stored and not (given.command or (given.workload and given.builder)):
         shown = f"{stored} in the history is printed by `bisect show {stored}`; `bisect compare {stored} --hunt` alone hunts its drops."
         raise click.UsageError(f"{'--builder' if given.workload else '--workload'} is missing. {shown}")
-    settings, builder, chosen = recipes_of(settings_of(vars(given), good="", bad="", explain=False))
+    settings, builder, chosen = recipes_of(settings_of(given, good="", bad="", explain=False))
     if each_release and builds:
         raise click.UsageError("--each-release measures all releases of its range: leave out the BUILDs.")
     if each_release and hunt:

@@ -13,7 +13,7 @@ import click
 
 from perfbisect.cli.options.common import Given, history_option, output_width, say, verb_command
 from perfbisect.cli.options.completion import host_name
-from perfbisect.cli.options.measurement import continued, inventory_option
+from perfbisect.cli.options.measurement import inventory_option
 from perfbisect.cli.options.param_types import Id
 from perfbisect.cli.sessions import leasing, lines_wanted, open_view
 from perfbisect.ui.stream import note
@@ -145,7 +145,7 @@ def make_checks(known: Collection[str], given: Given) -> bool:
         with closing(History.open(history, read_only=True)) as opened:
             number = opened.trial(like).id if isinstance(like, str) else like
             refuse_imported(opened, number, "no host is checked like it", str(like))
-            settings = continued(opened.settings(number))
+            settings = opened.settings(number)
     caller = Caller(history, open_view(history, None, sys.stderr, quiet=lines_wanted(sys.stderr)), say=note)
     lease = partial(leasing, hosts_path=hosts, purpose="bisect hosts --check")
     return check_hosts(expanded_names(names or before), hosts, caller, lambda name: lease([name]), settings)

@@ -3,8 +3,9 @@
 import re
 import sys
 from contextlib import closing, suppress
+from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -82,7 +83,7 @@ def nightly(given: Given) -> int:
     from perfbisect.report.series import branch_summary, night
     from perfbisect.store.history import History
 
-    watch, history = watch_of(vars(given)), given.history
+    watch, history = watch_of(given), given.history
     with (
         one_at_a_time(watch, history, wait=given.waiting is not None, say=note),
         leasing_for(watch.settings, history),
@@ -108,23 +109,22 @@ def nightly(given: Given) -> int:
     return 0 if ended else ENVIRONMENT
 
 
-def watch_of(options: dict[str, Any]) -> "Watch":
+def watch_of(given: Given) -> "Watch":
     """What is watched. Raises UsageError for mistakes in names, and without a repository that the user fetches."""
     from perfbisect.hunt.nightly import Watch
     from perfbisect.hunt.resolve import resolve_commits
 
-    policy = policy_of(options | {"layouts": True})
-    settings, builder, works = recipes_of(settings_of(options, good="", bad="", policy=policy))
+    policy = replace(policy_of(given), layouts=True)
+    settings, builder, works = recipes_of(settings_of(given, good="", bad="", policy=policy))
     if builder.installed or not settings.repository:
         raise UsageError("The repository is missing.", "Name your clone with --repo, and fetch before each night.")
-    settings, [tip] = resolve_commits(settings, builder, [options["branch"]])
-    return Watch(options["branch"], tip, settings, works)
+    settings, [tip] = resolve_commits(settings, builder, [given.branch])
+    return Watch(given.branch, tip, settings, works)
 
 
 def check(watch: "Watch", given: Given) -> None:
     """Check once a day how fit the host is: by this tip, until any host was checked."""
     from contextlib import nullcontext
-    from dataclasses import replace
 
     from perfbisect.cli.sessions import open_view
     from perfbisect.core.domain.metrics import is_speed
@@ -143,7 +143,6 @@ def check(watch: "Watch", given: Given) -> None:
 
 def measure(watch: "Watch", nights: "list[SessionState]", given: Given) -> "tuple[SessionState, Interrupted | None]":
     """Tonight's comparison, begun or continued unless it is complete; and what has cut it short."""
-    from perfbisect.cli.options.measurement import continued
     from perfbisect.cli.sessions import carried_out
     from perfbisect.hunt import session
     from perfbisect.hunt.notification import Notifier
@@ -157,7 +156,7 @@ def measure(watch: "Watch", nights: "list[SessionState]", given: Given) -> "tupl
     def follow(caller: "Caller") -> object:
         if known:
             with suppress(CannotGoOn):  # its workload or what is built for it has changed
-                return session.resume(known.name, None, caller, session.Resumption(continued))
+                return session.resume(known.name, None, caller, session.Resumption(lambda stored: stored))
         return session.begin([watch.plan(nights, given.visits, given.runs, given.waiting)], caller)
 
     return carried_out(follow, quiet, Notifier((), given.history, note))
@@ -172,8 +171,6 @@ def page_of_branch(branch: str) -> str:
 
 def publish(opened: "History", found: "Watched", given: Given) -> None:
     """Write the pages, and announce each culprit once: one whose command has failed is announced by the next call."""
-    from dataclasses import replace
-
     from perfbisect.cli.commands.report import page_name, page_of, write
     from perfbisect.hunt.notification import run
     from perfbisect.report.page.pages import page

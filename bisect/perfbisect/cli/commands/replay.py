@@ -7,7 +7,6 @@ from perfbisect.cli.options.common import Given, history_option, id_argument, sa
 from perfbisect.cli.options.measurement import (
     announce,
     confidence_option,
-    continued,
     effect_option,
     limit_options,
     policy_of,
@@ -55,7 +54,7 @@ def replay(given: Given) -> int:
 
     with closing(History.open(given.history, read_only=True)) as store:
         number = store.latest() if given.hunt is None else given.hunt
-        settings, began = continued(store.settings(number)), store.began(number)
+        settings, began = store.settings(number), store.began(number)
         events = [(entry.at, entry.event) for entry in store.events(number)]
         candidates = store.candidates(number)
         together = together_with(store, number)
@@ -64,7 +63,7 @@ def replay(given: Given) -> int:
     span, _ = read_hunt_range(settings, builder)
     if span.candidates != candidates:
         raise UsageError(f"The range of hunt {number} in {settings.repository} has changed.")
-    policy = policy_of(vars(given), settings.policy)
+    policy = policy_of(given, settings.policy)
     hosts = settings.hosts if settings.further_hosts else ()
     build_hosts = next((event.build_hosts for _, event in reversed(events) if isinstance(event, SessionStarted)), ())
     problem = SearchProblem(span.graph, candidates, policy, settings.metric, hosts, settings.prior, build_hosts)

@@ -17,7 +17,7 @@ from perfbisect.cli.options.common import (
     view_options,
     waiting_option,
 )
-from perfbisect.cli.options.measurement import announced_recipes, continued
+from perfbisect.cli.options.measurement import announced_recipes
 from perfbisect.cli.options.param_types import ANY, MINUTES
 from perfbisect.cli.sessions import carried_out, conclude, follow, leasing_for, open_view, say_failures
 from perfbisect.core.domain.settings import Settings
@@ -86,7 +86,7 @@ def resume_session(given: Given, name: int | str) -> int:
 
 def announced(stored: Settings, **changed: Any) -> Settings:
     """The settings to go on with, whose recipes are announced."""
-    settings = replace(continued(stored), **changed)
+    settings = replace(stored, **changed)
     announced_recipes(settings)
     return settings
 

@@ -50,6 +50,7 @@ COMMON = (
 @hosts_option
 @click.option(
     "--direction", type=click.Choice([d.value for d in Direction]),
+    callback=lambda _ctx, _param, value: value and Direction(value),
     help="Change of the metric from good to bad. Default: the one that makes it worse.",
 )  # fmt: skip
 @click.option("--name", type=NAME, default="", help="Name of the hunt, for other commands in place of its number.")
@@ -126,7 +127,7 @@ def run(given: Given) -> int:
         return resume_session(given, number)
     place = given.in_batch[:2] if number is not None else None
     given.good, given.bad = ends_of(given.good, given.bad)
-    every = resolved(requested_settings(given), Direction(given.direction) if given.direction else None)
+    every = resolved(requested_settings(given), given.direction)
     minutes = every[0].policy.max_minutes if len(every) == 1 else 0
     if given.dry_run:
         from perfbisect.hunt.forecast import lines
@@ -184,6 +185,6 @@ def requested_settings(given: Given) -> Settings:
             " so changes after it would be missed."
         )
     return settings_of(
-        vars(given), metric=given.metric or AUTO, policy=policy_of(vars(given)), skips=dict.fromkeys(given.skip, ""),
+        given, metric=given.metric or AUTO, policy=policy_of(given), skips=dict.fromkeys(given.skip, ""),
         suspects=dict(given.suspect),
     )  # fmt: skip

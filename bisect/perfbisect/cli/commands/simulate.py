@@ -131,7 +131,7 @@ def simulate(given: Given) -> None:
     --steps: one (the culprit alone), nothing, improvement (bad is faster), smaller (three smaller changes beside it),
     large (a second drop of 70 %), cancelling, before-and-after, adjacent, reverted, sloping, slope (no culprit).
     """
-    from dataclasses import asdict, replace
+    from dataclasses import asdict
 
     import msgspec
 
@@ -164,7 +164,7 @@ def simulate(given: Given) -> None:
     def rule(world: "World", policy: "Policy") -> "Verdict":
         return hunt(world, policy, prior, **how).verdict
 
-    policy = replace(policy_of(vars(given)), layouts=given.layouts)
+    policy = policy_of(given)
     seeds = range(given.seed, given.seed + given.hunts)
     tally = Tally.of(attempts(scenario, policy, rule, seeds))
     if given.as_json:

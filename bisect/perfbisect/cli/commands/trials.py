@@ -17,7 +17,6 @@ from perfbisect.cli.options.completion import builder_option, revision, workload
 from perfbisect.cli.options.measurement import (
     announced_recipes,
     command_options,
-    continued,
     how_options,
     json_form_option,
     pairing_option,
@@ -71,7 +70,7 @@ def noise(given: Given) -> int:
     from perfbisect.hunt.trials.rounds import TrialDesign
 
     rev = given.rev or ""
-    requested = with_repository(settings_of(vars(given), good=rev, bad=rev))
+    requested = with_repository(settings_of(given, good=rev, bad=rev))
     builder = builder_of(requested)
     if bool(builder.installed) == bool(rev):
         missing = "--rev is missing: what to build, such as --rev HEAD. The argument is a host."
@@ -126,7 +125,6 @@ def prove(given: Given) -> int:
 
     with closing(History.open(given.history)) as opened:
         claim = claim_of(opened, given.hunt)
-    claim = replace(claim, settings=continued(claim.settings), together=tuple(map(continued, claim.together)))
     announced_recipes(claim.settings)
     with (
         session(given, replace(claim.settings, further_hosts=())) as notifier,

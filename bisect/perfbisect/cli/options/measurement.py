@@ -1,19 +1,18 @@
 """What is measured, how, by which rules and with which recipes: options that several verbs share, and settings made of them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import closing, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.common import PATH, Decorator, added, history_option, waiting_option
+from perfbisect.cli.options.common import PATH, Decorator, Given, added, history_option, waiting_option
 from perfbisect.cli.options.completion import metric_name
 from perfbisect.cli.options.param_types import ARG, BELOW, COUNT, FLAGS, MINUTES, SECONDS, UNSPLIT, Percent
-from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Direction, Flags, Pairing, Policy, Quick, Settings
+from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Flags, Pairing, Policy, Quick, Settings
 from perfbisect.errors import PerfBisectError
-from perfbisect.folders import config_folder
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, recipe_folders, working_directory
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import built_with
@@ -27,28 +26,21 @@ if TYPE_CHECKING:
 def recipes_option(name: str, what: str) -> Decorator:
     """The option with the folder or file ``name`` of recipes; None where those of the working directory do not count."""
 
-    def given(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    def chosen(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
         if value is not None:
             return value.absolute()
-        return of_working_directory(name, f"give {param.opts[0]} {name}", quiet=ctx.resilient_parsing)
+        place, reason = working_directory(name)
+        if reason and not ctx.resilient_parsing:  # completion of a shell
+            note(f"{place} is ignored: {reason}. To use it, give {param.opts[0]} {name}.")
+        return None if reason else place
 
     text = f"{what}. Default: ./{name}, unless that is in a git repository or another user's."
-    return click.option(f"--{name.partition('.')[0]}", type=PATH, callback=given, help=text)
+    return click.option(f"--{name.partition('.')[0]}", type=PATH, callback=chosen, help=text)
 
 
 builders_option = recipes_option(BUILDERS, "Folder with builders of your own")
 workloads_option = recipes_option(WORKLOADS, "Folder with workloads of your own")
 inventory_option = recipes_option(HOSTS, "hosts.toml to use")
-
-
-def of_working_directory(name: str, advice: str, *, quiet: bool = False) -> Path | None:
-    """The recipes ``name`` of the working directory if they count; otherwise a line on standard error says why not."""
-    place, reason = working_directory(name)
-    if place and reason:
-        if not quiet:  # completion of a shell
-            note(f"{place} is ignored: {reason}. To use it, {advice}.")
-        return None
-    return place
 
 
 variant_option = click.option(
@@ -65,7 +57,7 @@ command_options = added(
         "--operations", default="", metavar="PATTERN", help="Number of operations in the output. Default: one."
     ),
     click.option(
-        "--program", type=BELOW, multiple=True,
+        "--program", "programs", type=BELOW, multiple=True,
         help="File of the build to run where several have its name. Repeatable.",
     ),
 )  # fmt: skip
@@ -132,6 +124,7 @@ json_form_option = click.option("--json", "form", flag_value="json", default="",
 
 pairing_option = click.option(
     "--pairing", type=click.Choice([p.value for p in Pairing]), default=Pairing.AUTO.value, show_default=True,
+    callback=lambda _ctx, _param, value: Pairing(value),
     help="Measure two builds at the same time (together), or one after the other (turns).",
 )  # fmt: skip
 
@@ -147,15 +140,15 @@ def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorato
     )
 
 
-def command_of(options: Mapping[str, Any]) -> Quick | None:
+def command_of(given: Given) -> Quick | None:
     """The command of ``command_options``, None for a workload by name. Raises UsageError for what excludes each other."""
     from perfbisect.recipes.requested import RECIPE
 
-    command, build, workload = options["command"], options["build"], options["workload"]
-    builder = "" if options["builder"] == RECIPE and command else options["builder"]  # one name for all repositories
-    patterns = {name: options[name] for name in ("rate", "cost", "operations", "unit")}
-    if command is None:
-        if beside := [name for name, value in {"build": build, "then": options["then"], **patterns}.items() if value]:
+    build, then, workload = given.build, given.then, given.workload
+    builder = "" if given.builder == RECIPE and given.command else given.builder  # one name for all repositories
+    patterns = {name: getattr(given, name) for name in ("rate", "cost", "operations", "unit")}
+    if given.command is None:
+        if beside := [name for name, value in {"build": build, "then": then, **patterns}.items() if value]:
             raise click.UsageError(f"--{beside[0]} needs a command: give it with --run.")
         if not (builder and workload):
             missing = "--workload" if builder else "--builder"
@@ -164,16 +157,15 @@ def command_of(options: Mapping[str, Any]) -> Quick | None:
     for both, names, advice in (
         (workload, "--workload and --run", "give one of them"),
         (builder and build, "--builder and --build", "give one of them"),
-        (build and options["then"], "--build and --then", "give a second --build, which is run after the first"),
+        (build and then, "--build and --then", "give a second --build, which is run after the first"),
     ):
         if both:
             raise click.UsageError(f"{names} exclude each other: {advice}.")
-    quick = Quick(command, None if builder else build, **patterns, then=options["then"])
-    return replace(quick, name=name_in_history(quick))
+    return named_in_history(Quick(given.command, None if builder else build, **patterns, then=then))
 
 
-def name_in_history(quick: Quick) -> str:
-    """The name of a command, which no other command has in the history that is given."""
+def named_in_history(quick: Quick) -> Quick:
+    """The command with a name that no other has in the history that is given."""
     from perfbisect.recipes.requested import command_name
     from perfbisect.store.history import History
     from perfbisect.store.prior_data import free_name
@@ -181,11 +173,11 @@ def name_in_history(quick: Quick) -> str:
     name, context = command_name(quick.run), click.get_current_context(silent=True)
     path = context.params.get("history") if context else None
     with suppress(PerfBisectError), closing(History.open(path, read_only=True)) as opened:
-        return free_name(opened, quick, name)
-    return name  # there is no history yet
+        name = free_name(opened, quick, name)
+    return replace(quick, name=name)  # as it is where there is no history yet
 
 
-def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
+def settings_of(given: Given, **own: Any) -> Settings:
     """The settings that the options of a verb ask for; ``own`` are those that it decides itself.
 
     An option has the name of its field, or is converted here. Raises UsageError as ``command_of``.
@@ -193,56 +185,33 @@ def settings_of(options: Mapping[str, Any], **own: Any) -> Settings:
     from perfbisect.recipes.builder_reader import given_patches
 
     for recipes in (BUILDERS, WORKLOADS):  # a command may need none of them
-        recipe_folders(recipes, options[recipes] or "")
-    quick = command_of(options)
-    host, *further = options["host"] if isinstance(options["host"], tuple) else (options["host"],)
-    timing = {name: options[name] for name in TIMING if options[name] is not None}
+        recipe_folders(recipes, getattr(given, recipes) or "")
+    quick = command_of(given)
+    host, *further = (given.host,) if isinstance(given.host, str) else given.host
+    timing = {name: value for name in TIMING if (value := getattr(given, name)) is not None}
     converted = {
-        "repository": str(options["repo"].absolute()) if options["repo"] else "",
+        "repository": str(given.repo.absolute()) if given.repo else "",
         "host": host,
         "further_hosts": tuple(further),
-        "flags": Flags(options["cflags"], options["cxxflags"], options["ldflags"]),
-        "patches": given_patches(options["patch"]),
-        "overrides": timing | dict(sorted(dict(options["changes"]).items())),  # whatever the order on the command line
-        "builder": "" if quick and quick.build is not None else options["builder"],
+        "flags": Flags(given.cflags, given.cxxflags, given.ldflags),
+        "patches": given_patches(given.patch),
+        "overrides": timing | dict(sorted(dict(given.changes).items())),  # whatever the order on the command line
+        "builder": "" if quick and quick.build is not None else given.builder,
         "quick": quick,
-        "programs": options["program"],
-        "policy": Policy(pairing=Pairing(options["pairing"])),
-        **{f"{name}_path": str(options[name] or "") for name in ("builders", "workloads", "hosts")},
+        "policy": Policy(pairing=given.pairing),
+        **{f"{name}_path": str(getattr(given, name) or "") for name in ("builders", "workloads", "hosts")},
     }
-    same = {each.name: options[each.name] for each in fields(Settings) if each.name in options}
+    same = {name: value for name, value in vars(given).items() if name in Settings.__dataclass_fields__}
     return Settings(**same | converted | own)
 
 
-def policy_of(options: Mapping[str, Any], kept: Policy | None = None) -> Policy:
+def policy_of(given: Given, kept: Policy | None = None) -> Policy:
     """The rules from the options of their names; for a hunt that is in the history, what is not given is as ``kept``."""
-    given = {each.name: options[each.name] for each in fields(Policy) if options.get(each.name) is not None}
-    if options["max_time"] is not None:
-        given["max_minutes"] = options["max_time"]
-    for name, shape in {"pairing": Pairing, "direction": Direction}.items():
-        given |= {name: shape(given[name])} if name in given else {}
-    if "min_effect" in given:  # of a count, too
-        given["min_counted"] = 0.0
-    return replace(kept or Policy(min_counted=COUNTED), **given)
-
-
-def continued(settings: Settings) -> Settings:
-    """The settings of a stored hunt, as they are used to go on with it.
-
-    A hunt keeps the folders that it began with. One that has none stored may have found its recipes in the working
-    directory, which earlier releases searched each time.
-    """
-
-    def place(stored: str, name: str) -> str:
-        advice = f"copy what the hunt needs of it to {config_folder() / name}"
-        return stored or str(of_working_directory(name, advice) or "")
-
-    return replace(
-        settings,
-        builders_path=place(settings.builders_path, BUILDERS),
-        workloads_path=place(settings.workloads_path, WORKLOADS),
-        hosts_path=place(settings.hosts_path, HOSTS),
-    )
+    wanted = vars(given) | {"max_minutes": given.max_time}
+    rules = {name: wanted[name] for name in Policy.__dataclass_fields__ if wanted.get(name) is not None}
+    if "min_effect" in rules:  # of a count, too
+        rules["min_counted"] = 0.0
+    return replace(kept or Policy(min_counted=COUNTED), **rules)
 
 
 def announced_recipes(settings: Settings) -> "tuple[Builder, dict[str, Workload]]":
