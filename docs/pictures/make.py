@@ -31,7 +31,7 @@ from perfbisect.hunt.watching import Followed
 from perfbisect.report import hunt as hunts
 from perfbisect.report import terminal, trial
 from perfbisect.report.hunt_report import read_hunt
-from perfbisect.report.page.hunt import hunt_page
+from perfbisect.report.page import pages
 from perfbisect.store.history import History
 from perfbisect.ui.screen import lines
 from perfbisect.ui.session_update import caught_up
@@ -120,7 +120,7 @@ def live(history: History) -> str:
 
 def page(history: History, clone: Clone) -> str:
     """The page of the hunt."""
-    return hunt_page(read_hunt(history, 1, clone.describe), clone.diff)
+    return pages.page(hunts.document(read_hunt(history, 1, clone.describe), clone.diff))
 
 
 def report(history: History, clone: Clone, session: str) -> str:
