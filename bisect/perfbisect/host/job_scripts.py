@@ -7,7 +7,7 @@
 # command, and ends when no process has the pipe open for writing. How it ended is written over blanks, as the status of
 # a job is; they stay when it was killed. It locks that file while it lives. When the output cannot be written, it is
 # read nevertheless: the command goes on.
-_COLLECT = """\
+COLLECT = """\
 collect() {
     trap '' HUP INT TERM
     export LC_ALL=C
@@ -33,7 +33,7 @@ attach() {
 
 # The leader waits for a collector, but not for processes that the command left and that have its pipe $4 open for
 # writing. Then it appends the end of the output, at most $3 bytes, behind a note of the number of bytes that are lost.
-_FINISH = """\
+FINISH = """\
 held() {
     ls -l /proc/[0-9]*/fd 2>/dev/null | grep '^l.w' | grep -q -F -e "-> $1"
 }
@@ -69,16 +69,13 @@ join() {
 }
 """
 
-# Leads the job in folder $1. A signal that is handled, unlike one that is ignored, is not inherited: the leader outlives
+# Behind both of these, leads the job in folder $1. A signal that is handled, unlike one that is ignored, is not inherited: the leader outlives
 # TERM, its command does not. A command that was killed from outside has no status: neither when the leader got a signal,
 # too, as in an orderly shutdown (where it may get it a little later than the command), nor when the command's signal, or
 # the status that timeout makes of one, came before $2 seconds had passed; nor when a collector was killed. The status
 # overwrites blanks in place, which needs no space on a full disk. When memory runs out, the kernel kills the command
 # first.
-LEADER = (
-    _COLLECT
-    + _FINISH
-    + """\
+LEADER = """\
 exec 9>>"$1/alive"; flock -n 9 && [ ! -s "$1/pid" ] || exit
 signalled=; torn=
 trap signalled=1 HUP INT TERM
@@ -103,7 +100,6 @@ case $status in
 esac
 [ -n "$signalled" ] || printf '%s\\n' "${torn:-$status}" 1<>"$1/status"
 """
-)
 
 # Starts the leader $7 in folder $1, in the working directory $2, if it was not; the command comes on stdin, and goes to that
 # directory itself, so that it fails where there is none. Writing goes through cat, whose message names a full disk: that of a
@@ -155,25 +151,20 @@ state() {
 }
 """
 
-# Prints the state, then a chunk of the output; up to $7 seconds before, it waits for the leader's end. The state is read
+# Behind STATE, as the next two: prints the state, then a chunk of the output; up to $7 seconds before, it waits for the leader's end. The state is read
 # first, so that the output of an ended job is complete.
-POLL = (
-    STATE
-    + """\
+POLL = """\
 [ "$7" = 0 ] || flock -s -w "$7" "$1/alive" true || :
 state=$(state "$1" "$2" "$3") || exit
 echo "$state"
 [ "$5" = 0 ] || dd if="$1/$6" iflag=skip_bytes skip="$4" bs="$5" count=1 status=none | base64 -w 0
 """
-)
 
 # Every process of the leader's session and their descendants (some servers' children open sessions of their own) get
 # TERM once, whenever they appear, then KILL until none is left. If the leader's pid belongs to another process by now,
 # the session has ended: its number stays taken as long as the session exists. It ends with its boot, too, and its number
 # may then be that of another session.
-KILL = (
-    STATE
-    + """\
+KILL = """\
 members() {
     ps -e -o pid= -o ppid= -o sess= -o stat= | awk -v leader="$1" '
         { parent[$1] = $2; dead[$1] = $4 ~ /^[ZX]/; if ($3 == leader) member[$1] = 1 }
@@ -203,13 +194,10 @@ while pids=$(members "$2"); [ -n "$pids" ]; do
 done
 [ "$(state "$1" "$2" "$3")" != lost ] || echo 137 1<>"$1/status"
 """
-)
 
 # Prints state, folder and /proc/PID/stat of each job that runs or, as orphaned, whose leader was killed alone: some of its
 # processes still run. $1 is the folder of all jobs.
-UNENDED = (
-    STATE
-    + """\
+UNENDED = """\
 sessions=$(ps -e -o sess= -o stat= | awk '$2 !~ /^[ZX]/ { printf " %s ", $1 }')
 for status in "$1"/*/status; do
     read -r ended <"$status" && [ -z "$ended" ] || continue
@@ -222,4 +210,3 @@ for status in "$1"/*/status; do
     esac
 done 2>/dev/null
 """
-)

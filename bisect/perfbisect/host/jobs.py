@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from perfbisect.errors import Cancelled, EnvironmentFailure, JobLost, TooMuchOutput
-from perfbisect.host import job_scripts
+from perfbisect.host.job_scripts import ABANDON, COLLECT, FINISH, KILL, LEADER, POLL, START, STATE, UNENDED
 from perfbisect.host.packages import absent, missing
 from perfbisect.host.protocol import ARGUMENT, HEAD, LINE, NO_SPACE, TAIL, Host, Result, last_line, no_space
 
@@ -107,14 +107,14 @@ def start(
     where = cwd or host.root
     command = _command(host, argv, where, env, timeout)
     streams = "merged" if merged else "apart"
-    limits = [str(int(timeout)), job_scripts.LEADER, str(HEAD), str(TAIL)]
+    limits = [str(int(timeout)), COLLECT + FINISH + LEADER, str(HEAD), str(TAIL)]
     arguments = [str(folder), str(where), program, str(scratch(host)), streams, *limits]
     search = {"PATH": env["PATH"]} if env and "PATH" in env else None
     try:
-        started = host.run(["sh", "-c", job_scripts.START, "start", *arguments], env=search, stdin=command, check=False)
+        started = host.run(["sh", "-c", START, "start", *arguments], env=search, stdin=command, check=False)
     except (KeyboardInterrupt, SystemExit, Cancelled):
         with contextlib.suppress(EnvironmentFailure):  # the leader does nothing once its command is not there
-            if stat := host.run(["sh", "-c", job_scripts.ABANDON, "abandon", str(folder)]).stdout:
+            if stat := host.run(["sh", "-c", ABANDON, "abandon", str(folder)]).stdout:
                 kill(host, _job(folder, stat))
         raise
     if started.status == NOT_THERE:
@@ -251,7 +251,7 @@ def kill(host: Host, job: Job, *, grace: float = SOON) -> None:
     """End the job and all its processes: TERM, and KILL after ``grace`` seconds. Does nothing when it has ended."""
     tries = str(max(1, round(grace / 0.05)))
     arguments = [str(job.folder), str(job.pid), str(job.born), tries]
-    host.run(["sh", "-c", job_scripts.KILL, "kill", *arguments], timeout=grace + 60)
+    host.run(["sh", "-c", STATE + KILL, "kill", *arguments], timeout=grace + 60)
 
 
 def kill_all(host: Host) -> None:
@@ -268,7 +268,7 @@ def remove(host: Host, job: Job) -> None:
 
 def _unended(host: Host, wanted: str) -> tuple[Job, ...]:
     """The jobs in that state."""
-    listing = host.run(["sh", "-c", job_scripts.UNENDED, "jobs", str(host.root / "jobs")], check=False)
+    listing = host.run(["sh", "-c", STATE + UNENDED, "jobs", str(host.root / "jobs")], check=False)
     rows = zip(*[iter(listing.stdout.splitlines())] * 3, strict=True)
     return tuple(_job(PurePosixPath(folder), stat) for state, folder, stat in rows if state == wanted)
 
@@ -310,7 +310,7 @@ def _poll(
     The answer comes when the job ends, or after ``patience`` seconds.
     """
     arguments = [str(job.folder), str(job.pid), str(job.born), str(offset), str(limit), stream, f"{patience:g}"]
-    answer = host.run(["sh", "-c", job_scripts.POLL, "poll", *arguments], timeout=60 + patience).stdout
+    answer = host.run(["sh", "-c", STATE + POLL, "poll", *arguments], timeout=60 + patience).stdout
     state, _, chunk = answer.partition("\n")
     if state == "torn":
         reasons = host.run(["cat", str(job.folder / "stdout.kept"), str(job.folder / "stderr.kept")]).stdout.split("\n")

@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from perfbisect.errors import Cancelled, CommandFailed, EnvironmentFailure, TooMuchOutput
@@ -113,9 +112,7 @@ class Host(ABC):
         self.acquire()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Release the host."""
         self.release()
 

@@ -45,9 +45,9 @@ def order(program: Path) -> list[str]:
 @pytest.mark.parametrize("name", [links.LLD, links.GOLD, links.OBJECTS])
 def test_other_linkers_make_layouts_too(place: Yard, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without mold the next one is used; the last moves only object files, of which this program has three."""
-    linker = links.Linker(name, "")
-    if not shutil.which(linker.program):
-        pytest.skip(f"{linker.program} is not installed")
+    linker, program = links.Linker(name, ""), links.PROGRAMS[name][0]
+    if not shutil.which(program):
+        pytest.skip(f"{program} is not installed")
     monkeypatch.setattr(links, "find_linker", lambda _: linker)
     further = "int further(int x) { return x + 9; }\n" + "".join(f"int part9{n}(int x) {{ return x; }}\n" for n in "12")
     rule = MAKE.replace("program.o", "program.o further.o library.o").replace(" -lparts", "")

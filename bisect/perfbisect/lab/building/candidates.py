@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 
 import msgspec
 
@@ -32,24 +31,19 @@ class FairLock:
     """A FIFO lock: threads get it in the order in which they requested it."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self.waiting: deque[threading.Event] = deque()  # of the threads that want it; the first holds it
+        self._changed = threading.Condition()
+        self.waiting: deque[object] = deque()  # who wants it; the first holds it
 
     def __enter__(self) -> None:
-        mine = threading.Event()
-        with self._guard:
+        mine = object()
+        with self._changed:
             self.waiting.append(mine)
-            if self.waiting[0] is mine:
-                mine.set()
-        mine.wait()
+            self._changed.wait_for(lambda: self.waiting[0] is mine)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._guard:
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
             self.waiting.popleft()
-            if self.waiting:
-                self.waiting[0].set()
+            self._changed.notify_all()
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ while [ $# != 0 ]; do
     shift 3
 done
 """
-_PROGRAMS = {
+PROGRAMS = {
     MOLD: ("ld.mold", "--shuffle-sections"),
     LLD: ("ld.lld", "--shuffle-sections=<section-glob>"),
     GOLD: ("ld.gold", "--section-ordering-file"),
@@ -60,15 +60,10 @@ class Linker:
     name: str  # MOLD, LLD, GOLD or OBJECTS, which moves no single functions
     version: str  # the first line of its version text
 
-    @property
-    def program(self) -> str:
-        """Its command."""
-        return _PROGRAMS[self.name][0]
-
 
 def find_linker(host: Host) -> Linker | None:
     """The best linker of the host; None where it has none at all."""
-    forms = [word for name, (program, option) in _PROGRAMS.items() for word in (name, program, option)]
+    forms = [word for name, (program, option) in PROGRAMS.items() for word in (name, program, option)]
     name, _, version = host.run(["sh", "-c", _FIND_LINKER, "find", *forms]).stdout.strip().partition("\n")
     return Linker(name, version.strip()) if name else None
 
@@ -137,9 +132,7 @@ in_awk() { escaped "$1" | sed 's/\\/\\\\/g'; } # awk takes the escapes of a vari
 """
 # $1 root, $2 temporary folder, $3 links, $4 the installation, $5 the linker's name, then paths below the installation. Prints
 # each path, and why that file cannot be linked again.
-_KEEP = (
-    _ARGUMENTS
-    + r"""
+_KEEP = r"""
 root=$(in_awk "$1")
 mkdir -p "$2" && scratch=$(mktemp -d -p "$2") && trap 'rm -rf "$scratch"' EXIT || exit
 links=$3 prefix=$(realpath -- "$4") linker=$5 || exit
@@ -181,12 +174,8 @@ for id in *; do
     [ ! -d "$id" ] || grep -qs "^$id" plan || rm -rf "$id"
 done
 """
-)
 # $1 root, $2 temporary folder, $3 the build's folder, $4 that of its layout, $5 the seed, $6 the linker's name, $7 its command.
-_LINK = (
-    build_store.FUNCTIONS
-    + _ARGUMENTS
-    + r"""
+_LINK = r"""
 set -e
 from=$1 # the root folder of the host where the links were recorded
 [ ! -e "$3/links/root" ] || from=$(cat -- "$3/links/root")
@@ -230,7 +219,6 @@ done <"$build/links/plan"
 record_layout "$made.part" "$build" "$scratch/linked"
 mv -T -- "$made.part" "$made"
 """
-)
 # $1 links, $2 the installation, then what is measured: prints that where a file of it is compiled, which a script is not; else the
 # paths of all programs and libraries whose link was recorded, but for those that cmake and meson try the compiler with.
 _MEASURED = """\
@@ -320,7 +308,7 @@ def _keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recor
     if len(found) > max(MOST, len(paths)):
         return f"it has {len(found)} programs and libraries, and its recipe does not name the `artifacts` to measure"
     where = [str(host.root), str(jobs.scratch(host)), links, prefix, recorder.linker.name]
-    printed = host.run(["sh", "-c", _KEEP, "keep", *where, *found], timeout=LONG).stdout
+    printed = host.run(["sh", "-c", _ARGUMENTS + _KEEP, "keep", *where, *found], timeout=LONG).stdout
     reasons = [line.partition("\t")[::2] for line in printed.splitlines()]
     if not reasons:
         sections = host.run(["sh", "-c", _SECTIONS, "sections", prefix], timeout=LONG).stdout
@@ -338,8 +326,18 @@ def link(host: Host, key: str, seed: int, linker: Linker) -> str:
     build_store.check(host, key)
     made = hashlib.sha256(f"{key} {seed} {linker.name} {linker.version}".encode()).hexdigest()[:32]
     build, place = build_store.folder(host, key), build_store.folder(host, made)
-    fixed = [str(host.root), str(jobs.scratch(host)), str(build), str(place), str(seed), linker.name, linker.program]
-    linked = host.run(["sh", "-c", _LINK, "link", *fixed], check=False, timeout=LONG)
+    fixed = [
+        str(host.root),
+        str(jobs.scratch(host)),
+        str(build),
+        str(place),
+        str(seed),
+        linker.name,
+        PROGRAMS[linker.name][0],
+    ]
+    linked = host.run(
+        ["sh", "-c", build_store.FUNCTIONS + _ARGUMENTS + _LINK, "link", *fixed], check=False, timeout=LONG
+    )
     if not linked.ok:
         lines = [line.strip() for line in linked.stderr.splitlines() if line.strip()]
         named = (line for line in lines if re.search(r"error|undefined|fatal|cannot", line, re.IGNORECASE))
