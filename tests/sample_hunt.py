@@ -91,7 +91,7 @@ def started(candidates: tuple[str, ...] = CANDIDATES, *, hunt: int = 0, resumed:
 
 def begin(history: History, settings: Settings = SETTINGS, at: float = BEGAN) -> int:
     """Begin a hunt on the sample's range."""
-    return history.begin(settings, HOST, started(), at)
+    return history.begin(settings, started(), at)
 
 
 def build(candidate: int, *, binary: str = "", seconds: float = 12.5, hits: int = 9, misses: int = 1) -> BuildFacts:
@@ -135,8 +135,9 @@ def begin_trial(
     history: History, request: TrialRequest, at: float = 1.0, settings: Settings = SETTINGS, host: HostFacts = HOST
 ) -> int:
     """Begin a trial; returns its number."""
-    number = history.begin(settings, host, request, at)
-    history.append(number, SessionStarted(number, host, False, request=request), at)
+    plan = SessionStarted(0, host, False, request=request)
+    number = history.begin(settings, plan, at)
+    history.append(number, replace(plan, session=number), at)
     return number
 
 

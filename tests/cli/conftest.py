@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from computed import HOST, ComputedLab, hunt, measured_by, started
+from computed import ComputedLab, hunt, measured_by, started
 from perfbisect.core.domain.events import BuildStarted, LabEvent, RunFinished
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Measure
@@ -74,7 +74,7 @@ def stored(seal: Path) -> Callable[..., int]:
         problem = SearchProblem(Graph.line(len(names) - 1), names, settings.policy, settings.metric)
         lab = RatedLab(names, dict(zip(names, rates, strict=True)))
         with closing(History.open(None)) as history:
-            log = SavedLog(history, history.begin(settings, HOST, begun, lab.clock))
+            log = SavedLog(history, history.begin(settings, begun, lab.clock))
             assert [*hunt(problem, begun, log, measured_by(lab, settings.metric))]
             return log.hunt
 

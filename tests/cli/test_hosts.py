@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.cli.commands.doctor import only_commands
-from perfbisect.core.domain.events import SessionEnded
+from perfbisect.core.domain.events import SessionEnded, SessionStarted
 from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
 from perfbisect.recipes.builder_reader import load_builder
@@ -118,7 +118,7 @@ class Fleet:
             [end] = [one.event for one in history.events(number) if isinstance(one.event, SessionEnded)]
             assert end.fitness
             end = replace(end, fitness=replace(end.fitness, level=end.fitness.level * level))
-            again = history.begin(settings, trial.host, trial.request, trial.began)
+            again = history.begin(settings, SessionStarted(0, trial.host, False, request=trial.request), trial.began)
             history.append(again, end, trial.began)
 
 

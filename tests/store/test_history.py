@@ -116,7 +116,7 @@ def test_hunts_do_not_mix(history: History) -> None:
 
 def test_a_range_is_stored_once_however_often_a_hunt_is_resumed(history: History) -> None:
     candidates = tuple(f"{number:040x}" for number in range(2000))
-    hunt = history.begin(sample.SETTINGS, sample.HOST, sample.started(candidates), 1.0)
+    hunt = history.begin(sample.SETTINGS, sample.started(candidates), 1.0)
     again = sample.started(candidates, resumed=True)
     for _ in range(3):
         history.append(hunt, again, 2.0)

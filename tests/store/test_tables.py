@@ -128,7 +128,7 @@ def test_single_rows(history: History) -> None:
 
 def test_a_host_that_changed_is_another_host(history: History) -> None:
     for at, kernel in ((7.0, "6.1"), (5.0, "6.2"), (9.0, "6.1")):
-        history.begin(sample.SETTINGS, replace(sample.HOST, kernel=kernel), sample.started(), at)
+        history.begin(sample.SETTINGS, replace(sample.started(), host=replace(sample.HOST, kernel=kernel)), at)
     assert ask(history, "select kernel, first_seen from hosts order by kernel") == [("6.1", 7.0), ("6.2", 5.0)]
 
 

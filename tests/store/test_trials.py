@@ -264,7 +264,9 @@ def test_a_comparison_that_an_earlier_version_stored_of_results_by_hand_is_still
     works = (TrialWorkload("scan", "range", 0.0, 0.0),)
     request = TrialRequest(TrialType.COMPARE, "innodb", "", "unknown", "qps", {}, builds, works, rounds=1, runs=1)
     settings = Settings("", "", "", "innodb", "", "unknown", metric="qps")
-    trial = history.begin(settings, HostFacts("unknown", "", 0, 0, "", ""), request, 1.0)
+    trial = history.begin(
+        settings, SessionStarted(0, HostFacts("unknown", "", 0, 0, "", ""), False, request=request), 1.0
+    )
     history.connection.execute("UPDATE sessions SET origin = 'by hand: anna' WHERE id = ?", [trial])
     system = {"cs": 26.0, "us": 0.003, "sy": 0.0}
     for place, operations in enumerate((10**9, 55 * 10**7)):

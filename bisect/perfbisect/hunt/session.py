@@ -130,10 +130,7 @@ def enter_all(
                 planned.append(PlannedHunt(words, folder, (its.hosts,)))
             batch = begin_batch(history, "", planned, at)
             places = [(batch, place) for place in range(len(setups))]
-        numbers = [
-            history.begin(each.settings, each.facts, each.request if each.request.works else each.started(0, False), at)
-            for each in setups
-        ]
+        numbers = [history.begin(each.settings, each.started(0, False), at) for each in setups]
         for place, number in zip(places, numbers, strict=False):
             update_hunt(history, *place, hunt_id=number)
     return numbers, read_batch(history, batch) if len(setups) > 1 else None

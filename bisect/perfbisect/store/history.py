@@ -54,9 +54,8 @@ if TYPE_CHECKING:
     import sqlite_utils
 
     from perfbisect.core.domain.events import Event, SessionStarted
-    from perfbisect.core.domain.facts import HostFacts
     from perfbisect.core.domain.session_state import SessionState
-    from perfbisect.core.domain.settings import Settings, TrialRequest
+    from perfbisect.core.domain.settings import Settings
     from perfbisect.store.log import SessionLog
 
 
@@ -101,16 +100,14 @@ class History:
         """Close the file. Everything has been written before."""
         self.connection.close()
 
-    def begin(self, settings: "Settings", host: "HostFacts", plan: "SessionStarted | TrialRequest", at: float) -> int:
-        """Enter a new session of this process and return its number; the range of a hunt is that of ``plan``, whose number is ignored."""
+    def begin(self, settings: "Settings", plan: "SessionStarted", at: float) -> int:
+        """Enter a new session of this process and return its number; that of ``plan`` is ignored."""
         with self.transaction():
-            session = self.enter(settings, host, plan, at)
+            session = self.enter(settings, plan, at)
             self.sit(session, at)
         return session
 
-    def enter(
-        self, settings: "Settings", host: "HostFacts", plan: "SessionStarted | TrialRequest", at: float, **more: object
-    ) -> int:
+    def enter(self, settings: "Settings", plan: "SessionStarted", at: float, **more: object) -> int:
         """Enter a session, on which no process works yet, with the columns ``more``.
 
         Its settings are stored as they are, since `resume` needs its commands. Where they contain a password, only the
@@ -127,7 +124,7 @@ class History:
                         file.chmod(0o600)
         with self.transaction() as db:
             own = {"uid": secrets.token_hex(16), "started": at, "settings": compact(settings)}
-            row = session_row(settings, plan) | own | {"host_id": host_row(db, host, at)} | more
+            row = session_row(settings, plan) | own | {"host_id": host_row(db, plan.host, at)} | more
             candidates = row.pop("range", None)
             session = insert(db, "sessions", row)
             if candidates:

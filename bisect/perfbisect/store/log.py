@@ -41,7 +41,7 @@ from perfbisect.core.domain.orders import (
     named_steps,
 )
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.domain.settings import Settings, TrialRequest, TrialType
+from perfbisect.core.domain.settings import Settings, TrialType
 from perfbisect.masking import masked_fields
 from perfbisect.store.schema import LAST_MOMENT, TABLES
 
@@ -136,9 +136,10 @@ def host_row(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
     return made
 
 
-def session_row(settings: Settings, plan: SessionStarted | TrialRequest) -> Row:
+def session_row(settings: Settings, plan: SessionStarted) -> Row:
     """The columns of a session that are known when it is entered, and as ``range`` that of a hunt, as JSON."""
-    if isinstance(plan, SessionStarted):
+    request = plan.request
+    if not request.works:
         size = {
             "commits": plan.commits,
             "candidates": plan.choices + 1,
@@ -147,10 +148,10 @@ def session_row(settings: Settings, plan: SessionStarted | TrialRequest) -> Row:
         }
         asked = {column: getattr(settings, column) for column in OF_HUNT}
         return asked | size | {"kind": "hunt", "range": json.dumps(plan.candidates)}
-    asked = {column: getattr(plan, column) for column in ("kind", "builder", "variant", "host", "metric")}
-    about = plan.reverts.hunt if plan.reverts else None
-    named = {"workload": ", ".join(work.name for work in plan.works), "about": about}
-    return asked | named | {"request": compact(masked_fields(plan))}
+    asked = {column: getattr(request, column) for column in ("kind", "builder", "variant", "host", "metric")}
+    about = request.reverts.hunt if request.reverts else None
+    named = {"workload": ", ".join(work.name for work in request.works), "about": about}
+    return asked | named | {"request": compact(masked_fields(request))}
 
 
 def read_host(connection: "sqlite3.Connection", key: str) -> HostFacts:

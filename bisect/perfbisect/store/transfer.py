@@ -68,9 +68,8 @@ class Head:
     origin: str  # "" for an own one
     started: float
     settings: Settings
-    host: HostFacts
     sittings: tuple[tuple[float, str], ...]  # start, and why it failed
-    plan: SessionStarted | TrialRequest  # a hunt's range, or what a trial measures
+    plan: SessionStarted  # with the range of a hunt, or what a trial measures
     about: int | None = None  # the session that it is about, by its number there
     drop: tuple[int, int, int] | None = None  # of that, which it hunts
 
@@ -141,8 +140,8 @@ def copy(source: History, target: History, wanted: Sequence[int], origin: str, v
         log = [*log_of(source, session)]
         with intact(source.shown, called(kind, session)):
             head = checked(head_of(source, session), log, requests)
-            if isinstance(head.plan, TrialRequest):
-                requests[session] = head.plan
+            if kind != "hunt":
+                requests[session] = head.plan.request
             else:
                 fold(log, source.sittings(session))
             here[session], how = copy_session(numbered(head, here), log, turns, origin)
@@ -186,7 +185,7 @@ def copy_session(head: Head, log: list[Timed], turns: Turns, origin: str) -> tup
             if tail:
                 how = how or ("grown" if known else "new")
             whose = {"uid": head.uid, "origin": head.origin or origin or None}
-            here = here or target.enter(head.settings, head.host, head.plan, head.started, **whose)
+            here = here or target.enter(head.settings, head.plan, head.started, **whose)
             row: dict[str, Any] = {"settings": compact(head.settings)}
             if head.about:
                 row |= {"about": head.about, "drop_between": json.dumps(head.drop) if head.drop else None}
@@ -248,13 +247,13 @@ def head_of(history: History, session: int) -> Head:
     if kind == "hunt":
         plan = range_of(history, session, settings, facts)
     else:
-        plan, drop = masked_fields(msgspec.convert(json.loads(request), TrialRequest)), None
+        asked = masked_fields(msgspec.convert(json.loads(request), TrialRequest))
+        plan, drop = SessionStarted(session, facts, False, request=asked), None
     select = "SELECT started, coalesce(failure, '') FROM sittings WHERE session_id = ? ORDER BY id"
     return Head(
         *msgspec.convert((kind, uid, origin), tuple[str, str, str]),
         check_value("started", started, float),
         settings,
-        facts,
         tuple(
             (check_value("started", began, float), msgspec.convert(failure, str))
             for began, failure in history.select(select, [session])
@@ -285,17 +284,18 @@ def checked(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialReques
         raise ValueError("its origin is too long")
     check_values(builtins(head.settings))
     check_values(head.sittings, "sittings")
-    if isinstance(head.plan, TrialRequest):
-        check_values(builtins(head.plan))
-        if head.kind != head.plan.kind:
+    plan = head.plan.request
+    if head.kind != "hunt":
+        check_values(builtins(plan))
+        if head.kind != plan.kind or not plan.works:
             raise ValueError("it is of another kind")
         started = (event.request for _, event in log if isinstance(event, SessionStarted))
-        for request in (head.plan, *started):
+        for request in (plan, *started):
             if (request.reverts.hunt if request.reverts else None) != head.about:
                 raise ValueError("it is about another hunt")
-            if sizes(request) != sizes(head.plan) or request.kind != head.kind:
+            if sizes(request) != sizes(plan) or request.kind != head.kind:
                 raise ValueError("its sittings measure other builds or workloads")
-        builds, works = sizes(head.plan)
+        builds, works = sizes(plan)
         for _, event in log:
             if isinstance(event, BuildFinished | RunFinished | CandidateSkipped) and event.candidate >= builds:
                 raise ValueError("a run or a failure is of no build")
@@ -316,11 +316,10 @@ def sizes(request: TrialRequest) -> tuple[int, int]:
 def numbered(head: Head, here: Mapping[int, int]) -> Head:
     """The same with the numbers of this history; a hunt for the drop of a comparison that is not copied is a hunt."""
     about = here.get(head.about or 0)
-    if isinstance(head.plan, SessionStarted):
-        return replace(head, about=about, drop=head.drop if about else None)
-    if head.plan.reverts and about is None:
+    if head.plan.request.reverts and about is None:
         raise ValueError("its hunt is missing")
-    return replace(head, about=about, plan=about_hunt(head.plan, about))
+    plan = replace(head.plan, request=about_hunt(head.plan.request, about))
+    return replace(head, about=about, drop=head.drop if about else None, plan=plan)
 
 
 def write(db: "sqlite_utils.Database", session: int, head: Head, log: Sequence[Timed], turns: Turns) -> bool:
