@@ -138,7 +138,7 @@ def example(tmp_path: Path) -> Callable[[str], str]:
 
 
 @pytest.mark.skipif(shutil.which("jq") is None, reason="no jq on this machine: apt-get install jq")
-def test_the_example_for_mail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Callable[[str], str]) -> None:
+def test_the_mail_of_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Callable[[str], str]) -> None:
     """Only ``mail`` itself is another program here, which keeps what it is to send."""
     sent = shlex.quote(str(tmp_path / "sent"))
     executable(tmp_path / "bin" / "mail", f'#!/bin/sh\nprintf "%s|" "$@" >{sent}\ncat >>{sent}\n')
@@ -153,9 +153,7 @@ def test_the_example_for_mail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, e
 
 
 @pytest.mark.skipif(not all(map(shutil.which, ("jq", "curl"))), reason="no jq or curl: apt-get install jq curl")
-def test_the_example_of_a_webhook(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Callable[[str], str]
-) -> None:
+def test_the_webhook_of_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: Callable[[str], str]) -> None:
     got: list[dict[str, str]] = []
 
     class Chat(BaseHTTPRequestHandler):

@@ -110,9 +110,7 @@ def unread(_view: PlainLines, _hunt: int, events: list[TimedEvent]) -> None:
 
 
 @pytest.mark.slow
-def test_a_hunt_that_fails_stops_no_other(
-    script: Script, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_stops_no_other(script: Script, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its workload was changed while others had no verdict. What ends a session is not entered as its reason; a verdict that
     could not be shown is.
     """

@@ -361,7 +361,7 @@ def server(box: ThroughHost) -> int:
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_shell_that_does_not_read_is_lost_and_closes_in_a_write(
+def test_a_shell_that_stops_reading_is_lost_and_closes_in_a_write(
     closed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(through, "ENDING", 0.5)

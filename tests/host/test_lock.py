@@ -229,9 +229,7 @@ def test_a_container_with_own_uptime_and_users_sees_the_locks_of_the_machine(hos
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="file systems are mounted by root")
-def test_a_full_folder_leaves_the_ticket_to_the_next(
-    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_folder_leaves_it_to_the_next(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full, second, both = tmp_path / "full", tmp_path / "second", lambda: (str(full), str(second))
     full.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "none", str(full)], check=True)

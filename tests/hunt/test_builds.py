@@ -20,9 +20,7 @@ NAMES = st.text("ab@+{}1/.^~", min_size=1, max_size=8)
 
 
 @given(NAMES, st.sets(NAMES), st.sets(NAMES), st.sets(NAMES))
-def test_words_are_divided_at_known_names(
-    word: str, variants: set[str], configs: set[str], revisions: set[str]
-) -> None:
+def test_words_divide_at_known_names(word: str, variants: set[str], configs: set[str], revisions: set[str]) -> None:
     found = divided(word, variants, configs.__contains__, revisions.__contains__)
     assert found.revision
     assert found.variant in variants | {""}

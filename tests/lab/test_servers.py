@@ -128,9 +128,7 @@ TRAPPED = "trap 'echo PANIC; exit 3' TERM; touch {data}; while :; do sleep 0.1; 
         (TRAPPED, READY, 600, "ended with status 3 when it was stopped: .*PANIC"),
     ],
 )
-def test_servers_that_fail_say_why(
-    host: LocalHost, start: str, ready: list[str], patience: float, sentence: str
-) -> None:
+def test_failed_servers_say_why(host: LocalHost, start: str, ready: list[str], patience: float, sentence: str) -> None:
     service = served(host, start, ready=ready, ready_timeout=patience)
     with pytest.raises(RunFailed, match=sentence), serve(service):
         pass

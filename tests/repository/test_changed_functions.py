@@ -123,9 +123,7 @@ def test_a_program_of_another_kind_is_not_used_and_a_failure_costs_exactness_onl
 
 
 @needs_ctags
-def test_hostile_paths_and_files_are_harmless(
-    git: Repo, read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hostile_trees_are_harmless(git: Repo, read: Read, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".ctags.d").mkdir()
     (tmp_path / ".ctags.d" / "evil.ctags").write_text("--kinds-C=-f\n")

@@ -131,9 +131,7 @@ def recipe(url: str) -> Builder:
     return Builder(name="small", summary="s", driver="d", repository=url, release_tags=["v{version}"], build=build)
 
 
-def test_a_clone_is_made_once_and_kept(
-    builder: Builder, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clone_is_made_once(builder: Builder, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, int, int]] = []
     path = cached_clone(builder, progress=lambda *step: seen.append(step))
     assert path == seal / ".cache/perfbisect/repositories/small.git"

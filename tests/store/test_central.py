@@ -177,9 +177,7 @@ def test_passwords_do_not_leave(history: History, address: str) -> None:
     assert json.loads(stored)["configure"][1] == 'say "quoted"'
 
 
-def test_a_batch_ends_after_its_hunts(
-    history: History, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_batch_ends_last(history: History, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = begin_batch(history, Path("hunts.toml"), [PlannedHunt(("v1", "v2"), "/src", ())], 1.0)
     update_hunt(history, batch, 0, hunt_id=sample.write(history))
     pushed(history, address)
