@@ -130,9 +130,7 @@ def test_an_installed_server_in_three_configurations(tmp_path: Path, monkeypatch
 RATE = "echo again >>{count}\necho rate $(({level} + $(wc -l <{count}) % 8))\n"
 
 
-def test_any_two_commits_of_any_repository_are_compared_by_one_command(
-    git: Repo, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_by_one_command(git: Repo, seal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a command in place of recipes; interrupted, it goes on. Its first line is the answer."""
     monkeypatch.chdir(git.path)
     for level in (100_000, 80_000):

@@ -175,9 +175,7 @@ def test_hunts_without_a_job_or_verdict_are_sent(
     assert read_batch(history, number).ended
 
 
-def test_a_job_knows_its_hunt_where_it_shares_the_history(
-    history: History, answers: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_knows_its_hunt(history: History, answers: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes on with one that has begun, enters how it ends, and no other process goes on with it meanwhile."""
     number, _ = begun(history, 1)
     assert claim(history, number, 0) == 0

@@ -115,9 +115,7 @@ def test_a_wrong_name_is_named(settings: Settings, builder: Builder) -> None:
         assert reason in str(raised.value), word
 
 
-def test_files_of_configurations_and_binaries(
-    settings: Settings, builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_builds(settings: Settings, builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file is found from any folder; a folder of binaries may have a + in its own name."""
     monkeypatch.chdir(tmp_path)
     Path("my.cnf").write_text("cache = 2\n")

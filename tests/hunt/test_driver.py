@@ -466,9 +466,7 @@ HEADER = KnownFailure("it does not compile", Known("a header", Flags("-include x
         (RECIPE, UsageError("The merge base does not have the speed of good."), None, ""),
     ],
 )
-def test_going_on_is_advised_where_it_can_help(
-    quick: Quick | None, failure: PerfBisectError, cause: Exception | None, said: str
-) -> None:
+def test_advice_to_go_on(quick: Quick | None, failure: PerfBisectError, cause: Exception | None, said: str) -> None:
     unused: Any = None
     failure.__cause__ = cause
     attempt = SessionAttempt(SimpleNamespace(path=None), unused, [1], None, {}, name="1")  # type: ignore[arg-type]

@@ -261,9 +261,7 @@ SHORTER = "; with {events} in place of a number in the command, a short run woul
     ("least", "has_length", "said"),
     [(LEAST / 2, True, ""), (LEAST / 2 + 1, True, TOO_LONG), (LEAST / 2 + 1, False, TOO_LONG + SHORTER)],
 )
-def test_counts_that_would_take_too_long_are_left_out_with_a_sentence(
-    explained: Explained, least: float, has_length: bool, said: str
-) -> None:
+def test_counts_of_too_long_are_left_out(explained: Explained, least: float, has_length: bool, said: str) -> None:
     """Even where a first round is always taken: an operation of a build that has become slow may take minutes."""
     explained.patch.setattr(explanation, "has_length", lambda _: has_length)
     part = replace(COUNTS, always=lambda _: True, least=lambda _, runs: least if runs else 0.0)

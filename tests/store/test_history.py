@@ -237,9 +237,7 @@ UNCHANGED = SessionEnded(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03))
         ([0.0, 1.0], None),  # of the range before the branch point
     ],
 )
-def test_a_hunt_that_runs_is_listed_with_the_candidate_that_leads(
-    history: History, culprit: list[float], suspect: tuple[int, float] | None
-) -> None:
+def test_the_leader_is_listed(history: History, culprit: list[float], suspect: tuple[int, float] | None) -> None:
     hunt = sample.begin(history)
     assert history.listed(hunt).suspect == ""
     history.append(hunt, decided(ORDER, culprit), 5.0)

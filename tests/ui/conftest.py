@@ -2,11 +2,8 @@
 
 import pytest
 
-from perfbisect.core.domain.events import Event
 from perfbisect.ui.session_view import SessionView
-from sample_hunt import Tale, followed
-
-Events = list[tuple[float, Event]]
+from sample_hunt import Events, Tale, followed
 
 
 @pytest.fixture(scope="session")

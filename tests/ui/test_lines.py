@@ -52,12 +52,10 @@ from perfbisect.ui.screen import verdict
 from perfbisect.ui.session_update import update
 from perfbisect.ui.session_view import SessionView
 from pinned import pinned
-from waiting import until
 
 # Plain lines, one for each event that matters.
-
-
-Events = list[tuple[float, Event]]
+from sample_hunt import Events
+from waiting import until
 
 
 def test_the_lines(events: Events, views: list[SessionView]) -> None:

@@ -15,7 +15,6 @@ from perfbisect.core.domain.events import (
     BuildStarted,
     Commit,
     Decided,
-    Event,
     PairingChosen,
     RunFinished,
     RunProgress,
@@ -44,12 +43,11 @@ from perfbisect.ui.session_view import SessionView, minutes_left
 from perfbisect.ui.terminal import Terminal
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs
 from pinned import pinned
-from sample_hunt import CANDIDATES, CULPRIT, Tale, followed, started
+from sample_hunt import CANDIDATES, CULPRIT, Events, Tale, followed, started
 
 # The picture of a hunt, with a fixed clock, in terminals of many sizes.
 
 
-Events = list[tuple[float, Event]]
 SHORT = CANDIDATES[CULPRIT][:10]
 
 

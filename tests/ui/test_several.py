@@ -42,7 +42,7 @@ from perfbisect.ui.live import LiveScreen
 from perfbisect.ui.screen import lines as drawn
 from perfbisect.ui.session_update import recalled, update
 from perfbisect.ui.session_view import ActiveRun, SessionRow, SessionView
-from sample_hunt import HOST, Tale, followed
+from sample_hunt import HOST, Events, Tale, followed
 
 # The views of hunts of several workloads that one process carries out.
 
@@ -194,7 +194,6 @@ def test_lines_tell_what_changes_once() -> None:
 # A hunt with two build hosts, as the views show it: builds beside runs.
 
 
-Events = list[tuple[float, Event]]
 AHEAD = BuildStarted | BuildProgress | BuildFinished
 
 
