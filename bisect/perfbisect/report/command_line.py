@@ -41,10 +41,7 @@ FIELDS = {  # option → its field of the settings; of overrides one, or for --s
     "--first-parent": "first_parent", "--retry-failed": "retry_failed", "--no-remedies": "remedies",
     "--all": "policy.all_steps", "--no-explain": "explain", "--no-layouts": "policy.layouts",
 }  # fmt: skip
-OF_RECIPES = {  # option → its field of a command in place of recipes
-    "--build": "build", "--then": "then", "--run": "run", "--rate": "rate", "--cost": "cost", "--unit": "unit",
-    "--operations": "operations",
-}  # fmt: skip
+OF_RECIPES = ("build", "then", "run", "rate", "cost", "unit", "operations")  # fields of a command in place of recipes
 SEARCHES = re.compile(r"suspects|skips|policy\.(?!pairing)")  # what only a search has; with the flags
 
 
@@ -96,11 +93,9 @@ def of_recipes(settings: Settings) -> list[str]:
     quick = settings.quick
     if quick is None:
         return ["--builder", settings.builder, "--workload", settings.workload]
-    options: list[tuple[str, ...]] = (
-        [("--builder", settings.builder)] if quick.build is None and settings.builder else []
-    )
-    options += [words for option, name in OF_RECIPES.items() for words in _spelled(option, getattr(quick, name) or ())]
-    return [word for words in options for word in words]
+    options = ["--builder", settings.builder] if quick.build is None and settings.builder else []
+    given = (words for name in OF_RECIPES for words in _spelled(f"--{name}", getattr(quick, name) or ()))
+    return [*options, *(word for words in given for word in words)]
 
 
 def command_on(verb: str, name: str | int, history: Path | None) -> str:

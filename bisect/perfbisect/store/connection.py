@@ -242,41 +242,35 @@ def intact(history: str, what: str) -> Iterator[None]:
         ) from failure
 
 
+FULL = ("There is no space left for the history {path}.", "Free some space; everything saved before is kept.")
+DAMAGED = ("The history {path} is damaged: {failure}.", "Save what can be read: sqlite3 {path} .recover")
+LOCKED = (
+    f"The history {{path}} has been locked by another process for more than {WAIT:.0f} seconds.",
+    "Wait for it, or name another with --history.",
+)
+NO_LOG = (
+    "The history {path} cannot be opened: it has no write-ahead log, and its folder cannot be written.",
+    "Have someone who can write there run `bisect history` on it once, or copy it to a folder of your own.",
+)
+REFUSED = "The history {path} cannot be opened or written: {failure}.", "Check its permissions and its folder's."
+OTHER = "The history {path} cannot be read or written: {failure}.", "Check the disk and the space left on it."
+SENTENCES = {  # by the code of SQLite: what has happened, and what to try
+    sqlite3.SQLITE_FULL: FULL, sqlite3.SQLITE_CORRUPT: DAMAGED, sqlite3.SQLITE_BUSY: LOCKED, sqlite3.SQLITE_LOCKED: LOCKED,
+    sqlite3.SQLITE_READONLY: REFUSED, sqlite3.SQLITE_CANTOPEN: REFUSED, sqlite3.SQLITE_PERM: REFUSED,
+}  # fmt: skip
+
+
 def sentence(failure: sqlite3.Error, path: Path) -> PerfBisectError:
     """The sentence for the user about an error of SQLite."""
-    code = getattr(failure, "sqlite_errorcode", None)
-    match code & 0xFF if code is not None else None:
-        case sqlite3.SQLITE_INTERRUPT:
-            raise KeyboardInterrupt
-        case sqlite3.SQLITE_FULL:
-            return EnvironmentFailure(
-                f"There is no space left for the history {path}.", "Free some space; everything saved before is kept."
-            )
-        case sqlite3.SQLITE_NOTADB:
-            return NoHistory(f"{path} is not a history: it is not an SQLite database.", "Name another with --history.")
-        case sqlite3.SQLITE_CORRUPT:
-            return EnvironmentFailure(
-                f"The history {path} is damaged: {failure}.", f"Save what can be read: sqlite3 {path} .recover"
-            )
-        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return EnvironmentFailure(
-                f"The history {path} has been locked by another process for more than {WAIT:.0f} seconds.",
-                "Wait for it, or name another with --history.",
-            )
-        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
-            wal = path.with_name(f"{path.name}-wal")
-            readable, makes_wal = (
-                os.access(*each, effective_ids=True) for each in ((path, os.R_OK), (path.parent, os.W_OK))
-            )
-            if readable and not makes_wal and not wal.exists():
-                return EnvironmentFailure(
-                    f"The history {path} cannot be opened: it has no write-ahead log, and its folder cannot be written.",
-                    "Have someone who can write there run `bisect history` on it once, or copy it to a folder of your own.",
-                )
-            return EnvironmentFailure(
-                f"The history {path} cannot be opened or written: {failure}.", "Check its permissions and its folder's."
-            )
-        case _:
-            return EnvironmentFailure(
-                f"The history {path} cannot be read or written: {failure}.", "Check the disk and the space left on it."
-            )
+    code = (getattr(failure, "sqlite_errorcode", None) or sqlite3.SQLITE_ERROR) & 0xFF
+    if code == sqlite3.SQLITE_INTERRUPT:
+        raise KeyboardInterrupt
+    if code == sqlite3.SQLITE_NOTADB:
+        return NoHistory(f"{path} is not a history: it is not an SQLite database.", "Name another with --history.")
+    said = SENTENCES.get(code, OTHER)
+    if said is REFUSED and not path.with_name(f"{path.name}-wal").exists():
+        readable, makes_log = (
+            os.access(*each, effective_ids=True) for each in ((path, os.R_OK), (path.parent, os.W_OK))
+        )
+        said = NO_LOG if readable and not makes_log else said
+    return EnvironmentFailure(*(text.format(path=path, failure=failure) for text in said))

@@ -309,7 +309,9 @@ class PlainLines:
         several = len(titles) > 1
         self.prefixes = {hunt: f"{printable(title).ljust(wide)}  " * several for hunt, title in titles.items()}
         self.views: dict[int, SessionView] = {hunt: SessionView(report=report) for hunt in titles}
-        self.build: tuple[int, Event] | None = None  # the latest event about a build that was written, and its hunt
+        self.build: tuple[int, BuildStarted | BuildFinished | CandidateSkipped] | None = (
+            None  # the latest event about a build that was written, and its hunt
+        )
         self.warnings: set[str] = set()
         self.rows: Sequence[SessionRow] = ()
 
@@ -355,17 +357,14 @@ class PlainLines:
     def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
         """Write the lines of events, at once."""
         with self._writing:
-            self._show(hunt, events)
-
-    def _show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        for at, event in events:
-            view = self.views[hunt] = update(self.views[hunt], event, at)
-            written = self.together and self._is_written(hunt, event)
-            said = [] if written else [*lines(view, event, at)]
-            if self.together and isinstance(event, Decided) and view.decided:
-                said.append(f"{time_of_day(at)}  {'decided':9} {view.brief}")
-            for line in said if not self.quiet or isinstance(event, Warned | CandidateSkipped) else ():
-                self._write(hunt, line)
+            for at, event in events:
+                view = self.views[hunt] = update(self.views[hunt], event, at)
+                written = self.together and self._is_written(hunt, event)
+                said = [] if written else [*lines(view, event, at)]
+                if self.together and isinstance(event, Decided) and view.decided:
+                    said.append(f"{time_of_day(at)}  {'decided':9} {view.brief}")
+                for line in said if not self.quiet or isinstance(event, Warned | CandidateSkipped) else ():
+                    self._write(hunt, line)
 
     def states(self, rows: Sequence[SessionRow]) -> None:
         """Write which states of hunts, which others carry out, have changed."""
@@ -384,8 +383,6 @@ class PlainLines:
         if not (isinstance(event, BuildStarted | BuildFinished | CandidateSkipped) and is_of_build(event)):
             return False
         other, written = self.build or (hunt, event)
-        self.build = self.build or (hunt, event)
-        if other != hunt and type(written) is type(event) and written.candidate == event.candidate:
-            return True
-        self.build = hunt, event
-        return False
+        same = other != hunt and type(written) is type(event) and written.candidate == event.candidate
+        self.build = (other, written) if same else (hunt, event)
+        return same

@@ -9,7 +9,6 @@ from rich.text import Text
 from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.metrics import shown, unit
 from perfbisect.core.domain.orders import Purpose, Verdict
-from perfbisect.core.domain.session_state import SessionState
 from perfbisect.ui.candidates import RECENT, end_of_range, pairs, ratio_lines, strip, table
 from perfbisect.ui.session_view import ActiveBuild, ActiveRun, SessionView, minutes_left, within
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
@@ -47,33 +46,22 @@ def lines(view: SessionView, width: int, height: int | None, now: float, glyphs:
     busy = view.ended is None and (view.stands or not view.state.verdict)
     doing = ScreenBlock([*phase(view, room), *in_progress(view, room, now, glyphs)] if busy else [], 9)
     paired = ScreenBlock(latest_pairs(view, room, glyphs), 4)
-    if view.trial:
-        made = [Text(line) for line in ratio_lines(view.trial, room)]
-        blocks = [
-            ScreenBlock(header_of_trial(view, view.trial, room, now, glyphs), 8),
-            doing,
-            paired,
-            table_of,
-            warned,
-        ]
-        rows, airy = share_out(blocks, len(made), height)
-        table_of.lines[:] = made[:rows]
-    else:
-        choices = (view.state.chosen, view.state.pairing)
-        chosen = " ".join(each.why for each in choices if each and each.why)
-        blocks = [
-            ScreenBlock(header(view, room, now, glyphs), 8),
-            ScreenBlock(strip(view, room, glyphs), 6),
-            ScreenBlock(verdict(view, room), 10),
-            doing,
-            paired,
-            table_of,
-            ScreenBlock(belief(view, room, glyphs), 7),
-            warned,
-            ScreenBlock(folded(chosen, room, "", 3, "dim"), 2),
-        ]
-        rows, airy = share_out(blocks, len(view.rows) + 1, height)
-        table_of.lines[:] = table(view, room, rows - 1) if rows > 1 else []
+    made = [Text(line) for line in ratio_lines(view.trial, room)] if view.trial else []
+    choices = () if view.trial else (view.state.chosen, view.state.pairing)
+    chosen = " ".join(each.why for each in choices if each and each.why)
+    blocks = [
+        ScreenBlock(header(view, room, now, glyphs), 8),
+        ScreenBlock(strip(view, room, glyphs), 6),
+        ScreenBlock(verdict(view, room), 10),
+        doing,
+        paired,
+        table_of,
+        ScreenBlock(belief(view, room, glyphs), 7),
+        warned,
+        ScreenBlock(folded(chosen, room, "", 3, "dim"), 2),
+    ]
+    rows, airy = share_out(blocks, len(made) if view.trial else len(view.rows) + 1, height)
+    table_of.lines[:] = made[:rows] if view.trial else table(view, room, rows - 1) if rows > 1 else []
     return drawn(blocks, width, glyphs, airy=airy)
 
 
@@ -111,33 +99,31 @@ def share_out(around: list[ScreenBlock], rows: int, height: int | None) -> tuple
 
 
 def header(view: SessionView, room: int, now: float, glyphs: Glyphs) -> list[Text]:
-    """What is hunted, its time and estimated time left; the range and the costs."""
-    if view.hunt is None:
+    """What is measured, its time and estimated time left; of a hunt its range and costs, of a trial how far it is."""
+    hunt, trial, runs = view.hunt, view.trial, view.state.run_count
+    if trial:
+        what = [trial.name, trial.request.builder, *(work.name for work in trial.request.works[:3]), trial.host.name]
+        far = f"{runs:,} of {'about ' * view.expected.open}{count(view.expected.runs, 'run')}"
+        width, behind = beside([far], room, glyphs)
+        done, todo = bar(runs / view.expected.runs if view.expected.runs else 0.0, width, glyphs)
+        second = Text.assemble((done, "cyan"), (todo, "dim"), behind)
+    elif hunt:
+        what = [view.name, hunt.builder, hunt.workload, ", ".join(facts.name for facts in hunt.hosts)]
+        size = [count(hunt.commits, "commit"), count(hunt.choices, "candidate")]
+        size += [count(hunt.merges, "merge")] if hunt.merges else []
+        if hunt.of_merge_base:
+            size = ["good is no ancestor of bad", "it is compared with their merge base first"]
+        ends = f"{end_of_range(hunt.good)} {glyphs.arrow} {end_of_range(hunt.bad)}"
+        skipped = sum(row.skip is not None for row in view.rows.values())
+        cost = [
+            count(view.state.build_count, "build"),
+            count(runs, "run"),
+            *([f"{skipped} skipped"] if skipped else []),
+        ]
+        second = both_ends([ends, *size], cost, room, glyphs, "dim", "dim")
+    else:
         return [Text("preparing the hunt")]
-    hunt = view.hunt
-    ends = f"{end_of_range(hunt.good)} {glyphs.arrow} {end_of_range(hunt.bad)}"
-    size = [count(hunt.commits, "commit"), count(hunt.choices, "candidate")]
-    size += [count(hunt.merges, "merge")] if hunt.merges else []
-    if hunt.of_merge_base:
-        size = ["good is no ancestor of bad", "it is compared with their merge base first"]
-    skipped = sum(row.skip is not None for row in view.rows.values())
-    cost = [count(view.state.build_count, "build"), count(view.state.run_count, "run")]
-    cost += [f"{skipped} skipped"] if skipped else []
-    what = [view.name, hunt.builder, hunt.workload, ", ".join(facts.name for facts in hunt.hosts)]
-    return [
-        both_ends(what, times(view, now), room, glyphs, "bold", ""),
-        both_ends([ends, *size], cost, room, glyphs, "dim", "dim"),
-    ]
-
-
-def header_of_trial(view: SessionView, trial: SessionState, room: int, now: float, glyphs: Glyphs) -> list[Text]:
-    """What is measured, its time and estimated time left; and how far it is."""
-    what = [trial.name, trial.request.builder, *(work.name for work in trial.request.works[:3]), trial.host.name]
-    far = f"{view.state.run_count:,} of {'about ' * view.expected.open}{count(view.expected.runs, 'run')}"
-    size, behind = beside([far], room, glyphs)
-    done, todo = bar(view.state.run_count / view.expected.runs if view.expected.runs else 0.0, size, glyphs)
-    progress = Text.assemble((done, "cyan"), (todo, "dim"), behind)
-    return [both_ends(what, times(view, now), room, glyphs, "bold", ""), progress]
+    return [both_ends(what, times(view, now), room, glyphs, "bold", ""), second]
 
 
 def times(view: SessionView, now: float) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from perfbisect.core.domain.events import Commit
-from perfbisect.core.domain.facts import BuildFacts, SkipFacts
+from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric, is_speed
 from perfbisect.core.domain.orders import (
     UNKNOWN,
@@ -188,7 +188,12 @@ class Teller:
 
     def build_changed(self, step: Step) -> Iterator[str]:
         """That the commit is built in another way than those it was compared with, or runs another file, if it does."""
-        after, *others = [way_of(self.state.built(node)) for node in (step.candidate, *step.parents)]
+        ways = []  # the build system, and the files that are run where these are not installed: make (out-static/db_bench)
+        for build in map(self.state.built, (step.candidate, *step.parents)):
+            files = ", ".join(paths[0] for paths in build.programs.values()) if build else ""
+            system = build.system if build else ""
+            ways.append(printable(f"{system} ({files})" if system and files else system))
+        after, *others = ways
         if after and (before := {*others} - {"", after}):
             between = f"from {listed(sorted(before))} to {after}"
             part = "a part of the change may come from other compiler options"
@@ -343,14 +348,6 @@ class Teller:
             some = "" if known.reason is Reason.MANY_STEPS else "probably more than one commit made the difference; "
             return f"{some}the largest change {sure}"
         return f"the culprit {sure}"
-
-
-def way_of(build: BuildFacts | None) -> str:
-    """The build system, and the files that are run where these are not installed: make (out-static/db_bench); "" without a system."""
-    if not build or not build.system:
-        return ""
-    files = ", ".join(paths[0] for paths in build.programs.values())
-    return printable(f"{build.system} ({files})" if files else build.system)
 
 
 def some(number: int, noun: str) -> str:

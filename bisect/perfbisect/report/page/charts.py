@@ -270,7 +270,12 @@ def releases(line: SpeedLine, names: Sequence[str], metric: str) -> Markup:
     low, high = spanned(known)
     room = (high / low) ** ROOM
     scale = Scale(low / room, high * room, logarithmic=True)
-    marks = [grid(scale), *steps(line, names, metric), *plateaus(line, scale), *dots(line, names, scale)]
+    marks = [grid(scale), *steps(line, names, metric), *plateaus(line, scale)]
+    for at, (name, ratio) in enumerate(zip(names, line.ratios, strict=True)):
+        place = (at + 0.5) / len(names)
+        title = element("title", f"{name}: {'not measured' if ratio is None else decimals(ratio, 3)}")
+        y = HEIGHT - 2 if ratio is None else y_of(ratio, scale)
+        marks.append(cross(place, y, title) if ratio is None else dot(place, y, 3.5, None, title))
     label = f"{line.work}: each release relative to the first"
     return chart(HEIGHT + ROWS * LABEL, label, *marks, *labels(line, names), class_="series")
 
@@ -293,14 +298,6 @@ def plateaus(line: SpeedLine, scale: Scale) -> Iterator[Markup]:
     for start, end in pairwise([0, *(step.after for step in line.steps), size]):
         if (level := line.plateaus[start]) is not None:
             yield across(start / size, end / size, y_of(level, scale), "plateau")
-
-
-def dots(line: SpeedLine, names: Sequence[str], scale: Scale) -> Iterator[Markup]:
-    """The releases; a gap is a cross at the bottom."""
-    for at, (name, ratio) in enumerate(zip(names, line.ratios, strict=True)):
-        place = (at + 0.5) / len(names)
-        title = element("title", f"{name}: {'not measured' if ratio is None else decimals(ratio, 3)}")
-        yield cross(place, HEIGHT - 2, title) if ratio is None else dot(place, y_of(ratio, scale), 3.5, None, title)
 
 
 def labels(line: SpeedLine, names: Sequence[str]) -> Iterator[Markup]:
