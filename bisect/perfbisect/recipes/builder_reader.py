@@ -6,6 +6,7 @@
 
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import Any
 import msgspec
 
 from perfbisect.core.domain.settings import Patch
-from perfbisect.errors import RecipeError, UsageError
+from perfbisect.errors import UsageError
 from perfbisect.recipes.build_systems import with_needs
 from perfbisect.recipes.builder import COMPILER, CONDITION, CONFIG_PLACEHOLDERS, SHARED, Build, Builder, Variant, When
-from perfbisect.recipes.configuration import chosen, contained, found_in, recipe_folders
+from perfbisect.recipes.configuration import BUILDERS, chosen, contained, found_in, recipe_places
 from perfbisect.recipes.placeholders import archives_in, check_placeholders, check_texts
 from perfbisect.recipes.toml import Location, Table, convert, hint, inheritance, listed, merged, read_table, read_text
 
@@ -158,10 +159,7 @@ def _check_builder(builder: Builder, location: Location) -> None:
         if not getattr(builder, key).strip():
             raise location.at(key).mistake("is empty.")
     if builder.variant not in builder.variants:
-        raise location.at("variant").mistake(
-            f'is "{builder.variant}", but no such variant exists.{hint(builder.variant, builder.variants)}',
-            f"Variants: {listed(builder.variants)}.",
-        )
+        raise location.at("variant").unknown("variant", builder.variant, builder.variants)
     for name, archive in builder.archives.items():
         where = location.at("archives", name)
         try:
@@ -249,22 +247,16 @@ def satisfies(version: str, rule: str) -> bool:
 
 def _parts(number: str) -> list[int]:
     """The parts of a version number, without trailing zeros."""
-    parts = [int(part[:DIGITS]) for part in number.split(".")]
-    while parts and parts[-1] == 0:
-        parts.pop()
-    return parts
+    return [int(part[:DIGITS]) for part in re.sub(r"(\.0+)+\Z", "", number).split(".")]
 
 
 LARGEST = 1 << 20  # bytes: patches are kept with each hunt
 
 
 def recipe_patches(builder: Builder) -> tuple[Patch, ...]:
-    """The patches of a recipe. Raises RecipeError for one that cannot be read."""
+    """The patches of a recipe. Raises UsageError for one that cannot be read."""
     files = recipe_files(builder) if builder.patches else {}
-    try:
-        return tuple(Patch(each.file, content_of(files[each.file]), each.version) for each in builder.patches)
-    except UsageError as error:
-        raise RecipeError(str(error), error.advice) from error
+    return tuple(Patch(each.file, content_of(files[each.file]), each.version) for each in builder.patches)
 
 
 def given_patches(paths: Sequence[Path]) -> tuple[Patch, ...]:
@@ -276,11 +268,9 @@ def given_patches(paths: Sequence[Path]) -> tuple[Patch, ...]:
 
 def check_names(patches: Iterable[Patch]) -> None:
     """Raise UsageError for two patches of one name, which no report could tell apart."""
-    seen = set()
-    for patch in patches:
-        if patch.name in seen:
-            raise UsageError(f"There are two patches of the name {patch.name}.", "Rename one of the files.")
-        seen.add(patch.name)
+    for name, patches_so_called in Counter(patch.name for patch in patches).items():
+        if patches_so_called > 1:
+            raise UsageError(f"There are two patches of the name {name}.", "Rename one of the files.")
 
 
 def content_of(path: Path) -> bytes:
@@ -300,12 +290,12 @@ def content_of(path: Path) -> bytes:
 
 def load_builder(name: str, given: str | Path = "") -> Builder:
     """The builder of that name. Raises RecipeError when none exists, or when its recipe has a mistake."""
-    folders = recipe_folders("builders", given)
+    folders = recipe_places(BUILDERS, given)
     files = found_in(folders, FILE)
     return read_builder(chosen("builder", name, files), folders)
 
 
 def load_builders(given: str | Path = "") -> list[Builder]:
     """All builders, in alphabetical order."""
-    folders = recipe_folders("builders", given)
+    folders = recipe_places(BUILDERS, given)
     return [read_builder(file, folders) for _, file in sorted(found_in(folders, FILE).items())]

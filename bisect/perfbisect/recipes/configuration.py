@@ -29,26 +29,17 @@ CONTENTS = {BUILDERS: "*/builder.toml", WORKLOADS: "*/suite.toml"}
 BARE = ("HEAD", "objects", "refs")  # what makes a folder a bare git repository
 
 
-def recipe_folders(recipe_type: str, given: str | Path = "") -> list[Path]:
-    """The folders with recipes of ``recipe_type`` ("builders", "workloads"); the first has precedence.
+def recipe_places(name: str, given: str | Path = "") -> list[Path]:
+    """The folders with recipes called ``name`` (BUILDERS, WORKLOADS), or the inventories (HOSTS); the first has precedence.
 
-    Raises UsageError when the folder ``given`` by the user does not exist.
+    Raises UsageError when what is ``given`` by the user does not exist.
     """
-    if given and not Path(given).is_dir():
-        raise UsageError(
-            f"There is no folder {given}.", f"--{recipe_type} takes a folder with one folder for each recipe."
-        )
-    return _existing(given, recipe_type)
-
-
-def inventory_files(given: str | Path = "") -> list[Path]:
-    """The inventories of hosts; the first has precedence.
-
-    Raises UsageError when the file ``given`` by the user does not exist.
-    """
-    if given and not Path(given).is_file():
-        raise UsageError(f"There is no file {given}.", "--hosts takes a file such as hosts.toml.")
-    return _existing(given, HOSTS)
+    kind, exists = ("file", Path.is_file) if name == HOSTS else ("folder", Path.is_dir)
+    if given and not exists(Path(given)):
+        takes = "a file such as hosts.toml" if name == HOSTS else "a folder with one folder for each recipe"
+        raise UsageError(f"There is no {kind} {given}.", f"--{name.partition('.')[0]} takes {takes}.")
+    places = [*([Path(given)] if given else []), *own_places(name)]
+    return list(dict.fromkeys(place.resolve() for place in places if place.exists()))
 
 
 def contained(path: Path, top: Path) -> Path:
@@ -69,11 +60,6 @@ def contained(path: Path, top: Path) -> Path:
 def own_places(name: str) -> list[Path]:
     """Where recipes need not be named to be used: the user's configuration folder, and what is shipped."""
     return [config_folder() / name, *(folder / name for folder in SHIPPED)]
-
-
-def _existing(given: str | Path, name: str) -> list[Path]:
-    places = [*([Path(given)] if given else []), *own_places(name)]
-    return list(dict.fromkeys(place.resolve() for place in places if place.exists()))
 
 
 def working_directory(name: str) -> tuple[Path | None, str]:
@@ -156,7 +142,7 @@ class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         if not self.key_file:
             return b""
         file = Path(self.key_file).expanduser()
-        where = _place().at("shared", "key_file")
+        where = place_of_configuration().at("shared", "key_file")
         try:
             secret, mode = file.read_bytes().strip(), file.stat().st_mode
         except OSError as error:
@@ -187,27 +173,19 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def load_configuration() -> Configuration:
     """The user's settings; the defaults without a file. Raises RecipeError for a mistake in it."""
-    place = _place()
+    place = place_of_configuration()
     return convert(read_table(place.file), Configuration, place) if place.file.exists() else Configuration()
 
 
-def _place() -> Location:
+def place_of_configuration() -> Location:
     return Location(config_folder() / CONFIGURATION)
-
-
-def configured_notification() -> tuple[str, ...]:
-    """The arguments of the configured ``notify``; none if it is not set. Raises RecipeError for a mistake in it."""
-    try:
-        return words(load_configuration().notify)
-    except ValueError as mistake:
-        raise _place().at("notify").mistake(f"cannot be run: {mistake}.") from mistake
 
 
 def configured_address() -> str:
     """The address of the central history. Raises UsageError where none is configured."""
     if not (address := load_configuration().central.address):
         raise UsageError(
-            f"{_place().file} names no central history.",
+            f"{place_of_configuration().file} names no central history.",
             'Give its address, or write there: [central] address = "postgresql://HOST/DATABASE"',
         )
     return address

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from perfbisect.errors import RecipeError, UsageError
-from perfbisect.recipes.configuration import Remote, Size, chosen, inventory_files, load_configuration
+from perfbisect.recipes.configuration import HOSTS, Remote, Size, chosen, load_configuration, recipe_places
 from perfbisect.recipes.placeholders import check_texts, fill, fill_text, placeholders_in
 from perfbisect.recipes.toml import Location, Table, convert, inheritance, matching, merged, read_table
 
@@ -167,7 +167,7 @@ def load_leases(given: str | Path = "") -> list[LeaseEntry]:
     """All leases; one of an earlier inventory hides later ones of its name. Raises RecipeError for a mistake."""
     tables: dict[Location, Table] = {}  # as written
     named: list[tuple[str, Location]] = []
-    for file in inventory_files(given):
+    for file in recipe_places(HOSTS, given):
         for name, table in _read(file).leases.items():
             place = Location(file).at("leases", name)
             named.append((name, place))
@@ -242,7 +242,7 @@ def load_hosts(given: str | Path = "") -> list[HostEntry]:
     """All hosts, in the order of the inventories; an entry of an earlier inventory hides later ones of its name."""
     hosts: dict[str, HostEntry] = {}
     remote = load_configuration().shared.ccache
-    for file in inventory_files(given):
+    for file in recipe_places(HOSTS, given):
         found = {}
         for name, table in _read(file).hosts.items():
             entry = convert(table, HostEntry, Location(file).at("hosts", name))

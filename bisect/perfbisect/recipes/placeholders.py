@@ -18,7 +18,7 @@ from perfbisect.recipes.builder import (
     SERVER_PLACEHOLDERS,
     VERSION_PLACEHOLDERS,
 )
-from perfbisect.recipes.toml import Location, Table, hint, listed
+from perfbisect.recipes.toml import Location, Table, hint, leaves, listed
 
 Values = Mapping[str, str | int]
 
@@ -131,8 +131,8 @@ def archives_in(*parts: object) -> set[str]:
 
 def check_texts(value: object, location: Location, allowed: Collection[str]) -> None:
     """Raise RecipeError for a placeholder that is not ``allowed``, in a text or in any text of a list or table."""
-    for where, text in _texts(value, location):
-        for match in TOKEN.finditer(text):
+    for where, text in leaves(value, location):
+        for match in TOKEN.finditer(text if isinstance(text, str) else ""):
             word = OF_ARCHIVES if (match[1] or "").startswith(_ARCHIVE) else match[1]
             if match[0] in ("{{", "}}") or word in allowed:
                 continue
@@ -142,14 +142,3 @@ def check_texts(value: object, location: Location, allowed: Collection[str]) -> 
                 f"has the unknown placeholder {match[0]}.{hint(match[1], allowed)}",
                 f"Allowed here: {listed(allowed)}. Write {{{{ and }}}} for literal braces.",
             )
-
-
-def _texts(value: object, location: Location) -> Iterator[tuple[Location, str]]:
-    if isinstance(value, str):
-        yield location, value
-    elif isinstance(value, list):
-        for index, entry in enumerate(value):
-            yield from _texts(entry, location.at(index))
-    elif isinstance(value, dict):
-        for key, entry in value.items():
-            yield from _texts(entry, location.at(key))

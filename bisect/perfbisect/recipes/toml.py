@@ -53,6 +53,12 @@ class Location:
         subject = f" `{self.keys}`" if self.keys else ""
         return RecipeError(f"{self.file}:{subject} {what}", advice)
 
+    def unknown(self, noun: str, name: str, known: Iterable[str]) -> RecipeError:
+        """The error for a name here that nothing has; ``noun`` is what would have it."""
+        names = [*known]
+        advice = f"{noun.capitalize()}s: {listed(names)}."
+        return self.mistake(f'is "{name}", but no such {noun} exists.{hint(name, names)}', advice)
+
 
 def read_table(file: Path) -> Table:
     """The contents of a TOML file. Raises RecipeError when it cannot be read, is not TOML, or has an unusable value."""
@@ -65,22 +71,27 @@ def read_table(file: Path) -> Table:
         raise RecipeError(f"{file}: is nested too deeply.") from error
     except ValueError as error:  # of int(), for thousands of digits
         raise RecipeError(f"{file}: has a number that is too large.") from error
-    _check_values(table, Location(file), DEPTH)
+    for location, value in leaves(table, Location(file)):
+        _check_value(value, location)
     return table
 
 
-def _check_values(value: object, location: Location, depth: int) -> None:
-    """Raise RecipeError for what TOML can express, and commands, JSON and SQLite cannot."""
+def leaves(value: object, location: Location, depth: int = DEPTH) -> Iterator[tuple[Location, object]]:
+    """What is in a table or list at every depth but tables and lists, and the keys of tables. Raises RecipeError where it is too deep."""
     if not depth:
         raise location.mistake("is nested too deeply.")
+    if not isinstance(value, dict | list):
+        yield location, value
+        return
+    for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(key, str):
+            yield location, key
+        yield from leaves(entry, location.at(key), depth - 1)
+
+
+def _check_value(value: object, location: Location) -> None:
+    """Raise RecipeError for what TOML can express, and commands, JSON and SQLite cannot."""
     match value:
-        case dict():
-            for key, entry in value.items():
-                _check_values(key, location, depth)
-                _check_values(entry, location.at(key), depth - 1)
-        case list():
-            for index, entry in enumerate(value):
-                _check_values(entry, location.at(index), depth - 1)
         case str() if "\0" in value:
             raise location.mistake("has a NUL character, which no command can have.")
         case float() if not math.isfinite(value):
@@ -216,11 +227,7 @@ def inheritance(
         if place in places:
             places = places[places.index(place) + 1 :] or [place]
         if not places:
-            known = {name for name, _ in named}
-            raise place.at("extends").mistake(
-                f'is "{wanted}", but no such {noun} exists.{hint(wanted, known)}',
-                f"{noun.capitalize()}s: {listed(known)}.",
-            )
+            raise place.at("extends").unknown(noun, wanted, {name for name, _ in named})
         if places[0] in found:
             chain = [*found, places[0]]
             cycle = " → ".join(each.keys or str(each.file) for each in chain[chain.index(places[0]) :])

@@ -22,7 +22,7 @@ from msgspec import Meta
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder import COMMAND_PLACEHOLDERS, LONGEST, MEASURED, Argv, Builder, Need, Seconds, Weight
 from perfbisect.recipes.builder_reader import variant_of
-from perfbisect.recipes.configuration import found_in, recipe_folders
+from perfbisect.recipes.configuration import WORKLOADS, found_in, recipe_places
 from perfbisect.recipes.output_pattern import check_pattern, unit_in
 from perfbisect.recipes.placeholders import check_texts
 from perfbisect.recipes.toml import Location, convert, hint, listed, matching, merged, read_table
@@ -203,22 +203,28 @@ def load_workload(name: str, driver: str, given: str | Path = "") -> Workload:
 
 
 def _called(name: str, driver: str, everything: Sequence[Workload]) -> Workload:
-    named = [workload for workload in everything if name in (workload.name, full_name(workload))]
-    found = [workload for workload in named if workload.driver == driver]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    found = all_called(name, everything, driver)
+    if len(found) > 1:
         raise RecipeError(
             f"Several suites have a workload '{name}' for {driver}.",
             f"Choose one of {listed(full_name(workload) for workload in found)}.",
         )
-    fitting = [workload for workload in everything if workload.driver == driver]
-    names = {workload.name for workload in fitting}
-    elsewhere = f" The one of that name is for {listed({each.driver for each in named})}." if named else ""
+    return found[0]
+
+
+def all_called(name: str, everything: Iterable[Workload], driver: str = "") -> list[Workload]:
+    """The workloads called ``name`` or ``suite/name``, for a driver or (by default) for any. Raises RecipeError without any."""
+    fitting: list[Workload] = []
+    others: list[Workload] = []
+    for workload in everything:
+        (fitting if driver in ("", workload.driver) else others).append(workload)
+    if found := [workload for workload in fitting if name in (workload.name, full_name(workload))]:
+        return found
+    whose, names = f" for {driver}" if driver else "", {workload.name for workload in fitting}
+    elsewhere = {each.driver for each in others if name in (each.name, full_name(each))}
     near = hint(name, names | {full_name(workload) for workload in fitting})
-    raise RecipeError(
-        f"There is no workload '{name}' for {driver}.{elsewhere or near}", workloads_listed(f" for {driver}", names)
-    )
+    why = f" The one of that name is for {listed(elsewhere)}." if elsewhere else near
+    raise RecipeError(f"There is no workload '{name}'{whose}.{why}", workloads_listed(whose, names))
 
 
 def workloads_listed(whose: str, names: Iterable[str]) -> str:
@@ -233,7 +239,7 @@ def workloads_listed(whose: str, names: Iterable[str]) -> str:
 
 def load_workloads(given: str | Path = "") -> list[Workload]:
     """All workloads, by suite in alphabetical order, in the order of their file, once for each driver."""
-    files = found_in(recipe_folders("workloads", given), FILE)
+    files = found_in(recipe_places(WORKLOADS, given), FILE)
     return [workload for _, file in sorted(files.items()) for workload in for_each_driver(read_suite(file))]
 
 

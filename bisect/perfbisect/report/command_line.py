@@ -63,7 +63,9 @@ def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
         elif name == "overrides":
             value = value.get(option[2:], default)
         if value != default:
-            yield from _spelled(option, _time(value) if option == "--max-time" else value)
+            if option == "--max-time":
+                value = f"{value:.0f}m" if value.is_integer() else f"{60 * value:.12g}s"
+            yield from _spelled(option, value)
 
 
 def _spelled(option: str, value: object) -> Iterator[tuple[str, ...]]:
@@ -82,10 +84,6 @@ def _spelled(option: str, value: object) -> Iterator[tuple[str, ...]]:
             yield option, f"{value:g}"
         case _:
             yield option, str(value)
-
-
-def _time(minutes: float) -> str:
-    return f"{minutes:.0f}m" if minutes.is_integer() else f"{60 * minutes:.12g}s"
 
 
 def of_recipes(settings: Settings) -> list[str]:

@@ -1,7 +1,7 @@
 """`bisect builders` and `bisect workloads`: list recipes, or print one as TOML, fully resolved; `bisect init`: write recipes."""
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,14 +72,14 @@ def workloads(given: Given) -> None:
     """
     from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.recipes.toml import to_toml
-    from perfbisect.recipes.workload import Suite, full_name, load_workloads
+    from perfbisect.recipes.workload import Suite, all_called, full_name, load_workloads
 
     known = load_workloads(given.workloads or "")
     if given.builder:
         driver = load_builder(given.builder, given.builders or "").driver
         known = [workload for workload in known if workload.driver == driver]
     alike: dict[str, list[Workload]] = {}  # by their full name: they differ in their drivers only
-    for workload in chosen(given.show, known) if given.show else known:
+    for workload in all_called(given.show, known) if given.show else known:
         alike.setdefault(full_name(workload), []).append(workload)
     if not given.show:
         drivers = {name: ", ".join(one.driver for one in each) for name, each in alike.items()}
@@ -89,19 +89,6 @@ def workloads(given: Given) -> None:
         systems = [one.driver, *(each.driver for each in others)]
         suite = Suite(summary=one.summary, driver=systems if others else one.driver, workloads={one.name: one})
         say(f"# {one.folder}\n{to_toml(suite)}")
-
-
-def chosen(name: str, known: "Iterable[Workload]") -> "list[Workload]":
-    """Every workload called ``name``: several where systems share a workload."""
-    from perfbisect.errors import RecipeError
-    from perfbisect.recipes.toml import hint
-    from perfbisect.recipes.workload import full_name, workloads_listed
-
-    found = [workload for workload in known if name in (workload.name, full_name(workload))]
-    if not found:
-        names = {workload.name for workload in known}
-        raise RecipeError(f"There is no workload '{name}'.{hint(name, names)}", workloads_listed("", names))
-    return found
 
 
 @verb_command()

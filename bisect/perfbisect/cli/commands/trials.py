@@ -20,6 +20,7 @@ from perfbisect.cli.options.measurement import (
     how_options,
     json_form_option,
     pairing_option,
+    recipes_of,
     round_options,
     settings_of,
     what_options,
@@ -61,28 +62,23 @@ def noise(given: Given) -> int:
     Later hunts with the same host, builder, variant, workload and options use the result.
     Ctrl-C keeps what was measured, and `bisect resume n4` continues it. `bisect history` lists it, `bisect show` reports it.
     """
-    from dataclasses import replace
-
     from perfbisect.cli.sessions import conclude, measured, session
     from perfbisect.core.domain.settings import TrialBuild, TrialType
-    from perfbisect.hunt.resolve import builder_of, choose_metric, resolve_settings, with_repository
+    from perfbisect.hunt.resolve import resolve_settings
     from perfbisect.hunt.trials.builds import hosts_as_builds
     from perfbisect.hunt.trials.rounds import TrialDesign
 
     rev = given.rev or ""
-    requested = with_repository(settings_of(given, good=rev, bad=rev))
-    builder = builder_of(requested)
+    settings, builder, chosen = recipes_of(settings_of(given, good=rev, bad=rev))
     if bool(builder.installed) == bool(rev):
         missing = "--rev is missing: what to build, such as --rev HEAD. The argument is a host."
         raise click.UsageError(f"Nothing of {builder.name} is built: no --rev." if rev else missing)
-    _, chosen = announced_recipes(requested)
     if len(chosen) > 1:
         raise click.UsageError(f"{given.workload} are several workloads, and noise is measured of one.")
     if builder.installed:
-        settings, subjects = hosts_as_builds(requested, builder, least=1)
-        settings = replace(settings, metric=choose_metric(settings.metric, [*chosen.values()]))
+        settings, subjects = hosts_as_builds(settings, builder, least=1)
     else:
-        settings = resolve_settings(requested, clone_progress=clone_progress)
+        settings = resolve_settings(settings, clone_progress=clone_progress)
         subjects = [TrialBuild(rev, settings.good_commit)]
     with session(given, settings) as notifier:
         rounds = TrialDesign(TrialType.NOISE, subjects, chosen, given.visits, given.runs)

@@ -14,6 +14,7 @@ import click
 
 from perfbisect.cli.options.completion import any_id, host_name
 from perfbisect.cli.options.param_types import COMMAND, Id
+from perfbisect.recipes.inventory import expanded_names
 from perfbisect.ui.stream import note, put, rewrite_line
 from perfbisect.wording.text import printable, safe_json
 
@@ -108,20 +109,16 @@ class LongCommand(click.Command):
             formatter.write_text("\n".join(lines if ctx.meta.get(ALL_HELP) else lines[:EXAMPLES]))
 
 
-def each_host(_ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of hosts; NAME*3 of a lease as three."""
-    from perfbisect.recipes.inventory import expanded_names
-
-    return expanded_names(value)
-
-
 def or_configured(ctx: click.Context, _param: click.Parameter, value: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The command that is notified: the given one, else that of the user's configuration."""
-    from perfbisect.recipes.configuration import configured_notification
+    """The command that is notified: the given one, else that of config.toml. Raises RecipeError for a mistake in that."""
+    from perfbisect.recipes.configuration import load_configuration, place_of_configuration, words
 
-    if value is None and not ctx.resilient_parsing:  # completion of a shell
-        return configured_notification()
-    return value or ()
+    if value is not None or ctx.resilient_parsing:  # completion of a shell
+        return value or ()
+    try:
+        return words(load_configuration().notify)
+    except ValueError as mistake:
+        raise place_of_configuration().at("notify").mistake(f"cannot be run: {mistake}.") from mistake
 
 
 class WaitingLine:
@@ -183,7 +180,7 @@ history_option = click.option(  # None: the default place; a group of commands m
 )  # fmt: skip
 hosts_option = click.option(
     "--host", multiple=True, default=("local",), metavar="NAME", show_default=True, shell_complete=host_name,
-    callback=each_host, help="Host to measure on. Repeatable: several hosts share the work.",
+    callback=lambda _ctx, _param, value: expanded_names(value), help="Host to measure on. Repeatable: several hosts share the work.",
 )  # fmt: skip
 host_argument = click.argument("host", default="local", shell_complete=host_name)
 explain_option = click.option(

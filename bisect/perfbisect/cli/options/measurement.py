@@ -13,7 +13,7 @@ from perfbisect.cli.options.completion import metric_name
 from perfbisect.cli.options.param_types import ARG, BELOW, COUNT, FLAGS, MINUTES, SECONDS, UNSPLIT, Percent
 from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Flags, Pairing, Policy, Quick, Settings
 from perfbisect.errors import PerfBisectError
-from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, recipe_folders, working_directory
+from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, recipe_places, working_directory
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import built_with
 
@@ -185,7 +185,7 @@ def settings_of(given: Given, **own: Any) -> Settings:
     from perfbisect.recipes.builder_reader import given_patches
 
     for recipes in (BUILDERS, WORKLOADS):  # a command may need none of them
-        recipe_folders(recipes, getattr(given, recipes) or "")
+        recipe_places(recipes, getattr(given, recipes) or "")
     quick = command_of(given)
     host, *further = (given.host,) if isinstance(given.host, str) else given.host
     timing = {name: value for name in TIMING if (value := getattr(given, name)) is not None}

@@ -12,7 +12,7 @@ from perfbisect.errors import RecipeError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.configuration import WORKLOADS, contained, recipe_folders
+from perfbisect.recipes.configuration import WORKLOADS, contained, recipe_places
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.toml import read_text
 from perfbisect.recipes.workload import FILE, Workload
@@ -138,7 +138,7 @@ def _run_by_sysbench(workload: Workload) -> list[Path]:
 
 def _folders(workload: Workload) -> list[Path]:
     """The folders of suites, the one with the workload's suite included."""
-    own, beside = recipe_folders(WORKLOADS), Path(workload.folder).parent.resolve()
+    own, beside = recipe_places(WORKLOADS), Path(workload.folder).parent.resolve()
     return own if beside in own else [beside, *own]
 
 
