@@ -81,7 +81,7 @@ def started(
     fifos = f"fifo:{folder / 'control'},{folder / 'ack'}"
     return subprocess.Popen(
         ["taskset", "-c", str(core), *counting, "--control", fifos, "--", *argv],
-        env=os.environ | dict(env) | dict(lua.perf_environment(PurePosixPath(folder))),
+        env=os.environ | dict(env) | {"PERFBISECT_CONTROL": f"{folder}/control", "PERFBISECT_ACK": f"{folder}/ack"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -70,7 +70,7 @@ def test_habits_reach_the_hunts(bisect: Bisect) -> None:
 def test_the_range_of_a_repository(bisect: Bisect, git: Repo) -> None:
     git.history({"code.c": str(number)} for number in range(6))
     status, printed, _ = bisect("v0", "v5", "--repo", str(git.path), "--effect", "30%", "--hunts", "1")
-    assert status == 0 and printed.startswith("5 candidates")
+    assert status == 0 and printed.startswith("5 candidates; 1 hunt\n")
 
 
 @pytest.mark.parametrize(("args", "said"), [

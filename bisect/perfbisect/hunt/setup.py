@@ -8,6 +8,7 @@ import msgspec
 
 from perfbisect.core.domain.events import Commit, SessionStarted, Warned
 from perfbisect.core.domain.facts import HostFacts, SkipFacts
+from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.settings import SEARCH, Patch, Settings, TrialRequest, TrialType
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback, machine
@@ -140,7 +141,7 @@ class SessionSetup:
 
     def by_metric(self, settings: Settings) -> "SessionSetup":
         """The same hunt with other ``settings``; their metric is counted exactly if all hosts can, by one method."""
-        methods = {counting.for_metric(each.host, settings.metric) for each in self.hosts}
+        methods = {counting.method(each.host) if settings.metric == INSTRUCTIONS else "" for each in self.hosts}
         counts = methods.pop() if len(methods) == 1 else ""
         hosts = tuple(replace(each, counts=counts) for each in self.hosts)
         setup = replace(self, settings=settings, hosts=hosts)

@@ -170,9 +170,8 @@ class HostLab:
         keys = ((built[turn.candidate].facts.key, made.get((turn.candidate, turn.layout))) for turn in turns)
         turn = next(turn for turn, known in zip(turns, keys, strict=True) if changed.key in known)
         if not self.retry.changed(changed.key):
-            failure = changed.__context__
-            if not isinstance(failure, RunFailed):
-                failure = RunFailed(str(changed), stage="run", log=built[turn.candidate].facts.log)
+            cause, log = changed.__context__, built[turn.candidate].facts.log
+            failure = cause if isinstance(cause, RunFailed) else RunFailed(str(changed), stage="run", log=log)
             yield from self._failed(turn, failure, time.monotonic())
             return False
         yield Warned(
@@ -203,26 +202,21 @@ class HostLab:
         Of rounds one turn of each build follows the other. Both are in the same layout: what did not change from one build to
         the other is then in the same place.
         """
-        seeds = self.seeds if order.fresh else None
-        layouts_of = {
-            share.candidate: seeds.following(self.candidates.commits[share.candidate]) if seeds else repeat(0)
-            for share in order.plan
-        }
-        sequence, purpose = interleave(order.plan), order.purpose
-        turns: list[Turn] = []
+        seeds, commits = self.seeds if order.fresh else None, self.candidates.commits
+        candidates, sequence = [share.candidate for share in order.plan], interleave(order.plan)
+        layouts_of = {each: seeds.following(commits[each]) if seeds else repeat(0) for each in candidates}
         if order.together:
             of = order.plan[0].runs
             layouts = islice(count(max(map(next, layouts_of.values())), seeds.step), of) if seeds else (0,)
-            for number, layout in enumerate(layouts):
-                runs = 1 if seeds else of
-                turns += (Turn(share.candidate, 1 + number, runs, of, purpose, runs, layout) for share in order.plan)
-            return turns
-        first = 1
-        in_layouts = [(candidate, next(layouts_of[candidate])) for candidate in sequence]
-        for (candidate, layout), neighbours in groupby(in_layouts):
-            runs = len(list(neighbours))
-            turns.append(Turn(candidate, first, runs, len(sequence), purpose, left=runs, layout=layout))
-            first += runs
+            visits = [(1 + number, each, layout) for number, layout in enumerate(layouts) for each in candidates]
+            return [
+                Turn(candidate, first, 1 if seeds else of, of, order.purpose, layout=layout)
+                for first, candidate, layout in visits
+            ]
+        turns: list[Turn] = []
+        for (candidate, layout), neighbours in groupby((each, next(layouts_of[each])) for each in sequence):
+            runs, first = len(list(neighbours)), sum(turn.runs for turn in turns) + 1
+            turns.append(Turn(candidate, first, runs, len(sequence), order.purpose, layout=layout))
         return turns
 
     def _link(self, turns: Sequence[Turn], made: dict[tuple[int, int], str]) -> Generator[LabEvent, None, bool]:
@@ -285,6 +279,7 @@ class HostLab:
         """
         began, first = time.monotonic(), turns[0]
         rounds = self.rounds if len(turns) > 1 else None
+        what = rounds or self.runner
         while first.left:
             for turn in turns:
                 if not (yield from self._load(turn.candidate)):
@@ -307,25 +302,21 @@ class HostLab:
                         rounds.failed += 1
                     if rounds and rounds.failed >= TRIES:
                         self.retry.succeeded()
-                        yield _turns_advised(
-                            f"runs were killed in {TRIES} rounds in a row, perhaps for taking all memory"
-                        )
+                        why = f"runs were killed in {TRIES} rounds in a row, perhaps for taking all memory"
+                        yield _turns_advised(why)
                         return False
-                    lost_turn = turns[rounds.at if rounds else 0]
-                    yield (event := self.retry.lost(lost_turn.candidate, lost, "run", began))
+                    yield (event := self.retry.lost(turns[what.at].candidate, lost, "run", began))
                     if not isinstance(event, Warned):
                         return False
             except DataDamaged as damaged:
-                yield self.data.damaged(sides[rounds.at if rounds else 0][1], damaged)
+                yield self.data.damaged(sides[what.at][1], damaged)
             except RunFailed as failure:
-                at = rounds.at if rounds else 0
+                at = what.at
                 turn, name = turns[at], self.candidates.name(turns[at].candidate)
                 if not first.left:  # how a server ends does not change what it did before
                     yield Warned(f"{name}: {failure}", "Its runs had ended well, and count.")
                 elif not self.data.refuse(*sides[at], failure):
-                    self._system(
-                        turn.candidate, made[at], beside=at == 1
-                    )  # raises where the build has changed: that is first
+                    self._system(turn.candidate, made[at], beside=at == 1)  # raises where the build has changed
                     if not rounds:
                         yield from self._failed(turn, failure, began)
                     elif (yield from self._run([replace(turn, first=1, runs=1, total=1, left=1)], [made[at]])):
@@ -356,15 +347,12 @@ class HostLab:
         """
         built = self.builds.made.built[candidate]
         host = self.place.host
-        if built.prefix and owner(host, built.builder.server):
-            prefix = built.prefix
-        else:
-            put = build_store.put_beside if beside else build_store.put_in_place
-            prefix = put(host, self.builder.work_name, made or built.facts.key, built.prefix)
-        sha = self.candidates.sha(candidate)
-        values = {**self.values, "commit": sha, "prefix": str(prefix), "version": built.version}
-        builder = self.config.applied(built.builder)
-        return Installation(self.candidates.commits[candidate], built.facts.key, prefix, builder, values)
+        stays = built.prefix if owner(host, built.builder.server) else None
+        put = build_store.put_beside if beside else build_store.put_in_place
+        prefix = stays or put(host, self.builder.work_name, made or built.facts.key, built.prefix)
+        of_build = {"commit": self.candidates.sha(candidate), "prefix": str(prefix), "version": built.version}
+        commit, builder = self.candidates.commits[candidate], self.config.applied(built.builder)
+        return Installation(commit, built.facts.key, prefix, builder, {**self.values, **of_build})
 
 
 def _turns_advised(why: str) -> PairingChosen:

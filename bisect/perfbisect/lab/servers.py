@@ -88,9 +88,8 @@ class Service:
     @property
     def env(self) -> Mapping[str, str]:
         """The recipe's environment variables, and a folder for temporary files: servers remove those that others have left."""
-        return {"TMPDIR": str(self.folder / "tmp")} | {
-            name: fill_text(text, self.values) for name, text in self.recipe.env.items()
-        }
+        filled = {name: fill_text(text, self.values) for name, text in self.recipe.env.items()}
+        return {"TMPDIR": str(self.folder / "tmp"), **filled}
 
     def argv(self, command: Sequence[str]) -> list[str]:
         """A command of the recipe, as the user that may run it."""
@@ -312,13 +311,10 @@ def pids(service: Service, job: Job) -> tuple[int, ...]:
 
 def descendants(table: str, ancestor: int) -> tuple[int, ...]:
     """The processes below ``ancestor`` in lines of "pid ppid", parents before their children."""
-    children: dict[int, list[int]] = {}
-    for line in table.splitlines():
-        pid, parent = map(int, line.split())
-        children.setdefault(parent, []).append(pid)
+    pairs = [tuple(map(int, line.split())) for line in table.splitlines()]
     found = [ancestor]
-    for known in found:  # grows as it goes
-        found += children.get(known, [])
+    for process in found:  # grows as it goes
+        found += (pid for pid, parent in pairs if parent == process)
     return tuple(found[1:])
 
 
@@ -349,11 +345,8 @@ CACHE = 0.7  # of the memory; the rest is for the server's other needs, the clie
 def sizes(entry: HostEntry, memory: int, cores: int) -> dict[str, int]:
     """The placeholders for the size of a host with so many MiB and cores, as far as servers may use them."""
     usable = max(GRAIN, (entry.memory or memory) // GRAIN * GRAIN)
-    return {
-        "memory": usable,
-        "cache": int(usable * CACHE),
-        "cores": len(cpu_numbers(entry.server_cpus)) if entry.server_cpus else cores,
-    }
+    cores = len(cpu_numbers(entry.server_cpus)) if entry.server_cpus else cores
+    return {"memory": usable, "cache": int(usable * CACHE), "cores": cores}
 
 
 def placeholders(
@@ -369,12 +362,10 @@ def configuration(builder: Builder, values: Values) -> str:
     """The builder's configuration file, filled in; "" when it has none. Raises RecipeError."""
     if builder.server is None:
         return ""
-    lines = []
-    for name, value in builder.server.settings.items():
-        text = ("off", "on")[value] if isinstance(value, bool) else str(value)
-        lines.append(f"{name} = {fill_text(text, values)}")
+    texts = {name: ("off", "on")[v] if isinstance(v, bool) else str(v) for name, v in builder.server.settings.items()}
+    settings = "\n".join(f"{name} = {fill_text(text, values)}" for name, text in texts.items())
     template = config_template(builder) + (f"\n{builder.addition}\n" if builder.addition else "")
-    return fill_text(template, {**values, "settings": "\n".join(lines)})
+    return fill_text(template, {**values, "settings": settings})
 
 
 def identity(builder: Builder, values: Values | None = None) -> str:

@@ -66,8 +66,7 @@ class SimulatedOrder:
 
     left: list[Observation]  # the next one last
     end: float  # seconds since the hunt began
-    began: float = 0.0
-    cancelled: bool = False
+    began: float
 
 
 class SimulatedWorkers:
@@ -102,8 +101,8 @@ class SimulatedWorkers:
         made = self._world.build(build.candidate, host)
         assert made, "the build host has this build"
         self._builds[build.build_host] = build
-        worker = len(self.hosts) + build.build_host
-        self._orders[worker] = SimulatedOrder([made], self._world.clock(host), self._time)
+        order = SimulatedOrder([made], self._world.clock(host), self._time)
+        self._orders[len(self.hosts) + build.build_host] = order
 
     def seconds(self, build_host: int) -> float:
         """How long its present build has taken; see ``Workers.seconds``."""
@@ -113,7 +112,7 @@ class SimulatedWorkers:
         """End a build now; see ``Workers.cancel``."""
         order = self._orders[len(self.hosts) + build_host]
         self._world.cancel(self._builds[build_host].candidate, build_host, order.end - self._time)
-        order.left, order.end, order.cancelled = [], self._time, True
+        order.left, order.end = [], self._time
 
     def next(self) -> tuple[int, Observation | OrderEnded]:
         """The next observation of the order that ends first; see ``Workers.next``."""
@@ -156,11 +155,9 @@ def hunt(
     ``builds_between``: the hosts build, too, while they would wait for the build hosts.
     """
     log = MemoryLog()
-    planner = SimulatedSearch(world.graph, policy, prior, log)
     workers: Workers[Observation] = SimulatedWorkers(world, hosts, most_orders, build_hosts, builds_between)
-    for _ in run(planner, log, workers):
+    for _ in run(SimulatedSearch(world.graph, policy, prior, log), log, workers):
         pass
-    assert log.decision
-    assert not isinstance(log.decision.order, Measure), "the search ends only with a verdict"
+    assert log.decision and not isinstance(log.decision.order, Measure), "the search ends only with a verdict"
     verdict, belief, seen = log.decision.order, log.decision.belief, tuple(log.observations)
     return HuntResult(verdict, belief, seen, world.builds, world.runs, world.now / 60)

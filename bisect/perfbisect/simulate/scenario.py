@@ -69,7 +69,7 @@ TINY = 50  # steps of a slope
 def steps_of(changes: str, graph: Graph, culprit: int, drop: float, rng: np.random.Generator) -> Steps:
     """The commits that change the speed, by the ``changes`` that `bisect simulate --steps` knows: the culprit with its ``drop``, and others that are drawn."""
     start, end = graph.candidates.start, graph.size
-    places, sizes = list[int](), [-drop]  # of the others, and what they change
+    places, sizes = list[int](), list[float]()  # of the others, and what they change
     match changes:
         case "nothing":
             return {}
@@ -81,9 +81,7 @@ def steps_of(changes: str, graph: Graph, culprit: int, drop: float, rng: np.rand
         case "large":  # a second drop of 70 %
             sizes = [-0.7 * drop]
             places = rng.integers(start, end, len(sizes)).tolist()
-        case (
-            "cancelling"
-        ):  # another drop of the same size, and later a rise that cancels it: to name either drop is right
+        case "cancelling":  # another drop of the same size, and later a rise that cancels it: either drop may be named
             sizes = [-drop, drop]
             places = np.sort(rng.choice(graph.candidates, 2, replace=len(graph.candidates) < 2)).tolist()
         case "before-and-after":  # a drop of half the size on either side
@@ -92,14 +90,12 @@ def steps_of(changes: str, graph: Graph, culprit: int, drop: float, rng: np.rand
             places += [int(rng.integers(culprit + 1, end)) if culprit < end - 1 else culprit]
         case "adjacent":  # the next commit drops by half as much again
             places, sizes = [min(culprit + 1, end - 1)], [-0.5 * drop]
-        case (
-            "reverted"
-        ):  # good, bad, good, bad: the change was reverted, and applied again: to name either drop is right
+        case "reverted":  # good, bad, good, bad: the change was reverted, and applied again: either drop may be named
             places = np.sort(rng.choice(graph.candidates, min(3, len(graph.candidates)), replace=False)).tolist()
             return dict(zip(places, (-drop, drop, -drop), strict=False))
         case (
             "sloping" | "slope"
-        ):  # many tiny drops, half of the size together; or all of it without a culprit: no name is right
+        ):  # many tiny drops, half of it together; or all of it without a culprit: no name is right
             places = rng.integers(start, end, TINY).tolist()
             sizes = [-drop / TINY if changes == "slope" else -drop / 2 / TINY] * TINY
         case _:

@@ -42,31 +42,26 @@ class Account:
 
 def account(verdict: Verdict, world: World, min_effect: float) -> Account:
     """The account of the steps of at least ``min_effect``; to name one that is half as large is right, too."""
-    least, seen = -math.log1p(-min_effect), 0.0
-    named: set[int] = set()
-    wrong = 0
-    left_open: tuple[Unsettled, ...] = ()
+    least, detectable, left_open = _log_drop(min_effect), 0.0, tuple[Unsettled, ...]()
+    claims, named = 0, set[int]()
     match verdict:
         case Several(steps, improvements, left_open, detectable):
-            seen = -math.log1p(-detectable)
+            claims = len(steps + improvements)
             for step in steps + improvements:
                 true = world.steps.get(step.candidate, 0.0)
                 if true * math.log(step.ratio.middle) > 0 and abs(true) >= least / 2:
                     named.add(step.candidate)
-                else:
-                    wrong += 1
         case Found(step):
-            named = {step.candidate} & set(world.steps)
-            wrong = 1 - len(named)
+            claims, named = 1, {step.candidate} & set(world.steps)
         case NotReproduced(_, detectable) | CodePlacement(_, _, detectable):
-            seen = -math.log1p(-detectable)
+            pass
         case Inconclusive():
             left_open = (Unsettled(0, world.graph.size - 1, verdict),)
     not_named = {v: abs(size) for v, size in world.steps.items() if abs(size) >= least and v not in named}
     unsettled = {v for v in not_named if any(_inside(world, part, v) for part in left_open)}
-    unseen = {v for v, size in not_named.items() if size < seen} - unsettled
+    unseen = {v for v, size in not_named.items() if size < _log_drop(detectable)} - unsettled
     missed = len(not_named) - len(unsettled) - len(unseen)
-    return Account(len(named), wrong, missed, len(unsettled), len(unseen))
+    return Account(len(named), claims - len(named), missed, len(unsettled), len(unseen))
 
 
 def judge(verdict: Verdict, world: World, min_effect: float = Policy().min_effect) -> Judgement:
@@ -77,25 +72,20 @@ def judge(verdict: Verdict, world: World, min_effect: float = Policy().min_effec
     reproduced" if the drop was larger than it says would have been seen. In a hunt for every change each step of at
     least ``min_effect`` counts.
     """
-    answers = world.answers
+    answers, least = world.answers, _log_drop(min_effect)
     match verdict:
         case Found(step):
             return Judgement.RIGHT if step.candidate in answers else Judgement.WRONG
         case Several(_, _, unsettled):
-            of, least = account(verdict, world, min_effect), -math.log1p(-min_effect)
-            true = [v for v, size in world.steps.items() if abs(size) >= least]
-            for part in unsettled:
-                inside = {v for v in true if _inside(world, part, v)}
-                if (
-                    inside and part.known.candidates and inside.isdisjoint(part.known.candidates)
-                ):  # no suspect is a step
-                    return Judgement.WRONG
-            if of.wrong or of.missed:
+            of, true = account(verdict, world, min_effect), [v for v, size in world.steps.items() if abs(size) >= least]
+            parts = ((part.known.candidates, {v for v in true if _inside(world, part, v)}) for part in unsettled)
+            misled = any(suspects and steps and steps.isdisjoint(suspects) for suspects, steps in parts)
+            if of.wrong or of.missed or misled:
                 return Judgement.WRONG
             return Judgement.HONEST if unsettled or of.unseen else Judgement.RIGHT
         case NotReproduced() | CodePlacement():
             drop = -sum(world.steps.values())
-            if drop < -math.log1p(-min_effect) * SAME:
+            if drop < least * SAME:
                 return Judgement.RIGHT
             return Judgement.HONEST if verdict.detectable >= drop else Judgement.WRONG
         case Inconclusive(candidates):
@@ -118,17 +108,20 @@ def favourite(verdict: Verdict) -> tuple[int | None, float]:
             return steps[0].candidate, min(step.probability for step in steps)
         case Inconclusive(candidates, probabilities) if candidates and probabilities:
             return candidates[0], probabilities[0]
-        case Several() | NotReproduced() | CodePlacement() | Inconclusive():
-            return None, float("nan")
+        case _:
+            return None, math.nan
 
 
 def suspects(verdict: Verdict) -> tuple[tuple[int, ...], float | None]:
     """The set of an inconclusive hunt, and the stated probability that it contains the culprit; None without one."""
-    match verdict:
-        case Inconclusive(candidates, probabilities) if candidates and probabilities:
-            return candidates, sum(probabilities)
-        case _:
-            return (), None
+    if isinstance(verdict, Inconclusive) and verdict.candidates and verdict.probabilities:
+        return verdict.candidates, sum(verdict.probabilities)
+    return (), None
+
+
+def _log_drop(fraction: float) -> float:
+    """The drop of the logarithm for a drop by that fraction."""
+    return -math.log1p(-fraction)
 
 
 def _inside(world: World, part: Unsettled, candidate: int) -> bool:
@@ -141,9 +134,8 @@ def _as_small_as_can_be(world: World, candidates: tuple[int, ...]) -> bool:
     broken = world.unbuildable | world.crashing
     if len(candidates) < 2 or not broken:
         return False
-    reach, chosen = ancestry_of(world.graph), list(candidates)
     usable = (v for v in range(world.graph.size) if v not in broken)
-    below = (reach.ancestors(v)[chosen] for v in usable)
+    below = (ancestry_of(world.graph).ancestors(v)[list(candidates)] for v in usable)
     return all(mask.all() or not mask.any() for mask in below)
 
 
@@ -254,53 +246,49 @@ class Tally:
     runs: HuntCost
     hours: HuntCost
     cost: HuntCost
-    steps: Account | None = None  # of hunts for every change
-    unused: HuntCost | None = None  # builds that were never measured
-    cancelled: HuntCost | None = None  # builds that were ended before they were finished; not among ``builds``
+    steps: Account | None  # of hunts for every change
+    unused: HuntCost  # builds that were never measured
+    cancelled: HuntCost  # builds that were ended before they were finished; not among ``builds``
 
     @classmethod
     def of(cls, trials: Iterable[JudgedHunt]) -> "Tally":
         """Raises ValueError without trials."""
-        all_of_them = list(trials)
-        if not all_of_them:
+        hunts = list(trials)
+        if not hunts:
             raise ValueError("no hunt to add up")
 
         def how_often(judgement: Judgement, among: Sequence[JudgedHunt]) -> Chance:
-            return Chance.of(sum(trial.judgement is judgement for trial in among), len(among))
+            return Chance.of(sum(hunt.judgement is judgement for hunt in among), len(among))
 
-        named = [trial for trial in all_of_them if trial.named]
-        accounts = [trial.steps for trial in all_of_them if trial.steps is not None]
+        named = [hunt for hunt in hunts if hunt.named]
+        accounts = [hunt.steps for hunt in hunts if hunt.steps is not None]
         return cls(
-            hunts=len(all_of_them),
-            right=how_often(Judgement.RIGHT, all_of_them),
-            honest=how_often(Judgement.HONEST, all_of_them),
-            wrong=how_often(Judgement.WRONG, all_of_them),
-            named=Chance.of(len(named), len(all_of_them)),
+            hunts=len(hunts),
+            right=how_often(Judgement.RIGHT, hunts),
+            honest=how_often(Judgement.HONEST, hunts),
+            wrong=how_often(Judgement.WRONG, hunts),
+            named=Chance.of(len(named), len(hunts)),
             right_if_named=how_often(Judgement.RIGHT, named),
-            stated=mean(trial.stated for trial in named if not math.isnan(trial.stated)),
-            builds=HuntCost.of([trial.builds for trial in all_of_them]),
-            runs=HuntCost.of([trial.runs for trial in all_of_them]),
-            hours=HuntCost.of([trial.minutes / 60 for trial in all_of_them]),
-            cost=HuntCost.of([trial.cost for trial in all_of_them]),
+            stated=mean(hunt.stated for hunt in named if not math.isnan(hunt.stated)),
+            builds=HuntCost.of([hunt.builds for hunt in hunts]),
+            runs=HuntCost.of([hunt.runs for hunt in hunts]),
+            hours=HuntCost.of([hunt.minutes / 60 for hunt in hunts]),
+            cost=HuntCost.of([hunt.cost for hunt in hunts]),
             steps=sum(accounts, Account()) if accounts else None,
-            unused=HuntCost.of([trial.unused for trial in all_of_them]),
-            cancelled=HuntCost.of([trial.cancelled for trial in all_of_them]),
+            unused=HuntCost.of([hunt.unused for hunt in hunts]),
+            cancelled=HuntCost.of([hunt.cancelled for hunt in hunts]),
         )
 
 
 def summary(tally: Tally, *, ahead: bool = False) -> Iterator[str]:
     """A table of the costs of hunts and of their verdicts; ``ahead``: with the builds that were made ahead in vain."""
+    in_vain = {"  never measured": tally.unused, "builds ended early": tally.cancelled} if ahead else {}
     yield f"{'':<22}{'a hunt':>10}{'9 in 10 need':>16}"
-    yield _spent("builds", tally.builds)
-    if ahead and tally.unused and tally.cancelled:
-        yield _spent("  never measured", tally.unused)
-        yield _spent("builds ended early", tally.cancelled)
-    yield _spent("runs", tally.runs)
-    yield _spent("hours", tally.hours)
+    for name, spent in {"builds": tally.builds, **in_vain, "runs": tally.runs, "hours": tally.hours}.items():
+        yield f"{name:<22}{_number(spent.mean):>10}{'up to ' + _number(spent.most):>16}"
     yield ""
-    yield _chance("right", tally.right)
-    yield _chance("inconclusive, honest", tally.honest)
-    yield _chance("wrong", tally.wrong)
+    for name, chance in {"right": tally.right, "inconclusive, honest": tally.honest, "wrong": tally.wrong}.items():
+        yield f"{name:<22}{_percent(chance.middle):>10}{f'{_percent(chance.low)} to {_percent(chance.high)}':>16}"
     yield ""
     named = tally.right_if_named
     if tally.steps is not None:
@@ -324,14 +312,6 @@ def _of_all(steps: Account) -> Iterator[str]:
         )
     if named_in_all := steps.right + steps.wrong:
         yield f"Of {named_in_all} named commits, {steps.wrong} changed too little or nothing."
-
-
-def _spent(name: str, spent: HuntCost) -> str:
-    return f"{name:<22}{_number(spent.mean):>10}{'up to ' + _number(spent.most):>16}"
-
-
-def _chance(name: str, chance: Chance) -> str:
-    return f"{name:<22}{_percent(chance.middle):>10}{f'{_percent(chance.low)} to {_percent(chance.high)}':>16}"
 
 
 def _number(value: float) -> str:

@@ -7,6 +7,7 @@ The same seed gives the same world. The n-th run of a build has the same noise w
 visit to it.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -74,10 +75,9 @@ class World:
     @property
     def answers(self) -> frozenset[int]:
         """The candidates that it is right to name: the culprit, or each of several drops of one size."""
-        if self.culprits is not None:
-            return self.culprits
         largest = min(self.steps.values(), default=0.0)
-        return frozenset(v for v, size in self.steps.items() if largest < 0 and size <= SAME_SIZE * largest)
+        drops = frozenset(v for v, size in self.steps.items() if largest < 0 and size <= SAME_SIZE * largest)
+        return drops if self.culprits is None else self.culprits
 
     @property
     def unused(self) -> int:
@@ -132,11 +132,9 @@ class World:
             levels = [self.level(each, layout) for each, layout in zip((one, other), layouts, strict=True)]
             value = self.habits.kept * (levels[0] - levels[1]) + noise
             middle = (self.clock(order.host) - seconds / 2) / 60
-            cpu = None
-            if self.habits.waits:
-                cpu = value + self.habits.kept * (self._stalled(one) - self._stalled(other))
+            cpu = value + self.habits.kept * (self._stalled(one) - self._stalled(other))
             visit = one, value + unfair, middle, self.runs, order.host, seconds
-            seen.append(Reading(*visit, layout=layouts[0], partner=other, cpu=cpu))
+            seen.append(Reading(*visit, layout=layouts[0], partner=other, cpu=cpu if self.habits.waits else None))
         return seen
 
     def _with_waits(self, one: Reading) -> Reading:
@@ -175,8 +173,7 @@ class World:
 
     def has(self, candidate: int, host: int = 0) -> None:
         """A host has a build that was made for another world, a workload of its own over the same commits."""
-        made = self._built.setdefault(host, [])
-        if candidate not in made:
+        if candidate not in (made := self._built.setdefault(host, [])):
             made.append(candidate)
 
     def share(self, candidate: int) -> None:
@@ -268,12 +265,8 @@ class World:
 
     def _cost(self, candidate: int, made: Collection[int]) -> float:
         """Seconds that a build takes: the less, the nearer an existing build is."""
-        habits = self.habits
-        distance = min((abs(candidate - v) for v in made), default=None)
-        share = 1.0
-        if distance is not None and habits.cached_share < 1:
-            share = min(1.0, habits.cached_share + distance / habits.cache_reach)
-        return habits.build_seconds * share
+        habits, distance = self.habits, min((abs(candidate - v) for v in made), default=math.inf)
+        return habits.build_seconds * min(1.0, habits.cached_share + distance / habits.cache_reach)
 
     def _disturbance(self, candidate: int, host: int) -> float:
         """The noise of the next run of a build."""

@@ -19,8 +19,8 @@ from perfbisect.core.stats.paired_comparison import (
     Ratio,
     Regained,
     compared,
+    largest_real,
     paired,
-    real,
     share,
     silent,
     step_of,
@@ -238,9 +238,8 @@ def test_the_published_example_of_the_procedure() -> None:
         0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262, 0.5719, 0.6528, 0.7590,
         1.0,
     ]  # fmt: skip
-    assert real(published) == [True] * 4 + [False] * 11
-    assert real(published[::-1]) == [False] * 11 + [True] * 4
-    assert (real([]), real([0.049]), real([0.051])) == ([], [True], [False])
+    assert largest_real(published) == largest_real([None, *published[::-1]]) == published[3]
+    assert (largest_real([]), largest_real([0.049]), largest_real([0.051])) == (-1.0, 0.049, -1.0)
 
 
 Levels = dict[int, float]

@@ -28,8 +28,6 @@ from perfbisect.lab.measure.perf import (
     means,
     missed,
     parse,
-    parse_iostat,
-    parse_vmstat,
     refusal,
     shares,
 )
@@ -213,18 +211,17 @@ def test_sentences_of_perf() -> None:
         assert missed(["Error:", line]) is is_missed
 
 
-def lines_of_output(name: str) -> list[str]:
-    return (OUTPUTS / name).read_text().splitlines()
+def rows(name: str) -> list[perf.Row]:
+    return perf.rows(name[:6], (OUTPUTS / name).read_text())
 
 
 def test_rows_of_vmstat_and_of_every_iostat() -> None:
     """Repeated headers, the first row and a broken one are left out; columns are found by name."""
-    rows = parse_vmstat(lines_of_output("vmstat.txt"))
-    assert [row["cs"] for row in rows] == [794, 600, 892]
-    (row,) = parse_vmstat(lines_of_output("vmstat-new.txt"))
+    assert [row["cs"] for row in rows("vmstat.txt")] == [794, 600, 892]
+    (row,) = rows("vmstat-new.txt")
     assert (row["cs"], row["us"], row["id"]) == (1502, 49, 49)
     for name in ("iostat-10.txt", "iostat-11.txt", "iostat-12.txt"):
-        first, *others = parse_iostat(lines_of_output(name))
+        first, *others = rows(name)
         assert first == {"r/s": 310.0, "w/s": 44.0, "rkB/s": 4960.0, "wkB/s": 1232.0, "%util": 7.2}, name
     assert [row["r/s"] for row in others] == [100.0]
 
@@ -236,11 +233,11 @@ def test_only_numbers_are_read_of_what_a_program_may_have_written() -> None:
     assert perf.read_stamps("nan 1 2\n1 2 3 4\n-1 2 3\n1.5 2 3\n") == (perf.Stamp(1.5, 2, 3),)
     counters = parse("nan,,instructions,1,1\ninf,,cycles,1,1\n-5,,branches,1,1\n7,,task-clock,1,1\n")
     assert counters == {"instructions": None, "cycles": None, "branches": None, "task-clock": 7}
-    assert parse_vmstat([" r  b us", " 1 0 5", " nan 0 5", " inf 0 5", " 2 0 5"]) == [{"r": 2, "b": 0, "us": 5}]
+    assert perf.rows("vmstat", " r  b us\n 1 0 5\n nan 0 5\n inf 0 5\n 2 0 5") == [{"r": 2, "b": 0, "us": 5}]
     for text in FORGED:
         assert len(perf.read_stamps(text)) <= 2
         assert not parse(text)
-        assert not parse_vmstat(text.splitlines()) + parse_iostat(text.splitlines())
+        assert not perf.rows("vmstat", text) + perf.rows("iostat", text)
 
 
 def test_only_signals_that_may_come_from_outside_lose_a_run() -> None:
@@ -261,7 +258,7 @@ def test_vmstat_runs_as_long_as_the_command_and_the_status_is_the_commands(tmp_p
     until = f"until [ $(cat {tmp_path}/vmstat | wc -l) -ge 4 ]; do sleep 0.1; done; exit 3"  # headers, since the boot, a second
     argv = beside(["sh", "-c", until], PurePosixPath(tmp_path), "")
     assert subprocess.run(argv, check=False, timeout=60).returncode == 3
-    assert parse_vmstat((tmp_path / "vmstat").read_text().splitlines())
+    assert perf.rows("vmstat", (tmp_path / "vmstat").read_text())
     began, ended = perf.read_stamps((tmp_path / "time").read_text())
     assert began.before <= began.after <= ended.before <= ended.after
     assert ended.at - began.at >= 0.9

@@ -141,6 +141,7 @@ def simulate(given: Given) -> None:
     from perfbisect.simulate.hunt import hunt
     from perfbisect.simulate.scenario import Scenario
     from perfbisect.simulate.tally import Tally, summary
+    from perfbisect.wording.quantities import count
 
     if given.builds_between and not given.build_hosts:
         raise UsageError("--builds-between is about what hosts do beside build hosts.", "Give --build-hosts as well.")
@@ -177,7 +178,7 @@ def simulate(given: Given) -> None:
     among = f", {merges:,} of them merges" if merges else ""
     older = int((branch_point_of(graph)[graph.candidates.start :] > 0).sum()) if graph.branch_points else 0
     among += f", {older:,} on branches older than good" if older else ""
-    say(f"{len(graph.candidates):,} candidates{among}; {tally.hunts:,} hunts")
+    say(f"{count(len(graph.candidates), 'candidate')}{among}; {count(tally.hunts, 'hunt')}")
     for line in summary(tally, ahead=given.build_hosts > 0):
         say(line)
 

@@ -7,7 +7,7 @@ several such builds in a row from the first to the earliest, as the later ones s
 
 A drop is announced where the metric is worse by ``least`` or more and the difference is real: all differences between
 neighbours and from the first build, over all workloads, are one family in which false discoveries are controlled
-(``false_discoveries``); what the second build differs from the first is counted once. With two builds the family is the table.
+(``largest_real``); what the second build differs from the first is counted once. With two builds the family is the table.
 Of 100 comparisons of builds that are all alike at most 5 announce any drop; tests count it.
 
 Commits can be hunted between revisions that are built and configured alike. So binaries, and builds with a configuration of
@@ -22,7 +22,7 @@ from itertools import pairwise
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialBuild
-from perfbisect.core.stats.paired_comparison import Ratio, levels, paired, real, step_of
+from perfbisect.core.stats.paired_comparison import Ratio, largest_real, levels, paired, step_of
 
 Ends = tuple[int, int]  # numbers of two builds
 
@@ -50,19 +50,14 @@ def find_drops(trial: SessionState, least: float) -> list[Drop]:
     """The drops of a comparison by at least ``least`` (a fraction) that are hunted: by workloads, then builds."""
     works = range(len(trial.request.works))
     family = [drop for work in works for drop in differences(trial, work)]
-    verdicts = real([drop.ratio.p for drop in family if drop.ratio.p is not None])
-    worse = [
-        drop
-        for drop, is_real in zip(family, verdicts, strict=True)
-        if is_real and loss(drop.ratio, trial.request.metric) >= least
-    ]
+    limit, metric = largest_real(drop.ratio.p for drop in family), trial.request.metric
+    worse = [drop for drop in family if drop.ratio.is_within(limit) and loss(drop.ratio, metric) >= least]
     return [drop for work in works for drop in hunted(trial, [drop for drop in worse if drop.work == work])]
 
 
 def differences(trial: SessionState, work: int) -> list[Drop]:
     """All pairs of builds that are tested in a workload, whatever their difference: those with several rounds in common."""
-    rounds = levels(trial, work, trial.request.metric)
-    step = step_of(trial, work, trial.request.metric)
+    rounds, step = levels(trial, work, trial.request.metric), step_of(trial, work, trial.request.metric)
     ratios = [(*ends, paired(rounds[ends[0]], rounds[ends[1]], step)) for ends in tested(trial, rounds)]
     return [Drop(work, first, last, ratio) for first, last, ratio in ratios if ratio and ratio.p is not None]
 
@@ -90,13 +85,13 @@ def hunted(trial: SessionState, worse: Sequence[Drop]) -> list[Drop]:
     """Of the real drops of one workload those that are hunted, by builds."""
     if not worse:
         return []
-    measured = levels(trial, worse[0].work, trial.request.metric)
-    found = list[Drop]()
+    measured, found = levels(trial, worse[0].work, trial.request.metric), list[Drop]()
     for line in lines(trial.request.subjects):
-        mine = [drop for drop in worse if drop.last in line]
-        beside = [
-            drop for drop in mine if (drop.first, drop.last) in pairwise(each for each in line if each in measured)
-        ]
+        mine, neighbours = (
+            [drop for drop in worse if drop.last in line],
+            [*pairwise(filter(measured.__contains__, line))],
+        )
+        beside = [drop for drop in mine if (drop.first, drop.last) in neighbours]
         unseen = [drop for drop in mine if not any(each.last <= drop.last for each in beside)]
         found += [*beside, *unseen[:1]]
     return sorted(found, key=lambda drop: drop.last)

@@ -67,13 +67,12 @@ class Noise:
 
 def noise_in(runs: Sequence[tuple[int, RunFacts]], metric: str) -> Noise | None:
     """The noise of a metric in the runs of an A/A, each with the number of its visit; None where unknown."""
-    timed = []
-    for visit, run in runs:
-        measured = value(run, metric)
-        if measured is not None and measured > 0:
-            timed.append(TimedRun(visit, math.log(measured), _sampling(run, metric), run.seconds))
-    shared = len({run.visit for _, run in runs}) < len(runs)
-    return noise_of(timed, shared)
+    timed = [
+        TimedRun(visit, math.log(measured), _sampling(run, metric), run.seconds)
+        for visit, run in runs
+        if (measured := value(run, metric)) and measured > 0
+    ]
+    return noise_of(timed, shared=len({run.visit for _, run in runs}) < len(runs))
 
 
 def noise_of(runs: Sequence[TimedRun], shared: bool) -> Noise | None:
@@ -227,13 +226,11 @@ def spread(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
 
 def costs(trial: SessionState) -> tuple[float, float]:
     """Seconds of a run, and of opening a visit. Loading the data for the first visit does not count."""
-    first: dict[int, float] = {}  # visit → seconds of its first run, the opening included
-    later = []
+    spent: dict[int, list[float]] = {}  # visit → seconds of its runs, the opening included in the first
     for made in counting(trial):
-        if made.round in first:
-            later.append(made.cost)
-        first.setdefault(made.round, made.cost)
-    opened, [work] = list(first.values()), trial.request.works
+        spent.setdefault(made.round, []).append(made.cost)
+    opened, later = [each[0] for each in spent.values()], [cost for each in spent.values() for cost in each[1:]]
+    [work] = trial.request.works
     run = median(later or opened or [work.warmup + work.time])
     return run, max(0.0, median(opened[1:] or opened or [run]) - run)
 
@@ -249,9 +246,8 @@ def best_repeats(noise: Noise, seconds: float, run_cost: float, visit_cost: floa
     if noise.shared and noise.between is not None and noise.within is not None:
         runs = repeats(run_cost, visit_cost, noise.within**2, noise.between**2)
     if noise.second is not None:
-        whole = (
-            noise.run if noise.within is None else noise.within
-        )  # longer runs do not average what differs between visits
+        # Longer runs do not average what differs between visits.
+        whole = noise.run if noise.within is None else noise.within
         longer = whole**2 - noise.second**2 / seconds
         length = repeats(1.0, max(run_cost - seconds, 0.0), noise.second**2, longer)
     return Advice(runs, length)
@@ -263,17 +259,16 @@ def rows(trial: SessionState, found: Noise) -> Iterator[DetectableDrop]:
     most = advice(trial, found).runs
     for runs in SIDES:
         visits = math.ceil(runs / min(runs, most))
-        yield DetectableDrop(
-            runs, visits, 2 * (runs * run + visits * opening), smallest_drop(found, visits, runs / visits)
-        )
+        seconds = 2 * (runs * run + visits * opening)
+        yield DetectableDrop(runs, visits, seconds, smallest_drop(found, visits, runs / visits))
 
 
 def sentences(trial: SessionState, found: Noise) -> Iterator[str]:
     """The advice in words."""
     best, now = advice(trial, found), trial.request.works[0].time
     if found.shared and found.between is not None:
-        most = "more than one run in a visit teaches nothing new" if best.runs == 1 else f"{best.runs} runs"
-        yield f"Best for the time it takes: {most}{'' if best.runs == 1 else ' in each visit'}."
+        alone = "more than one run in a visit teaches nothing new"
+        yield f"Best for the time it takes: {alone if best.runs == 1 else f'{best.runs} runs in each visit'}."
     if best.seconds is None:
         if trial.runs[0].facts.operations > 1:  # a command has no report intervals
             yield "Too few report intervals in a run to say how long runs should be."

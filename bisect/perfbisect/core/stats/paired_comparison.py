@@ -62,11 +62,11 @@ from perfbisect.core.stats.distributions import Student
 RATE = 0.05  # of false discoveries
 
 
-def real(chances: Sequence[float]) -> list[bool]:
-    """For the p-value of each difference: whether it is real, with a rate of RATE false discoveries over all of them."""
-    ordered = sorted(chances)
-    kept = [p for place, p in enumerate(ordered, 1) if p <= place / len(ordered) * RATE]
-    return [p <= max(kept, default=-1.0) for p in chances]
+def largest_real(chances: Iterable[float | None]) -> float:
+    """The p-value up to which differences with these are real, with a rate of RATE false discoveries over all of them; -1
+    where none is. Differences without a p-value are not tested."""
+    ordered = sorted(p for p in chances if p is not None)
+    return max((p for place, p in enumerate(ordered, 1) if p <= place / len(ordered) * RATE), default=-1.0)
 
 
 WORSE, BETTER = 0.95, 1.05  # ratios from which on a difference is worth a colour
@@ -86,6 +86,10 @@ class Ratio:
     def certain(self) -> bool:
         """Whether the interval leaves out that nothing differs."""
         return self.interval is not None and self.interval.excludes_one
+
+    def is_within(self, limit: float) -> bool:
+        """Whether the p-value is at most ``limit``; false where there is none."""
+        return self.p is not None and self.p <= limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,31 +116,18 @@ class Summary:
 
 def compared(trial: SessionState, metric: str) -> list[Compared]:
     """Every workload of a trial in a metric: in the order in which they were requested, those of a group together."""
-    further = range(1, len(trial.request.subjects))
-    found = []
+    further, found = range(1, len(trial.request.subjects)), list[Compared]()
     for number, work in enumerate(trial.request.works):
-        runs = counting(trial, number)
-        rounds = levels(trial, number, metric)
-        step = step_of(trial, number, metric)
+        rounds, step = levels(trial, number, metric), step_of(trial, number, metric)
         ratios = tuple(paired(rounds.get(0, {}), rounds.get(subject, {}), step) for subject in further)
-        found.append(Compared(work.name, work.group, ratios, counted(runs, further, metric)))
+        found.append(Compared(work.name, work.group, ratios, counted(counting(trial, number), further, metric)))
+    limit = largest_real(ratio.p for row in found for ratio in row.ratios if ratio)
     groups = list(dict.fromkeys(row.group for row in found))
-    return sorted(judged(found), key=lambda row: groups.index(row.group))
-
-
-def judged(rows: Sequence[Compared]) -> list[Compared]:
-    """The rows with the differences marked that are real, of all in the table."""
-    tested = [ratio for row in rows for ratio in row.ratios if ratio and ratio.p is not None]
-    verdicts = iter(real([ratio.p for ratio in tested if ratio.p is not None]))
-    return [
-        replace(
-            row,
-            ratios=tuple(
-                replace(ratio, real=next(verdicts)) if ratio and ratio.p is not None else ratio for ratio in row.ratios
-            ),
-        )
-        for row in rows
-    ]
+    marked = (
+        replace(row, ratios=tuple(ratio and replace(ratio, real=ratio.is_within(limit)) for ratio in row.ratios))
+        for row in found
+    )
+    return sorted(marked, key=lambda row: groups.index(row.group))
 
 
 def levels(trial: SessionState, work: int, metric: str) -> dict[int, dict[int, float]]:
@@ -220,16 +211,15 @@ def counted(runs: Sequence[TrialRun], further: range, metric: str) -> dict[str, 
 
 def summaries(rows: Iterable[Compared]) -> list[Summary]:
     """Least, most, average and median of each group with more than one workload, for each build in turn."""
-    groups: dict[str, list[Compared]] = {}
+    known: dict[tuple[str, int], list[float]] = {}
     for row in rows:
-        groups.setdefault(row.group, []).append(row)
-    found = []
-    for group, members in groups.items():
-        for place in range(len(members[0].ratios)):
-            known = [ratio.ratio for member in members if (ratio := member.ratios[place])]
-            if len(known) > 1:
-                found.append(Summary(group, place + 1, min(known), max(known), mean(known), median(known)))
-    return found
+        for subject, ratio in enumerate(row.ratios, 1):
+            known.setdefault((row.group, subject), []).extend([ratio.ratio] if ratio else [])
+    return [
+        Summary(*of, min(ratios), max(ratios), mean(ratios), median(ratios))
+        for of, ratios in known.items()
+        if len(ratios) > 1
+    ]
 
 
 def tone(ratio: Ratio, metric: str) -> str:
@@ -254,13 +244,10 @@ class OperationCosts:
 
 def spent_per_operation(trial: SessionState) -> list[OperationCosts]:
     """The table of each workload, in their order in the request."""
-    whole = by_machine(trial)
-    found = []
+    whole, subjects, found = by_machine(trial), range(len(trial.request.subjects)), list[OperationCosts]()
     for number, work in enumerate(trial.request.works):
-        rows = tuple(
-            _medians([run.facts for run in counting(trial, number) if run.subject == subject], whole=whole)
-            for subject in range(len(trial.request.subjects))
-        )
+        runs = counting(trial, number)
+        rows = tuple(_medians([run.facts for run in runs if run.subject == each], whole=whole) for each in subjects)
         relative = tuple(tuple(map(quotient, row, rows[0])) for row in rows[1:])
         found.append(OperationCosts(work.name, rows, relative))
     return found
@@ -282,8 +269,7 @@ def _medians(runs: Sequence[RunFacts], *, whole: bool) -> Values:
         known = [
             quotient(user + system, qps) for user, system, qps in shares if user is not None and system is not None
         ]
-        of_machine = [cpu for cpu in known if cpu is not None]
-        medians["cpu/o"] = median(of_machine) if of_machine else None
+        medians["cpu/o"] = median(of_machine) if (of_machine := [cpu for cpu in known if cpu is not None]) else None
     return tuple(medians.values())
 
 
@@ -339,8 +325,7 @@ def share(
     n = len(rounds)
     if n < 2:
         return None
-    lost = [good[each] - bad[each] for each in rounds]
-    back = [reverted[each] - bad[each] for each in rounds]
+    lost, back = ([side[each] - bad[each] for each in rounds] for side in (good, reverted))
     x, y = mean(lost), mean(back)
     xx, yy = variance(lost), variance(back)
     xy = correlation(lost, back) * math.sqrt(xx * yy) if xx and yy else 0.0

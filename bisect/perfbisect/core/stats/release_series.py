@@ -208,14 +208,8 @@ class StepSearch:
         inside = order[: int(np.searchsorted(np.cumsum(mass[order]), MASS * mass.sum())) + 1]
         gap = float(right.mean() - left.mean())
         half = Student(self.freedom).quantile() * self.sd * math.sqrt(1 / len(left) + 1 / len(right))
-        return LevelStep(
-            cut - 1,
-            cut,
-            start + int(inside.min()),
-            start + int(inside.max()) + 1,
-            Interval.around(gap, half),
-            min(len(left), len(right)) == 1,
-        )
+        first, last = start + int(inside.min()), start + int(inside.max()) + 1
+        return LevelStep(cut - 1, cut, first, last, Interval.around(gap, half), min(len(left), len(right)) == 1)
 
 
 Visits = Mapping[int, Mapping[int, float]]  # release → round → mean logarithm
@@ -255,11 +249,10 @@ class Hunt:
 def lines_of(trial: SessionState) -> list[SpeedLine]:
     """The line of every workload, in the order in which they were requested."""
     request = trial.request
-    found = []
-    for number, work in enumerate(request.works):
-        visits = levels(trial, number, request.metric)
-        found.append(line_of(work.name, visits, len(request.subjects), RATE / len(request.works)))
-    return found
+    return [
+        line_of(work.name, levels(trial, number, request.metric), len(request.subjects), RATE / len(request.works))
+        for number, work in enumerate(request.works)
+    ]
 
 
 def line_of(work: str, visits: Visits, releases: int, rate: float) -> SpeedLine:
@@ -316,16 +309,13 @@ def is_worse(step: LevelStep, metric: str) -> bool:
 
 def hunts_of(lines: Sequence[SpeedLine], metric: str) -> list[Hunt]:
     """What to hunt, changes for the worse first, then large ones: steps at one place are one hunt of several workloads."""
-    places: dict[tuple[int, int, bool], list[tuple[SpeedLine, LevelStep]]] = {}
+    places: dict[tuple[bool, int, int], list[tuple[str, float]]] = {}
     for line in lines:
         for step in line.steps:
-            places.setdefault((step.first, step.last, is_worse(step, metric)), []).append((line, step))
-
-    def rank(place: tuple[int, int, bool]) -> tuple[bool, float]:
-        *_, worse = place
-        return not worse, -max(abs(math.log(step.size.middle)) for _, step in places[place])
-
+            place = not is_worse(step, metric), step.first, step.last
+            places.setdefault(place, []).append((line.work, step.size.middle))
+    by_rank = sorted(places.items(), key=lambda item: (item[0][0], -max(abs(math.log(size)) for _, size in item[1])))
     return [
-        Hunt(*place, tuple(line.work for line, _ in found), min(abs(step.size.middle - 1) for _, step in found))
-        for place, found in ((place, places[place]) for place in sorted(places, key=rank))
+        Hunt(good, bad, not better, tuple(work for work, _ in sizes), min(abs(size - 1) for _, size in sizes))
+        for (better, good, bad), sizes in by_rank
     ]

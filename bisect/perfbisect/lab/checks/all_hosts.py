@@ -171,7 +171,7 @@ def check(entry: HostEntry, entries: Sequence[HostEntry], wanted: CheckScope) ->
     """Check one host. Names of build hosts that do not exist are refused."""
     builds_for = tuple(other.name for other in entries if entry.name in other.built_elsewhere)
     found = [*unknown(entry, entries)]
-    checked = Checked(entry.name, builds_for, None, tuple(found))
+    checked = Checked(entry.name, builds_for)
     try:
         with connect(entry) as host:
             if builds_for:
@@ -199,7 +199,7 @@ def unknown(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]
 
 def differences(entries: Sequence[HostEntry], checked: Sequence[Checked], wanted: CheckScope) -> Iterator[Finding]:
     """How the build hosts of each host differ, as far as they can be reached."""
-    sides = {each.name: each.side for each in checked if each.side}
+    sides = {host.name: host.side for host in checked if host.side}
     native = wanted.builder is not None and for_processor(wanted.builder, wanted.settings)
     for entry in entries:
         known = [side for name in entry.built_on if (side := sides.get(name))]

@@ -75,8 +75,7 @@ def sharing(seen: CheckRequest) -> Iterator[Finding]:
         text = f"{there} is a virtual machine ({hypervisor}): neighbours share its caches and its memory"
         yield note("virtual", text, "Prefer a physical machine for small changes.")
     if (stolen := seen.answers.get(STEAL) or 0.0) > STOLEN:
-        busy = f"{100 * stolen:.0f} % of the busy time of {there}"
-        text = f"{busy} went to other virtual machines since it was started"
+        text = f"{100 * stolen:.0f} % of the busy time of {there} went to other virtual machines since it was started"
         yield warning("steal", text, "Ask for dedicated processors, or measure longer: `bisect noise` shows how long.")
 
 
@@ -119,10 +118,8 @@ def others(seen: CheckRequest) -> Iterator[Finding]:
         return
     if lock.is_apart(host):
         text = "is a container: sessions elsewhere on its machine do not see its lock, nor it theirs"
-        where = (
-            f"Mount one folder of the machine at {lock.FOLDERS[0]} in all containers in which something is measured."
-        )
-        yield note("lock", f"host {seen.name} {text}", where)
+        where = f"at {lock.FOLDERS[0]} in all containers in which something is measured."
+        yield note("lock", f"host {seen.name} {text}", f"Mount one folder of the machine {where}")
     else:
         yield ok("lock", "no other hunt is measuring there")
     if left := (*jobs.running(host), *jobs.orphaned(host)):
@@ -139,14 +136,11 @@ def clock(seen: CheckRequest) -> Iterator[Finding]:
     """Is reading the clock fast, and is it right?"""
     source = seen.answers.get(CLOCK_SOURCE)
     if source and source not in QUICK:
-        text = (
-            f"host {seen.name} reads the time from {source}, which is slow: every operation that is timed pays for it"
-        )
+        effect = "which is slow: every operation that is timed pays for it"
+        text = f"host {seen.name} reads the time from {source}, {effect}"
         why = "Its kernel log contains the reason why not from tsc: sudo dmesg | grep -i clocksource"
         yield warning("clock", text, why)
-    before = time.time()
-    there = ask(seen.host, TIME)
-    after = time.time()
+    before, there, after = time.time(), ask(seen.host, TIME), time.time()
     if there is not None and not before - ASTRAY < there < after + ASTRAY:
         away = there - (before + after) / 2
         by = f"{abs(away):.0f} s {'ahead of' if away > 0 else 'behind'} that of this machine"
@@ -248,9 +242,8 @@ def space(seen: CheckRequest) -> Iterator[Finding]:
         level = Level.REFUSED if left < TOO_LITTLE else Level.WARNING if left < LITTLE else Level.OK
         only = "only " if left < LITTLE else ""
         advice = f"Free some with `bisect gc {seen.name}`, or set another root in hosts.toml." if only else ""
-        yield Finding(
-            level, "disk", f"{only}{left / GIB:.1f} GiB are free below {host.root} on host {seen.name}", advice
-        )
+        text = f"{only}{left / GIB:.1f} GiB are free below {host.root} on host {seen.name}"
+        yield Finding(level, "disk", text, advice)
     if seen.answers.get(reflinks(host)) == "no":
         system = (seen.answers.get(disk(host)) or "this file system").partition(",")[0]
         text = "cannot share blocks between copies: each visit copies the whole dataset"

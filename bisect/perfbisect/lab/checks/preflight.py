@@ -65,8 +65,7 @@ def tools(seen: CheckRequest) -> Iterator[Finding]:
             fine = f"{builder.name} is built on {are} {listed(elsewhere)}, not checked here"
             besides = f"Check with: bisect doctor {which} --builder {builder.name}"
     if absent:
-        verb = "is" if len(absent) == 1 else "are"
-        sentence = f"{', '.join(absent)} {verb} not installed on host {seen.name}"
+        sentence = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not installed on host {seen.name}"
         also = besides if own is not None else ""
         yield refused("tools", sentence, ". ".join(filter(None, (how_to_install(absent, seen.system, own), also))))
     elif fine:
@@ -210,6 +209,5 @@ def warnings(found: Iterable[Finding]) -> tuple[Warned, ...]:
     for finding in found:
         if finding.level is Level.REFUSED:
             raise EnvironmentFailure(finding.text, finding.advice)
-        if finding.level is Level.WARNING:
-            warned.append(Warned(finding.text, finding.advice))
+        warned += [Warned(finding.text, finding.advice)] if finding.level is Level.WARNING else []
     return tuple(warned)

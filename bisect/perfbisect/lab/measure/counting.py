@@ -17,7 +17,6 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
-from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.explain.profiles import COUNTED, counts_of
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host.packages import how_to_install
@@ -144,11 +143,8 @@ class Counter:
         if not self.prefix:
             refused = f"host {host} refuses setarch -R, so addresses stay random: {effect}"
             return refused, "In a container, allow it: docker run --security-opt seccomp=unconfined"
-        if not self.env:
-            return f"host {host} has no C compiler (cc), so random numbers cannot be fixed: {effect}", how_to_install(
-                ["gcc"]
-            )
-        return None
+        unfixed = f"host {host} has no C compiler (cc), so random numbers cannot be fixed: {effect}"
+        return None if self.env else (unfixed, how_to_install(["gcc"]))
 
     def under(self, folder: PurePosixPath) -> list[str]:
         """What a command runs under, to be counted with all its processes; the result is in ``counters`` in ``folder``."""
@@ -205,11 +201,6 @@ def by_function(facts: RunFacts, *printed: str) -> ProfileFacts:
         facts.commit, facts.build_key, facts.host, facts.operations, facts.seconds, COUNTED, stacks,
         samples=0, event=facts.counted, calls=calls,
     )  # fmt: skip
-
-
-def for_metric(host: Host, metric: str) -> str:
-    """How the metric can be counted exactly on the host; "" where it cannot be, as any but ``INSTRUCTIONS``."""
-    return method(host) if metric == INSTRUCTIONS else ""
 
 
 def obstacle(builder: Builder, workload: Workload) -> str:
@@ -301,7 +292,5 @@ def difference(short: RunFacts, long: RunFacts) -> RunFacts:
             f"Let {{{EVENTS}}} be the number of its operations, and `operations` find it in its output.",
         )
     beyond = {"instructions": instructions(long) - instructions(short)}
-    seconds = short.seconds + long.seconds
-    return replace(
-        long, started=short.started, seconds=seconds, operations=operations, counters=beyond, events=short.events
-    )
+    of_both = replace(long, started=short.started, seconds=short.seconds + long.seconds, events=short.events)
+    return replace(of_both, operations=operations, counters=beyond)

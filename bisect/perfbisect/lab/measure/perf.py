@@ -10,7 +10,8 @@ Commands are timed by the clock of the host, so it must not be set meanwhile.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from math import isfinite
@@ -28,6 +29,7 @@ SOFTWARE = ("task-clock", "context-switches", "cpu-migrations", "page-faults", "
 HARDWARE = dict.fromkeys(event for metric in METRICS.values() for event in metric.events if event not in SOFTWARE)
 EVENTS = (*HARDWARE, *SOFTWARE)
 
+ALLOW = "Allow it with: sysctl kernel.perf_event_paranoid=1"
 ALL = 0.995  # perf prints shares in whole percent, and the parts of two kinds of cores are rounded
 Counters = Mapping[str, float | None]  # totals; task-clock in milliseconds
 
@@ -129,7 +131,7 @@ def probe(host: Host) -> Counters:
     trial = host.run(["perf", "stat", "-x", ",", "-e", ",".join(EVENTS), "--", "true"], check=False)
     counters = parse(trial.stderr)
     if counters.get("task-clock") is None:
-        raise EnvironmentFailure(refusal(host.name, trial.stderr), "Allow it with: sysctl kernel.perf_event_paranoid=1")
+        raise EnvironmentFailure(refusal(host.name, trial.stderr), ALLOW)
     return counters
 
 
@@ -190,14 +192,6 @@ def check_clock(stamps: tuple[Stamp, ...], host: str) -> None:
         raise ClockSet(f"the clock of host {host} was set {to} by {abs(step):,.1f} s during a run")
 
 
-def time_here(at: float, ended: Stamp, uptime: float, now: float) -> float:
-    """The time of this process at which the clock of the host showed ``at``, during a run that ``ended`` then.
-
-    ``uptime`` is that of the host at the time ``now`` of this process.
-    """
-    return now - max(0.0, uptime - ended.after) - (ended.at - at)
-
-
 # $1: folder for the reports, $2: "yes" for vmstat and iostat, where they are installed, $3: device ("" for no iostat),
 # $4: folder of the other run of a round ("" for none), $5: how many threads a run has, then the command. Both runs of a round
 # begin when the FIFO ``go`` is opened. The one that ends first keeps its share of the cores busy: otherwise the rest of the
@@ -226,8 +220,11 @@ fi
 [ -z "$pids" ] || kill $pids
 exit $status
 """
-VMSTAT_COLUMNS = ("r", "b", "bi", "bo", "in", "cs", "us", "sy", "id", "wa", "st")
-IOSTAT_COLUMNS = ("r/s", "w/s", "rkB/s", "wkB/s", "%util")
+# The first word of a header, and the columns that are read.
+COLUMNS = {
+    "vmstat": ("r", "r", "b", "bi", "bo", "in", "cs", "us", "sy", "id", "wa", "st"),
+    "iostat": ("Device", "r/s", "w/s", "rkB/s", "wkB/s", "%util"),
+}
 
 Row = Mapping[str, float]
 
@@ -245,31 +242,22 @@ def beside(
     return ["sh", "-c", _BESIDE, "beside", *options, *argv]
 
 
-def parse_vmstat(lines: Sequence[str]) -> list[Row]:
-    """One row a second, by the names in the header. The first row, which is about the time since boot, is left out."""
-    return list(_rows(lines, first="r", columns=VMSTAT_COLUMNS))[1:]
+def rows(tool: str, report: str) -> list[Row]:
+    """One row a second of what vmstat printed, or iostat of one device, by the names in the header.
 
-
-def parse_iostat(lines: Sequence[str]) -> list[Row]:
-    """One row a second for the one device reported on. Old versions write ``Device:``, and each version has another order."""
-    return list(_rows(lines, first="Device", columns=IOSTAT_COLUMNS))
-
-
-def _rows(lines: Sequence[str], first: str, columns: Sequence[str]) -> Iterator[Row]:
-    """The table rows under headers whose first word is ``first``; headers may be repeated and may change."""
-    header: list[str] = []
-    for line in lines:
-        words = line.split()
+    Headers may be repeated and may change: old versions of iostat write ``Device:``, and each version has another order. The
+    first row of vmstat, which is about the time since boot, is left out.
+    """
+    header, found, (first, *columns) = list[str](), list[Row](), COLUMNS[tool]
+    for words in map(str.split, report.splitlines()):
         if words and words[0].removesuffix(":") == first:
             header = words
         elif header and len(words) == len(header):
-            found = dict(zip(header, words, strict=True))
-            try:
-                row = {name: float(found[name]) for name in columns if name in found}
-            except ValueError:  # the second header line of vmstat, or a line cut off
-                continue
-            if all(map(isfinite, row.values())):
-                yield row
+            row = dict(zip(header, words, strict=True))
+            with suppress(ValueError):  # the second header line of vmstat, or a line cut off
+                numbers = {name: float(row[name]) for name in columns if name in row}
+                found += [numbers] if all(map(isfinite, numbers.values())) else []
+    return found[tool == "vmstat" :]
 
 
 def means(rows: Sequence[Row], begin: float, end: float) -> dict[str, float | None]:
@@ -283,5 +271,4 @@ def means(rows: Sequence[Row], begin: float, end: float) -> dict[str, float | No
 
 def read(vmstat: str, iostat: str, begin: float, end: float) -> dict[str, float | None]:
     """The means of both reports over the window; see ``means``."""
-    tables = parse_vmstat(vmstat.splitlines()), parse_iostat(iostat.splitlines())
-    return {name: mean for table in tables for name, mean in means(table, begin, end).items()}
+    return {**means(rows("vmstat", vmstat), begin, end), **means(rows("iostat", iostat), begin, end)}

@@ -167,11 +167,9 @@ def available(host: Host, events: Sequence[str] = EVENTS) -> Sampling:
             printed = printed or tried.stderr
             if tried.ok and (found := sampling(tried.stdout, chains)):
                 return found
-    refused = perf.refusal(host.name, printed) if "paranoid" in printed else ""
-    raise EnvironmentFailure(
-        refused or f"perf takes no samples on host {host.name}: {command.last(printed)}",
-        "Allow it with: sysctl kernel.perf_event_paranoid=1" if refused else "",
-    )
+    if "paranoid" in printed:
+        raise EnvironmentFailure(perf.refusal(host.name, printed), perf.ALLOW)
+    raise EnvironmentFailure(f"perf takes no samples on host {host.name}: {command.last(printed)}")
 
 
 def sampling(printed: str, chains: str) -> Sampling | None:
@@ -206,13 +204,9 @@ def record(
     fifos = [str(folder / "control"), str(folder / "ack")]
     followed = ["-e", "dummy:u"] if sampled.waits or (attached and not whole) else []
     often = ["-c", str(rate), "--switch-events", f"--max-size={LARGEST}"] if sampled.waits else ["-F", str(rate)]
-    controlled, quiet = [], []
-    if not whole:
-        controlled = ["--control", f"fifo:{','.join(fifos)}"]
-        if attached:
-            quiet = ["sh", "-c", _QUIET, "quiet", *fifos, *(sampled.names or [sampled.event]), "--"]
-        else:
-            controlled += ["--delay=-1"]
+    controlled = [] if whole else ["--control", f"fifo:{','.join(fifos)}", *([] if attached else ["--delay=-1"])]
+    names = sampled.names or [sampled.event]
+    quiet = ["sh", "-c", _QUIET, "quiet", *fifos, *names, "--"] if attached and not whole else []
     return [
         "perf", "record", "-N", "-B", *followed, "-e", sampled.event, *often, "--call-graph", sampled.call_graph,
         "-o", str(folder / NAME), *controlled, *attached, "--", *quiet, *argv,
@@ -281,8 +275,12 @@ class ProfileStudy(Study):
             rate = one_of((self.switches or USUAL_SWITCHES) * context.workload.time)
         else:
             return
+        bench = replace(context, perf=True, wrap=partial(record, sampled=sampled, rate=rate))
         try:
-            facts, folded = yield from sampled_run(context, system, dataset, turn, sampled, rate)
+            with begin(context, system, turn.candidate, dataset) as opened:
+                yield replace(turn.started(context), number=turn.first)
+                facts = yield from run(replace(opened, bench=bench))
+                folded = folded_on(context.host, opened.folder, sampled, rate)
         except NoSamples:
             if sampled.waits:
                 return
@@ -290,17 +288,6 @@ class ProfileStudy(Study):
         self.succeeded()
         yield Profiled(turn.candidate, profile(facts, folded, sampled))
         self.rate = next_rate(rate, folded.samples)
-
-
-def sampled_run(
-    context: RunContext, system: Installation, dataset: str, turn: Turn, sampled: Sampling, rate: int
-) -> Generator[LabEvent, None, tuple[RunFacts, Folded]]:
-    """A run in a visit of its own, and its stacks."""
-    bench = replace(context, perf=True, wrap=partial(record, sampled=sampled, rate=rate))
-    with begin(context, system, turn.candidate, dataset) as opened:
-        yield replace(turn.started(context), number=turn.first)
-        facts = yield from run(replace(opened, bench=bench))
-        return facts, folded_on(context.host, opened.folder, sampled, rate)
 
 
 def one_of(switches: float) -> int:
@@ -313,11 +300,11 @@ def one_of(switches: float) -> int:
 
 def first_rate(context: RunContext, cores: int) -> float:
     """How often a run is sampled of which nothing is known but its length, and how many threads may work."""
-    seconds = context.workload.time
-    if context.workload.command:
-        seconds, busy = context.longest or LONG, cores
-    else:
-        busy = min(cores, 2 * context.workload.threads)  # of the server or the library, and what works for them
+    of_command, workload = bool(context.workload.command), context.workload
+    seconds = (context.longest or LONG) if of_command else workload.time
+    busy = (
+        cores if of_command else min(cores, 2 * workload.threads)
+    )  # of the server or the library, and what works for them
     return min(OFTENEST, max(RAREST, SAMPLES / (seconds * busy)))
 
 

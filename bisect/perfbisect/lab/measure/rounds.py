@@ -69,9 +69,8 @@ def shared_cores(entry: HostEntry, allowed: str, threads: int, *, server: bool) 
     of_servers = of_servers[-threads:]
     left = [core for core in cores if core not in of_servers] or cores
     of_clients = sorted(cpu_numbers(entry.client_cpus)) if entry.client_cpus else left
-    return msgspec.structs.replace(
-        entry, server_cpus=_listed(of_servers), client_cpus=_listed(of_clients[-max(threads, 1) :])
-    )
+    own = {"server_cpus": _listed(of_servers), "client_cpus": _listed(of_clients[-max(threads, 1) :])}
+    return msgspec.structs.replace(entry, **own)
 
 
 def _listed(cores: Sequence[int]) -> str:
@@ -148,17 +147,14 @@ class Rounds:
             for self.at in (0, 1):
                 yield from running[self.at].wait()
             # One that was ended at its limit is the reason why the other, which waits for it, was as well.
-            late = [
-                side for side in (0, 1) if not host.run(["test", "-e", str(folders[side] / "ended")], check=False).ok
-            ]
-            results: dict[int, RunFacts | None] = {}
-            for self.at in (*late, *({0, 1} - {*late})):
+            ended = [host.run(["test", "-e", str(folder / "ended")], check=False).ok for folder in folders]
+            results: list[RunFacts | None] = [None, None]
+            for self.at in sorted((0, 1), key=ended.__getitem__):
                 results[self.at] = running[self.at].collect()
-            found = [results[0], results[1]]
         finally:
             for each in running.values():
                 jobs.kill(host, each.job, grace=1)
-        one, two = found
+        one, two = results
         why = "perf could not attach to a server" if one is None or two is None else invalid(one, two)
         if why or one is None or two is None:
             self.failed += 1
@@ -172,7 +168,7 @@ class Rounds:
 
 def invalid(one: RunFacts, two: RunFacts) -> str:
     """Why a round does not count; "" where it does."""
-    beside = min(each.started + each.seconds for each in (one, two)) - max(one.started, two.started)
+    beside = min(run.started + run.seconds for run in (one, two)) - max(one.started, two.started)
     if beside < OVERLAP * min(one.seconds, two.seconds):
         return "its runs did not last long enough at the same time"
     shares = [each.cores_used for each in (one, two)]

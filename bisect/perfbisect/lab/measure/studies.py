@@ -80,20 +80,18 @@ class CountedRunner(Study):
         if not counting.has_length(self.context.workload):
             facts = yield from execute(0, 1, 1)
             return replace(facts, counters={"instructions": counting.instructions(facts)})
-        known = self.events > 0
-        if not known:
-            lengths: dict[int, float] = {}
-            enough = self.context.counter.enough if self.context.counter else counting.ENOUGH
-            while events := counting.next_length(lengths, enough):
-                facts = yield from execute(events, len(lengths) + 1, 0)
-                lengths[events] = counting.instructions(facts)
-            self.events = counting.chosen_length(lengths, enough)
+        lengths: dict[int, float] = {}
+        enough = self.context.counter.enough if self.context.counter else counting.ENOUGH
+        while not self.events and (events := counting.next_length(lengths, enough)):
+            facts = yield from execute(events, len(lengths) + 1, 0)
+            lengths[events] = counting.instructions(facts)
+        self.events = self.events or counting.chosen_length(lengths, enough)
         short = yield from execute(self.events, 1, 2)
         long = yield from execute(2 * self.events, 2, 2)
         try:
             return counting.difference(short, long)
         except UsageError as trouble:
-            if not known:
+            if lengths:
                 raise
             # The length was of use to an earlier build: it is this commit that ignores it.
             raise RunFailed(str(trouble), stage="run", log=str(self.context.host.root / "jobs")) from trouble
@@ -134,8 +132,7 @@ class ExactCounts(Study):
         if self.runner is None:
             host = self.context.host
             methods = counting.methods(host)
-            by = next((each for each in methods if each != counting.PERF), "")
-            if not by:
+            if not (by := next((each for each in methods if each != counting.PERF), "")):
                 turn.left -= 1
                 why = f"only valgrind counts them by function. {how_to_install(['valgrind'])}"
                 yield Unexplained("instructions", why, host.name)
@@ -148,10 +145,9 @@ class ExactCounts(Study):
         for event in self.runner.visit(system, dataset, turn):
             if not isinstance(event, RunFinished):
                 yield event
-                continue
-            if not self.by_perf:
-                yield Counted(event.candidate, event.facts, EXACT_GROUP)
-            yield Profiled(event.candidate, counting.by_function(event.facts, *self.runner.functions))
+            else:
+                yield from () if self.by_perf else [Counted(event.candidate, event.facts, EXACT_GROUP)]
+                yield Profiled(event.candidate, counting.by_function(event.facts, *self.runner.functions))
 
 
 CORE = ("cycles", "instructions")  # in each group: the ratios that matter most are measured in every run
@@ -193,10 +189,9 @@ _TRIALS = """for events do perf stat -x , -e "$events" -- true 2>&1; printf '\\f
 
 def available(host: Host) -> tuple[Group, ...]:
     """The groups that perf can count on the host; software events alone where it has no counters."""
-    candidates = (*PLAIN, *SLOTS, STALLS)
-    tried = host.run(["sh", "-c", _TRIALS, "trials", *(group.argument for group in candidates)], check=False)
-    outputs = tried.stdout.removesuffix("\f").split("\f")
-    return chosen({group: perf.parse(output) for group, output in zip(candidates, outputs, strict=False)})
+    groups = (*PLAIN, *SLOTS, STALLS)
+    tried = host.run(["sh", "-c", _TRIALS, "trials", *(group.argument for group in groups)], check=False)
+    return chosen(dict(zip(groups, map(perf.parse, tried.stdout.removesuffix("\f").split("\f")), strict=False)))
 
 
 def chosen(trials: dict[Group, dict[str, float | None]]) -> tuple[Group, ...]:
@@ -228,9 +223,8 @@ class CounterGroups(Study):
                     number = len(self.groups) - len(self.left) + 1
                     yield replace(turn.started(context), number=number, of=len(self.groups))
                     events = (*filter(None, [group.argument]), *perf.SOFTWARE)
-                    facts = yield from run(
-                        replace(opened, bench=replace(context, wrap=partial(perf.wrap, events=events)))
-                    )
+                    bench = replace(context, wrap=partial(perf.wrap, events=events))
+                    facts = yield from run(replace(opened, bench=bench))
                     self.left.remove(group)
                     self.succeeded()
                     yield Counted(turn.candidate, facts, group.name)

@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from statistics import median
+from typing import ClassVar
 
 from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, RunStarted
 from perfbisect.core.domain.facts import RunFacts
@@ -208,15 +209,15 @@ class StartedRun:
         stamps = perf.read_stamps(times)
 
         def started(opened: float, stamp: perf.Stamp) -> float:
-            return perf.time_here(opened, stamp, float(uptime.split()[0]), collected)
+            """The time of this process at which the clock of the host showed ``opened``, in a run that ended by ``stamp``."""
+            return collected - max(0.0, float(uptime.split()[0]) - stamp.after) - (stamp.at - opened)
 
         if self.stopped_as_slow and stamps and ended.status in TIMED_OUT:
             opened = stamps[0].at + bench.warmup
             jobs.kill(host, job, grace=1)
             jobs.remove(host, job)
-            return visit.slow.stopped(
-                facts(visit, job, RunResult(opened, 0.0, 0, {}), started(opened, stamps[0]), "", {})
-            )
+            result = RunResult(opened, 0.0, 0, {})
+            return visit.slow.stopped(facts(visit, job, result, started(opened, stamps[0]), "", {}))
         perf.check_clock(stamps, host.name)
         try:
             outcome = (command if workload.command else sysbench).outcome(ended, workload)
@@ -280,7 +281,8 @@ def timed(visit: Visit, counted: Sequence[int]) -> TimedCommand:
         env |= bench.counter.env
     elif bench.perf:
         argv = bench.wrap(argv, folder, counted, whole=bool(workload.command))
-        env |= {} if workload.command else lua.perf_environment(folder)
+        fifos = {"PERFBISECT_CONTROL": str(folder / "control"), "PERFBISECT_ACK": str(folder / "ack")}
+        env |= {} if workload.command else fifos
     cpus = bench.entry.client_cpus if served else bench.entry.client_cpus or bench.entry.server_cpus
     return TimedCommand(argv, env, cwd, cpus)
 
@@ -321,9 +323,12 @@ class Turn:
     runs: int
     total: int  # runs of the order
     purpose: Purpose
-    left: int
-    layout: int = 0  # of all of them: see System
+    left: int = 0
+    layout: int = 0  # of all of them: see ``Installation``
     stopped: bool = False  # whether one of them was stopped as too slow
+
+    def __post_init__(self) -> None:
+        self.left = self.left or self.runs
 
     def started(self, context: RunContext) -> RunStarted:
         """The event with which the next run begins."""
@@ -338,6 +343,7 @@ class Study(ABC):
 
     context: RunContext
     succeeded: Callable[[], None]
+    at: ClassVar[int] = 0  # the only side: see ``rounds.Rounds``
 
     @abstractmethod
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:

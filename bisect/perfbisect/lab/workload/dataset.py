@@ -125,10 +125,9 @@ def copy(host: Host, name: str, server: Server | None, side: str = "") -> PurePo
     if (kept := _read(remembered)) is None:
         raise DataDamaged(f"the loaded data {name} on host {host.name} is damaged: its record is missing")
     files, size = map(int, counted.split())
-    if (files, size) != (kept.files, kept.bytes):
-        found = DatasetRecord("", files, size, [])
+    if (copied := DatasetRecord("", files, size, [])).size != kept.size:
         raise DataDamaged(
-            f"the loaded data {name} on host {host.name} is damaged: {found.size} were copied, but {kept.size} were loaded"
+            f"the loaded data {name} on host {host.name} is damaged: {copied.size} were copied, but {kept.size} were loaded"
         )
     return folder
 
@@ -245,8 +244,7 @@ class DatasetKeeper:
         A build that has refused data gets data of the same shared key that another build has loaded, if any is left that it
         has not refused, then its own. Raises RunFailed when loading fails.
         """
-        name = key(system.builder, self.workload, system.values, self._format(system))
-        if not name:
+        if not (name := key(system.builder, self.workload, system.values, self._format(system))):
             return "", False
         there = self.host.run(["ls", "-1", str(self.host.root / "datasets")], check=False).stdout.splitlines()
         if refused := self._refused.get(system.commit):
@@ -265,8 +263,7 @@ class DatasetKeeper:
     def _load_anew(self, system: Installation) -> list[str]:
         """Load data with this build into the folder of the visit; returns the answers to the check. Raises RunFailed."""
         loading = self._loading(system, copy(self.host, "", system.builder.server))
-        service = loading.service
-        if service is None:
+        if (service := loading.service) is None:
             loading.load()
             return []
         service.do_all(service.recipe.initialise, "start")
@@ -334,9 +331,8 @@ class DatasetKeeper:
     def damaged(self, key: str, damaged: DataDamaged) -> Warned:
         """Remove damaged data, so that it is loaded again. Raises the error when that has been done before."""
         if key in self._reloaded:
-            damaged.advice = (
-                f"It was loaded again in this session already: the disk of host {self.host.name} may be failing."
-            )
+            again = "It was loaded again in this session already"
+            damaged.advice = f"{again}: the disk of host {self.host.name} may be failing."
             raise damaged
         self._reloaded.add(key)
         self._verified.discard(key)

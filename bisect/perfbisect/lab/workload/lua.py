@@ -70,11 +70,6 @@ def environment(
     return {name: value for name, value in given.items() if value}
 
 
-def perf_environment(folder: PurePosixPath) -> Mapping[str, str]:
-    """The environment variables with the FIFOs of a waiting perf."""
-    return {"PERFBISECT_CONTROL": str(folder / "control"), "PERFBISECT_ACK": str(folder / "ack")}
-
-
 def with_modules(workload: Workload, script: Path) -> list[Path]:
     """A script and every module of the suite or perfbisect that it requires, directly or through others, in the order of discovery.
 
@@ -90,13 +85,11 @@ def _required(workload: Workload, script: Path) -> dict[str, Path]:
     shared = [folder for folder in _folders(workload) if (folder / SHARED).is_file()][:1]
     folders = dict.fromkeys([suite, suite.parent, *shared])  # in the order in which Lua searches them
     for file in unread:  # grows as it goes
-        for module in REQUIRE.findall(read_text(file)):
-            name = f"{module.replace('.', '/')}.lua"
-            places = (folder / name for folder in folders)
-            known = next((place for place in places if place.is_file()), None)
-            if known is not None and known not in unread:
-                unread.append(contained(known, suite.parent))
-                found[name] = known
+        for name in (f"{module.replace('.', '/')}.lua" for module in REQUIRE.findall(read_text(file))):
+            module = next((folder / name for folder in folders if (folder / name).is_file()), None)
+            if module and module not in unread:
+                unread.append(contained(module, suite.parent))
+                found[name] = module
     return found
 
 
@@ -105,14 +98,9 @@ def to_send(workload: Workload) -> dict[str, Path]:
     if not workload.folder:  # a command that came with no suite
         return {}
     suite = Path(workload.folder)
-    sent = {
-        f"{SUITE}/{path.relative_to(suite).as_posix()}": contained(path, suite.parent)
-        for path in suite.rglob("*")
-        if path.is_file()
-    }
-    if workload.command:
-        return sent
-    for script in _run_by_sysbench(workload):
+    files = [path for path in suite.rglob("*") if path.is_file()]
+    sent = {f"{SUITE}/{path.relative_to(suite).as_posix()}": contained(path, suite.parent) for path in files}
+    for script in [] if workload.command else _run_by_sysbench(workload):
         sent[str(on_host(PurePosixPath(), workload, script))] = script
         sent |= {f"{_SHARED}/{name}": file for name, file in _required(workload, script).items()}
     return sent
@@ -186,9 +174,10 @@ def fingerprint(builder: Builder, workload: Workload, entries: Sequence[HostEntr
     commands = json.dumps([own, served])
     shares = [_share(entry, commands) for entry in entries]
     methods = [list(counted)] if any(counted) else []
-    by_condition = ((when, _driven(when.change.get("server"))) for when in builder.when)
     conditional = [
-        [when.version, when.file, when.missing, when.compiler, parts] for when, parts in by_condition if parts
+        [when.version, when.file, when.missing, when.compiler, parts]
+        for when in builder.when
+        if (parts := _driven(when.change.get("server")))
     ]
     inputs = json.dumps([own, builder.library, _driven(served), conditional, shares, *methods], sort_keys=True)
     given = upload.recipe_archive(builder) if "{recipe}" in inputs else b""
@@ -202,9 +191,5 @@ def _driven(server: object) -> dict[str, object]:
 
 def _share(entry: HostEntry, commands: str) -> list[object]:
     """The resources of a host for server and client; its sizes only if ``commands`` use them."""
-    return [
-        entry.server_cpus,
-        entry.client_cpus,
-        entry.memory if "{memory}" in commands or "{cache}" in commands else 0,
-        entry.jobs if "{jobs}" in commands else 0,
-    ]
+    memory = entry.memory if "{memory}" in commands or "{cache}" in commands else 0
+    return [entry.server_cpus, entry.client_cpus, memory, entry.jobs if "{jobs}" in commands else 0]
