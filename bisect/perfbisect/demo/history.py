@@ -108,9 +108,8 @@ def choose(random: Random, commits: int, wanted_features: Iterable[Change]) -> l
     wanted = commits - sum(map(len, units))
     optional = [change for kind in OPTIONAL for change in read_changes(kind)]
     if not len(KEPT) <= wanted <= len(optional):
-        raise ValueError(
-            f"{commits} commits are not possible: there are {len(optional)} changes to choose from, and {wanted} are needed"
-        )
+        there = f"there are {len(optional)} changes to choose from, and {wanted} are needed"
+        raise ValueError(f"{commits} commits are not possible: {there}")
     random.shuffle(optional)
     while len(optional) > wanted:
         needed = KEPT.union(*(change.needs for change in optional))

@@ -138,7 +138,7 @@ class BuildSite:
             self._announced = None
             sending = Work(checkout.mirror(host, candidates.repository, self.builder.work_name, candidates.tips()))
             for done, total in sending:
-                if self._announced != candidate:
+                if self._announced is None:
                     yield self._started(candidate)
                     self._announced = candidate
                 yield BuildProgress(candidate, done, total, SEND)
@@ -208,26 +208,20 @@ class BuildSite:
     def _noted(self, candidate: int, built: InstalledBuild) -> Iterator[Warned]:
         """What is to know of a build, unless it was said of another."""
         facts, others = built.facts, [other.facts for other in self.made.built.values()]
+        name = self.candidates.name(candidate)
         if facts.partial and not any(other.partial for other in others):
-            yield Warned(
-                f"not all of the tree of {self.candidates.name(candidate)} builds: {facts.partial}",
-                f"What is started is there, so it is measured; this is said once. See {facts.log}.",
-            )
+            text = f"not all of the tree of {name} builds: {facts.partial}"
+            yield Warned(text, f"What is started is there, so it is measured; this is said once. See {facts.log}.")
         if (trouble := self.made.unlike(built)) and not any(map(self.made.unlike, self.made.built.values())):
-            yield Warned(
-                f"{self.candidates.name(candidate)} may run another program than other commits: {trouble}",
-                "It is measured; this is said once. --program PATH has the same file run everywhere.",
-            )
+            text = f"{name} may run another program than other commits: {trouble}"
+            yield Warned(text, "It is measured; this is said once. --program PATH has the same file run everywhere.")
         if facts.fixed not in ("", links.NOT_COMPILED) and not any(other.fixed for other in others):
             yield links.unavailable(facts.fixed)
         for program, (path, *rivals) in facts.programs.items():
             if rivals and not any(other.programs.get(program, ("",))[0] == path for other in others):
-                yield Warned(
-                    f"several files of the build are called {PurePath(program).name}: {path} is run, not"
-                    f" {' or '.join(rivals)}",
-                    "The path of the command goes first, then what loads no library of its build, then the shortest path."
-                    " --program PATH chooses another.",
-                )
+                text = f"several files of the build are called {PurePath(program).name}: {path} is run, not"
+                first = "The path of the command goes first, then what loads no library of its build, then the shortest path."
+                yield Warned(f"{text} {' or '.join(rivals)}", f"{first} --program PATH chooses another.")
 
 
 class CandidateBuilds:
@@ -282,9 +276,8 @@ class CandidateBuilds:
                     raise
                 self.made.lost.add(site.name)
                 yield Warned(f"host {site.name} builds no further: {failure}", "The others go on without it.")
-        raise EnvironmentFailure(
-            f"{self.candidates.name(candidate)} cannot be built: no build host of {self.host.name} is left"
-        )
+        name = self.candidates.name(candidate)
+        raise EnvironmentFailure(f"{name} cannot be built: no build host of {self.host.name} is left")
 
     def _left(self, without: BuildSite | None = None) -> list[BuildSite]:
         """Where builds are made; on a host that should only measure, where there is no other."""
@@ -353,9 +346,8 @@ class CandidateBuilds:
         """Remove a build that is not as it was made: ``obtain`` makes it again, or brings it. A tarball is unpacked again."""
         hosts = {host.name: host for host in (self.host, *(site.place.host for site in self.sites))}
         build_store.remove(hosts[changed.host], changed.key)
-        for candidate, built in list(self.made.built.items()):  # which other threads add to
-            if built.facts.key != changed.key:
-                continue
+        others = list(self.made.built.items())  # to which other threads add
+        for candidate, built in ((candidate, built) for candidate, built in others if built.facts.key == changed.key):
             if built.tarball:
                 prebuilt.unpack(self.host, built.tarball)
                 continue

@@ -6,6 +6,7 @@ this machine, whose path is then replaced by that of the host's root folder.
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -85,9 +86,7 @@ def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[CommandGroup, t
     builder, commit = request.builder, request.commit
     host, entry = request.build_host or request.host, request.build_entry or request.entry
     repository = open_repository(request.repository)
-    steps = Work(checkout.mirror(scratch, repository, builder.work_name, [commit]))
-    for _ in steps:
-        pass
+    deque(steps := Work(checkout.mirror(scratch, repository, builder.work_name, [commit])), maxlen=0)
     name = request.variant or builder.variant
     variant = variant_of(builder, name)
     tools, namespace = Toolchain("", "", ""), ""
@@ -114,14 +113,13 @@ def _build(request: ListingRequest, work: PurePosixPath, *plans: BuildPlan) -> I
     repository, builder = open_repository(request.repository), request.builder
     listing = checkout.listed_submodules(repository, request.commit, builder.ignore, builder.repository)
     yield CommandGroup(f"submodules, in {work / 'source'}", tuple(f"# {line}" for line in listing))
-    where = f"in {work / 'build'}"
+    where, others = f"in {work / 'build'}", " or ".join(request.build_hosts)
     if request.build_host:
-        others = " or ".join(request.build_hosts)
         where = f"{where} on host {others}, which sends the result to host {request.host.name}"
     *before, plan = ((each, tuple(shell_words(argv) for _, argv in each.commands)) for each in plans)
-    env = [f"{name}={shell_word(value)}" for name, value in plan[0].env.items()]
-    env += [f'PATH="${COMPILERS}:$PATH"'] if COMPILERS in plan[0].env else []
-    yield CommandGroup("environment of the build", tuple(env))
+    path = [f'PATH="${COMPILERS}:$PATH"'] if COMPILERS in plan[0].env else []
+    env = (f"{name}={shell_word(value)}" for name, value in plan[0].env.items())
+    yield CommandGroup("environment of the build", (*env, *path))
     for _, counting in before:
         yield CommandGroup(f"build that counts what it executes, {where}", counting)
         names = listed([full_name(each) for each in request.training])
@@ -140,8 +138,8 @@ def _measurement(
     folder = dataset.visit_folder(host)
     service = service_in(host, system, folder, entry.server_cpus, write=False)
     if service:
-        written = configuration(plan.builder, service.values)
-        yield CommandGroup(f"configuration of the server, {service.values['config']}", tuple(written.splitlines()))
+        written = tuple(configuration(plan.builder, service.values).splitlines())
+        yield CommandGroup(f"configuration of the server, {service.values['config']}", written)
     if format_command := plan.builder.dataset.format_command:
         lines = _steps(service, [format_command]) if service else [shell_words(dataset.format_argv(system, folder))]
         yield CommandGroup("the format of its data: builds that print the same share loaded data", tuple(lines))

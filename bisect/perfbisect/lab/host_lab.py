@@ -174,10 +174,10 @@ class HostLab:
             failure = cause if isinstance(cause, RunFailed) else RunFailed(str(changed), stage="run", log=log)
             yield from self._failed(turn, failure, time.monotonic())
             return False
-        yield Warned(
-            f"{self.candidates.name(turn.candidate)}: {changed}: it is made again",
-            "Let what is measured write elsewhere, as below {data}: each time that it changes its build costs a build.",
+        advice = (
+            "Let what is measured write elsewhere, as below {data}: each time that it changes its build costs a build."
         )
+        yield Warned(f"{self.candidates.name(turn.candidate)}: {changed}: it is made again", advice)
         self.builds.renew(changed)
         return True
 
@@ -208,11 +208,8 @@ class HostLab:
         if order.together:
             of = order.plan[0].runs
             layouts = islice(count(max(map(next, layouts_of.values())), seeds.step), of) if seeds else (0,)
-            visits = [(1 + number, each, layout) for number, layout in enumerate(layouts) for each in candidates]
-            return [
-                Turn(candidate, first, 1 if seeds else of, of, order.purpose, layout=layout)
-                for first, candidate, layout in visits
-            ]
+            runs, rounds = 1 if seeds else of, enumerate(layouts, 1)
+            return [Turn(each, first, runs, of, order.purpose, layout=x) for first, x in rounds for each in candidates]
         turns: list[Turn] = []
         for (candidate, layout), neighbours in groupby((each, next(layouts_of[each])) for each in sequence):
             runs, first = len(list(neighbours)), sum(turn.runs for turn in turns) + 1
@@ -250,10 +247,8 @@ class HostLab:
         facts = replace(built.facts, reused=True, seconds=0.0, linker="", fixed=reason)
         self.builds.made.built[turn.candidate] = replace(built, facts=facts)
         name = self.candidates.name(turn.candidate)
-        yield Warned(
-            f"{name} cannot be measured with its functions in another order: {reason}",
-            "The hunt goes on with builds as they are linked; `--no-layouts` does so from the beginning.",
-        )
+        advice = "The hunt goes on with builds as they are linked; `--no-layouts` does so from the beginning."
+        yield Warned(f"{name} cannot be measured with its functions in another order: {reason}", advice)
         yield BuildFinished(turn.candidate, facts, None)
 
     def _time(

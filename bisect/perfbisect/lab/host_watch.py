@@ -114,11 +114,9 @@ def busy_client(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
     share = busiest([run])
     if share is not None and share >= BUSY and "client" not in warned:
         warned.add("client")
-        yield Warned(
-            f"the client uses {percent(share)} of the time of its measured threads on host {run.host} itself, so that a change of"
-            " the server shows as a smaller one",
-            "More threads, or processors of their own for client and server (client_cpus, server_cpus), show more of it.",
-        )
+        text = f"the client uses {percent(share)} of the time of its measured threads on host {run.host} itself"
+        advice = "More threads, or processors of their own for client and server (client_cpus, server_cpus), show more of it."
+        yield Warned(f"{text}, so that a change of the server shows as a smaller one", advice)
 
 
 def behind(runs: Sequence[RunFacts], warned: set[str]) -> Iterator[Warned]:
@@ -126,10 +124,10 @@ def behind(runs: Sequence[RunFacts], warned: set[str]) -> Iterator[Warned]:
     found, build = background(runs), runs[0].build_key
     if found and not found.sustained and build not in warned:
         warned.add(build)
+        rows = f"{figure(found.held)} of {figure(found.wanted)} rows per second ({found.role})"
+        text = f"{runs[0].commit[:10]} fails the SLA: it sustains {rows} beside the queries"
         yield Warned(
-            f"{runs[0].commit[:10]} fails the SLA: it sustains {figure(found.held)} of {figure(found.wanted)} rows per second"
-            f" ({found.role}) beside the queries",
-            "Its QPS is not comparable, as it had less to do. That rate is hunted by: --metric background",
+            text, "Its QPS is not comparable, as it had less to do. That rate is hunted by: --metric background"
         )
 
 
@@ -156,10 +154,8 @@ def with_values(metric: str, work: Generator[LabEvent]) -> Generator[LabEvent]:
                 key = event.candidate, event.facts.commit
                 valued[key] = valued.get(key, False) or readable(event.facts, metric) is not None
     for _, commit in sorted(key for key, has_value in valued.items() if not has_value):
-        raise NothingToCompare(
-            f"The last runs of {commit[:10]} have no value for {metric}, or it is 0 or infinite, so there is nothing to compare.",
-            "Choose another metric with --metric.",
-        )
+        why = f"The last runs of {commit[:10]} have no value for {metric}, or it is 0 or infinite"
+        raise NothingToCompare(f"{why}, so there is nothing to compare.", "Choose another metric with --metric.")
 
 
 LOSSES = 3  # in a row: so often work that was lost with its host is repeated
@@ -219,15 +215,15 @@ class RetryPolicy:
             raise no_space(self.host.name, f"{name} cannot be measured: {failure}") from failure
         if end := self.candidates.end(candidate):
             built = self.workload and not isinstance(failure, BuildFailed)
-            what = f"fails in workload {self.workload}" if built else "cannot be built"
+            what, why = (
+                f"fails in workload {self.workload}" if built else "cannot be built",
+                "nothing can be compared, because",
+            )
             if isinstance(failure, NoMetric):
                 printed = f"Its last lines are:\n{failure.printed}" if failure.printed else "It printed nothing."
-                raise WrongPattern(
-                    f"nothing can be compared, because {end}, {name}, has no result: {failure}",
-                    f"{printed}\nBegin again with a pattern that fits.",
-                ) from failure
-            sentence = f"nothing can be compared, because {end}, {name}, {what}: {failure}"
-            raise EndFailed(sentence, failure.advice) from failure
+                advice = f"{printed}\nBegin again with a pattern that fits."
+                raise WrongPattern(f"{why} {end}, {name}, has no result: {failure}", advice) from failure
+            raise EndFailed(f"{why} {end}, {name}, {what}: {failure}", failure.advice) from failure
         seconds, commit = time.monotonic() - began, self.candidates.commits[candidate]
         known = failure.known if isinstance(failure, KnownFailure) else None
         return CandidateSkipped(candidate, SkipFacts(commit, failure.stage, str(failure), failure.log, seconds, known))

@@ -205,11 +205,9 @@ def serve(service: Service) -> Iterator[Job]:
     EnvironmentFailure when another process listens on its port or socket.
     """
     if service.probe().ok:
-        raise EnvironmentFailure(
-            f"another server answers on host {service.host.name}, where the one to be measured has to listen:"
-            f" {shlex.join(service.argv(service.recipe.ready))} succeeds before it is started",
-            PORT_TAKEN,
-        )
+        where = f"on host {service.host.name}, where the one to be measured has to listen"
+        command = shlex.join(service.argv(service.recipe.ready))
+        raise EnvironmentFailure(f"another server answers {where}: {command} succeeds before it is started", PORT_TAKEN)
     argv = [*jobs.pinned(service.cpus), *by_path(service.argv(service.recipe.start))]
     job = jobs.start(
         service.host, argv, name=NAME, timeout=LONGEST_LIFE, cwd=service.folder, env=service.env, merged=True
@@ -329,10 +327,8 @@ def site(host: Host, folder: PurePosixPath) -> dict[str, str | int]:
     """The placeholders that depend on where a server runs: its data, socket, port, and its files."""
     socket = folder / "socket"
     if len(str(socket)) > LONGEST_SOCKET:
-        raise EnvironmentFailure(
-            f"the path of the server's socket is too long: {socket}",
-            "Choose a shorter `root` for this host in hosts.toml.",
-        )
+        long = f"the path of the server's socket is too long: {socket}"
+        raise EnvironmentFailure(long, "Choose a shorter `root` for this host in hosts.toml.")
     tables = host.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], check=False).stdout
     files = {"data": "data", "socket": "socket", "pidfile": "pid", "log": "log", "config": "config"}
     return {"port": free_port(tables), **{name: str(folder / file) for name, file in files.items()}}

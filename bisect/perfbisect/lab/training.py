@@ -119,9 +119,8 @@ class Trainer:
 
 def shortened(workload: Workload) -> Workload:
     """The workload as it trains a build."""
-    return msgspec.structs.replace(
-        workload, warmup=0.0, time=min(workload.time, SECONDS), timeout=workload.timeout or LIMIT
-    )
+    time, timeout = min(workload.time, SECONDS), workload.timeout or LIMIT
+    return msgspec.structs.replace(workload, warmup=0.0, time=time, timeout=timeout)
 
 
 def failed(build: Instrumented, workload: Workload, failure: RunFailed) -> BuildFailed:
@@ -141,7 +140,5 @@ def finish(host: Host, build: Instrumented) -> bool:
         return bool(done.stdout)
     if _UNREADABLE in done.stderr and "version" not in done.stderr:
         return False
-    raise EnvironmentFailure(
-        f"the profile cannot be merged on host {host.name}: {done.stderr.strip()[:300]}",
-        "clang needs llvm-profdata of its own version: apt-get install llvm",
-    )
+    text = f"the profile cannot be merged on host {host.name}: {done.stderr.strip()[:300]}"
+    raise EnvironmentFailure(text, "clang needs llvm-profdata of its own version: apt-get install llvm")

@@ -122,13 +122,11 @@ def expendable(found: Iterable[Item], limit: int, pinned: Collection[str]) -> li
     known = sorted(
         found, key=lambda item: (not item.left, item.category == "work", not item.links, item.used, item.path)
     )
-    total = sum(item.size for item in known)
-    going = []
-    for item in known:
-        if item.name in pinned or (total <= limit and not item.left):
-            continue
-        going.append(item)
-        total -= item.size
+    total, going = sum(item.size for item in known), list[Item]()
+    for item in (item for item in known if item.name not in pinned):
+        if total > limit or item.left:
+            going.append(item)
+            total -= item.size
     return going
 
 
@@ -153,14 +151,11 @@ def too_little(host: Host, builds: Collection[str], datasets: Collection[str], e
     free, known = free_bytes(host), space_needed(host, builds, datasets, expected)
     if free is None or known is None or known[0] + LITTLE / 5 < free:
         return ()
-    needed, each = known
-    return (
-        Warned(
-            f"this hunt may need {needed / GIB:.1f} GiB on host {host.name} ({expected} builds of "
-            f"{each / GIB:.2f} GiB), and {free / GIB:.1f} GiB are free",
-            f"Free some with `bisect gc {host.name} --keep SIZE`, or stop earlier with --max-builds.",
-        ),
-    )
+    needed, each = (size / GIB for size in known)
+    builds_of = f"{expected} builds of {each:.2f} GiB"
+    text = f"this hunt may need {needed:.1f} GiB on host {host.name} ({builds_of}), and {free / GIB:.1f} GiB are free"
+    advice = f"Free some with `bisect gc {host.name} --keep SIZE`, or stop earlier with --max-builds."
+    return (Warned(text, advice),)
 
 
 def space_needed(
@@ -172,8 +167,8 @@ def space_needed(
     """
     if not builds:
         return None
-    wanted = [*(f"builds/{key}" for key in builds), *(f"datasets/{key}" for key in datasets)]
-    known = list(read_items(host.run(["sh", "-c", _OF_THESE, "sizes", str(host.root), *wanted], timeout=LONG).stdout))
+    paths = [*(f"builds/{key}" for key in builds), *(f"datasets/{key}" for key in datasets)]
+    known = list(read_items(host.run(["sh", "-c", _OF_THESE, "sizes", str(host.root), *paths], timeout=LONG).stdout))
     sizes = [item.size for item in known if item.category == "builds"]
     if not sizes:
         return None
@@ -205,12 +200,10 @@ def tidy(host: Host) -> Iterator[Warned]:
     for job in ended:
         jobs.kill(host, job, grace=5)
     if ended:
-        many, were = ("a job", "was") if len(ended) == 1 else (f"{len(ended)} jobs", "were")
+        many, were, have = ("a job", "was", "has") if len(ended) == 1 else (f"{len(ended)} jobs", "were", "have")
         what = listed(sorted(_CALLED.get(job.name, job.name) for job in ended))
-        have = "has" if len(ended) == 1 else "have"
-        yield Warned(
-            f"{many} of an earlier session on host {host.name}, {what}, {were} still running and {have} been ended"
-        )
+        where = f"of an earlier session on host {host.name}"
+        yield Warned(f"{many} {where}, {what}, {were} still running and {have} been ended")
     prune(host)
     host.run(["sh", "-c", _LOGS, "logs", str(host.root), str(KEPT), CATEGORIES["logs"][1]], timeout=600)
     if not builds:  # whose compilers have files there
@@ -223,10 +216,7 @@ def prune(host: Host, keep: int = KEPT) -> None:
     listed = host.run(["sh", "-c", script, "ids", str(host.root)], check=False).stdout.splitlines()
     alive = {job.id for job in jobs.running(host)}
     ids = sorted(name for name in listed if re.fullmatch(jobs.ID, name))  # they begin with the time
-    old = [job_id for job_id in ids[:-keep] if job_id not in alive]
-    for some in range(0, len(old), 1000):
-        folders = [str(host.root / "jobs" / job_id) for job_id in old[some : some + 1000]]
-        host.run(["rm", "-rf", "--one-file-system", "--", *folders], timeout=600)
+    remove(host, [Item(f"jobs/{job_id}", 0, 0.0) for job_id in ids[:-keep] if job_id not in alive])
 
 
 LEFT = 86400.0  # seconds after which an upload that was not finished is one that was interrupted
@@ -243,10 +233,8 @@ def clean_shared_folder(address: str, limit: int, now: float, *, dry_run: bool) 
     try:
         store = Store(address)
         if not store.folder:
-            raise UsageError(
-                f"Shared builds in {masked(address)} are not removed from here.",
-                "Give the bucket a lifecycle rule, such as: expire objects after 90 days.",
-            )
+            text = f"Shared builds in {masked(address)} are not removed from here."
+            raise UsageError(text, "Give the bucket a lifecycle rule, such as: expire objects after 90 days.")
         entries = store.entries()
     except OSError as trouble:
         raise EnvironmentFailure(f"the shared builds cannot be read: {trouble.strerror or trouble}") from trouble

@@ -2,12 +2,11 @@
 
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import pytest
 from msgspec.structs import replace as struct_replace
@@ -249,13 +248,11 @@ def test_no_waits_and_no_sight_of_the_kernel_end_a_turn_without_a_word(monkeypat
     """Nothing is wrong then. A run that fails is told by whoever asked for it."""
     tried = []
 
-    def run(*asked: Any) -> Iterator[LabEvent]:
-        *_, sampled, rate = asked
-        yield from ()
-        tried.append((sampled.waits, rate))
+    def begin(*_: object) -> None:
         raise NoSamples("perf took no samples", stage="run", log="/log")
 
-    monkeypatch.setattr(profiles, "sampled_run", run)
+    monkeypatch.setattr(profiles, "begin", begin)
+    monkeypatch.setattr(profiles, "partial", lambda _, sampled, rate: tried.append((sampled.waits, rate)))
     for sampled, tries in (Sampling("cycles:u", "dwarf"), 0), (Sampling("cycles", "dwarf"), 1):
         study = ProfileStudy(replace(context(), perf=True), lambda: None, 10.0, switches=1300.0, sampled=sampled)
         assert list(study.visit(SYSTEM, "", turn := Turn(0, 1, 1, 1, Purpose.EXPLAIN, left=1))) == []

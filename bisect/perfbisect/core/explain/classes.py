@@ -129,11 +129,9 @@ def weighed(moved: Moved, rows: Mapping[str, CounterRow]) -> Moved:
     share = (math.exp(of_time) - math.exp(of_cpu)) / math.expm1(of_time)
     if not 0 < share < 1:
         return moved
-    row, _ = moved[Cause.WAITING]
     scale = (1 - share) * of_time / of_cpu
-    return {cause: (factor, part * scale) for cause, (factor, part) in moved.items()} | {
-        Cause.WAITING: (row, share * of_time)
-    }
+    scaled = {cause: (factor, part * scale) for cause, (factor, part) in moved.items()}
+    return {**scaled, Cause.WAITING: (moved[Cause.WAITING][0], share * of_time)}
 
 
 def waiting(rows: Mapping[str, CounterRow]) -> float:
@@ -153,15 +151,9 @@ def per_instruction(rows: Mapping[str, CounterRow]) -> CounterRow | None:
         return None
     low, middle, high = (end / code.ratio.middle for end in (time.ratio.low, time.ratio.middle, time.ratio.high))
     error = abs(time.log) / time.beyond if time.beyond else math.inf
-    row = replace(
-        time,
-        name=PER_INSTRUCTION,
-        parent=1000 * time.parent / code.parent,
-        culprit=1000 * time.culprit / code.culprit,
-        ratio=Interval(low, middle, high),
-        beyond=abs(math.log(middle)) / error,
-        unit="ns",
-    )
+    parent, culprit = 1000 * time.parent / code.parent, 1000 * time.culprit / code.culprit
+    ratio, beyond = Interval(low, middle, high), abs(math.log(middle)) / error
+    row = CounterRow(PER_INSTRUCTION, parent, culprit, ratio, beyond, time.rounds, "ns", time.share)
     return row if row.moved else None
 
 
@@ -215,20 +207,16 @@ def suspicious(
     instructions = rows.get("instructions/o")
     if evidence.cause is not Cause.MEMORY or instructions is None or abs(instructions.log) > SAME_CODE:
         return evidence
-    in_code, in_data = (
-        [name for name in names if (row := rows.get(name)) and row.moved and abs(row.log) >= NEGLIGIBLE]
-        for names in (OF_CODE, OF_DATA)
-    )
+    marked = {name for name, row in rows.items() if row.moved and abs(row.log) >= NEGLIGIBLE}
+    in_code, in_data = ([name for name in names if name in marked] for names in (OF_CODE, OF_DATA))
     costs = [sum(abs(cost(rows[name])) for name in names if name in MISSES) for names in (in_code, in_data)]
     proven = layouts is not None and layouts.compared > 0 and layouts.changed == layouts.compared
     of_commit = any(row.own and row.part > 0.5 for row in functions)
     if not in_code or costs[0] < costs[1] or proven or of_commit:
         return evidence
-    shown = sorted(in_code, key=lambda name: rows[name].beyond, reverse=True)[:3]
+    shown = sorted((rows[name] for name in in_code), key=lambda row: row.beyond, reverse=True)[:3]
     sure = Sureness.LIKELY if evidence.sure is Sureness.SURE and not in_data else Sureness.POSSIBLE
-    return replace(
-        evidence, cause=Cause.LAYOUT, sure=sure, rows=(evidence.rows[0], *(rows[name] for name in shown)), detail=""
-    )
+    return Evidence(Cause.LAYOUT, evidence.part, sure, (evidence.rows[0], *shown))
 
 
 def cost(row: CounterRow) -> float:

@@ -166,9 +166,8 @@ class Explanation:
     counters: tuple[CounterRow, ...] = ()  # ranked by how far beyond noise they moved
     functions: tuple[FunctionRow, ...] = ()  # ranked by |difference|; those that exchanged cost, by what is left of it
     shared: float = 0.0  # relative standard error that the costs of all functions of a build have in common
-    waits: tuple[
-        FunctionRow, ...
-    ] = ()  # the same for time off CPU, in us: functions that called what waits, outside of libc
+    # The same for time off CPU, in us: functions that called what waits, outside of libc.
+    waits: tuple[FunctionRow, ...] = ()
     kinds_of_waits: tuple[FunctionRow, ...] = ()  # the same by what is waited for
     counts: tuple[FunctionRow, ...] = ()  # the same for instructions: counted, or sampled where errors are not 0
     whole_runs: bool = False  # whether what was counted is a whole run, and not an operation
@@ -274,9 +273,7 @@ def counter_rows(parent: Runs, culprit: Runs, others: Collection[CounterRow] = (
     """
     rows = [row for reading in READINGS if (row := counter_row(reading, parent, culprit))]
     best: dict[str, CounterRow] = {}
-    for row in (*others, *rows):
-        best[row.name] = min(best.get(row.name, row), row, key=lambda each: each.width)
-    for names in QUOTIENTS:
+    for names in (*((row.name,) for row in (*others, *rows)), *QUOTIENTS):
         sources = ([row for row in source if row.name in names] for source in (others, rows))
         whole = [source for source in sources if len(source) == len(names)]
         best |= {row.name: row for row in min(whole, key=lambda each: max(row.width for row in each), default=())}

@@ -7,7 +7,7 @@ statement.
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from statistics import median, variance
@@ -46,19 +46,15 @@ ESTIMATES = re.compile(
 )
 OLD_WORDS = re.compile(r"\b(SCAN|SEARCH) (?:TABLE|SUBQUERY) ")  # SQLite before 3.36
 VALUES = re.compile(r"'(?:[^']|'')*'|(?<![\w.])-?\d[\d.]*(?![\w.])|\b0x[0-9a-f]+\b")
-COLUMN = re.compile(r"\b(?:id|key_len)=\d+")  # a number that is a part of the plan
+COLUMN = re.compile(r"(\b(?:id|key_len)=\d+)")  # a number that is a part of the plan
 
 
 def comparable_plan(plan: str) -> str:
     """A plan without what is no difference; lines keep their order and how far they are indented."""
     lines = []
     for line in plan.splitlines():
-        text = OLD_WORDS.sub(r"\1 ", ESTIMATES.sub("", line))
-        parts = COLUMN.split(text)
-        columns = [*COLUMN.findall(text), ""]
-        lines.append(
-            "".join(VALUES.sub("?", part) + column for part, column in zip(parts, columns, strict=True)).rstrip()
-        )
+        parts = COLUMN.split(OLD_WORDS.sub(r"\1 ", ESTIMATES.sub("", line)))  # every second one is a column
+        lines.append("".join(part if place % 2 else VALUES.sub("?", part) for place, part in enumerate(parts)).rstrip())
     return "\n".join(line for line in lines if line)
 
 
@@ -68,11 +64,8 @@ def different_plans(parent: Iterable[PlanFacts], culprit: Iterable[PlanFacts]) -
     A statement that only one of the builds has explained is left out: a plan that is missing is no other plan.
     """
     before = {facts.statement: facts.plan for facts in parent}
-    return tuple(
-        PlanRow(facts.statement, before[facts.statement], facts.plan)
-        for facts in culprit
-        if facts.statement in before and comparable_plan(before[facts.statement]) != comparable_plan(facts.plan)
-    )
+    both = [(facts.statement, before[facts.statement], facts.plan) for facts in culprit if facts.statement in before]
+    return tuple(PlanRow(*row) for row in both if comparable_plan(row[1]) != comparable_plan(row[2]))
 
 
 ENOUGH = 3  # rounds of groups of counters, from which on they have intervals of their own
@@ -122,11 +115,10 @@ def explanation(
     commits = parent, culprit
     value = usual_value(usual, metric)
     timed = [[done(facts, value, metric) for facts in side] for side in usual]
-    counted = [
-        replace(event, facts=done(event.facts, value, metric))
-        for event in events
-        if isinstance(event, Counted) and not (value and event.group == EXACT_GROUP)  # of one run, whatever it does
-    ]
+    found = (event for event in events if isinstance(event, Counted))
+    # An exact count is of one run, whatever that does.
+    of_operations = (event for event in found if not (value and event.group == EXACT_GROUP))
+    counted = [replace(event, facts=done(event.facts, value, metric)) for event in of_operations]
     recorded = [event.facts for event in profiled(events, usual, metric)]
     counters = all_counters(timed, [of_commit(counted, commit) for commit in commits])
     planned = [event.facts for event in events if isinstance(event, Planned)]
@@ -176,11 +168,8 @@ def explanation(
 def profiled(events: Sequence[Studied], usual: RunSides, metric: str) -> list[Profiled]:
     """The profiles of a hunt with the operations that their runs did; see ``usual_value``, and ``explanation``."""
     value = usual_value(usual, metric)
-    return [
-        replace(event, facts=done(event.facts, value, metric))
-        for event in events
-        if isinstance(event, Profiled) and (event.facts.samples or not value)
-    ]
+    found = (event for event in events if isinstance(event, Profiled) and (event.facts.samples or not value))
+    return [replace(event, facts=done(event.facts, value, metric)) for event in found]
 
 
 def all_counters(usual: Sequence[Sequence[RunFacts]], studied: Sequence[Runs]) -> tuple[CounterRow, ...]:
@@ -219,12 +208,11 @@ def usual_value(usual: RunSides, metric: str) -> float:
     before, after = (median(run.reported or 0.0 for run in side) for side in usual)
     faster = (math.log(after) - math.log(before)) * (-1 if metric == "cost" else 1)  # a quotient may be no number
 
-    def longer(lengths: Sequence[Sequence[float]]) -> float:
-        known = all(chain(*lengths))
-        return math.log(median(lengths[1]) / median(lengths[0])) if known else math.inf
+    def longer(length: Callable[[RunFacts], float | None]) -> float:
+        of_parent, of_culprit = ([length(run) or 0.0 for run in side] for side in usual)
+        return math.log(median(of_culprit) / median(of_parent)) if all((*of_parent, *of_culprit)) else math.inf
 
-    by_clock = longer([[run.seconds for run in side] for side in usual])
-    by_cpu = longer([[run.counters.get("task-clock") or 0.0 for run in side] for side in usual])
+    by_clock, by_cpu = longer(lambda run: run.seconds), longer(lambda run: run.counters.get("task-clock"))
     least = FIXED * abs(faster)
     fixed = abs(by_clock) < least or (abs(by_cpu) < least and abs(by_clock + faster) >= least)
     return before if fixed and abs(faster) <= ABSURD else 0.0
@@ -247,10 +235,8 @@ def shared_error(runs: Iterable[Sequence[RunFacts]], pairs: int) -> float:
     A host works at another speed from run to run: so does the CPU time of an operation vary among ``runs`` of each build.
     0.0 where that is not known; made larger, as intervals go by the normal law, where they are few. Runs in rounds are left out, which share their cores with another build.
     """
-    sides = [
-        [math.log(cpu / run.operations) for run in side if not run.round and (cpu := run.counters.get("task-clock"))]
-        for side in runs
-    ]
+    clocks = ([(run.counters.get("task-clock"), run.operations) for run in side if not run.round] for side in runs)
+    sides = ([math.log(cpu / operations) for cpu, operations in side if cpu] for side in clocks)
     known = [side for side in sides if len(side) > 1]
     if not (known and pairs):
         return 0.0
@@ -305,20 +291,15 @@ def explained_by_change(found: Explanation) -> bool:
 
     A binary without symbols may hide one.
     """
-    return any(
-        (row.own or row.below or row.nameless) and row.beyond_noise and row.part >= NAMED_PART
-        for row in (*found.functions, *waits_of(found), *found.counts)
-    )
+    rows = (row for row in (*found.functions, *waits_of(found), *found.counts) if row.own or row.below or row.nameless)
+    return any(row.beyond_noise and row.part >= NAMED_PART for row in rows)
 
 
 def may_explain(found: Explanation, ratio: float) -> tuple[FunctionRow, ...]:
     """The functions of the diff that may have half of the difference as far as noise shows; costs became ``ratio`` as large."""
     expected = max(abs(whole(found.functions)[0]), abs(ratio - 1) * sum(row.parent for row in found.functions))
-    return tuple(
-        row
-        for row in found.functions
-        if (row.own or row.below) and not found.counts and abs(row.difference) + 2 * row.error > expected / 2
-    )
+    of_diff = (row for row in found.functions if (row.own or row.below) and not found.counts)
+    return tuple(row for row in of_diff if abs(row.difference) + 2 * row.error > expected / 2)
 
 
 def waits_of(found: Explanation) -> tuple[FunctionRow, ...]:

@@ -174,15 +174,11 @@ def moved(rows: Mapping[Key, FunctionRow], before: Side, after: Side) -> Iterato
         related = one in above[other] or other in above[one] or bool(above[one] & above[other])
         return related or all(missing) or (any(missing) and not chains)
 
-    while groups := [
-        group
-        for key in free
-        if (group := exchange(key, [neighbour for neighbour in free if near(key, neighbour)], rows))
-    ]:
-        share_left = {
-            group[0]: abs(gained(group, rows)) / max(abs(rows[key].difference) for key in group) for group in groups
-        }
-        best = min(groups, key=lambda group: share_left[group[0]])
+    def share_left(group: Sequence[Key]) -> float:
+        return abs(gained(group, rows)) / max(abs(rows[key].difference) for key in group)
+
+    while groups := [group for key in free if (group := exchange(key, [one for one in free if near(key, one)], rows))]:
+        best = min(groups, key=share_left)
         free = [key for key in free if key not in best]
         key, *others = best
         yield {key: others[0], **dict.fromkeys(others, key)}
@@ -219,12 +215,9 @@ def slack(keys: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> float:
 def shortened(rows: Sequence[FunctionRow]) -> Sequence[FunctionRow]:
     """The first rows, and one for all others together."""
     first, further = rows[:MOST], rows[MOST:]
-    if not further:
-        return first
-    parent, culprit, part = (
-        sum(values) for values in zip(*((row.parent, row.culprit, row.part) for row in further), strict=True)
-    )
-    return [*first, FunctionRow(OTHERS, "", parent, culprit, whole(further)[1], part)]
+    parent, culprit = sum(row.parent for row in further), sum(row.culprit for row in further)
+    others = FunctionRow(OTHERS, "", parent, culprit, whole(further)[1], sum(row.part for row in further))
+    return [*first, others] if further else first
 
 
 def marked(
@@ -316,20 +309,19 @@ Calls = Mapping[Key, Mapping[Key, float]]  # function → what calls it → how 
 def count_rows(both: Sides, change: ChangeFacts | None = None) -> tuple[FunctionRow, ...]:
     """As ``function_rows``, of instructions; where they are counted exactly, with calls."""
     rows = function_rows(both, change, functions_in(chain(*both), inlined=True))
-    stacks = [
-        stack for run in chain(*both) if not run.samples for stack in reversed([*run.stacks])
-    ]  # what costs most is last
+    # What costs most is last.
+    stacks = [stack for run in chain(*both) if not run.samples for stack in reversed([*run.stacks])]
     inlined = {inner: outer for stack in stacks for outer, inner in pairwise(map(key_of, frames(stack)))}
     before, after = map(calls_of, both)
     changed = above(rows, before, after)
     calls = {key: (sum(before.get(key, {}).values()), sum(after.get(key, {}).values())) for key in {*before, *after}}
 
-    with_calls = []
-    for row in rows:
+    def with_calls(row: FunctionRow) -> FunctionRow:
         outer = inlined.get(row.key)
         row = replace(row, below=changed.get(outer or row.key, row.below))
-        with_calls.append(replace(row, into=outer[0]) if outer else replace(row, calls=calls.get(row.key)))
-    return tuple(with_calls)
+        return replace(row, into=outer[0]) if outer else replace(row, calls=calls.get(row.key))
+
+    return tuple(map(with_calls, rows))
 
 
 def calls_of(runs: Sequence[ProfileFacts]) -> Calls:
@@ -369,18 +361,14 @@ def telling_rows(rows: Sequence[FunctionRow]) -> list[FunctionRow]:
 
 def exchanges(rows: Sequence[FunctionRow]) -> list[tuple[list[FunctionRow], list[FunctionRow]]]:
     """The functions that lost cost to others, and these; the largest of each first."""
-    losers = [row for row in rows if row.partner and row.difference < 0]
-    done: set[str] = set()
-    groups = []
-    for row in losers:
-        to = [gainer for gainer in rows if gainer.difference > 0 and row.function == gainer.partner]
-        to = to or [gainer for gainer in rows if gainer.function == row.partner]
-        if to and row.function not in done:
-            sources = [loser for loser in losers if loser.partner == to[0].function] or [row]
-            done |= {loser.function for loser in sources}
-            sources, to = (sorted(side, key=lambda row: -abs(row.difference)) for side in (sources, to))
-            groups.append((sources, to))
-    return groups
+    partners = {row.function: row.partner for row in rows if row.partner}
+    groups: dict[frozenset[str], tuple[list[FunctionRow], list[FunctionRow]]] = {}
+    for row in sorted(rows, key=lambda row: row.difference > 0):
+        if row.partner:  # two of a group have each other, all further ones the first of these
+            group = groups.setdefault(frozenset((row.partner, partners.get(row.partner, ""))), ([], []))
+            group[row.difference > 0].append(row)
+    by_size = ([sorted(side, key=lambda row: -abs(row.difference)) for side in group] for group in groups.values())
+    return [(sources, to) for sources, to in by_size if sources and to]
 
 
 def surplus(group: tuple[Sequence[FunctionRow], Sequence[FunctionRow]]) -> float:

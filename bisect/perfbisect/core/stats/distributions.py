@@ -211,9 +211,8 @@ def bits(p: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.floa
     i = np.minimum(row.astype(int), len(LOGIT) - 2)
     j = np.minimum(column.astype(int), len(LOG_SQUARE) - 2)
     a, b, table = row - i, column - j, _table()
-    value = (1 - a) * ((1 - b) * table[i, j] + b * table[i, j + 1]) + a * (
-        (1 - b) * table[i + 1, j] + b * table[i + 1, j + 1]
-    )
+    low, high = ((1 - b) * table[each, j] + b * table[each, j + 1] for each in (i, i + 1))
+    value = (1 - a) * low + a * high
     tiny = square < 1e-3  # the information is proportional to d² there
     result: NDArray[np.float64] = np.where(tiny, value * np.maximum(square, 0) / 1e-3, value)
     return result

@@ -87,10 +87,8 @@ def hunted(trial: SessionState, worse: Sequence[Drop]) -> list[Drop]:
         return []
     measured, found = levels(trial, worse[0].work, trial.request.metric), list[Drop]()
     for line in lines(trial.request.subjects):
-        mine, neighbours = (
-            [drop for drop in worse if drop.last in line],
-            [*pairwise(filter(measured.__contains__, line))],
-        )
+        mine = [drop for drop in worse if drop.last in line]
+        neighbours = [*pairwise(filter(measured.__contains__, line))]
         beside = [drop for drop in mine if (drop.first, drop.last) in neighbours]
         unseen = [drop for drop in mine if not any(each.last <= drop.last for each in beside)]
         found += [*beside, *unseen[:1]]

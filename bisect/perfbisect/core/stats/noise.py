@@ -67,11 +67,8 @@ class Noise:
 
 def noise_in(runs: Sequence[tuple[int, RunFacts]], metric: str) -> Noise | None:
     """The noise of a metric in the runs of an A/A, each with the number of its visit; None where unknown."""
-    timed = [
-        TimedRun(visit, math.log(measured), _sampling(run, metric), run.seconds)
-        for visit, run in runs
-        if (measured := value(run, metric)) and measured > 0
-    ]
+    known = [(visit, run, x) for visit, run in runs if (x := value(run, metric)) and x > 0]
+    timed = [TimedRun(visit, math.log(x), _sampling(run, metric), run.seconds) for visit, run, x in known]
     return noise_of(timed, shared=len({run.visit for _, run in runs}) < len(runs))
 
 
@@ -210,11 +207,9 @@ def noise_of_trial(trial: SessionState) -> Noise | None:
 
 def of_pairs(trial: SessionState) -> tuple[float, float | None] | None:
     """S.d. of the ratio of two runs at the same time, and the same of their CPU times; None where there are too few."""
-    pairs = [*pairs_of(run.facts for run in trial.runs)]
-    noise, of_cpu = (
-        spread((read(one, trial.request.metric), read(two, trial.request.metric)) for one, two in pairs)
-        for read in (readable, by_cpu_time)
-    )
+    pairs, metric = [*pairs_of(run.facts for run in trial.runs)], trial.request.metric
+    ways = ([(read(one, metric), read(two, metric)) for one, two in pairs] for read in (readable, by_cpu_time))
+    noise, of_cpu = map(spread, ways)
     return None if noise is None else (noise, of_cpu)
 
 

@@ -215,11 +215,8 @@ def summaries(rows: Iterable[Compared]) -> list[Summary]:
     for row in rows:
         for subject, ratio in enumerate(row.ratios, 1):
             known.setdefault((row.group, subject), []).extend([ratio.ratio] if ratio else [])
-    return [
-        Summary(*of, min(ratios), max(ratios), mean(ratios), median(ratios))
-        for of, ratios in known.items()
-        if len(ratios) > 1
-    ]
+    several = {of: ratios for of, ratios in known.items() if len(ratios) > 1}
+    return [Summary(*of, min(x), max(x), mean(x), median(x)) for of, x in several.items()]
 
 
 def tone(ratio: Ratio, metric: str) -> str:

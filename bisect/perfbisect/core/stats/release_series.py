@@ -249,10 +249,9 @@ class Hunt:
 def lines_of(trial: SessionState) -> list[SpeedLine]:
     """The line of every workload, in the order in which they were requested."""
     request = trial.request
-    return [
-        line_of(work.name, levels(trial, number, request.metric), len(request.subjects), RATE / len(request.works))
-        for number, work in enumerate(request.works)
-    ]
+    names, releases = [work.name for work in request.works], len(request.subjects)
+    visits = (levels(trial, number, request.metric) for number in range(len(names)))
+    return [line_of(name, of, releases, RATE / len(names)) for name, of in zip(names, visits, strict=True)]
 
 
 def line_of(work: str, visits: Visits, releases: int, rate: float) -> SpeedLine:

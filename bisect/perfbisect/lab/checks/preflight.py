@@ -109,10 +109,8 @@ def check_pinning(seen: CheckRequest) -> None:
     entry, online = seen.entry, seen.answers.get(ONLINE)
     for key, cpus in (("server_cpus", entry.server_cpus), ("client_cpus", entry.client_cpus)):
         if online and cpus and (absent := cpu_numbers(cpus) - online):
-            raise UsageError(
-                f'hosts.toml: `hosts.{seen.name}.{key}` is "{cpus}", but that host has no CPU {min(absent)}',
-                f"It has {len(online)}, numbered from {min(online)} to {max(online)}.",
-            )
+            text = f'hosts.toml: `hosts.{seen.name}.{key}` is "{cpus}", but that host has no CPU {min(absent)}'
+            raise UsageError(text, f"It has {len(online)}, numbered from {min(online)} to {max(online)}.")
 
 
 def compiler_cache(seen: CheckRequest) -> Iterator[Finding]:

@@ -37,6 +37,7 @@ COUNTED_OPERATIONS = 4.0  # at the least; and of those that make a usual count, 
 TOUCHED = 12.0
 SPEED = 2e9  # instructions a second, about
 STEP = 16  # from one length that was too short to the next
+OPERATIONS = f"Let {{{EVENTS}}} be the number of its operations"
 LONGEST = STEP**7  # length, from which on a command does not seem to use it
 
 _FIXED_RANDOM = Path(__file__).with_name("fixed_random.c")
@@ -257,10 +258,8 @@ def next_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
     if lengths[longest] - lengths[min(lengths)] >= enough / STEP:
         return 0
     if longest >= LONGEST:
-        raise UsageError(
-            f"The command executes as many instructions when {{{EVENTS}}} is {longest:,} as when it is 1.",
-            f"Let {{{EVENTS}}} be the number of its operations; or leave it out, to count the command as a whole.",
-        )
+        text = f"The command executes as many instructions when {{{EVENTS}}} is {longest:,} as when it is 1."
+        raise UsageError(text, f"{OPERATIONS}; or leave it out, to count the command as a whole.")
     return longest * STEP
 
 
@@ -273,12 +272,10 @@ def chosen_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
 
 def instructions(facts: RunFacts) -> float:
     """What one execution executed. Raises EnvironmentFailure where it was not counted."""
-    found = facts.counters.get("instructions")
-    if found is None:
-        raise EnvironmentFailure(
-            f"{facts.counted} did not count the instructions of a run of {facts.commit[:10]}",
-            "Its command may end without its own exit, or write where its counts are kept; hunt another metric.",
-        )
+    if (found := facts.counters.get("instructions")) is None:
+        advice = "Its command may end without its own exit, or write where its counts are kept; hunt another metric."
+        text = f"{facts.counted} did not count the instructions of a run of {facts.commit[:10]}"
+        raise EnvironmentFailure(text, advice)
     return found
 
 
@@ -286,11 +283,10 @@ def difference(short: RunFacts, long: RunFacts) -> RunFacts:
     """The facts of a counted run, from those of its two executions. Raises UsageError when the longer did not do more."""
     operations = long.operations - short.operations
     if operations <= 0:
-        raise UsageError(
-            f"The command did {short.operations:,} operations when {{{EVENTS}}} was {short.events:,}, and"
-            f" {long.operations:,} when it was {long.events:,}, so its instructions cannot be counted exactly.",
-            f"Let {{{EVENTS}}} be the number of its operations, and `operations` find it in its output.",
-        )
+        did = f"{short.operations:,} operations when {{{EVENTS}}} was {short.events:,}"
+        text = f"The command did {did}, and {long.operations:,} when it was {long.events:,}"
+        why = f"{text}, so its instructions cannot be counted exactly."
+        raise UsageError(why, f"{OPERATIONS}, and `operations` find it in its output.")
     beyond = {"instructions": instructions(long) - instructions(short)}
     of_both = replace(long, started=short.started, seconds=short.seconds + long.seconds, events=short.events)
     return replace(of_both, operations=operations, counters=beyond)

@@ -183,6 +183,5 @@ def check_memory(host: Host, before: int) -> None:
     needed = max(before - now, 0) + SPARE * total
     if total and now < needed:
         gib = [math.ceil(each / 1024**2 * 10) / 10 for each in (needed, now)]
-        raise TurnsAdvised(
-            f"two servers need more memory than there is: {gib[0]:g} GiB for the second, {gib[1]:g} left"
-        )
+        sizes = f"{gib[0]:g} GiB for the second, {gib[1]:g} left"
+        raise TurnsAdvised(f"two servers need more memory than there is: {sizes}")

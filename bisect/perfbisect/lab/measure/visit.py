@@ -160,10 +160,8 @@ def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
         yield from running.wait()
         if facts := running.collect():
             return facts
-    raise EnvironmentFailure(
-        f"perf could not attach to the server on host {visit.bench.host.name} in {ATTEMPTS} attempts: its processes come"
-        " and go too fast"
-    )
+    attempts = f"on host {visit.bench.host.name} in {ATTEMPTS} attempts"
+    raise EnvironmentFailure(f"perf could not attach to the server {attempts}: its processes come and go too fast")
 
 
 class StartedRun:
@@ -257,9 +255,8 @@ def start(visit: Visit, limit: float, other: PurePosixPath | None = None) -> Job
     bench, served = visit.bench, visit.service
     run = timed(visit, servers.pids(served, visit.server) if bench.perf and served and visit.server else ())
     threads = max(bench.workload.threads, len(cpu_numbers(run.cpus or "0")))
-    argv = perf.beside(
-        run.argv, visit.folder, bench.entry.device, watched=not bench.counter, other=other, threads=threads
-    )
+    watched, device = not bench.counter, bench.entry.device
+    argv = perf.beside(run.argv, visit.folder, device, watched=watched, other=other, threads=threads)
     return jobs.start(bench.host, [*jobs.pinned(run.cpus), *argv], name=NAME, timeout=limit, cwd=run.cwd, env=run.env)
 
 

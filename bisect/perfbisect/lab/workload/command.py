@@ -78,8 +78,8 @@ def read_fio(stdout: str, began: float, seconds: float) -> RunResult:
     cpu = {CPU: (job.usr_cpu + job.sys_cpu) / 100 * job.job_runtime or None}
     times = job.sync.lat_ns if job.sync.lat_ns.N else sides[-1].clat_ns
     percentiles = {name: times.percentile.get(key, 0.0) for name, key in PERCENTILES.items()}
-    found = {"avg": times.mean, "max": times.max, **percentiles}
-    latency = {name: value / 1e6 or None for name, value in found.items()}
+    nanoseconds = {"avg": times.mean, "max": times.max, **percentiles}
+    latency = {name: value / 1e6 or None for name, value in nanoseconds.items()}
     return RunResult(began, seconds, operations, latency, reported=iops, counters=cpu)
 
 
@@ -138,9 +138,7 @@ def prepare_inputs(builder: Builder, workload: Workload, filled: Values) -> list
 
 
 def _args(workload: Workload) -> dict[str, str]:
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in workload.args.items()
-    }
+    return {name: str(v).lower() if isinstance(v, bool) else str(v) for name, v in workload.args.items()}
 
 
 def timed(workload: Workload, filled: Values, folder: PurePosixPath, under: Sequence[str] = ()) -> list[str]:

@@ -123,13 +123,16 @@ def copy(host: Host, name: str, server: Server | None, side: str = "") -> PurePo
         return folder
     counted, _, remembered = printed.partition("\n")
     if (kept := _read(remembered)) is None:
-        raise DataDamaged(f"the loaded data {name} on host {host.name} is damaged: its record is missing")
+        raise damage(host, name, "its record is missing")
     files, size = map(int, counted.split())
     if (copied := DatasetRecord("", files, size, [])).size != kept.size:
-        raise DataDamaged(
-            f"the loaded data {name} on host {host.name} is damaged: {copied.size} were copied, but {kept.size} were loaded"
-        )
+        raise damage(host, name, f"{copied.size} were copied, but {kept.size} were loaded")
     return folder
+
+
+def damage(host: Host, name: str, why: str) -> DataDamaged:
+    """The error for loaded data that is not what it was."""
+    return DataDamaged(f"the loaded data {name} on host {host.name} is damaged: {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +235,11 @@ class DatasetKeeper:
                     raise
         if refused := self._refused.get(commit):
             key, why = list(refused.items())[-1]
-            yield Warned(
-                f"{commit[:10]} does not start on the data {key}, which another build has loaded, and is given"
-                f" {self.keys[commit]}: {why}",
-                "If that happens to many commits, let the recipe's dataset.format_command print in what they differ.",
+            refusal = f"{commit[:10]} does not start on the data {key}, which another build has loaded"
+            advice = (
+                "If that happens to many commits, let the recipe's dataset.format_command print in what they differ."
             )
+            yield Warned(f"{refusal}, and is given {self.keys[commit]}: {why}", advice)
 
     def _make(self, system: Installation) -> tuple[str, bool]:
         """The key of the data for a build, "" when it needs none, and whether it was loaded with it just now.
@@ -304,7 +307,6 @@ class DatasetKeeper:
         loading = self._loading(system, copy(self.host, name, system.builder.server))
         kept, service = self._record(name), loading.service
         assert kept and service
-        damaged = f"the loaded data {name} on host {self.host.name} is damaged"
         try:
             # How the server then ends on such data does not matter.
             with serve(service) as job:
@@ -312,21 +314,16 @@ class DatasetKeeper:
                     answers = loading.ask()
                 except RunFailed as failure:
                     ended(service, job, "during the workload's check", "run")  # then it is no fault of the data
-                    raise DataDamaged(f"{damaged}: {failure}") from failure
+                    raise damage(self.host, name, str(failure)) from failure
                 if answers != kept.answers:
-                    raise DataDamaged(
-                        f"{damaged}: the workload's check is answered {_shown(answers)}, and was answered"
-                        f" {_shown(kept.answers)} when it had been loaded"
-                    )
+                    before = f"was answered {_shown(kept.answers)} when it had been loaded"
+                    raise damage(self.host, name, f"the workload's check is answered {_shown(answers)}, and {before}")
         except DataDamaged:
             if kept.build == system.key or (own := self._load_anew(system)) == kept.answers:
                 raise
-            raise RunFailed(
-                f"it answers the workload's check with {_shown(own)} on data that it has just loaded itself, and the build"
-                f" that has loaded {name} with {_shown(kept.answers)}",
-                stage="prepare",
-                log=str(pristine(self.host, name) / "dataset.json"),
-            ) from None
+            answer = f"it answers the workload's check with {_shown(own)} on data that it has just loaded itself"
+            why, log = f"{answer}, and the build that has loaded {name} with {_shown(kept.answers)}", "dataset.json"
+            raise RunFailed(why, stage="prepare", log=str(pristine(self.host, name) / log)) from None
 
     def damaged(self, key: str, damaged: DataDamaged) -> Warned:
         """Remove damaged data, so that it is loaded again. Raises the error when that has been done before."""
@@ -354,9 +351,7 @@ class DatasetKeeper:
     def _check_earlier(self, system: Installation, key: str) -> None:
         before = self.earlier.get(system.commit, key)
         if before.partition("-")[0] != key.partition("-")[0]:  # the rest is the build that loaded it
-            raise UsageError(
-                f"{system.commit[:10]} would now be run with other settings or data than before, so the runs of then and"
-                " now cannot be compared.",
-                f"The recipe of {system.builder.name}, workload {self.workload.name}, hosts.toml or perfbisect has changed:"
-                " undo that, or begin a new hunt.",
-            )
+            text = f"{system.commit[:10]} would now be run with other settings or data than before"
+            what = f"The recipe of {system.builder.name}, workload {self.workload.name}, hosts.toml or perfbisect"
+            advice = f"{what} has changed: undo that, or begin a new hunt."
+            raise UsageError(f"{text}, so the runs of then and now cannot be compared.", advice)

@@ -141,10 +141,9 @@ def plain_sql(workload: Workload) -> Path:
     """The script that runs plain SQL, or asks it in a check. Raises RecipeError where none is for the driver of the workload."""
     if script := _for_driver(workload, PLAIN_SQL):
         return script
-    raise RecipeError(
-        f"Workload {workload.suite}/{workload.name} is plain SQL, but no {PLAIN_SQL} runs it with {workload.driver}.",
-        f"Give it a script, or write {workload.driver}/{PLAIN_SQL} in the folder of your workloads.",
-    )
+    text = f"Workload {workload.suite}/{workload.name} is plain SQL, but no {PLAIN_SQL} runs it with {workload.driver}."
+    path = f"{workload.driver}/{PLAIN_SQL}"
+    raise RecipeError(text, f"Give it a script, or write {path} in the folder of your workloads.")
 
 
 def _for_driver(workload: Workload, name: str) -> Path | None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 from pathlib import PurePath
 
 from perfbisect.core.domain import metrics
@@ -33,10 +34,8 @@ _TOTAL = re.compile(rf"\s+([\w ]+?)(?: \(\w+\))?:\s+{_NUMBER}s?\b")
 def command(workload: Workload, script: PurePath, options: Mapping[str, Option] | None = None) -> list[str]:
     """The argv of a timed run; ``options`` are those of a server's driver. Raises UsageError for a broken second."""
     if workload.time < 1 or workload.time != int(workload.time):
-        raise UsageError(
-            f"Workload {workload.name} has time = {workload.time:g}, but sysbench counts whole seconds.",
-            "Give a whole number of at least 1.",
-        )
+        text = f"Workload {workload.name} has time = {workload.time:g}, but sysbench counts whole seconds."
+        raise UsageError(text, "Give a whole number of at least 1.")
     chosen = {"threads": workload.threads, "time": int(workload.time), **FIXED, **(options or {}), **workload.args}
     return ["sysbench", str(script), *_flags(chosen), "run"]
 
@@ -127,12 +126,8 @@ def _latency(totals: Mapping[str, float], buckets: list[tuple[float, int]], even
 
 
 def _percentile(buckets: list[tuple[float, int]], share: float) -> float | None:
-    wanted, seen = share * sum(count for _, count in buckets), 0
-    for value, count in buckets:
-        seen += count
-        if seen >= wanted:
-            return value
-    return None
+    counts = [*accumulate(count for _, count in buckets)]
+    return next((value for (value, _), count in zip(buckets, counts, strict=True) if count >= share * counts[-1]), None)
 
 
 def complaint(lines: Iterable[str], status: int, limit: float) -> str:
