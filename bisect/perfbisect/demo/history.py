@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from itertools import chain
 from math import ceil
 from pathlib import Path
 from random import Random
@@ -46,15 +47,11 @@ class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def apply(self, tree: Tree) -> None:
         """Change the tree. Raises ValueError unless the file contains the passage exactly once."""
-        old = tree.get(self.file, "")
-        passage = self.replace or self.after or self.before
-        if not passage:
-            tree[self.file] = old + self.text
-            return
-        if (found := old.count(passage)) != 1:
+        old, passage = tree.get(self.file, ""), self.replace or self.after or self.before
+        if passage and (found := old.count(passage)) != 1:
             raise ValueError(f"{self.file} has {passage!r} {found} times, not once")
         new = self.text if self.replace else passage + self.text if self.after else self.text + passage
-        tree[self.file] = old.replace(passage, new)
+        tree[self.file] = old.replace(passage, new) if passage else old + self.text
 
 
 class Change(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,12 +80,11 @@ def first_tree() -> Tree:
 def applied(changes: Iterable[Change], before: Tree) -> Tree:
     """The tree after ``changes``, in that order. Raises ValueError for a change that cannot be applied."""
     tree = dict(before)
-    for change in changes:
-        for edit in change.edits:
-            try:
-                edit.apply(tree)
-            except ValueError as error:
-                raise ValueError(f"change {change.name}: {error}") from None
+    for name, edit in ((change.name, edit) for change in changes for edit in change.edits):
+        try:
+            edit.apply(tree)
+        except ValueError as error:
+            raise ValueError(f"change {name}: {error}") from None
     return tree
 
 
@@ -276,10 +272,9 @@ def _steps(units: Sequence[Unit], random: Random) -> tuple[PlannedCommit, ...]:
 
 def _append(steps: list[PlannedCommit], units: Sequence[Unit], parent: int) -> int:
     """Append the units in succession; the position of the last commit."""
-    for unit in units:
-        for change in unit:
-            steps.append(PlannedCommit(change, (parent,)))
-            parent = len(steps)
+    for change in chain(*units):
+        steps.append(PlannedCommit(change, (parent,)))
+        parent = len(steps)
     return parent
 
 
@@ -345,16 +340,12 @@ def write_history(
     hashes = [pairs[str(position + 1)] for position in range(len(plan.steps) + 1)]  # the first release's included
     _git(folder, "reset", "-q", "--hard", "main")
     step = plan.steps[plan.planted - 1]
+    broken = tuple(hashes[position] for position in plan.broken)
+    further = {plan.steps[position - 1].change.name: hashes[position] for position in plan.further}
     return DemoAnswer(
-        commit=hashes[plan.planted],
-        parent=hashes[step.parents[0]],
-        subject=step.change.subject,
-        position=plan.planted,
-        commits=len(plan.steps),
-        drop=round(plan.drop, 3),
-        broken=tuple(hashes[position] for position in plan.broken),
-        further={plan.steps[position - 1].change.name: hashes[position] for position in plan.further},
-    )
+        hashes[plan.planted], hashes[step.parents[0]], step.change.subject, plan.planted, len(plan.steps),
+        round(plan.drop, 3), broken, further,
+    )  # fmt: skip
 
 
 def _stream(plan: HistoryPlan) -> Iterator[str]:
@@ -375,9 +366,8 @@ def _stream(plan: HistoryPlan) -> Iterator[str]:
 def _commit(position: int, message: str, parents: tuple[int, ...], before: Tree, after: Tree) -> str:
     """One commit with the files that differ from those of its first parent. No change removes a file."""
     links = [f"{'merge' if rank else 'from'} :{parent + 1}\n" for rank, parent in enumerate(parents)]
-    files = [
-        f"M 100644 inline {path}\n{_data(text)}" for path, text in sorted(after.items()) if before.get(path) != text
-    ]
+    changed = sorted((path, text) for path, text in after.items() if before.get(path) != text)
+    files = (f"M 100644 inline {path}\n{_data(text)}" for path, text in changed)
     head = f"commit refs/heads/main\nmark :{position + 1}\ncommitter {_signature(position)}\n{_data(message)}"
     return "".join((head, *links, *files))
 

@@ -9,7 +9,6 @@ the same hour, and the same noise in the n-th run of a build.
 """
 
 import bisect
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,32 +16,13 @@ from enum import IntEnum
 
 import numpy as np
 
-
-class RandomDraw(IntEnum):
-    """What is drawn."""
-
-    CULPRIT = 0
-    DECOYS = 1
-    FAILURES = 2
-    BINARIES = 3
-    LAYOUT = 4
-    BUILD = 5
-    NOISE = 6
-    DRIFT = 7
-    JUMPS = 8
-    PHASES = 9
-    DAY = 10
-    RAMP = 11
-    HOST = 12
-    RULE = 13
-    GRAPH = 14
-    FLAKES = 15
-    VISITS = 16
-    NEUTRAL = 17
-    MODES = 18
-    LINKS = 19
-    ROUNDS = 20
-    WAITS = 21
+# What is drawn, in an order that stays: its numbers are part of the seeds.
+RandomDraw = IntEnum(
+    "RandomDraw",
+    "CULPRIT DECOYS FAILURES BINARIES LAYOUT BUILD NOISE DRIFT JUMPS PHASES DAY RAMP HOST RULE GRAPH FLAKES VISITS NEUTRAL"
+    " MODES LINKS ROUNDS WAITS",
+    start=0,
+)
 
 
 def generator(seed: int, purpose: RandomDraw, which: int = 0) -> np.random.Generator:
@@ -100,9 +80,8 @@ class HostSpeed:
         self._drift = Drift(generator(seed, RandomDraw.DRIFT, host), habits.drift_memory)
         jumps, phases = generator(seed, RandomDraw.JUMPS, host), generator(seed, RandomDraw.PHASES, host)
         (rate, size), (share, _, length) = habits.jumps, habits.phases
-        self._jumps = JumpProcess(
-            jumps, 1 / rate if rate else math.inf, lambda last: last + size * float(jumps.normal())
-        )
+        apart = 1 / rate if rate else math.inf
+        self._jumps = JumpProcess(jumps, apart, lambda last: last + size * float(jumps.normal()))
         self._phases = JumpProcess(phases, length, lambda _: float(phases.random() < share))
         self._slope = habits.ramp / 3600 * (1 if generator(seed, RandomDraw.RAMP, host).random() < 0.5 else -1)
         self._sunrise = float(generator(seed, RandomDraw.DAY, host).random())
@@ -136,10 +115,8 @@ class Drift:
         place, rest = divmod(seconds / self._step, 1)
         while len(self._points) < place + 2:
             pushes = self._rng.normal(size=256) * math.sqrt(1 - self._kept**2)
-            path = itertools.accumulate(
-                pushes.tolist(), lambda now, push: now * self._kept + push, initial=self._points[-1]
-            )
-            self._points += itertools.islice(path, 1, None)
+            for push in pushes.tolist():
+                self._points.append(self._points[-1] * self._kept + push)
         before, after = self._points[int(place)], self._points[int(place) + 1]
         return before + rest * (after - before)
 

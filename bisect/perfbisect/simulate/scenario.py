@@ -127,19 +127,13 @@ class Scenario:
 
     def world(self, seed: int) -> World:
         """The world of this seed."""
-        graph, culprit = self.graph, self.culprit(seed)
-        gap, slow_modes = self._modes(seed)
+        graph, (gap, slow) = self.graph, self._modes(seed)
+        steps = steps_of(self.changes, graph, self.culprit(seed), self.drop, generator(seed, RandomDraw.DECOYS))
         starts = generator(seed, RandomDraw.FAILURES).random(graph.size) < self.failing / STRETCH
-        failing = {int(v) + i for v in np.flatnonzero(starts) for i in range(STRETCH) if v + i < graph.size}
+        failing = {int(v) + i for v in np.flatnonzero(starts) for i in range(STRETCH) if 0 < v + i < graph.size - 1}
+        culprits: frozenset[int] | None = frozenset() if self.changes in ("slope", "nothing") else None
         return World(
-            graph,
-            steps_of(self.changes, graph, culprit, self.drop, generator(seed, RandomDraw.DECOYS)),
-            self.habits,
-            unbuildable=frozenset(failing - {0, graph.size - 1}),
-            mode_gap=gap,
-            slow_modes=slow_modes,
-            culprits=frozenset() if self.changes in ("slope", "nothing") else None,
-            seed=seed,
+            graph, steps, self.habits, frozenset(failing), mode_gap=gap, slow_modes=slow, culprits=culprits, seed=seed
         )
 
     def culprit(self, seed: int) -> int:

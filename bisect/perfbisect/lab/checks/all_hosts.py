@@ -37,24 +37,22 @@ C_LIBRARY = Fact(("getconf", "GNU_LIBC_VERSION"), read_line)
 
 LEAVE_OUT = "or leave all but one of them out of `build_hosts` of {host} in hosts.toml."
 SAME = f"A difference between two builds must come from their commits. Install the same on each, {LEAVE_OUT}"
+OTHER_LIBRARIES = (
+    "Their headers and libraries may differ, and with them what is built: install the same system on each."
+)
 COMPILERS = ("C compiler", "C++ compiler", "linker")
 PROCESSOR, NATIVE = "processors", "processors, and each would compile for its own"
 # What may differ between build hosts, how much it matters, and advice. The three programs are all called compilers.
 DIFFERENCES: Mapping[str, tuple[Level, str]] = {
     "architectures": (Level.REFUSED, f"Choose others, {LEAVE_OUT}"),
     **dict.fromkeys(COMPILERS, (Level.REFUSED, SAME)),
-    "root folders, which are part of what they build": (
-        Level.REFUSED, "Give them the same `root` in hosts.toml.",
-    ),
+    "root folders, which are part of what they build": (Level.REFUSED, "Give them the same `root` in hosts.toml."),
     PROCESSOR: (Level.NOTE, ""),
     NATIVE: (Level.REFUSED, f"Choose a variant that does not depend on it, {LEAVE_OUT}"),
-    "systems": (
-        Level.WARNING,
-        "Their headers and libraries may differ, and with them what is built: install the same system on each.",
-    ),
+    "systems": (Level.WARNING, OTHER_LIBRARIES),
     "versions of ccache": (Level.NOTE, "They may not find each other's results."),
     "numbers of cores": (Level.NOTE, "The smallest takes longest for a build."),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +79,11 @@ def read_side(host: Host, variant: Variant) -> BuildSide:
         tools = Toolchain("", "", "")
     cpu, cores = answers.get(CPU) or "", answers.get(CORES)
     release = ", ".join(filter(None, (answers.get(RELEASE), answers.get(C_LIBRARY))))
+    native = f"{cpu or 'unknown'} ({tools.processor[:6]})" if tools.processor else ""
     known = (
-        answers.get(ARCHITECTURE) or "",
-        *(tools.identity.splitlines() + [""] * 3)[:3],
-        str(host.root),
-        cpu,
-        f"{cpu or 'unknown'} ({tools.processor[:6]})" if tools.processor else "",
-        release,
-        answers.get(TOOLS["ccache"]) or "",
-        count(cores, "core") if cores else "",
-    )
+        answers.get(ARCHITECTURE) or "", *(tools.identity.splitlines() + [""] * 3)[:3], str(host.root), cpu, native,
+        release, answers.get(TOOLS["ccache"]) or "", count(cores, "core") if cores else "",
+    )  # fmt: skip
     place = f"{boot} {found}" if (boot := answers.get(BOOT)) and (found := answers.get(inode)) else ""
     return BuildSide(host.name, dict(zip(DIFFERENCES, known, strict=True)), place)
 
