@@ -34,7 +34,6 @@ class Row:
     cells: tuple[Cell, ...]
     plot: Interval | tuple[float, float] | None = None  # what a page draws in it: a ratio, or two costs
     tone: str = ""  # the class of its colour on a page
-    brief: bool = True  # whether text shows it, too
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,12 +186,7 @@ def as_object(trial: SessionState) -> dict[str, Any]:
             for line in found
         ],
         "hunts": [
-            {
-                "good": names[hunt.good],
-                "bad": names[hunt.bad],
-                "workloads": hunt.works,
-                "command": command(trial, hunt),
-            }
+            {"good": names[hunt.good], "bad": names[hunt.bad], "workloads": hunt.works, "command": command(trial, hunt)}
             for hunt in hunts_of(found, trial.request.metric)
         ],
     }

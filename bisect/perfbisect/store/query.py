@@ -181,8 +181,5 @@ def configuration(database: str, version: int) -> dict[str, Any]:
     queries = {"queries": {name: {"title": title, "sql": sql.strip()} for name, (title, sql) in QUERIES.items()}}
     title = {"title": "perfbisect"}
     if version:
-        return {
-            "config": {"databases": {database: queries}},
-            "metadata": {**title, "databases": {database: about}},
-        }
+        return {"config": {"databases": {database: queries}}, "metadata": {**title, "databases": {database: about}}}
     return {"metadata": {**title, "databases": {database: {**about, **queries}}}}

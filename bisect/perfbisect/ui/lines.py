@@ -58,16 +58,7 @@ from perfbisect.ui.screen import verdict_sentences
 from perfbisect.ui.session_update import recalled, update
 from perfbisect.ui.session_view import REPORT, ActiveBuild, ActiveRun, Report, SessionRow, SessionView, TimedEvent
 from perfbisect.ui.stream import put
-from perfbisect.wording.quantities import (
-    count,
-    duration,
-    extent,
-    figure,
-    made,
-    ratio,
-    slower_than,
-    time_of_day,
-)
+from perfbisect.wording.quantities import count, duration, extent, figure, made, ratio, slower_than, time_of_day
 from perfbisect.wording.text import advised, execution, listed, patched, printable, safe_json
 from perfbisect.wording.verdicts import PURPOSES
 

@@ -12,17 +12,7 @@ from perfbisect.core.domain.orders import Purpose, Verdict
 from perfbisect.ui.candidates import RECENT, end_of_range, pairs, ratio_lines, strip, table
 from perfbisect.ui.session_view import ActiveBuild, ActiveRun, SessionView, minutes_left, within
 from perfbisect.wording.glyphs import ASCII, UNICODE, Glyphs, bar, sparkline, writable
-from perfbisect.wording.quantities import (
-    chance,
-    clock,
-    count,
-    estimate,
-    figure,
-    made,
-    percent,
-    ratio,
-    slower_than,
-)
+from perfbisect.wording.quantities import chance, clock, count, estimate, figure, made, percent, ratio, slower_than
 from perfbisect.wording.text import advised, execution, printable
 from perfbisect.wording.verdicts import PHASES, Teller
 

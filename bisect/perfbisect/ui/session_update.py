@@ -22,11 +22,7 @@ from perfbisect.core.domain.events import (
     SessionStarted,
     Warned,
 )
-from perfbisect.core.domain.orders import (
-    Measure,
-    Purpose,
-    first_step,
-)
+from perfbisect.core.domain.orders import Measure, Purpose, first_step
 from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.domain.trials import pairs_to_try, rounds_to_do, visits

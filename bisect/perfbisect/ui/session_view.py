@@ -9,12 +9,7 @@ from statistics import median
 
 import numpy as np
 
-from perfbisect.core.domain.events import (
-    Commit,
-    Event,
-    ExecutionStarted,
-    SessionStarted,
-)
+from perfbisect.core.domain.events import Commit, Event, ExecutionStarted, SessionStarted
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import operations_per_second, shown_metric
 from perfbisect.core.domain.orders import (

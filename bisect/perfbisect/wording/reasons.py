@@ -7,16 +7,7 @@ from itertools import pairwise
 
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.explain.classes import PER_INSTRUCTION
-from perfbisect.core.explain.evidence import (
-    BUSY,
-    TIME,
-    Cause,
-    CounterRow,
-    Evidence,
-    Explanation,
-    PlanRow,
-    Sureness,
-)
+from perfbisect.core.explain.evidence import BUSY, TIME, Cause, CounterRow, Evidence, Explanation, PlanRow, Sureness
 from perfbisect.core.explain.explanation import (
     NO_COUNTERS,
     NO_OPERATIONS,
