@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import patch
 
 import numpy as np
 
@@ -133,33 +134,18 @@ def commit_of(candidate: int) -> Commit:
     return Commit(f"{candidate:02d}" * 20, "2021-10-13", "A. Author", f"Change {candidate}")
 
 
-@dataclass(frozen=True)
-class StubTeller(Teller):
+def teller_of(metric: str = "qps", usual: str = "qps", **known: Any) -> Teller:
     """Of a hunt of which nothing is known but what is given."""
-
-    speed: Interval | None = None
-
-    def speed_of(self, step: Step) -> Interval | None:
-        return self.speed
-
-
-def teller_of(metric: str = "qps", speed: Interval | None = None, usual: str = "qps", **known: Any) -> Teller:
-    state = {
-        "pairing": None,
-        "belief": None,
-        "started": None,
-        "built": lambda _: None,
-        "row": lambda _: NOT_SKIPPED,
-    } | known
-    chosen = SimpleNamespace(usual=usual)
-    return StubTeller(cast("SessionState", SimpleNamespace(metric=metric, chosen=chosen, **state)), commit_of, speed)
+    state = {"pairing": None, "belief": None, "started": None, "hosts": (), "built": lambda _: None}
+    known = state | {"row": lambda _: NOT_SKIPPED, "chosen": SimpleNamespace(usual=usual), "metric": metric} | known
+    return Teller(cast("SessionState", SimpleNamespace(**known)), commit_of)
 
 
 def said(told: Told) -> tuple[str, ...]:
-    speed = None if isinstance(told.qps, str) else told.qps
     built = BUILDS.get if told.built else dict[int, BuildFacts]().get
-    pairing = PairingChosen(True, "", told.by_cpu)
-    return teller_of(told.metric, speed, told.usual, built=built, pairing=pairing).sentences(told.verdict)
+    with patch("perfbisect.wording.verdicts.effect_of", lambda *_: told.qps or None):
+        teller = teller_of(told.metric, told.usual, built=built, pairing=PairingChosen(True, "", told.by_cpu))
+        return teller.sentences(told.verdict)
 
 
 def test_every_verdict() -> None:

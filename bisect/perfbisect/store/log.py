@@ -214,7 +214,12 @@ class SessionLog:
                 self._fact("runs", event, own | {"metric_value": self._value(run)})
                 self._set(run_count=self.state.run_count)
             case SessionEnded(verdict):
-                self._set(ended=at, **({} if verdict else self._noise()))
+                from perfbisect.core.stats.noise import noise_of_trial
+
+                alone = not verdict and self.state.request.kind is TrialType.NOISE
+                if noise := noise_of_trial(self.state) if alone else None:
+                    self._set(between_visits=noise.between, within_visits=noise.within, noise=noise.run)
+                self._set(ended=at)
                 if verdict:
                     self._verdict(verdict, event_id, at)
             case _:
@@ -247,13 +252,6 @@ class SessionLog:
             if isinstance(event := decode("RunFinished", body), RunFinished):
                 new = [self._value(event.facts), event_id]
                 self.db.execute("UPDATE runs SET metric_value = ? WHERE event_id = ?", new)
-
-    def _noise(self) -> Row:
-        """The noise of an A/A that has ended."""
-        from perfbisect.core.stats.noise import noise_of_trial
-
-        found = noise_of_trial(self.state) if self.state.request.kind is TrialType.NOISE else None
-        return {"between_visits": found.between, "within_visits": found.within, "noise": found.run} if found else {}
 
     def _verdict(self, verdict: Verdict, event_id: int, at: float) -> None:
         """The verdict and the commits that it names; they replace an earlier verdict."""

@@ -99,11 +99,6 @@ class Teller:
         """Why a candidate could not be measured."""
         return self.state.row(self.commit_of(candidate).sha).skip
 
-    def speed_of(self, step: Step) -> Interval | None:
-        """What a step does to the metric of the workload, where another was hunted; None where that was not measured."""
-        state, classes = self.state, self.state.started.host_classes if self.state.started else ()
-        return effect_of(state, step, state.chosen.usual, state.hosts, classes)
-
     def sentences(self, verdict: Verdict) -> tuple[str, ...]:
         """The verdict, one sentence or list entry an element; list entries begin with two spaces."""
         match verdict:
@@ -148,7 +143,10 @@ class Teller:
         yield from self.by_host_class(step.effects)
         yield from self.regained(step.ratio)
         if not is_speed(self.metric):
-            yield self.in_time(self.speed_of(step), step.ratio)
+            state, classes = self.state, self.state.started.host_classes if self.state.started else ()
+            # What the step does to the metric of the workload; None where that was not measured.
+            speed = effect_of(state, step, state.chosen.usual, state.hosts, classes)
+            yield self.in_time(speed, step.ratio)
         yield self.proof(step)
         yield from self.in_layouts(step)
         yield from self.build_changed(step)
