@@ -203,33 +203,30 @@ def notice(history: History, name: str, failure: str = "", page: str = "") -> st
 
     None for one that was interrupted, and can go on.
     """
-    if name.isdecimal():
-        hunted = read_hunt(history, int(name))
-        listed, kind, report = hunted.listed, "hunt", of_hunt(hunted)
-        state, failed, said = listed.state, listed.failure, list(hunted.verdict)
+    hunt = name.isdecimal()
+    listed = history.listed(int(name) if hunt else history.number_of_trial(name))
+    state, what = listed.state, f"{listed.builder} {', '.join(listed.workloads)} of {', '.join(listed.compared)}"
+    if hunt:
+        report = read_hunt(history, int(name))
+        contents, said = of_hunt(report), list(report.verdict)
         what = f"{listed.builder} {' '.join(listed.workloads)} {listed.good}..{listed.bad}"
     else:
         made = history.trial(name)
-        request = made.request
-        kind, report, state, failed = str(request.kind), of_trial(made), made.state, made.failure
-        said = []
-        if not failed and request.kind is TrialType.PROVE:
-            said = [*proof_sentences(made)]
-        elif not failed:  # the tables of a comparison
+        contents, said = of_trial(made), [*proof_sentences(made)] if listed.kind == TrialType.PROVE else []
+        if not said:  # the tables of a comparison
             said = [str(line) for line in lines(trial.document(made, detailed=False), header=False)]
-        builds = ", ".join(subject.name for subject in request.subjects)
-        what = f"{request.builder} {', '.join(work.name for work in request.works)} of {builds}"
+        said = [] if listed.failure else said
     if state == UNFINISHED:
         if not failure:
             return None
         state = "failed"
     found = {
-        "kind": kind,
+        "kind": listed.kind,
         "id": name,
         "state": state,
         "title": printable(f"bisect {name}: {what}: {state}"),
-        "text": "\n".join(said or [printable(failed or failure)]),
+        "text": "\n".join(said or [printable(listed.failure or failure)]),
         "show": command_on("show", name, history.path),
-        "report": report,
+        "report": contents,
     } | ({"page": page} if page else {})
     return masked(msgspec.json.encode(found).decode())
