@@ -94,8 +94,8 @@ def _found(pattern: str, made: Callable[[str], T]) -> Callable[[str], T | None]:
     """The first group of a pattern."""
 
     def read(text: str) -> T | None:
-        found = re.search(pattern, text, re.MULTILINE)
-        return made(found[1]) if found else None
+        match = re.search(pattern, text, re.MULTILINE)
+        return made(match[1]) if match else None
 
     return read
 
@@ -143,10 +143,10 @@ cp --reflink=always "$d/a" "$d/b" 2>/dev/null && echo yes || echo no"""
 @asked_by(*_shell(f"grep -H . {_CPUS}/vulnerabilities/*"))
 def MITIGATIONS(listing: str) -> str | None:
     """Of the processor's vulnerabilities, without those that do not affect it."""
-    found = (line.rpartition("/")[2].partition(":") for line in listing.splitlines())
-    known = [(name, state.strip()) for name, _, state in found if state.strip()]
-    affected = [f"{name} {state}" for name, state in known if state != "Not affected"]
-    return ("; ".join(affected) or "none needed") if known else None
+    rows = (line.rpartition("/")[2].partition(":") for line in listing.splitlines())
+    states = [(name, state.strip()) for name, _, state in rows if state.strip()]
+    affected = [f"{name} {state}" for name, state in states if state != "Not affected"]
+    return ("; ".join(affected) or "none needed") if states else None
 
 
 @asked_by("cat", "/proc/swaps")
@@ -161,8 +161,8 @@ def SWAP(swaps: str) -> tuple[int, int] | None:
 @asked_by("cat", "/proc/stat")
 def STEAL(stat: str) -> float | None:
     """Share of busy time since boot that the hypervisor gave to others."""
-    found = re.search(r"^cpu +((?:\d+ ?)+)", stat)
-    ticks = [int(word) for word in found[1].split()] if found else []
+    match = re.search(r"^cpu +((?:\d+ ?)+)", stat)
+    ticks = [int(word) for word in match[1].split()] if match else []
     if len(ticks) < 8:
         return None
     busy = sum(ticks[:3]) + sum(ticks[5:8])  # all but idle and waiting for a disk
@@ -260,8 +260,8 @@ def free_bytes(host: Host) -> int | None:
 
 def is_full(host: Host) -> bool:
     """Whether the disk of the root folder is so full that a failure there is not a commit's fault."""
-    left = free_bytes(host)
-    return left is not None and left < FULL
+    available = free_bytes(host)
+    return available is not None and available < FULL
 
 
 def fingerprint_facts(host: Host) -> tuple[Fact[object], ...]:

@@ -102,8 +102,8 @@ def start(
     """
     _check_length(argv, env or {})
     program = argv[PINNED] if [*argv[:2]] == ["taskset", "-c"] and argv[PINNED:] else argv[0]
-    kept = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{_NAME.sub('_', name)}-{secrets.token_hex(3)}"
-    folder = host.root / "jobs" / kept
+    identifier = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{_NAME.sub('_', name)}-{secrets.token_hex(3)}"
+    folder = host.root / "jobs" / identifier
     where = cwd or host.root
     command = _command(host, argv, where, env, timeout)
     streams = "merged" if merged else "apart"
@@ -212,14 +212,14 @@ def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Genera
     left alone: wait again. Raises JobLost when it ended without a status; what its leader has left running
     is killed first, since the work will be repeated. Raises EnvironmentFailure when its output could not be written.
     """
-    rest = b""
+    line_begun = b""
     ended: int | None = None
     try:
         while True:
             ended, chunk = _poll(host, job, offset, _CHUNK, patience=every)
             offset += len(chunk)
-            *lines, rest = (rest + chunk).split(b"\n")
-            rest = rest[:LINE]
+            *lines, line_begun = (line_begun + chunk).split(b"\n")
+            line_begun = line_begun[:LINE]
             for line in lines:
                 yield line[:LINE].decode(errors="replace").removesuffix("\r")
             if ended is not None and len(chunk) < _CHUNK:
@@ -227,8 +227,8 @@ def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Genera
     except (KeyboardInterrupt, GeneratorExit, SystemExit, Cancelled):
         kill(host, job)
         raise
-    if rest:
-        yield rest.decode(errors="replace")
+    if line_begun:
+        yield line_begun.decode(errors="replace")
     return _not_lost(host, job, ended)
 
 

@@ -150,8 +150,8 @@ class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     purpose: str = ""
 
     def __str__(self) -> str:
-        what = self.kind if self.count == 1 else f"{self.kind}*{self.count}"
-        return f"{what} (job {self.job}, since {self.since}, of process {self.process.split()[-2]} on {self.machine})"
+        kind = self.kind if self.count == 1 else f"{self.kind}*{self.count}"
+        return f"{kind} (job {self.job}, since {self.since}, of process {self.process.split()[-2]} on {self.machine})"
 
 
 def note(record: LeaseRecord) -> Path:
@@ -229,15 +229,15 @@ def leased(wanted: LeaseRequest, show: Show, say: Say) -> Iterator[Acquisition]:
     try:
         for name, (address, number) in _named(wanted, _acquire(job, show)):
             job.machines.append(Machine(name, address, number, job))
-        _held.update({each.name: each for each in job.machines})
+        _held.update({leased_machine.name: leased_machine for leased_machine in job.machines})
         if lease.renew:
             threading.Thread(target=job.keep, name=f"leases of {wanted.kind}", daemon=True).start()
         yield job
     finally:
         job.stopped.set()
-        for each in job.machines:
-            if _held.get(each.name) is each:  # another may have been leased in its place
-                del _held[each.name]
+        for leased_machine in job.machines:
+            if _held.get(leased_machine.name) is leased_machine:  # another may have been leased in its place
+                del _held[leased_machine.name]
         if why := "" if job.refused else _released(release):
             note(msgspec.structs.replace(record, process=f"{process.machine()} 0 0"))  # no process has it any more
             say(f"{record} could not be released: {why}. The next session tries again, and so does `bisect gc`.")
@@ -255,12 +255,12 @@ def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
     minutes = str(math.ceil(wanted.minutes) + MARGIN) if wanted.minutes else ""
     asked = {**job.values, "features": wanted.features, "count": str(count), "node": ",".join(wanted.nodes.values())}
     asked |= {"minutes": minutes, "every": str(lease.every)}
-    what = wanted.kind if count == 1 else f"{wanted.kind}*{count}"
+    machines = wanted.kind if count == 1 else f"{wanted.kind}*{count}"
     command = fill(lease.acquire, asked)
 
     def failure(why: str) -> EnvironmentFailure:
         return EnvironmentFailure(
-            f"{what} cannot be leased: {why}", f"See `acquire` of lease {lease.name} in {lease.file}."
+            f"{machines} cannot be leased: {why}", f"See `acquire` of lease {lease.name} in {lease.file}."
         )
 
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -288,32 +288,32 @@ def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
                     waited = True
                     if lease.status and (not state or time.monotonic() - looked > LOOK):
                         looked, state = time.monotonic(), last_line(short(fill(lease.status, job.values))[1])
-                    show(what, state or last_line(_text(err)) or "in the queue")
+                    show(machines, state or last_line(_text(err)) or "in the queue")
         finally:
             end(running, STOP)
         if running.returncode:
             job.refused = running.returncode > 0  # killed by a signal, it may have leased something
-            said = last_line(_text(err)) or last_line(_text(out))
-            raise failure(said or f"{command[0]} ended with status {running.returncode}")
-        found = [line.split() for line in _text(out).splitlines() if line.strip()]
-    if len(found) != count or any(len(words) > 2 for words in found):
-        lines = f"{len(found)} line{'' if len(found) == 1 else 's'}"
-        each = "the machine" if count == 1 else f"each of {count} machines"
-        raise failure(f"its acquire printed {lines}, but must print the address of {each} on a line of its own")
+            reason = last_line(_text(err)) or last_line(_text(out))
+            raise failure(reason or f"{command[0]} ended with status {running.returncode}")
+        rows = [line.split() for line in _text(out).splitlines() if line.strip()]
+    if len(rows) != count or any(len(words) > 2 for words in rows):
+        lines = f"{len(rows)} line{'' if len(rows) == 1 else 's'}"
+        expected = "the machine" if count == 1 else f"each of {count} machines"
+        raise failure(f"its acquire printed {lines}, but must print the address of {expected} on a line of its own")
     if waited:
-        show(what, "")
-    return [(words[0], words[-1]) for words in found]
+        show(machines, "")
+    return [(words[0], words[-1]) for words in rows]
 
 
 def _named(wanted: LeaseRequest, found: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
     """The host of each machine: the one that it was before, the others in the order in which acquire printed them."""
-    left = list(found)
-    own: dict[str, tuple[str, str]] = {}
+    unassigned = list(found)
+    by_name: dict[str, tuple[str, str]] = {}
     for name, node in wanted.nodes.items():
-        if again := next((each for each in left if each[0] == node), None):
-            own[name] = again
-            left.remove(again)
-    return [(name, own[name] if name in own else left.pop(0)) for name in wanted.names]
+        if earlier := next((entry for entry in unassigned if entry[0] == node), None):
+            by_name[name] = earlier
+            unassigned.remove(earlier)
+    return [(name, by_name[name] if name in by_name else unassigned.pop(0)) for name in wanted.names]
 
 
 def _text(stream: IO[bytes]) -> str:
@@ -341,8 +341,8 @@ def short(command: Sequence[str], text: str = "", limit: float = LIMIT) -> tuple
 
 def _released(command: Sequence[str]) -> str:
     """Release a job; why it failed, or ""."""
-    status, said = short(command)
-    return "" if status == 0 else said or f"{command[0]} ended with status {status}"
+    status, reason = short(command)
+    return "" if status == 0 else reason or f"{command[0]} ended with status {status}"
 
 
 class LeasedHost(DelegatingHost):

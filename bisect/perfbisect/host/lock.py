@@ -127,33 +127,33 @@ class HostLock:
         """Wait for the turn of this session, and ``take`` the lock. Raises EnvironmentFailure without ``waiting``."""
         self._ended.set()
         self._ended = threading.Event()
-        others = self._write(_WAITS)
+        tickets = self._write(_WAITS)
         threading.Thread(target=self.beat, args=(self._ended,), name=f"lock of {self.host.name}", daemon=True).start()
         waited = False
         while True:
             mine = (float(self.place), self.ticket)
-            ahead = [each for each in others if each.holds or (each.place < mine and not self._shared)]
+            ahead = [ticket for ticket in tickets if ticket.holds or (ticket.place < mine and not self._shared)]
             if ahead:
-                first = min(ahead, key=lambda each: (not each.holds, each.place))
+                first = min(ahead, key=lambda ticket: (not ticket.holds, ticket.place))
                 if waiting is None:
                     raise busy(self.host, first)
-                for other in _waited.values():  # who waits here lets others pass elsewhere: no two wait for each other
-                    if other is not self:
-                        other.leave()
+                for lock in _waited.values():  # who waits here lets others pass elsewhere: no two wait for each other
+                    if lock is not self:
+                        lock.leave()
                 waited = True
                 waiting(first.owner)
                 time.sleep(POLL)
-            elif not take or not any(each.holds for each in self._write(_HOLDS)):
+            elif not take or not any(ticket.holds for ticket in self._write(_HOLDS)):
                 break
-            others = self._write(_WAITS)  # as well where both took it at the same moment
+            tickets = self._write(_WAITS)  # as well where both took it at the same moment
         self.lost = False
         if waiting and waited:
             waiting(None)
 
     def number(self, name: str) -> None:
         """Tell others the number of a hunt, or the name of a trial: "a hunt for …" becomes "hunt 12 for …"."""
-        _, what, about = self.purpose.split(" ", 2)
-        self.purpose = f"{what} {name} {about}"
+        _, kind, about = self.purpose.split(" ", 2)
+        self.purpose = f"{kind} {name} {about}"
         self._write(_HOLDS)
 
     def _write(self, mode: str) -> list[Ticket]:
@@ -164,14 +164,16 @@ class HostLock:
             self._mode = mode
             about = (self.purpose[:500], self._since, user(), self.session)  # a file of a few kB counts for nothing
             owner = Owner(this_process(), os.getpid(), platform.node(), *about)
-            found = _counting(self.host, self.ticket, mode, self.place, msgspec.json.encode(owner).decode())
-            self.place = next((str(each.place[0]) for each in found if each.name == self.ticket), "")
+            tickets = _counting(self.host, self.ticket, mode, self.place, msgspec.json.encode(owner).decode())
+            self.place = next((str(ticket.place[0]) for ticket in tickets if ticket.name == self.ticket), "")
             if not self.place:
                 raise _no_ticket(self.host, "what is written there is gone at once")
             self.seen = elapsed()
-            others = [each for each in found if each.owner.session != self.session]
-            self._shared = any(each.holds and each.name != self.ticket and each not in others for each in found)
-            return others
+            foreign = [ticket for ticket in tickets if ticket.owner.session != self.session]
+            self._shared = any(
+                ticket.holds and ticket.name != self.ticket and ticket not in foreign for ticket in tickets
+            )
+            return foreign
 
     def confirm(self) -> None:
         """Raise EnvironmentFailure when the lock was abandoned for too long and another process has taken it."""
@@ -201,11 +203,11 @@ class HostLock:
     def _sign(self) -> None:
         with self._writing:
             silent = elapsed() - self.seen > ABANDONED - BEAT
-            found = _tickets(self.host, self.ticket)
-            if all(each.name != self.ticket for each in found) and not self._ended.is_set():
-                silent, found = True, self._write(self._mode)  # it was removed, as temporary files may be
+            tickets = _tickets(self.host, self.ticket)
+            if all(ticket.name != self.ticket for ticket in tickets) and not self._ended.is_set():
+                silent, tickets = True, self._write(self._mode)  # it was removed, as temporary files may be
             self.lost = self.lost or (
-                silent and any(each.holds and each.owner.session != self.session for each in found)
+                silent and any(ticket.holds and ticket.owner.session != self.session for ticket in tickets)
             )
             self.seen = elapsed()
 
@@ -256,7 +258,7 @@ def wait(host: Host, waiting: WaitCallback) -> None:
 
 def holder(host: Host) -> Owner | None:
     """The present owner of the lock; None when it is free or its owner has ended."""
-    return next((each.owner for each in _counting(host) if each.holds), None)
+    return next((ticket.owner for ticket in _counting(host) if ticket.holds), None)
 
 
 def machine(host: Host) -> str:
@@ -283,14 +285,14 @@ def busy(host: Host, first: Ticket) -> EnvironmentFailure:
 
 def _counting(host: Host, *written: str) -> list[Ticket]:
     """The tickets that count. A heartbeat is waited for where the clock was set, or someone forges one."""
-    found = _tickets(host, *written)
-    doubted = {each.name: each.changed for each in found if each.silent > ABANDONED}
+    tickets = _tickets(host, *written)
+    doubted = {ticket.name: ticket.changed for ticket in tickets if ticket.silent > ABANDONED}
     began = elapsed()
     while doubted and elapsed() - began < 1.5 * BEAT:
         time.sleep(POLL)
-        found = _tickets(host, *written[:1])
-        doubted = {each.name: each.changed for each in found if doubted.get(each.name) == each.changed}
-    return [each for each in found if each.name not in doubted]
+        tickets = _tickets(host, *written[:1])
+        doubted = {ticket.name: ticket.changed for ticket in tickets if doubted.get(ticket.name) == ticket.changed}
+    return [ticket for ticket in tickets if ticket.name not in doubted]
 
 
 def _tickets(host: Host, ticket: str = "", mode: str = "", place: str = "", content: str = "") -> list[Ticket]:
@@ -301,25 +303,25 @@ def _tickets(host: Host, ticket: str = "", mode: str = "", place: str = "", cont
         raise _no_ticket(host, (done.stderr.strip().splitlines() or ["nothing can be written there"])[-1])
     first, *lines = done.stdout.splitlines()
     boot, now = first.split(" ")
-    found = []
+    tickets = []
     for line in lines:
         with suppress(ValueError):  # damaged: nobody's. msgspec's errors are ValueErrors, too
             name, mode, changed, encoded, account = line.split(" ", 4)
-            of, place, text = b64decode(encoded).decode().split(" ", 2)
+            boot_of, place, text = b64decode(encoded).decode().split(" ", 2)
             owner = msgspec.structs.replace(msgspec.json.decode(text, type=Owner), account=account)
             # Where even the first process is hidden, so may be other users'.
             ended = is_local(owner.process) and start_time(1) != "" and not is_running(owner.process)
-            if of == boot and not ended:
+            if boot_of == boot and not ended:
                 at, silent = float(changed), float(now) - float(changed)
-                found.append(Ticket(name, mode == _HOLDS, (float(place), name), at, silent, owner))
-    return found
+                tickets.append(Ticket(name, mode == _HOLDS, (float(place), name), at, silent, owner))
+    return tickets
 
 
 def _folders() -> tuple[str, ...]:
-    other = os.environ.get(OTHER_FOLDER)
-    if other and not other.startswith("/"):
-        raise UsageError(f"{OTHER_FOLDER} names no absolute path: {other}", "It is the same folder on all hosts.")
-    return (other,) if other else FOLDERS
+    folder = os.environ.get(OTHER_FOLDER)
+    if folder and not folder.startswith("/"):
+        raise UsageError(f"{OTHER_FOLDER} names no absolute path: {folder}", "It is the same folder on all hosts.")
+    return (folder,) if folder else FOLDERS
 
 
 def _no_ticket(host: Host, why: str) -> EnvironmentFailure:

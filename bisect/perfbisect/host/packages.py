@@ -38,7 +38,7 @@ def packages(needs: Iterable[str], system: str, own: Mapping[str, Package]) -> t
 
     ``own`` is what a recipe knows beyond ``listed``. On Fedora a file or a library stands for its package.
     """
-    found: list[str] = []
+    names: list[str] = []
     unknown: list[str] = []
     for need in needs:
         named = own.get(need) or listed().get(need)
@@ -48,8 +48,8 @@ def packages(needs: Iterable[str], system: str, own: Mapping[str, Package]) -> t
                 unknown.append(need)
                 continue
             name = f"'pkgconfig({need.removesuffix(LIBRARY)})'" if need.endswith(LIBRARY) else f"/usr/include/{need}"
-        found.append(name or need)
-    return list(dict.fromkeys(found)), unknown
+        names.append(name or need)
+    return list(dict.fromkeys(names)), unknown
 
 
 def how_to_install(needs: Iterable[str], system: str = "", own: Mapping[str, Package] | None = None) -> str:
@@ -57,15 +57,15 @@ def how_to_install(needs: Iterable[str], system: str = "", own: Mapping[str, Pac
 
     ``system`` is "debian", "ubuntu" or "fedora" (see ``read_system``); "" when it is not known: both commands then.
     """
-    wanted = list(needs)
-    debian, unknown = packages(wanted, system or "debian", own or {})
-    fedora, _ = packages(wanted, "fedora", own or {})
+    names = list(needs)
+    debian, unknown = packages(names, system or "debian", own or {})
+    fedora, _ = packages(names, "fedora", own or {})
     if system == "fedora":
         return f"Install with: sudo dnf install {' '.join(fedora)}"
     hunt = f"Find what provides {', '.join(unknown)} with: apt-file search {unknown[0]}" if unknown else ""
     if system:
-        known = f"Install with: sudo apt-get install {' '.join(debian)}" if debian else ""
-        return ". ".join(filter(None, (known, hunt)))
+        command = f"Install with: sudo apt-get install {' '.join(debian)}" if debian else ""
+        return ". ".join(filter(None, (command, hunt)))
     apt = f"apt-get install {' '.join(debian)} (Debian, Ubuntu), or " if debian else ""
     return ". ".join(
         filter(None, (f"Install with: {apt}dnf install {' '.join(fedora)} (Fedora, RHEL)", hunt and f"{hunt} (Debian)"))
@@ -83,8 +83,8 @@ def how_to_prepare(source: Package, system: str = "", *, described: bool = True)
     dnf = f"dnf builddep {source.fedora}" if source.fedora else ""
     begin = "What its distribution builds it with"
     if system:
-        known = dnf if system == "fedora" else apt and f"{apt}{first}"
-        return f"{begin}: sudo {known}" if known else ""
+        command = dnf if system == "fedora" else apt and f"{apt}{first}"
+        return f"{begin}: sudo {command}" if command else ""
     both = " or ".join(filter(None, (apt and f"{apt} (Debian, Ubuntu)", dnf and f"{dnf} (Fedora, RHEL)")))
     return f"{begin}: {both}" if both else ""
 
@@ -142,24 +142,24 @@ def lacking(host: Host, needs: Iterable[str], c: str, cxx: str) -> tuple[str, ..
     ``c`` and ``cxx`` are the shell commands of the compilers, options included. Without a
     compiler or pkg-config only that is reported, since nothing else can be checked.
     """
-    wanted = list(dict.fromkeys(needs))
-    headers = [need for need in wanted if need.endswith(HEADERS)]
-    libraries = [need for need in wanted if need.endswith(LIBRARY)]
+    unique = list(dict.fromkeys(needs))
+    headers = [need for need in unique if need.endswith(HEADERS)]
+    libraries = [need for need in unique if need.endswith(LIBRARY)]
     tools = ["pkg-config"] if libraries else []
-    found = [*missing(host, [*(need for need in wanted if need not in {*headers, *libraries}), *tools])]
+    lacks = [*missing(host, [*(need for need in unique if need not in {*headers, *libraries}), *tools])]
     in_c = [header for header in headers if header.endswith(".h")]
     for compiler, language, names in ((c, "c", in_c), (cxx, "c++", [name for name in headers if name not in in_c])):
         if not names:
             continue
         if program := missing(host, [shlex.split(compiler)[0]]):
-            found += program
+            lacks += program
             continue
         call = f"{compiler} -E -x {language} -"
-        found += host.run(["sh", "-c", _LACKING_HEADERS, "headers", call, *names], timeout=600).stdout.splitlines()
-    if libraries and "pkg-config" not in found:
+        lacks += host.run(["sh", "-c", _LACKING_HEADERS, "headers", call, *names], timeout=600).stdout.splitlines()
+    if libraries and "pkg-config" not in lacks:
         names = [library.removesuffix(LIBRARY) for library in libraries]
-        found += host.run(["sh", "-c", _LACKING_LIBRARIES, "libraries", *names]).stdout.splitlines()
-    return tuple(dict.fromkeys(found))
+        lacks += host.run(["sh", "-c", _LACKING_LIBRARIES, "libraries", *names]).stdout.splitlines()
+    return tuple(dict.fromkeys(lacks))
 
 
 def require(host: Host, programs: Iterable[str]) -> None:

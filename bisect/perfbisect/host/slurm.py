@@ -48,10 +48,11 @@ def submit(options: Sequence[str], script: str, arguments: Sequence[str]) -> str
     """
     # Not as a text made for this job: sbatch finds options in it, also those in a name that begins a line with #SBATCH.
     # An option without its value takes the -- for it, and not the script.
-    said = _run(["sbatch", "--parsable", *options, "--", "/dev/stdin", *(f".{each}" for each in arguments)], script)
-    if not said:  # as with --test-only
+    words = [f".{argument}" for argument in arguments]
+    printed = _run(["sbatch", "--parsable", *options, "--", "/dev/stdin", *words], script)
+    if not printed:  # as with --test-only
         raise EnvironmentFailure("sbatch has submitted nothing.")
-    return said.strip().partition(";")[0]  # behind it, the name of a cluster
+    return printed.strip().partition(";")[0]  # behind it, the name of a cluster
 
 
 def states(jobs: Collection[str]) -> dict[str, JobState]:
@@ -60,17 +61,17 @@ def states(jobs: Collection[str]) -> dict[str, JobState]:
     fields = "JobID:30,State:30,exit_code:30,Reason:80"
     queue = ["squeue", "--noheader", "--states=all", f"--jobs={asked}", f"--Format={fields}"]
     queued = _run(queue) if jobs else ""
-    found = {}
+    states_of = {}
     for job, word, waited, *reason in (line.split(maxsplit=3) for line in queued.splitlines()):
-        found[job] = _state(word, int(waited) >> 8, int(waited) & 127, "".join(reason).strip())
+        states_of[job] = _state(word, int(waited) >> 8, int(waited) & 127, "".join(reason).strip())
     accounts = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw,State,ExitCode"]
-    if others := [job for job in jobs if job not in found]:
+    if unlisted := [job for job in jobs if job not in states_of]:
         with suppress(PerfBisectError):  # no accounts are kept
-            for line in _run([*accounts, f"--jobs={','.join(others)}"]).splitlines():
+            for line in _run([*accounts, f"--jobs={','.join(unlisted)}"]).splitlines():
                 job, state, ended = line.split("|")
                 status, _, signal = ended.partition(":")
-                found[job] = _state(state.split()[0], int(status), int(signal))  # CANCELLED by 1000
-    return found
+                states_of[job] = _state(state.split()[0], int(status), int(signal))  # CANCELLED by 1000
+    return states_of
 
 
 def _state(word: str, status: int, signal: int, reason: str = "") -> JobState:
@@ -87,7 +88,7 @@ def cancel(jobs: Collection[str]) -> None:
 def _run(command: Sequence[str], text: str = "") -> str:
     """What a command of Slurm prints. Raises UsageError where there is none, EnvironmentFailure where it fails."""
     check_commands(command[0])
-    status, said = short(command, text, LIMIT)
+    status, printed = short(command, text, LIMIT)
     if status:
-        raise EnvironmentFailure(f"{command[0]} of Slurm has failed: {said or f'it ended with status {status}'}")
-    return said
+        raise EnvironmentFailure(f"{command[0]} of Slurm has failed: {printed or f'it ended with status {status}'}")
+    return printed

@@ -65,11 +65,11 @@ def program(path: str | None = None) -> str | None:
     """
     searched = sealed().get("PATH", "") if path is None else path
     for name in PROGRAMS:
-        found = shutil.which(name, path=searched)
-        if found:
-            said = subprocess.run([found, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-            if b"Universal Ctags" in said.stdout and b"+json" in said.stdout:
-                return found
+        ctags = shutil.which(name, path=searched)
+        if ctags:
+            version = subprocess.run([ctags, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+            if b"Universal Ctags" in version.stdout and b"+json" in version.stdout:
+                return ctags
     return None
 
 
@@ -78,8 +78,8 @@ def definitions(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definition]] 
 
     None where ctags is missing, fails or takes too long.
     """
-    found = program()
-    if found is None:
+    ctags = program()
+    if ctags is None:
         return None
     paths = [path for path in texts if is_source(path)]
     if not paths:
@@ -93,7 +93,7 @@ def definitions(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definition]] 
             files[file.name] = path
         try:
             done = subprocess.run(
-                [found, *CTAGS, *files],
+                [ctags, *CTAGS, *files],
                 cwd=folder,
                 env={**sealed(), "LC_ALL": "C", "TMPDIR": name},
                 stdin=subprocess.DEVNULL,
@@ -110,7 +110,7 @@ def definitions(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definition]] 
 
 def parsed(output: str, files: Mapping[str, str]) -> Mapping[str, Sequence[Definition]]:
     """The functions in what ctags printed, a JSON object a line; ``files`` are the paths by the names that ctags knows."""
-    found: dict[str, list[Definition]] = {path: [] for path in files.values()}
+    functions: dict[str, list[Definition]] = {path: [] for path in files.values()}
     for line in output.splitlines():
         try:
             tag = json.loads(line)
@@ -123,16 +123,16 @@ def parsed(output: str, files: Mapping[str, str]) -> Mapping[str, Sequence[Defin
         # Of Rust, ctags 5.9 does not say where a function ends: before the next one, then.
         last = UNKNOWN if tag["path"].endswith(".rs") and tag["kind"] != "macro" else first
         function = Definition(name, first, int(tag.get("end", last)), tag["kind"] == "macro")
-        found[files[tag["path"]]].append(function)
-    return {path: ended(sorted(each, key=lambda one: one.first)) for path, each in found.items()}
+        functions[files[tag["path"]]].append(function)
+    return {path: ended(sorted(unsorted, key=lambda function: function.first)) for path, unsorted in functions.items()}
 
 
 def ended(functions: Sequence[Definition]) -> Sequence[Definition]:
     """The functions of a file, those whose end is unknown up to the next one."""
-    nexts = [*(one.first for one in functions[1:]), UNKNOWN]
+    nexts = [*(function.first for function in functions[1:]), UNKNOWN]
     return [
-        replace(one, last=max(one.first, after - 1)) if one.last == UNKNOWN else one
-        for one, after in zip(functions, nexts, strict=False)
+        replace(function, last=max(function.first, following - 1)) if function.last == UNKNOWN else function
+        for function, following in zip(functions, nexts, strict=False)
     ]
 
 
@@ -181,17 +181,25 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
     Without them no callers are looked for. Raises EnvironmentFailure where the repository lacks a commit.
     """
     files, notes = source_files(repo, parent, commit)
-    before = texts(repo, {file.path: file.before for file in files if file.before})
-    after = texts(repo, {file.path: file.after for file in files if file.after})
-    hunks = {file.path: hunks_of(repo, file, before, after) for file in files}
-    old, new = definitions(before), definitions(after)
+    old_texts = texts(repo, {file.path: file.before for file in files if file.before})
+    new_texts = texts(repo, {file.path: file.after for file in files if file.after})
+    hunks = {file.path: hunks_of(repo, file, old_texts, new_texts) for file in files}
+    old, new = definitions(old_texts), definitions(new_texts)
     if old is None or new is None:
         notes.append(FAILED if program() else NO_CTAGS)
-        names = list(dict.fromkeys(name for each in hunks.values() for hunk in each if (name := named(hunk.scope))))
+        names = list(
+            dict.fromkeys(name for in_file in hunks.values() for hunk in in_file if (name := named(hunk.scope)))
+        )
         callers: Mapping[str, tuple[str, ...]] = {}
     else:
-        names = [*changed(hunks, (before, old), (after, new))]
-        macros = {each.name for side in (old, new) for found in side.values() for each in found if each.macro}
+        names = [*changed(hunks, (old_texts, old), (new_texts, new))]
+        macros = {
+            definition.name
+            for side in (old, new)
+            for functions in side.values()
+            for definition in functions
+            if definition.macro
+        }
         search = CallerSearch(repo, commit, seen, {file.path for file in files})
         callers, left_out = search.callers(names, macros) if seen else ({}, 0)
         if left_out:
@@ -209,7 +217,7 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
 def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Changed], list[str]]:
     """The source files that differ between two commits, and sentences about what is left out."""
     raw = iter(git(repo, "diff-tree", "-r", "-z", "--raw", "--no-abbrev", "-M", *OPTIONS, parent, commit).split("\0"))
-    found, notes, modules = [], [], False
+    files, notes, modules = [], [], False
     for head in filter(None, raw):
         *modes, old, new, status = head.removeprefix(":").split(" ")
         path = next(raw) if status[0] not in "RC" else (next(raw), next(raw))[1]
@@ -217,15 +225,15 @@ def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Chang
         if is_source(path):
             contents = zip(modes, (old, new), strict=True)
             sides = (blob if mode.startswith("100") and blob.strip("0") else "" for mode, blob in contents)
-            found.append(Changed(path, *sides))
-    found = [file for file in found if file.before != file.after]
-    blobs = [blob for file in found for blob in (file.before, file.after) if blob]
+            files.append(Changed(path, *sides))
+    files = [file for file in files if file.before != file.after]
+    blobs = [blob for file in files for blob in (file.before, file.after) if blob]
     sizes = {"": 0, **dict(zip(blobs, sizes_of(repo, blobs), strict=True))}
-    by_size = sorted(found, key=lambda file: sizes[file.before] + sizes[file.after])
+    by_size = sorted(files, key=lambda file: sizes[file.before] + sizes[file.after])
     chosen = fitting({file: sizes[file.before] + sizes[file.after] for file in by_size}, 2 * LARGEST, TOGETHER, FILES)
-    if len(chosen) < len(found):
+    if len(chosen) < len(files):
         why = "not read: only the smallest are" if len(chosen) == FILES else "too large to be read"
-        notes.append(f"{len(found) - len(chosen)} of {len(found)} source files of the commit are {why}.")
+        notes.append(f"{len(files) - len(chosen)} of {len(files)} source files of the commit are {why}.")
     if modules:
         notes.append("The commit changes submodules, whose functions are not read.")
     return sorted(chosen, key=lambda file: file.path), notes
@@ -268,15 +276,15 @@ def changed(
     touched: dict[str, None] = {}
     bodies: list[dict[str, Counter[str]]] = []
     for number, (text, functions) in enumerate(sides):
-        found: dict[str, Counter[str]] = defaultdict(Counter)
+        bodies_of: dict[str, Counter[str]] = defaultdict(Counter)
         for path, definitions in functions.items():
             ranges = [(hunk.before, hunk.after)[number] for hunk in hunks[path]]
             rows = text[path].split("\n")
-            for each in definitions:
-                found[each.name][bare("\n".join(rows[each.first - 1 : each.last]))] += 1
-                if any(first <= each.last and each.first <= last for first, last in ranges if first <= last):
-                    touched[each.name] = None
-        bodies.append(found)
+            for function in definitions:
+                bodies_of[function.name][bare("\n".join(rows[function.first - 1 : function.last]))] += 1
+                if any(first <= function.last and function.first <= last for first, last in ranges if first <= last):
+                    touched[function.name] = None
+        bodies.append(bodies_of)
     return (name for name in touched if bodies[0].get(name) != bodies[1].get(name))
 
 
@@ -299,50 +307,50 @@ class CallerSearch:
 
         Also the number of functions whose callers were not looked for, because there are too many.
         """
-        known = {split(name)[1] for name in self.seen}
-        found: dict[str, tuple[str, ...]] = {}
+        profiled = {split(name)[1] for name in self.seen}
+        callers_of: dict[str, tuple[str, ...]] = {}
         dropped: set[str] = set()
-        waiting = [name for name in functions if split(name)[1] not in known]
+        waiting = [name for name in functions if split(name)[1] not in profiled]
         for _ in range(STEPS):
-            unknown = [name for name in dict.fromkeys(waiting) if name not in found and split(name)[1]]
-            wanted = unknown[:NAMES]
+            unknown = [name for name in dict.fromkeys(waiting) if name not in callers_of and split(name)[1]]
+            asked = unknown[:NAMES]
             dropped.update(unknown[NAMES:])
-            if not wanted:
+            if not asked:
                 break
-            above = self.above(wanted, macros)
-            found |= {name: tuple(above.get(name, ())) for name in wanted}
+            above = self.above(asked, macros)
+            callers_of |= {name: tuple(above.get(name, ())) for name in asked}
             callers = [name for names in above.values() for name in names if not MACRO.fullmatch(split(name)[1])]
-            waiting = [name for name in callers if split(name)[1] not in known]
-        return {name: names for name, names in found.items() if names}, len(dropped - found.keys())
+            waiting = [name for name in callers if split(name)[1] not in profiled]
+        return {name: names for name, names in callers_of.items() if names}, len(dropped - callers_of.keys())
 
     def above(self, functions: Sequence[str], macros: Collection[str]) -> dict[str, list[str]]:
         """Function → those whose bodies name it."""
-        own: dict[str, list[str]] = defaultdict(list)
+        full_names: dict[str, list[str]] = defaultdict(list)
         for name in functions:
-            own[split(name)[1]].append(name)
-        contents = self.files(own)
-        word = re.compile(rf"(?<![\w$])({'|'.join(map(re.escape, own))})(?![\w$])\s*(\()?")
+            full_names[split(name)[1]].append(name)
+        contents = self.files(full_names)
+        word = re.compile(rf"(?<![\w$])({'|'.join(map(re.escape, full_names))})(?![\w$])\s*(\()?")
         arrow = re.compile(r"(?:->|\.)\s*$")  # before a member, which in C is no function of that name
-        found: dict[str, dict[str, None]] = defaultdict(dict)
-        for path, found_there in (definitions(contents) or {}).items():
+        callers: dict[str, dict[str, None]] = defaultdict(dict)
+        for path, functions_there in (definitions(contents) or {}).items():
             rows = contents[path].split("\n")
-            for each in found_there:
-                text = "\n".join(rows[each.first - 1 : each.last])
+            for function in functions_there:
+                text = "\n".join(rows[function.first - 1 : function.last])
                 for use in word.finditer(text):
                     if path.endswith(".c") and arrow.search(text, max(0, use.start() - 4), use.start()):
                         continue
-                    for name in own[use[1]]:
-                        if (use[2] or name in macros) and split(each.name)[1] != use[1]:
-                            found[name][each.name] = None
-        return {name: [*names] for name, names in found.items()}
+                    for name in full_names[use[1]]:
+                        if (use[2] or name in macros) and split(function.name)[1] != use[1]:
+                            callers[name][function.name] = None
+        return {name: [*names] for name, names in callers.items()}
 
     def files(self, words: Iterable[str]) -> dict[str, str]:
         """The source files with any of these words: path → text."""
-        wanted = [option for word in words for option in ("-e", word)]
+        patterns_of_words = [option for word in words for option in ("-e", word)]
         plain = ("-l", "-z", "-I", "-F", "-w", "--full-name", "--no-recurse-submodules")
         patterns = [f":(top,icase,glob)**/*{extension}" for extension in LANGUAGES]
-        printed = git(self.repo, "grep", *plain, *wanted, self.commit, "--", *patterns, allowed=(0, 1))
-        paths = [path for each in printed.split("\0") if (path := each.removeprefix(f"{self.commit}:"))]
+        printed = git(self.repo, "grep", *plain, *patterns_of_words, self.commit, "--", *patterns, allowed=(0, 1))
+        paths = [path for entry in printed.split("\0") if (path := entry.removeprefix(f"{self.commit}:"))]
         paths = sorted((path for path in paths if "\n" not in path), key=lambda path: (path not in self.first, path))
         named = {path: f"{self.commit}:{path}" for path in paths[:SEARCHED]}
         sizes = dict(zip(named, sizes_of(self.repo, [*named.values()]), strict=True))

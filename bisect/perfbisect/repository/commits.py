@@ -42,8 +42,8 @@ def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
     logged = "@{" in name  # git ends where a log of references is too short, or a branch has no upstream
     spelled_so = [] if logged else [f"refs/tags/{tag}" for tag in tags_of(name, release_tags)]
     try:
-        if found := next(filter(None, look_up(repo, [*spelled_so, name])), None):
-            return found
+        if commit := next(filter(None, look_up(repo, [*spelled_so, name])), None):
+            return commit
     except EnvironmentFailure as failed:
         if not logged:
             raise
@@ -68,9 +68,9 @@ def first_commit(repo: Repository, commit: str) -> str:
 
 def ambiguous(repo: Repository, names: Iterable[str]) -> list[str]:
     """The tags among revisions and ranges as they are written that are branches, too: git takes the tag."""
-    known = set(refs(repo, "refs/heads", "refs/tags"))
+    names_of_refs = set(refs(repo, "refs/heads", "refs/tags"))
     bare = dict.fromkeys(re.split(r"[~^:@+]", end)[0] for name in names for end in name.split(".."))
-    return [name for name in bare if {f"refs/heads/{name}", f"refs/tags/{name}"} <= known]
+    return [name for name in bare if {f"refs/heads/{name}", f"refs/tags/{name}"} <= names_of_refs]
 
 
 def refs(repo: Repository, *which: str, names: str = "") -> list[str]:
@@ -100,10 +100,10 @@ def spelled(tags: Sequence[str], pattern: str) -> list[tuple[str, str]]:
 
 def look_up(repo: Repository, names: Sequence[str]) -> list[str | None]:
     """The commit of each name; None for an unknown name."""
-    known = [name if name and not re.search(r"[\n\0]", name) else "." for name in names]
+    safe = [name if name and not re.search(r"[\n\0]", name) else "." for name in names]
     # what follows :/ is the text that a commit is looked for by
-    found = headers(repo, [name if name.startswith(":/") else f"{name}^{{commit}}" for name in known])
-    return [header[0] if header else None for header in found]
+    objects = headers(repo, [name if name.startswith(":/") else f"{name}^{{commit}}" for name in safe])
+    return [header[0] if header else None for header in objects]
 
 
 def describe(repo: Repository, commit: str) -> Commit:
@@ -115,8 +115,8 @@ def describe(repo: Repository, commit: str) -> Commit:
 
 def web_address(repo: Repository, commit: str) -> str:
     """The page of a commit at the forge of the usual remote; "" where the form of that address is not known."""
-    found = REMOTE.fullmatch(git(repo, "ls-remote", "--get-url", allowed=(0, 128)).strip())
-    scheme, host, port, path = found.groups("") if found else ("",) * 4
+    match = REMOTE.fullmatch(git(repo, "ls-remote", "--get-url", allowed=(0, 128)).strip())
+    scheme, host, port, path = match.groups("") if match else ("",) * 4
     kind = FORGES.get(host.lower()) or FORGES.get(host.lower().partition(".")[0])
     server = f"{scheme}://{host}{port}" if scheme.lower().startswith("http") else f"https://{host}"
     return f"{server}/{path}/{kind}/{commit}" if kind else ""
@@ -175,15 +175,15 @@ def diff(repo: Repository, before: str, after: str) -> Diff:
     Raises EnvironmentFailure where the repository lacks one of them.
     """
     sizes = changed_lines(repo, before, after)
-    kept = fitting(dict(sorted(sizes.items(), key=lambda one: one[1])), LINES, LINES, FILES)
-    if not kept:
+    paths_shown = fitting(dict(sorted(sizes.items(), key=lambda one: one[1])), LINES, LINES, FILES)
+    if not paths_shown:
         return Diff("", len(sizes))
-    paths = [f":(top,literal){path}" for path in kept]
+    paths = [f":(top,literal){path}" for path in paths_shown]
     text = git(
         repo, "diff-tree", "-p", "-U4", *OPTIONS, "--src-prefix=a/", "--dst-prefix=b/", before, after, "--", *paths,
         options=("-c", f"core.bigFileThreshold={LARGE}"),
     )  # fmt: skip
-    return Diff(text, len(sizes) - len(kept))
+    return Diff(text, len(sizes) - len(paths_shown))
 
 
 def changed_lines(repo: Repository, before: str, after: str) -> dict[str, int]:
@@ -237,7 +237,7 @@ def by_pattern(tags: Iterable[Tag]) -> dict[str, list[Release]]:
 
     First is the pattern with the latest tag of those with two or more.
     """
-    found: dict[str, list[Release]] = {}
+    groups: dict[str, list[Release]] = {}
     latest: dict[str, int] = {}
     for tag in tags:
         match = _RELEASE.fullmatch(tag.name)
@@ -247,12 +247,12 @@ def by_pattern(tags: Iterable[Tag]) -> dict[str, list[Release]]:
             continue  # a year, or the number of a release candidate
         written = "{version:_}" if "_" in match["version"] else "{version}"
         pattern = match["head"] + written
-        found.setdefault(pattern, []).append(Release(tag.name, match["version"].replace("_", ".")))
+        groups.setdefault(pattern, []).append(Release(tag.name, match["version"].replace("_", ".")))
         latest[pattern] = max(latest.get(pattern, 0), tag.seconds)
-    for releases in found.values():
+    for releases in groups.values():
         releases.sort(key=lambda release: number_of(release.version), reverse=True)
-    order = sorted(found, key=lambda pattern: (len(found[pattern]) > 1, latest[pattern], len(found[pattern])))
-    return {pattern: found[pattern] for pattern in reversed(order)}
+    order = sorted(groups, key=lambda pattern: (len(groups[pattern]) > 1, latest[pattern], len(groups[pattern])))
+    return {pattern: groups[pattern] for pattern in reversed(order)}
 
 
 def latest_range(repo: Repository) -> ProposedRange:
@@ -265,9 +265,9 @@ def latest_range(repo: Repository) -> ProposedRange:
         raise UsageError(f"{repo.folder} has no commit on its present branch.", "Check out a branch that has commits.")
     merged, since = tags_of_commits(repo, "--merged=HEAD"), int(git(repo, "log", "-1", "--format=%ct", head)) - RECENT
     # Where releases are on branches, the tags that HEAD contains are years old.
-    known = by_pattern(merged if any(tag.seconds > since for tag in merged) else tags_of_commits(repo))
-    patterns = tuple(known)[:4]
-    newest = known[patterns[0]] if patterns else []
+    releases_of = by_pattern(merged if any(tag.seconds > since for tag in merged) else tags_of_commits(repo))
+    patterns = tuple(releases_of)[:4]
+    newest = releases_of[patterns[0]] if patterns else []
     if len(newest) > 1:
         bad = newest[0]
         older = _older(repo, bad.tag, [release.tag for release in newest[1 : TRIED + 1]])
@@ -318,26 +318,26 @@ def release_range(repo: Repository, text: str, release_tags: Sequence[str]) -> R
     first, last = release_ends(text)
     tags = tags_of_commits(repo)
     patterns = release_tags or list(by_pattern(tags))[:1]
-    known = dict[str, str]()  # version → its tag; a recipe's first pattern has precedence
+    tag_of = dict[str, str]()  # version → its tag; a recipe's first pattern has precedence
     for pattern in patterns:
         for version, tag in spelled([tag.name for tag in tags], pattern):
-            known.setdefault(version, tag)
-    first, last = (_named(end, known, patterns, repo) for end in (first, last))
+            tag_of.setdefault(version, tag)
+    first, last = (_named(end, tag_of, patterns, repo) for end in (first, last))
     low, high = number_of(first), number_of(last)
     if low >= high:
         raise UsageError(f"{first} is not before {last}.", FORM)
-    within = sorted((number, version) for version in known if low <= (number := number_of(version)) <= high)
-    contained = refs(repo, "refs/tags", f"--merged=refs/tags/{known[last]}", names="strip=2")
-    taken, left_out = [], []
+    within = sorted((number, version) for version in tag_of if low <= (number := number_of(version)) <= high)
+    contained = refs(repo, "refs/tags", f"--merged=refs/tags/{tag_of[last]}", names="strip=2")
+    included, left_out = [], []
     for _, version in within:
-        name = version if release_tags else known[version]  # a recipe without patterns knows no versions
+        name = version if release_tags else tag_of[version]  # a recipe without patterns knows no versions
         if not plain(version):
             left_out.append((name, "a pre-release"))
-        elif version not in (first, last) and known[version] not in contained:
+        elif version not in (first, last) and tag_of[version] not in contained:
             left_out.append((name, f"{last} does not contain it"))
         else:
-            taken.append(name)
-    return ReleaseRange(tuple(taken), tuple(left_out))
+            included.append(name)
+    return ReleaseRange(tuple(included), tuple(left_out))
 
 
 def release_ends(text: str) -> tuple[str, str]:

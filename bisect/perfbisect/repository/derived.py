@@ -77,30 +77,31 @@ def reverted(
         ask.git("update-ref", "--no-deref", "HEAD", tip)
         whole = tree = ask.git("rev-parse", f"{tip}^{{tree}}").strip()
         merges: list[str] = []
-        beside, kept = set[str](), set[str]()
+        beside, unchanged = set[str](), set[str]()
         for commit in commits:
             is_merge = len(ask.git("rev-list", "--max-count=1", "--parents", commit).split()) > 2
             merges += [commit] if is_merge else []
             mainline = ["--mainline", "1"] if is_merge else []
-            tree, touching, stay, left = _without(bare, tree, [*mainline, commit], ignore, unread)
-            if left := [*map(printable, left)]:
-                shown = f"{', '.join(left[:_SHOWN])}{f' and {len(left) - _SHOWN} more' if len(left) > _SHOWN else ''}"
+            tree, touching, stay, conflicts = _without(bare, tree, [*mainline, commit], ignore, unread)
+            if conflicts := [*map(printable, conflicts)]:
+                more = f" and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
+                shown = f"{', '.join(conflicts[:_SHOWN])}{more}"
                 raise NotReverted(
                     f"{commit[:10]} does not revert cleanly: conflicts in {shown}.",
                     f"Revert it by hand (git switch -c reverted {tip[:10]}; git revert {commit[:10]}), commit, and"
                     f" compare: {compare}",
                 )
             beside.update(map(printable, touching))
-            kept.update(map(printable, stay))
+            unchanged.update(map(printable, stay))
         if tree == whole:
             raise NotReverted(
                 f"Reverting {_short(commits)} changes nothing in {tip[:10]}.",
                 "Later commits have undone it, or it changed only paths that the recipe ignores.",
             )
         message = f"Revert {_short(commits)}\n\nThis is {tip} without {', '.join(commits)}.\n"
-        made = ask.git("commit-tree", "-p", tip, tree, stdin=message).strip()
+        revert = ask.git("commit-tree", "-p", tip, tree, stdin=message).strip()
         of_user = replace(repo, objects=bare / "objects")
-        yield Reverted(of_user, made, tuple(merges), tuple(sorted(beside)), tuple(sorted(kept)))
+        yield Reverted(of_user, revert, tuple(merges), tuple(sorted(beside)), tuple(sorted(unchanged)))
 
 
 def _without(
@@ -113,8 +114,8 @@ def _without(
         ask = Temporary(bare, Path(folder))
         ask.git("read-tree", tree)
         done = ask.run("revert", "--no-commit", *what)
-        before = ask.unmerged()
-        if done.returncode and not (done.returncode == _CONFLICT and before):
+        unmerged = ask.unmerged()
+        if done.returncode and not (done.returncode == _CONFLICT and unmerged):
             raise failure(f"{what[-1][:10]} cannot be reverted", done.stderr)
         if ignore:
             ask.run("reset", "-q", tree, "--", *(f":(top,glob){pattern}" for pattern in ignore))
@@ -123,10 +124,10 @@ def _without(
         stay = [path for path in conflicts if path not in beside and unread(path)]
         if stay:
             ask.run("reset", "-q", tree, "--", *(f":(top,literal){path}" for path in stay))
-        left = [path for path in conflicts if path not in (*beside, *stay)]
-        stay += [path for path in before if path not in conflicts]
-        made = "" if left else ask.git("write-tree", "--missing-ok").strip()
-        return made, beside, stay, left
+        conflicts_left = [path for path in conflicts if path not in (*beside, *stay)]
+        stay += [path for path in unmerged if path not in conflicts]
+        result = "" if conflicts_left else ask.git("write-tree", "--missing-ok").strip()
+        return result, beside, stay, conflicts_left
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +156,12 @@ class Temporary:
 
     def unmerged(self) -> dict[str, dict[str, tuple[str, str]]]:
         """The paths with a conflict, and mode and blob of its sides that exist: "1" the base, "2" ours, "3" theirs."""
-        found: dict[str, dict[str, tuple[str, str]]] = {}
+        conflicts: dict[str, dict[str, tuple[str, str]]] = {}
         for entry in filter(None, self.git("ls-files", "--unmerged", "-z").split("\0")):
             head, _, path = entry.partition("\t")
             mode, blob, stage = head.split(" ")
-            found.setdefault(path, {})[stage] = mode, blob
-        return found
+            conflicts.setdefault(path, {})[stage] = mode, blob
+        return conflicts
 
     def settle(self, path: str, stages: Mapping[str, tuple[str, str]]) -> bool:
         """Merge a file whose changes only touch; false where that is not so."""
@@ -193,12 +194,12 @@ def settled(merged: bytes) -> bytes | None:
     ours, base, theirs, end = (rb"^" + sign + rb"(?: [^\n]*)?\n" for sign in signs)
     conflict = re.compile(ours + rb"(.*?)" + base + rb"(.*?)" + theirs + rb"(.*?)" + end, re.DOTALL | re.MULTILINE)
     parts, done = [], 0
-    for found in conflict.finditer(merged):
-        result = settle(*(part.splitlines(keepends=True) for part in found.groups()))
+    for match in conflict.finditer(merged):
+        result = settle(*(part.splitlines(keepends=True) for part in match.groups()))
         if result is None:
             return None
-        parts += [merged[done : found.start()], *result]
-        done = found.end()
+        parts += [merged[done : match.start()], *result]
+        done = match.end()
     return b"".join([*parts, merged[done:]])
 
 
@@ -249,8 +250,8 @@ def outcome(printed: str) -> tuple[str, str]:
 
 def reason(said: str) -> str:
     """The first reason in what `git apply` has said."""
-    found = re.search(r"^(?:error|fatal): (.+)$", said, re.MULTILINE)
-    return found[1] if found else "git gives no reason"
+    match = re.search(r"^(?:error|fatal): (.+)$", said, re.MULTILINE)
+    return match[1] if match else "git gives no reason"
 
 
 def apply(bare: Path, commit: str, content: bytes) -> tuple[str, str]:

@@ -218,18 +218,18 @@ def downloaded(name: str, address: str, sha256: str) -> Generator[tuple[int, int
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path, part = folder / file, folder / f"{file}.{sha256[:8]}.part"
     with locked(folder / "lock"):
-        if (found := _sum(path)) != sha256:
-            other = f"The one in {folder} has the sum {found}. " if found else ""
-            by_hand = f"{other}To put it there by hand: `cp {shlex.quote(file)} {shlex.quote(str(folder))}/`."
+        if (digest := _sum(path)) != sha256:
+            present = f"The one in {folder} has the sum {digest}. " if digest else ""
+            by_hand = f"{present}To put it there by hand: `cp {shlex.quote(file)} {shlex.quote(str(folder))}/`."
             try:
-                found = yield from _fetched(address, sha256, part)
+                digest = yield from _fetched(address, sha256, part)
             except (OSError, HTTPException, ValueError) as error:
                 cause = getattr(error, "reason", error)
                 why = getattr(cause, "strerror", "") or cause
                 raise EnvironmentFailure(f"{name} cannot be fetched from {address}: {why}", by_hand) from error
-            if found != sha256:
+            if digest != sha256:
                 part.unlink()
-                sentence = f"{name} is not used: {address} has the sha256 {found}, and the recipe says {sha256}"
+                sentence = f"{name} is not used: {address} has the sha256 {digest}, and the recipe says {sha256}"
                 raise EnvironmentFailure(sentence, by_hand)
             part.rename(path)
     return path
@@ -243,7 +243,7 @@ def _fetched(address: str, sha256: str, part: Path) -> Generator[tuple[int, int]
     from urllib.error import HTTPError  # takes long, and most verbs need no archive
 
     while True:
-        before = _size(part)
+        size = _size(part)
         try:
             yield from _appended(address, part)
         except (OSError, HTTPException, ValueError) as error:
@@ -251,12 +251,12 @@ def _fetched(address: str, sha256: str, part: Path) -> Generator[tuple[int, int]
             if isinstance(error, HTTPError):
                 error.close()  # it is the answer, too, and holds the connection
                 full = error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
-            if _size(part) > before:
+            if _size(part) > size:
                 continue
-            if not (before and full):
+            if not (size and full):
                 raise
-        if (found := _sum(part)) == sha256 or not before:
-            return found
+        if (digest := _sum(part)) == sha256 or not size:
+            return digest
         part.unlink()  # once more from the beginning: what was there may be of another file
 
 

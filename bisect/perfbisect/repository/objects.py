@@ -61,8 +61,8 @@ def headers(repo: Repository, names: Sequence[str]) -> list["Header | None"]:
             return [read.header(name) for name in names]
     # By standard input, where no name can be parsed as an option.
     lines = git(repo, "cat-file", "--batch-check", stdin="".join(f"{name}\n" for name in names)).splitlines()
-    found = (line.split(" ") for line in lines)
-    return [(each[0], each[1], int(each[2])) if each[-1].isdecimal() else None for each in found]
+    rows = (line.split(" ") for line in lines)
+    return [(row[0], row[1], int(row[2])) if row[-1].isdecimal() else None for row in rows]
 
 
 def texts(repo: Repository, names: Mapping[str, str]) -> dict[str, str]:
@@ -74,10 +74,10 @@ def texts(repo: Repository, names: Mapping[str, str]) -> dict[str, str]:
     if repo.object_format == "sha1":
         from perfbisect.repository.library import objects
 
-        with objects(repo) as found:
+        with objects(repo) as reader:
             for name in names.values():
                 try:
-                    data = found.content(name)
+                    data = reader.content(name)
                 except ValueError as missing:
                     raise failure(f"git cat-file failed in {repo.git_dir}", f"fatal: {missing}") from missing
                 read.append(data.decode(errors="replace").replace("\r\n", "\n"))
@@ -92,14 +92,14 @@ def entries(repo: Repository, tree: str, *, whole: bool = False) -> list[TreeEnt
         from perfbisect.repository.library import objects
 
         with suppress(ValueError, TypeError, IndexError), objects(repo) as read:
-            found = read.entries(tree, whole=whole)
+            items = read.entries(tree, whole=whole)
             return [
                 TreeEntry(
-                    each.mode >> 9,
-                    each.hexsha,
-                    str(each.path).encode(errors="surrogateescape").decode(errors="replace"),
+                    item.mode >> 9,
+                    item.hexsha,
+                    str(item.path).encode(errors="surrogateescape").decode(errors="replace"),
                 )
-                for each in found
+                for item in items
             ]
     listed = git(repo, "ls-tree", *(["-r"] if whole else []), "-z", "--full-tree", tree).split("\0")[:-1]
     rows = (entry.partition("\t") for entry in listed)
@@ -114,21 +114,21 @@ def top_level(repo: Repository, commit: str) -> frozenset[str]:
 
 def listing(repo: Repository, commit: str) -> Listing:
     """All files and submodules of a commit's tree; symbolic links are left out."""
-    found = entries(repo, commit, whole=True)
-    files = {entry.path: entry.hash for entry in found if entry.type == FILE}
-    return Listing(files, tuple(entry.path for entry in found if entry.type == MODULE))
+    content = entries(repo, commit, whole=True)
+    files = {entry.path: entry.hash for entry in content if entry.type == FILE}
+    return Listing(files, tuple(entry.path for entry in content if entry.type == MODULE))
 
 
 def lines_with(repo: Repository, commit: str, words: Collection[str], files: Collection[str]) -> str:
     """The lines with any of these words, in the files of a commit that match the patterns ``files``."""
-    wanted = [option for word in words for option in ("-e", word)]
+    options = [option for word in words for option in ("-e", word)]
     plain = ("-h", "-I", "-F", "--no-line-number", "--no-column", "--no-recurse-submodules")
-    return git(repo, "grep", *plain, *wanted, commit, "--", *files, allowed=(0, 1))
+    return git(repo, "grep", *plain, *options, commit, "--", *files, allowed=(0, 1))
 
 
 def texts_in(repo: Repository, tree: Listing, paths: Collection[str]) -> dict[str, str]:
     """The contents of those of these files that are text: at most MOST, of less than LARGEST bytes each."""
-    known = {path: tree.files[path] for path in paths if path in tree.files}
-    sizes = zip(known, headers(repo, [*known.values()]), strict=True)
-    fitting = [path for path, header in sizes if header and header[2] < LARGEST][:MOST]
-    return texts(repo, {path: known[path] for path in fitting})
+    blobs = {path: tree.files[path] for path in paths if path in tree.files}
+    pairs = zip(blobs, headers(repo, [*blobs.values()]), strict=True)
+    sizes = {path: header[2] for path, header in pairs if header}
+    return texts(repo, {path: blobs[path] for path in fitting(sizes, LARGEST - 1, LARGEST * MOST, MOST)})

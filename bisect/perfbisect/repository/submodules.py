@@ -67,12 +67,12 @@ def submodules(repo: Repository, commit: str, ignore: Sequence[str]) -> tuple[Su
     # Otherwise `submodule.NAME.ignore` of the present checkout would leave some out.
     listing = ["diff-tree", "-r", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=none", empty, commit]
     fields = git(repo, *listing, *paths).split("\0")
-    found = (
+    modules = (
         Submodule(path, about.split(" ")[3], below(ignore, path))
         for about, path in zip(fields[::2], fields[1::2], strict=False)
         if about.split(" ")[1] == _GITLINK
     )
-    return tuple(each for each in found if "**" not in each.ignore)
+    return tuple(module for module in modules if "**" not in module.ignore)
 
 
 def below(ignore: Sequence[str], path: str) -> tuple[str, ...]:
@@ -83,11 +83,11 @@ def below(ignore: Sequence[str], path: str) -> tuple[str, ...]:
     >>> below(["storage/rocksdb/tools/**", "**/doc/**", "mysql-test/**"], "storage/rocksdb")
     ('tools/**', '**/doc/**')
     """
-    left: dict[str, None] = {}
+    patterns: dict[str, None] = {}
     for pattern in ignore:
-        for rest in _rests(pattern.split("/"), path.split("/")):
-            left["/".join(rest)] = None
-    return tuple(left)
+        for parts in _rests(pattern.split("/"), path.split("/")):
+            patterns["/".join(parts)] = None
+    return tuple(patterns)
 
 
 def _rests(pattern: Sequence[str], path: Sequence[str]) -> list[Sequence[str]]:
@@ -104,7 +104,7 @@ def _rests(pattern: Sequence[str], path: Sequence[str]) -> list[Sequence[str]]:
 
 def declared(repo: Repository, commit: str) -> Mapping[str, ModuleEntry]:
     """The entries of a commit's ``.gitmodules``, by path. Raises Unavailable when it cannot be read."""
-    entry = next((each for each in entries(repo, commit) if each.path == _MODULES), None)
+    entry = next((item for item in entries(repo, commit) if item.path == _MODULES), None)
     if entry is None:
         return {}
     if entry.type != FILE:
@@ -113,11 +113,11 @@ def declared(repo: Repository, commit: str) -> Mapping[str, ModuleEntry]:
     if header and header[2] > LARGEST:
         raise Unavailable(f"{_MODULES} has {header[2]} bytes, more than the {LARGEST} that are read")
     try:
-        found = git(repo, "config", f"--blob={entry.hash}", "--no-includes", "-z", "--list")
+        listing = git(repo, "config", f"--blob={entry.hash}", "--no-includes", "-z", "--list")
     except EnvironmentFailure as failed:
         raise Unavailable(f"{_MODULES} cannot be read: {failed}") from failed
     values: dict[tuple[str, str], str] = {}
-    for line in found.split("\0"):
+    for line in listing.split("\0"):
         key, _, value = line.partition("\n")
         if part := re.fullmatch(r"submodule\.(.*)\.(path|url)", key, re.DOTALL):
             values[part[1], part[2]] = value
@@ -141,14 +141,14 @@ def resolved(url: str, base: str) -> str:
     """
     if not url.startswith(("./", "../")):
         return url
-    found = re.fullmatch(r"([^/]+://[^/]*|[^/:]+:|)(.*)", base.rstrip("/"), re.DOTALL)
-    assert found
-    parts, rest = found[2].split("/") if found[2] or not found[1].endswith(":") else [], url
-    while rest.startswith(("./", "../")):
-        step, _, rest = rest.partition("/")
+    match = re.fullmatch(r"([^/]+://[^/]*|[^/:]+:|)(.*)", base.rstrip("/"), re.DOTALL)
+    assert match
+    parts, relative = match[2].split("/") if match[2] or not match[1].endswith(":") else [], url
+    while relative.startswith(("./", "../")):
+        step, _, relative = relative.partition("/")
         if step == ".." and not (parts and parts.pop()):
             return url
-    return found[1] + "/".join([*parts, rest.rstrip("/")])
+    return match[1] + "/".join([*parts, relative.rstrip("/")])
 
 
 def refusal(url: str) -> str:
@@ -197,9 +197,9 @@ def find(
     ``upstream`` is the address of ``repo`` unless it has one configured. Raises Unavailable.
     """
     origin = origin_of(repo, commit, submodule, upstream)
-    found, tried = look(origin, repo, submodule)
-    if found:
-        return found
+    source, tried = look(origin, repo, submodule)
+    if source:
+        return source
     why = origin.refused
     if not why:
         try:
@@ -210,8 +210,8 @@ def find(
         except EnvironmentFailure as failed:
             why = str(failed)
         tried.append(why)
-    what = f"submodule {submodule.path} at {submodule.commit[:10]} is not in {repo.folder}"
-    raise Unavailable(f"{what}, and {why}", origin.advice, tried=tried)
+    subject = f"submodule {submodule.path} at {submodule.commit[:10]} is not in {repo.folder}"
+    raise Unavailable(f"{subject}, and {why}", origin.advice, tried=tried)
 
 
 def look(origin: Origin, repo: Repository, submodule: Submodule) -> tuple[ModuleSource | None, list[str]]:
@@ -292,12 +292,12 @@ def _exists(folder: Path, name: str) -> bool:
 
 def _open(place: Path) -> Repository:
     """The repository at exactly this place, which git trusts. Raises PerfBisectError."""
-    found = open_repository(place, shallow=True)
-    if place.resolve() not in (found.git_dir.resolve(), found.work_tree and found.work_tree.resolve()):
+    repository = open_repository(place, shallow=True)
+    if place.resolve() not in (repository.git_dir.resolve(), repository.work_tree and repository.work_tree.resolve()):
         raise UsageError("it is no repository")
-    if is_partial(found):
+    if is_partial(repository):
         raise UsageError("it is a partial clone")
-    return found
+    return repository
 
 
 def _tree(repo: Repository, commit: str) -> str:

@@ -185,21 +185,20 @@ def find(host: Host, key: str, sha: str) -> BuildRecord | None:
 
     That is where none exists, its record is unreadable, or its links were freed, with which it could be linked again.
     """
-    found = host.run(["sh", "-c", _FIND, "find", str(folder(host, key))], check=False)
-    if not found.ok:
+    listing = host.run(["sh", "-c", _FIND, "find", str(folder(host, key))], check=False)
+    if not listing.ok:
         return None
-    record, unlinked, _ = found.stdout.partition("\f")
+    record, unlinked, _ = listing.stdout.partition("\f")
     try:
-        kept = msgspec.json.decode(record, type=BuildRecord)
+        stored = msgspec.json.decode(record, type=BuildRecord)
     except msgspec.DecodeError:
         return None
-    if unlinked and kept.facts.linker:
+    if unlinked and stored.facts.linker:
         return None
     log = str(folder(host, key) / "log")  # it may come from a host with another root folder
-    facts = replace(
-        kept.facts, key=key, commit=sha, seconds=0.0, cache_hits=0, cache_misses=0, remote_hits=0, reused=True, log=log
-    )
-    return BuildRecord(facts, kept.version)
+    facts = replace(stored.facts, key=key, commit=sha, seconds=0.0, reused=True, log=log)
+    facts = replace(facts, cache_hits=0, cache_misses=0, remote_hits=0)
+    return BuildRecord(facts, stored.version)
 
 
 def has(host: Host, key: str) -> bool:
@@ -255,12 +254,12 @@ def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | No
             raise EnvironmentFailure(f"{elsewhere} on host {host.name} contains the path of another build: {first}")
         host.run(["sh", "-c", _POINT, "point", str(elsewhere), str(fixed), ""], timeout=LONG)
         return fixed
-    found = re.sub(r"([][\\.*^$,])", r"\\\1", str(first))
+    pattern = re.sub(r"([][\\.*^$,])", r"\\\1", str(first))
     written = re.sub(r"([&,\\])", r"\\\1", str(fixed))
     links = re.sub(r"([][*?\\])", r"\\\1", str(first)) + "*"
     build = folder(host, key)
     places = [str(build / "prefix"), str(first), str(build), str(build / "beside")]
-    argv = ["sh", "-c", _COPY, "copy", *places, f"s,{found},{written},g", links, str(fixed)]
+    argv = ["sh", "-c", _COPY, "copy", *places, f"s,{pattern},{written},g", links, str(fixed)]
     if paths := host.run(argv, timeout=LONG).stdout:
         raise BuildChanged(host.name, key, paths)
     return fixed
@@ -284,7 +283,7 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
     Raises EnvironmentFailure when the build contains the path of its installation, which differs on ``host``, and
     BuildChanged where it is not as it was made.
     """
-    place, there = folder(build_host, key), folder(host, key)
+    source, target = folder(build_host, key), folder(host, key)
     if has(host, key):
         return
     check(build_host, key)
@@ -301,19 +300,19 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
         """Both ends report how they ended. The error of the packing side comes first, since a truncated stream looks damaged to
         the other; unless the unpacking side has ended early.
         """
-        build_host.run(["test", "-d", str(place)])  # which also waits for a lost connection, as the next command does
-        host.run(["sh", "-c", _READY, "ready", str(there)], timeout=600)
-        pack = ["tar", "-cf", "-", "-C", str(place), *(f"--exclude=./{each}" for each in NOT_SENT), "."]
+        build_host.run(["test", "-d", str(source)])  # which also waits for a lost connection, as the next command does
+        host.run(["sh", "-c", _READY, "ready", str(target)], timeout=600)
+        pack = ["tar", "-cf", "-", "-C", str(source), *(f"--exclude=./{name}" for name in NOT_SENT), "."]
         with (
-            host.stream(["tar", "-xf", "-", "-C", f"{there}.part"]) as target,
+            host.stream(["tar", "-xf", "-", "-C", f"{target}.part"]) as unpacking,
             suppress(ConnectionError),
-            build_host.stream(pack) as source,
+            build_host.stream(pack) as packing,
         ):
-            while chunk := source.recv(CHUNK):
-                target.sendall(chunk)
+            while chunk := packing.recv(CHUNK):
+                unpacking.sendall(chunk)
 
     persistently(send)
-    host.run(["sh", "-c", _DONE, "done", str(there)], timeout=600)
+    host.run(["sh", "-c", _DONE, "done", str(target)], timeout=600)
 
 
 def send_archive(host: Host, place: PurePosixPath, read: Callable[[int], bytes], size: int) -> Iterator[int]:
@@ -366,8 +365,8 @@ def measured(host: Host, prefix: PurePosixPath, artifacts: Sequence[str], *, wit
     None where that is unknown, as with a library whose name is not UTF-8: commands cannot be given such a name.
     """
     listing = ["sh", "-c", _LIBRARIES, "libraries", str(prefix)]
-    found = host.run(listing, timeout=600).stdout.split("\0")[:-1] if artifacts and with_libraries else []
-    return [] if any("\N{REPLACEMENT CHARACTER}" in each for each in found) else [*artifacts, *found]
+    libraries = host.run(listing, timeout=600).stdout.split("\0")[:-1] if artifacts and with_libraries else []
+    return [] if any("\N{REPLACEMENT CHARACTER}" in path for path in libraries) else [*artifacts, *libraries]
 
 
 def hash_artifacts(host: Host, prefix: PurePosixPath, artifacts: Sequence[str]) -> str:

@@ -117,16 +117,16 @@ class Mended(Exception):
 
 def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[BuildStep | Warned]:
     """Build a commit that fails for a known reason with what mends that. Raises Mended where it builds then."""
-    known, flags = failure.known, context.builder.flags
+    error, flags = failure.known, context.builder.flags
     for _ in range(MOST):
-        more = flags.plus(known.flags)
-        undone = "-Wno-error=int-" in known.flags.cflags and WHOLE.cflags in flags.cflags
-        if more == flags or undone or not known.by_itself:
+        mended = flags.plus(error.flags)
+        undone = "-Wno-error=int-" in error.flags.cflags and WHOLE.cflags in flags.cflags
+        if mended == flags or undone or not error.by_itself:
             return
-        flags = more.plus(WHOLE) if "-include" in known.flags.cflags else more
+        flags = mended.plus(WHOLE) if "-include" in error.flags.cflags else mended
         options = shlex.join(flags.words)
         yield Warned(
-            f"{sha[:10]} does not build for {known.name}: it is tried with {known.option}",
+            f"{sha[:10]} does not build for {error.name}: it is tried with {error.option}",
             "--no-remedies tries nothing.",
         )
         try:
@@ -137,7 +137,7 @@ def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[Bu
             yield Warned(f"with {options}: {again}", again.advice)
             if not isinstance(again, KnownFailure):
                 return
-            known = again.known
+            error = again.known
         else:
             raise Mended(Remedied(flags, f"{sha[:10]} does not build without {options}, for {failure.known.name}"))
 
@@ -171,9 +171,9 @@ class BuildsMade:
         Raises UsageError when it would build differently than earlier in the hunt, EnvironmentFailure when it would build
         differently than another host.
         """
-        name, commits, known = context.host.name, self._candidates.commits, self._earlier
-        built = next((commit for commit in commits if commit in known), None)
-        if built and pipeline.key_of(context, built) != known[built]:
+        name, commits, earlier = context.host.name, self._candidates.commits, self._earlier
+        built = next((commit for commit in commits if commit in earlier), None)
+        if built and pipeline.key_of(context, built) != earlier[built]:
             raise UsageError(
                 f"{built[:10]} would now be built differently than earlier in this hunt, so the runs of then and now"
                 " cannot be compared.",
@@ -202,18 +202,18 @@ class BuildsMade:
     def add(self, candidate: int, built: InstalledBuild, host: str) -> int | None:
         """Keep a build; the first candidate with the same binary, if that is another."""
         self.built[candidate], self.places[candidate] = built, host
-        same = self.same_binary(candidate)
-        return None if same == candidate else same
+        first = self.same_binary(candidate)
+        return None if first == candidate else first
 
     def unlike(self, built: InstalledBuild) -> str:
         """Why a build may have another program than one of the others, as one of the two lacks a part of its tree; or ""."""
-        others = [other for other in self.built.values() if other.facts.system == built.facts.system]
-        for one, other in [*((built, other) for other in others), *((other, built) for other in others)]:
-            for program, (path, *rivals) in one.facts.programs.items() if one.facts.partial else ():
-                known = other.facts.programs.get(program)
-                if known[0] != path if known else rivals or program in one.builder.started:
-                    it = f"{program} is {path} where not all of the tree builds ({one.facts.partial})"
-                    return f"{it}, and {known[0] if known else program} elsewhere"
+        builds = [build for build in self.built.values() if build.facts.system == built.facts.system]
+        for partial, complete in [*((built, build) for build in builds), *((build, built) for build in builds)]:
+            for program, (path, *rivals) in partial.facts.programs.items() if partial.facts.partial else ():
+                chosen = complete.facts.programs.get(program)
+                if chosen[0] != path if chosen else rivals or program in partial.builder.started:
+                    sentence = f"{program} is {path} where not all of the tree builds ({partial.facts.partial})"
+                    return f"{sentence}, and {chosen[0] if chosen else program} elsewhere"
         return ""
 
     def tries_remedies(self, candidate: int, failure: KnownFailure) -> bool:
@@ -232,4 +232,4 @@ class BuildsMade:
         """The first candidate with the binary of a built one."""
         binary = self.built[candidate].facts.binary
         with self.lock:
-            return next(other for other, known in self.built.items() if known.facts.binary == binary)
+            return next(number for number, build in self.built.items() if build.facts.binary == binary)

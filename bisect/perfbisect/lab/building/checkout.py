@@ -90,12 +90,12 @@ def push(host: Host, bare: PurePosixPath, repository: Repository, commits: Seque
     Yields steps done and steps in all, the first once it is known that something has to be sent.
     Raises EnvironmentFailure for a partial clone, and when the connection stays lost.
     """
-    for left in reversed(range(ATTEMPTS)):
-        wanted = list(dict.fromkeys(commits))
-        known = host.run(
-            ["sh", "-c", _NOT_SENT, "absent", str(bare / REFS), *wanted], check=False
+    for attempts_left in reversed(range(ATTEMPTS)):
+        unique = list(dict.fromkeys(commits))
+        listing = host.run(
+            ["sh", "-c", _NOT_SENT, "absent", str(bare / REFS), *unique], check=False
         )  # waits while it is lost
-        absent = known.stdout.split() if known.ok else wanted
+        absent = listing.stdout.split() if listing.ok else unique
         if not absent:
             return
         if is_partial(repository):
@@ -108,7 +108,7 @@ def push(host: Host, bare: PurePosixPath, repository: Repository, commits: Seque
             yield from _push(host, bare, repository, absent)
             return
         except ConnectionLost:
-            if not left:
+            if not attempts_left:
                 raise
 
 
@@ -270,8 +270,8 @@ def failures_of(host: Host, bare: PurePosixPath, sha: str, part: SubTree | None 
     try:
         yield
     except CommandFailed as failed:
-        found = re.search(r"^(?:fatal|error): .*$", failed.output, re.MULTILINE)
-        reason = found[0] if found else str(failed)
+        match = re.search(r"^(?:fatal|error): .*$", failed.output, re.MULTILINE)
+        reason = match[0] if match else str(failed)
         reason = reason if len(reason) <= 300 else f"{reason[:200]} … {reason[-80:]}"  # a path may have 4096 characters
         if part and part.path:
             reason = f"submodule {part.path}: {reason}"
@@ -329,9 +329,9 @@ def _with(host: Host, bare: PurePosixPath, sources: Sources, patches: Sequence[P
     for patch in patches:
         with failures_of(host, bare, sources.sha):
             done = scripted(host, APPLY, [str(bare), sources.commit], stdin=encoded(patch.content))
-        made, _ = outcome(done.stdout)
-        if made:
-            sources = replace(sources, commit=made, patches={**sources.patches, patch.name: True})
+        commit, _ = outcome(done.stdout)
+        if commit:
+            sources = replace(sources, commit=commit, patches={**sources.patches, patch.name: True})
     return sources
 
 
@@ -346,7 +346,7 @@ def with_submodules(tree: str, repository: Repository, sha: str, ignore: Sequenc
     needed = submodules(repository, sha, ignore)
     if not needed:
         return tree
-    parts = [tree, *(f"{part}" for each in needed for part in (each.path, each.commit, *each.ignore, ""))]
+    parts = [tree, *(f"{part}" for module in needed for part in (module.path, module.commit, *module.ignore, ""))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -359,30 +359,30 @@ def bring_submodules(
     configured. Raises BuildFailed when one cannot be had.
     """
     parts: list[SubTree] = []
-    left = deque((repository, sha, upstream, "", each) for each in submodules(repository, sha, ignore))
-    while left:
-        parent, tree, address, prefix, submodule = left.popleft()
+    pending = deque((repository, sha, upstream, "", module) for module in submodules(repository, sha, ignore))
+    while pending:
+        parent, tree, address, prefix, submodule = pending.popleft()
         path = prefix + submodule.path
         try:
             if len(parts) == MOST:
                 raise Unavailable(f"it has more than {MOST} submodules")
-            found = yield from staged(FETCH, find(parent, tree, submodule, address))
+            source = yield from staged(FETCH, find(parent, tree, submodule, address))
         except Unavailable as failed:
             log = "".join(f"{line}\n" for line in (str(failed), failed.advice, *failed.tried))
             raise cannot(host, sha, str(failed), masked(log), failed.advice) from failed
         place = hashlib.sha256(path.encode()).hexdigest()[:16]
-        bare = yield from staged(SEND, mirror(host, found.repository, f"{name}.git/modules/{place}", [found.tree]))
-        parts.append(SubTree(bare, found.tree, path, submodule.ignore))
-        inner = submodules(found.repository, found.tree, submodule.ignore)
-        left.extend((found.repository, found.tree, found.address, f"{path}/", each) for each in inner)
+        bare = yield from staged(SEND, mirror(host, source.repository, f"{name}.git/modules/{place}", [source.tree]))
+        parts.append(SubTree(bare, source.tree, path, submodule.ignore))
+        inner = submodules(source.repository, source.tree, submodule.ignore)
+        pending.extend((source.repository, source.tree, source.address, f"{path}/", module) for module in inner)
     return tuple(parts)
 
 
 def listed_submodules(repository: Repository, sha: str, ignore: Sequence[str], upstream: str) -> Iterator[str]:
     """Where each submodule of a commit would come from, a line for each; inner ones are left out. Nothing is fetched."""
-    for each in submodules(repository, sha, ignore):
-        origin = origin_of(repository, sha, each, upstream)
-        found, _ = look(origin, repository, each)
+    for module in submodules(repository, sha, ignore):
+        origin = origin_of(repository, sha, module, upstream)
+        source, _ = look(origin, repository, module)
         else_from = f"cannot be had: {origin.refused}" if origin.refused else f"fetched from {origin.address}"
-        whence = f"from {found.repository.folder}" if found else else_from
-        yield masked(f"{each.path} at {each.commit[:10]}: {whence}")
+        whence = f"from {source.repository.folder}" if source else else_from
+        yield masked(f"{module.path} at {module.commit[:10]}: {whence}")

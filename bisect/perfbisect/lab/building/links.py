@@ -259,9 +259,9 @@ class Recorder:
 
 def recorder(host: Host) -> Recorder | None:
     """Bring the recorder to the host; None where it has no linker."""
-    found = find_linker(host)
+    linker = find_linker(host)
     script = Path(__file__).parent / "recorder" / "ld"
-    return Recorder(found, upload.place(host, "linker", dict.fromkeys(_NAMES, script))) if found else None
+    return Recorder(linker, upload.place(host, "linker", dict.fromkeys(_NAMES, script))) if linker else None
 
 
 def movable(variant: Variant, recorder: Recorder | None) -> Variant:
@@ -304,11 +304,11 @@ def keep(
 def _keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recorder) -> str:
     """Keep links; why there are none to keep, "" where there are."""
     links, prefix = str(work / FOLDER), str(work / "prefix")
-    found = host.run(["sh", "-c", _MEASURED, "measured", links, prefix, *paths], timeout=LONG).stdout.split("\0")[:-1]
-    if len(found) > max(MOST, len(paths)):
-        return f"it has {len(found)} programs and libraries, and its recipe does not name the `artifacts` to measure"
+    files = host.run(["sh", "-c", _MEASURED, "measured", links, prefix, *paths], timeout=LONG).stdout.split("\0")[:-1]
+    if len(files) > max(MOST, len(paths)):
+        return f"it has {len(files)} programs and libraries, and its recipe does not name the `artifacts` to measure"
     where = [str(host.root), str(jobs.scratch(host)), links, prefix, recorder.linker.name]
-    printed = host.run(["sh", "-c", _ARGUMENTS + _KEEP, "keep", *where, *found], timeout=LONG).stdout
+    printed = host.run(["sh", "-c", _ARGUMENTS + _KEEP, "keep", *where, *files], timeout=LONG).stdout
     reasons = [line.partition("\t")[::2] for line in printed.splitlines()]
     if not reasons:
         sections = host.run(["sh", "-c", _SECTIONS, "sections", prefix], timeout=LONG).stdout

@@ -172,20 +172,20 @@ class BuildLog:
             self._forget()  # errors of an earlier stage did not stop it
             return True
         if line.startswith(SAID):
-            word, _, said = line.removeprefix(SAID).partition("] ")
+            word, _, text = line.removeprefix(SAID).partition("] ")
             if word == PARTIAL:
                 self.partial = self.why()
             elif word == AGAIN:
                 self._forget()
             elif word == PROGRAM:
-                program, *paths = masked(said).split("\t")
+                program, *paths = masked(text).split("\t")
                 self.programs[program] = tuple(path.removeprefix("./") for path in paths)
             return False
         self.tail.append(masked(line)[:LONGEST])
         self._find_error(line)
-        before = self.done, self.total
+        progress = self.done, self.total
         self._count(line)
-        return (self.done, self.total) != before
+        return (self.done, self.total) != progress
 
     def _forget(self) -> None:
         self.error, self.unfinished, self.errors, self.known = "", False, 0, None
@@ -214,8 +214,8 @@ class BuildLog:
                 self.known = known
         if is_error and not self.error and not _PLACE.match(line):
             lines = [earlier.strip() for earlier in list(self.tail)[:-1] if earlier.strip()]
-            before = lines[-1] if lines and _GAVE_UP.match(line) else ""
-            self.error = f"{before} | {_short(line)}" if before else _short(line)
+            cause = lines[-1] if lines and _GAVE_UP.match(line) else ""
+            self.error = f"{cause} | {_short(line)}" if cause else _short(line)
             self.unfinished = bool(_OF_CMAKE.match(line) or _OF_CONFIGURE.match(line))
 
     def _continue_error(self, line: str) -> None:
@@ -229,10 +229,10 @@ class BuildLog:
             self.error = _short(f"{self.error} {line.strip()}")
 
     def _count(self, line: str) -> None:
-        if found := _NINJA.match(line):
-            self.done, self.total = int(found[1]), int(found[2])
-        elif found := _PERCENT.match(line):
-            self.done, self.total = int(found[1]), 100
+        if match := _NINJA.match(line):
+            self.done, self.total = int(match[1]), int(match[2])
+        elif match := _PERCENT.match(line):
+            self.done, self.total = int(match[1]), 100
         elif self.stage == COMPILE and _COMPILING.search(line):
             self.steps += 1
             self.done = self.steps

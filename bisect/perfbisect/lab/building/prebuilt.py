@@ -93,16 +93,16 @@ def take(host: Host, builder: Builder, name: str, path: str) -> InstalledBuild:
     contents = hashed.stdout[:32]
     version = _version(host, builder, path, prefix)
     of_versions = [block for block in builder.when if not (block.file or block.missing)]
-    known = applied(msgspec.structs.replace(builder, when=of_versions), TreeFacts(version, lambda _: False, "", ""))
+    recipe = applied(msgspec.structs.replace(builder, when=of_versions), TreeFacts(version, lambda _: False, "", ""))
     try:
-        artifacts = known.build.artifacts if known.build else []
+        artifacts = recipe.build.artifacts if recipe.build else []
         binary = hash_artifacts(host, prefix, artifacts) if artifacts else contents
-        if known.library and not host.run(["test", "-f", str(prefix / known.library)], check=False).ok:
-            raise FileNotFoundError(known.library)
+        if recipe.library and not host.run(["test", "-f", str(prefix / recipe.library)], check=False).ok:
+            raise FileNotFoundError(recipe.library)
     except FileNotFoundError as absent:
         raise UsageError(f"{path} is no installed {builder.name}: it has no {absent}.", _ADVICE) from absent
     facts = BuildFacts(name, tarball or contents, binary, time.monotonic() - began, 0, 0, reused=True, log="")
-    return InstalledBuild(facts, known, version, None if tarball else prefix, path if tarball else "")
+    return InstalledBuild(facts, recipe, version, None if tarball else prefix, path if tarball else "")
 
 
 def in_place(host: Host, builder: Builder, facts: HostFacts) -> InstalledBuild:
@@ -113,8 +113,8 @@ def in_place(host: Host, builder: Builder, facts: HostFacts) -> InstalledBuild:
     """
     prefix = PurePosixPath(builder.installed)
     printed = _printed(host, builder, prefix)
-    known = [facts.name, facts.cpu, facts.cores, facts.memory_mib, facts.kernel, printed.strip()]
-    key = hashlib.sha256(repr(known).encode()).hexdigest()[:32]
+    identity = [facts.name, facts.cpu, facts.cores, facts.memory_mib, facts.kernel, printed.strip()]
+    key = hashlib.sha256(repr(identity).encode()).hexdigest()[:32]
     done = BuildFacts(facts.name, key, "", 0.0, 0, 0, reused=True, log="")
     return InstalledBuild(done, builder, facts.kernel, prefix)
 
@@ -141,10 +141,10 @@ def _version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> 
 
 def _folder(host: Host, path: str) -> PurePosixPath:
     """Where a folder of the host really is: what links lead to it may change meanwhile."""
-    found = host.run(["readlink", "-f", "--", path], check=False).stdout.removesuffix("\n")
-    if not found or not host.run(["test", "-d", found], check=False).ok:
+    target = host.run(["readlink", "-f", "--", path], check=False).stdout.removesuffix("\n")
+    if not target or not host.run(["test", "-d", target], check=False).ok:
         raise UsageError(f"There is no folder {path} on host {host.name}.", _ADVICE)
-    return PurePosixPath(found)
+    return PurePosixPath(target)
 
 
 def unpack(host: Host, path: str, advice: str = _ADVICE) -> str:
@@ -202,7 +202,7 @@ def needed(
 
     Raises BuildFailed where the version of one is not found, or has no sum.
     """
-    found, sha = {}, sources.sha
+    archives, sha = {}, sources.sha
     for name in sorted(archives_in(builder.build, builder.when)):
         archive = builder.archives[name]
         if archive.file not in paths or archive.unless in paths:
@@ -219,8 +219,8 @@ def needed(
             hint = f'Add "{version}" = "SHA256" to [{key}.sha256] of {builder.name}, or of a recipe that extends it.'
             raise checkout.cannot(host, sha, f"it needs {name} {version}, of which the recipe has no sum", text, hint)
         address = archive.address.replace("{version:_}", version.replace(".", "_")).replace("{version}", version)
-        found[name] = Needed(name, version, address, archive.sha256[version])
-    return found
+        archives[name] = Needed(name, version, address, archive.sha256[version])
+    return archives
 
 
 def bring(host: Host, archives: Collection[Needed]) -> Generator[BuildStep]:
@@ -228,10 +228,10 @@ def bring(host: Host, archives: Collection[Needed]) -> Generator[BuildStep]:
 
     Raises EnvironmentFailure when one cannot be had, or is not what the recipe says.
     """
-    for each in archives:
-        folder = build_store.folder(host, each.sha256[:32])
+    for archive in archives:
+        folder = build_store.folder(host, archive.sha256[:32])
         if build_store.changes(host, folder):
-            path = yield from staged(FETCH, downloaded(str(each), each.address, each.sha256))
+            path = yield from staged(FETCH, downloaded(str(archive), archive.address, archive.sha256))
             yield BuildStep(SEND)
-            unpack(host, str(path), f"It is {each}, from {each.address}.")
+            unpack(host, str(path), f"It is {archive}, from {archive.address}.")
         host.run(["touch", "--", str(folder)])  # its last use

@@ -201,20 +201,20 @@ def share_cache(host: Host, remote: str) -> None:
     """
     setting = ""
     if remote not in ("", NO_REMOTE):
-        found = _ccache_version(host)
-        if reason := unfit(found, remote):
+        version = _ccache_version(host)
+        if reason := unfit(version, remote):
             raise EnvironmentFailure(f"ccache on host {host.name} {reason}", REMOTE_ADVICE)
-        setting = f"{_remote_key(found)} = {remote}\n"
+        setting = f"{_remote_key(version)} = {remote}\n"
     host.run(["sh", "-c", _SHARE, "share", str(host.root / "ccache")], stdin=setting)
 
 
 def unfit(version: tuple[int, int], remote: str) -> str:
     """Why a ccache cannot use that store, to be continued after its name; "" where it can."""
-    known, scheme = ".".join(map(str, version)), remote.partition(":")[0]
+    number, scheme = ".".join(map(str, version)), remote.partition(":")[0]
     if version < (4, 5):  # the first with namespaces
-        return f"is too old for a remote store: {known}"
+        return f"is too old for a remote store: {number}"
     if scheme not in BUILT_IN and version < HELPERS:
-        return f"has no helper programs, and so no {scheme}://, before {'.'.join(map(str, HELPERS))}: {known}"
+        return f"has no helper programs, and so no {scheme}://, before {'.'.join(map(str, HELPERS))}: {number}"
     return ""
 
 
@@ -227,10 +227,10 @@ def try_remote(host: Host, remote: str) -> str:
 
     Nothing of the host's own cache is used. What is stored is a few hundred bytes, the same ones each time.
     """
-    found = _ccache_version(host)
-    if reason := unfit(found, remote):
+    version = _ccache_version(host)
+    if reason := unfit(version, remote):
         return f"ccache {reason}"
-    tried = host.run(["sh", "-c", _TRY, "try"], stdin=f"{_remote_key(found)} = {remote}\n", check=False, timeout=120)
+    tried = host.run(["sh", "-c", _TRY, "try"], stdin=f"{_remote_key(version)} = {remote}\n", check=False, timeout=120)
     if not tried.ok:
         return f"ccache cannot compile a file with it: {next(iter(tried.stderr.splitlines()), 'no reason was printed')}"
     if "_storage_hit" not in tried.stdout:
