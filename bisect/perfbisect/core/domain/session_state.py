@@ -39,6 +39,7 @@ from perfbisect.core.domain.orders import Belief, Measure, Purpose, Step, Verdic
 from perfbisect.core.domain.settings import SEARCH, Pairing, TrialRequest
 
 FOUND = ("key", "binary", "version", "seconds")  # of a TrialBuild: what is not asked for
+WORK = BuildStarted, BuildFinished, CandidateSkipped, RunFinished  # of which each ends what its host did before
 MUTABLE = (
     "tested", "log", "aside", "studied", "in_flight", "cancelled", "warnings", "binaries", "since", "runs", "skips",
 )  # fmt: skip
@@ -248,7 +249,7 @@ class SessionState:
             case RunFinished(number, run) if self.request.works:
                 took = max(at - self.since.get(event.host, before), run.seconds)
                 beside = run.round and self.runs and self.runs[-1].facts.round == run.round
-                self.cost = 0.0 if beside else took
+                self.cost, self.run_count = 0.0 if beside else took, self.run_count + 1
                 self.runs.append(TrialRun(event.round, event.workload, number, at, took, run))
             case BuildFinished(facts=build):
                 row = self.row(build.commit)
@@ -265,6 +266,7 @@ class SessionState:
                 row = self.row(run.commit)
                 beside = run.round and any(getattr(each.facts, "round", "") == run.round for _, each in self.log[-4:])
                 self.cost = 0.0 if beside else max(at - self.since.get(event.host, before), run.seconds)
+                self.run_count += 1
                 self._log(at, event, row.with_run(run, self.cost))
             case Counted() | Profiled() | Planned() | ChangedFunctions() | Unexplained():
                 self.studied.append(event)
@@ -272,11 +274,12 @@ class SessionState:
                 self.verdict = verdict
                 if not verdict:
                     self.state = "done"
-        self._follow_builds(at, event)
-        self.build_count += isinstance(event, BuildFinished) and not event.facts.reused
-        self.run_count += isinstance(event, RunFinished)
-        if isinstance(event, BuildStarted | BuildFinished | CandidateSkipped | RunFinished) and event.host:
-            self.since[event.host] = at
+        if self.build_hosts or self.in_flight:
+            self._follow_builds(at, event)
+        if isinstance(event, WORK):
+            self.build_count += isinstance(event, BuildFinished) and not event.facts.reused
+            if event.host:
+                self.since[event.host] = at
 
     def _follow_builds(self, at: float, event: Event) -> None:
         """Note which builds are made ahead at this moment."""
