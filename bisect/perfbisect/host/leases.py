@@ -281,14 +281,14 @@ def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
         job.refused = False  # it may be interrupted, with a place in the queue or more
         waited, looked, state = False, 0.0, ""
         try:
-            while running.poll() is None:
+            while True:
                 with suppress(subprocess.TimeoutExpired):
                     running.wait(1)
-                if running.returncode is None:
-                    waited = True
-                    if lease.status and (not state or time.monotonic() - looked > LOOK):
-                        looked, state = time.monotonic(), last_line(short(fill(lease.status, job.values))[1])
-                    show(machines, state or last_line(_text(err)) or "in the queue")
+                    break
+                waited = True
+                if lease.status and (not state or time.monotonic() - looked > LOOK):
+                    looked, state = time.monotonic(), last_line(short(fill(lease.status, job.values))[1])
+                show(machines, state or last_line(_text(err)) or "in the queue")
         finally:
             end(running, STOP)
         if running.returncode:

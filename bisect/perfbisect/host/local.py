@@ -42,7 +42,7 @@ class LocalHost(Host):
             try:
                 streams = self._communicate(process, command)
             except BaseException as error:
-                _kill_group(process)
+                kill_group(process)
                 if isinstance(error, TimeoutError):
                     return command.timed_out()
                 raise
@@ -54,7 +54,7 @@ class LocalHost(Host):
         with self._started(Command(argv), far.fileno()) as process:
             far.close()
             assert process.stderr
-            yield Streamed(process.stderr.read, lambda said: (process.wait(), said), lambda: _kill_group(process))
+            yield Streamed(process.stderr.read, lambda said: (process.wait(), said), lambda: kill_group(process))
 
     def _started(self, command: Command, stream: int) -> subprocess.Popen[bytes]:
         try:
@@ -113,7 +113,8 @@ class LocalHost(Host):
         return bytes(came[process.stdout]), bytes(came[process.stderr])
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill the leader of a session with its children."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -104,28 +104,22 @@ class Connection(ABC, Generic[T]):
         Raises ConnectionLost after that, and any other error of ``open`` at once. After a timeout or an interruption
         later calls try only once, so that cleaning up on an unreachable host does not wait again.
         """
-        pause, reported = 0.5, False
-
-        def retrying(failure: ConnectionLost) -> None:
-            nonlocal reported
-            if not reported:
-                reported = True
-                self._report(f"{failure}; trying again for {deadline - time.monotonic():.0f} s")
-
+        pause, reported, failure = 0.5, False, lost
         try:
-            if self.tells_at_once:
-                retrying(lost)
             while True:
+                if not reported and (self.tells_at_once or failure is not lost):
+                    reported = True
+                    self._report(f"{failure}; trying again for {deadline - time.monotonic():.0f} s")
+                if failure is not lost:
+                    time.sleep(max(0, min(pause, deadline - time.monotonic())))
+                    pause = min(2 * pause, LONGEST_PAUSE)
                 try:
                     self.open()
                     break
-                except ConnectionLost as failure:
-                    left = deadline - time.monotonic()
-                    if left <= 0 or self._given_up:
+                except ConnectionLost as again:
+                    if self._given_up or time.monotonic() >= deadline:
                         raise
-                    retrying(failure)
-                    time.sleep(min(pause, left))
-                    pause = min(2 * pause, LONGEST_PAUSE)
+                    failure = again
         except BaseException:
             self._given_up = True
             raise

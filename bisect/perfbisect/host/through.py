@@ -9,7 +9,6 @@ import base64
 import os
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import tempfile
@@ -23,7 +22,7 @@ from pathlib import PurePosixPath
 from queue import SimpleQueue
 
 from perfbisect.errors import ConnectionLost, EnvironmentFailure
-from perfbisect.host.local import LocalHost, end
+from perfbisect.host.local import LocalHost, end, kill_group
 from perfbisect.host.protocol import PRINTED, Command, Streamed
 from perfbisect.host.remote import Connection, RemoteHost, TooMuch, broken_off, check_started, surrounded
 from perfbisect.masking import masked
@@ -252,8 +251,7 @@ class ShellProcess:
     def _watch(self) -> None:
         """After the end of the command no answer comes: what it has left on this machine must not keep its output open."""
         self._process.wait()
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        kill_group(self._process)
         self._requests.put(b"")
         self._threads[0].join(10)
         with self._lock:

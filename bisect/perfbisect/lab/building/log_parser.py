@@ -124,25 +124,14 @@ _MISSING = re.compile(r"\bCould NOT find ([\w.+-]+)[^()]*\(missing: ([^()]*)\)")
 # All expressions take a time that grows with the length of a line, and not with its square.
 _MAKE = r"^(?:\S*/)?\w*make(?:\[\d+\])?: \*\*\* \["
 _GAVE_UP = re.compile(_MAKE + r".*\] Error \d+")  # a command failed, which may have printed a reason or not
-_OF_THE_HOST = (
-    (re.compile(r"No space left on device|Disk quota exceeded"), "no space left"),
-    (
-        re.compile(
-            r"Killed signal terminated program|terminated with signal 9\b"
-            rf"|{_MAKE}.*\] Killed"
-            r"|virtual memory exhausted|[Cc]annot allocate memory"
-        ),
-        OUT_OF_MEMORY,
-    ),
-    (
-        re.compile(
-            r"Terminated signal terminated program|terminated with signal 15\b"
-            rf"|{_MAKE}.*\] Terminated"
-        ),
-        "killed from outside",
-    ),
-    (re.compile(r"^ccache: error:"), "ccache does not work"),
-)
+_TROUBLES = {
+    r"No space left on device|Disk quota exceeded": "no space left",
+    rf"Killed signal terminated program|terminated with signal 9\b|{_MAKE}.*\] Killed": OUT_OF_MEMORY,
+    r"virtual memory exhausted|[Cc]annot allocate memory": OUT_OF_MEMORY,
+    rf"Terminated signal terminated program|terminated with signal 15\b|{_MAKE}.*\] Terminated": "killed from outside",
+    r"^ccache: error:": "ccache does not work",
+}
+_OF_THE_HOST = [(re.compile(pattern), trouble) for pattern, trouble in _TROUBLES.items()]
 
 
 @dataclass(slots=True)
