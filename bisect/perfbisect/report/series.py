@@ -13,8 +13,7 @@ from typing import Any
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.session_state import DropHunt, SessionState
 from perfbisect.core.domain.settings import Direction, Policy, Series
-from perfbisect.core.stats.paired_comparison import levels as levels_of
-from perfbisect.core.stats.paired_comparison import paired, step_of
+from perfbisect.core.stats.paired_comparison import compared
 from perfbisect.core.stats.release_series import FEWEST, RATE, Hunt, LevelStep, SpeedLine, hunts_of, is_worse, lines_of
 from perfbisect.core.stats.watched_branch import Branch
 from perfbisect.report.document import (
@@ -199,17 +198,19 @@ def night(trial: SessionState) -> Iterator[str]:
     if trouble := request.subjects[-1].trouble:
         yield printable(f"{tip} cannot be built, so nothing is measured: {trouble}")
         return
-    failures = {each.work: each.facts.reason for each in trial.skips if each.subject == len(earlier)}
-    for work, workload in enumerate(request.works):
-        visits, said = levels_of(trial, work, request.metric), ""
-        found = paired(visits.get(0, {}), visits.get(len(earlier), {}), step_of(trial, work, request.metric))
-        if work in failures:
-            said = f"fails: {failures[work]}"
+    failures = {
+        request.works[each.work].name: each.facts.reason for each in trial.skips if each.subject == len(earlier)
+    }
+    ratios = {row.work: row.ratios[-1] for row in compared(trial, request.metric) if earlier}
+    for name in (work.name for work in request.works):
+        said, found = "has too few rounds", ratios.get(name)
+        if name in failures:
+            said = f"fails: {failures[name]}"
         elif not earlier:
             said = "is the first tip of the line: there is nothing to compare it with yet"
         elif found and found.interval:
             said = f"is ×{ratio(found.interval)} of {earlier[0]}, in {count(found.rounds, 'round')}"
-        yield printable(f"{workload.name}: {tip} {said or 'has too few rounds'}")
+        yield printable(f"{name}: {tip} {said}")
 
 
 def hunted_steps(
