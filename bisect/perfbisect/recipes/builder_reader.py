@@ -259,13 +259,6 @@ def recipe_patches(builder: Builder) -> tuple[Patch, ...]:
     return tuple(Patch(each.file, content_of(files[each.file]), each.version) for each in builder.patches)
 
 
-def given_patches(paths: Sequence[Path]) -> tuple[Patch, ...]:
-    """The patches of ``--patch``. Raises UsageError for one that cannot be read, and for two of one name."""
-    patches = tuple(Patch(path.name, content_of(path), file=str(path.absolute())) for path in paths)
-    check_names(patches)
-    return patches
-
-
 def check_names(patches: Iterable[Patch]) -> None:
     """Raise UsageError for two patches of one name, which no report could tell apart."""
     for name, patches_so_called in Counter(patch.name for patch in patches).items():

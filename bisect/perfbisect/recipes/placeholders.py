@@ -8,7 +8,6 @@ and of ``["env", "A=b", "sh", "-ec", …]``, values are quoted for that shell, s
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder import (
@@ -36,11 +35,11 @@ IN_SERVER = ("initialise", "start", "ready", "stop", "create", "settle", "settin
 def fill(argv: Sequence[str], values: Values) -> list[str]:
     """The command with its placeholders filled in. Raises RecipeError for one without a value."""
     filled: list[str] = []
-    scripts = set(_scripts(argv))
+    of_shells = set(scripts(argv))
     for position, argument in enumerate(argv):
         if argument[1:-1] in FLAGS | COMPILERS and argument == f"{{{argument[1:-1]}}}":
             filled += shlex.split(fill_text(argument, values))
-        elif position in scripts:
+        elif position in of_shells:
             quoted = {word: _quoted(word, value, FLAGS) for word, value in values.items()}
             quoted |= {f" {word}": _quoted(word, values[word], COMPILERS) for word in COMPILERS & values.keys()}
             alone = _ALONE.sub(lambda found: f"{{ {found[1]}}}" if found[1] in values else found[0], argument)
@@ -69,14 +68,7 @@ def literal(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def names_a_shell(command: str) -> bool:
-    """Whether a command as it is written names a shell with a script."""
-    with suppress(ValueError):
-        return any(True for _ in _scripts(shlex.split(command)))
-    return False
-
-
-def _scripts(argv: Sequence[str]) -> Iterator[int]:
+def scripts(argv: Sequence[str]) -> Iterator[int]:
     """The position of the script of the first shell that has one: the word after its options, where these include c."""
     for shell, word in enumerate(argv):
         if word.rpartition("/")[2] not in SHELLS:

@@ -151,7 +151,13 @@ def _named(tree: Tree) -> str:
 def _of(tree: Tree) -> list[str]:
     named = _named(tree)
     folders = {path.partition("/")[0] for path in tree.paths if "/" in path}
-    found = [f"{name}/**" for name in _FOLDERS if name in folders and _is_free(tree, name, named)]
+    found = []
+    for folder in (name for name in _FOLDERS if name in folders):
+        inside = [PurePosixPath(path) for path in tree.paths if path.startswith(f"{folder}/")]
+        is_code = any(path.suffix in SOURCES or is_build_file(str(path)) for path in inside)
+        is_named = re.search(rf"(?<![\w.-]){re.escape(folder)}(?![\w.-])(?!\s*=)", named)
+        if not is_named and (folder.startswith(".") or not is_code):
+            found.append(f"{folder}/**")
     for suffix in _PROSE:
         prose = [path for path in tree.paths if path.endswith(suffix)]
         needed = {path for path in prose if _mentions(named, PurePosixPath(path).name)}
@@ -162,14 +168,6 @@ def _of(tree: Tree) -> list[str]:
         else:
             found += sorted(path for path in prose if "/" not in path and path not in needed and PLAIN.fullmatch(path))
     return found + [name for name in _FILES if name in tree.paths and not _mentions(named, name)]
-
-
-def _is_free(tree: Tree, folder: str, named: str) -> bool:
-    """Whether a folder holds neither code nor a build file, and no build file names what is in it."""
-    inside = [PurePosixPath(path) for path in tree.paths if path.startswith(f"{folder}/")]
-    if any(path.suffix in SOURCES or is_build_file(str(path)) for path in inside) and not folder.startswith("."):
-        return False
-    return not re.search(rf"(?<![\w.-]){re.escape(folder)}(?![\w.-])(?!\s*=)", named)
 
 
 def _mentions(text: str, name: str) -> bool:

@@ -12,11 +12,10 @@ from perfbisect.cli.options.common import (
     LongCommand,
     clone_progress,
     explain_option,
-    notify_option,
     say,
     verb_command,
 )
-from perfbisect.cli.options.completion import build_name, builder_option, host_name, revision, several_workloads_option
+from perfbisect.cli.options.completion import build_name, host_name, revision, several_workloads_option
 from perfbisect.cli.options.measurement import (
     command_options,
     effect_option,
@@ -41,7 +40,6 @@ COMMON = "--build --run --rate --cost --builder --workload --repo --metric --hos
 @verb_command(LongCommand, common=COMMON)
 @click.argument("builds", nargs=-1, metavar="BUILD...", shell_complete=build_name)
 @several_workloads_option("… and what it runs: workloads, groups or suites.")
-@builder_option("Or a recipe: how a system is built.", default="")
 @command_options
 @what_options
 @click.option(
@@ -58,7 +56,6 @@ COMMON = "--build --run --rate --cost --builder --workload --repo --metric --hos
 @click.option("--dry-run", is_flag=True, help="Print what would be measured and what it costs, without doing it.")
 @how_options
 @form_options
-@notify_option
 @pairing_option
 @round_options(5, 2, "Rounds: visits of each build.")
 def compare(given: Given) -> int:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perfbisect.cli.options.common import FOLDER, Given, LongCommand, explain_option, notify_option, say, verb_command
-from perfbisect.cli.options.completion import builder_option, host_name, revision, several_workloads_option
+from perfbisect.cli.options.common import FOLDER, Given, LongCommand, explain_option, say, verb_command
+from perfbisect.cli.options.completion import host_name, revision, several_workloads_option
 from perfbisect.cli.options.measurement import (
     announce_system,
     command_options,
@@ -43,7 +43,6 @@ COMMON = (
 @verb_command(LongCommand, common=COMMON)
 @click.argument("branch", shell_complete=revision)
 @several_workloads_option("… and what it runs: workloads, groups or suites.")
-@builder_option("Or a recipe: how a system is built.", default="")
 @command_options
 @what_options
 @click.option(
@@ -53,7 +52,6 @@ COMMON = (
 @limit_options
 @explain_option
 @how_options
-@notify_option
 @click.option(
     "--page", metavar="FOLDER", type=FOLDER, help="Write a page of the line, and one of each hunt that names a commit."
 )

@@ -12,7 +12,7 @@ from perfbisect.cli.options.common import (
     Given,
     history_option,
     id_argument,
-    notify_option,
+    session_options,
     verb_command,
     view_options,
     waiting_option,
@@ -38,10 +38,7 @@ UNFINISHED = ("interrupted", "failed")
 @click.option(
     "--all", "everything", is_flag=True, help="Continue all interrupted hunts, and begin what is left of batches."
 )
-@waiting_option
-@notify_option
-@view_options
-@history_option
+@session_options
 def resume(given: Given) -> int:
     """Continue HUNT (default: the latest unfinished session) after an interruption or a failure, without repeating finished work.
 

@@ -10,15 +10,12 @@ from perfbisect.cli.options.common import (
     LongCommand,
     clone_progress,
     explain_option,
-    history_option,
     hosts_option,
-    notify_option,
     say,
+    session_options,
     verb_command,
-    view_options,
-    waiting_option,
 )
-from perfbisect.cli.options.completion import builder_option, revision, several_workloads_option
+from perfbisect.cli.options.completion import revision, several_workloads_option
 from perfbisect.cli.options.measurement import (
     announce_system,
     announced_recipes,
@@ -43,7 +40,6 @@ COMMON = (
 @verb_command(LongCommand, common=COMMON)
 @click.argument("good", shell_complete=revision)
 @click.argument("bad", required=False, shell_complete=revision)
-@builder_option("Or a recipe: how a system is built.", default="")
 @several_workloads_option("… and what it runs: workloads or groups, which share all builds.")
 @command_options
 @what_options
@@ -81,10 +77,7 @@ COMMON = (
 )  # fmt: skip
 @click.option("--retry-failed", is_flag=True, help="Build commits again that failed in earlier hunts.")
 @how_options
-@waiting_option
-@notify_option
-@view_options
-@history_option
+@session_options
 @click.option("--in-batch", type=MEMBER, hidden=True)
 def run(given: Given) -> int:
     """Find the commit that changed the speed between GOOD and BAD.

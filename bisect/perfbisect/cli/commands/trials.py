@@ -10,10 +10,9 @@ from perfbisect.cli.options.common import (
     clone_progress,
     host_argument,
     id_argument,
-    notify_option,
     verb_command,
 )
-from perfbisect.cli.options.completion import builder_option, revision, workload_option
+from perfbisect.cli.options.completion import revision, workload_option
 from perfbisect.cli.options.measurement import (
     announced_recipes,
     command_options,
@@ -36,12 +35,10 @@ COMMON = "--rev --build --run --rate --cost --builder --workload --repo --metric
 @click.option(
     "--rev", metavar="REV", shell_complete=revision, help="Release or git revision to build; none with --builder host."
 )
-@builder_option("Or a recipe: how a system is built.", default="")
 @command_options
 @what_options
 @how_options
 @json_form_option
-@notify_option
 @pairing_option
 @round_options(8, 4, "Starts of the server.")
 def noise(given: Given) -> int:
@@ -90,7 +87,6 @@ def noise(given: Given) -> int:
 @id_argument()
 @round_options(6, 2, "Rounds: visits of each build.", least=2)
 @json_form_option
-@notify_option
 def prove(given: Given) -> int:
     """Revert the culprit of HUNT (default: the latest that named one) on top of bad, and measure what that regains.
 

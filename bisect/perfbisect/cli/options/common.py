@@ -202,6 +202,8 @@ view_options = added(  # of every verb that hunts: ``view: str | None``; of seve
     click.option("--json", "view", flag_value="json", default=None, help="One JSON object for each event."),
 )
 
+session_options = added(waiting_option, notify_option, view_options, history_option)  # of a verb that carries out hunts
+
 
 def json_option(text: str = "One JSON object.") -> Decorator:
     """``--json``; ``text`` is its help."""

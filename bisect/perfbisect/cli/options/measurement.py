@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perfbisect.cli.options.common import PATH, Decorator, Given, added, history_option, waiting_option
-from perfbisect.cli.options.completion import metric_name
+from perfbisect.cli.options.common import PATH, Decorator, Given, added, history_option, notify_option, waiting_option
+from perfbisect.cli.options.completion import builder_option, metric_name
 from perfbisect.cli.options.param_types import ARG, BELOW, COUNT, FLAGS, MINUTES, SECONDS, UNSPLIT, Percent
-from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Flags, Pairing, Policy, Quick, Settings
+from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Flags, Pairing, Patch, Policy, Quick, Settings
 from perfbisect.errors import PerfBisectError
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, recipe_places, working_directory
 from perfbisect.ui.stream import note
@@ -47,6 +47,7 @@ variant_option = click.option(
     "--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`."
 )
 command_options = added(
+    builder_option("Or a recipe: how a system is built.", default=""),
     click.option("--build", type=UNSPLIT, multiple=True, help="Command that builds in the checkout. Repeatable."),
     click.option("--then", type=UNSPLIT, multiple=True, help="Command after the tree's build system. Repeatable."),
     click.option("--run", "command", type=UNSPLIT, help="Command to measure, in the same folder."),
@@ -130,9 +131,10 @@ pairing_option = click.option(
 
 
 def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorator:
-    """The options of all trials: the number of rounds, whose help ``text`` is, of runs in each, waiting and the history."""
+    """The options of all trials: notification, the number of rounds, whose help ``text`` is, of runs in each, waiting, the history."""
     most = click.IntRange(least, COUNT.max)
     return added(
+        notify_option,
         click.option("--visits", type=most, default=visits, show_default=True, help=text),
         click.option("--runs", type=COUNT, default=runs, show_default=True, help="Timed runs in each visit."),
         waiting_option,
@@ -182,19 +184,21 @@ def settings_of(given: Given, **own: Any) -> Settings:
 
     An option has the name of its field, or is converted here. Raises UsageError as ``command_of``.
     """
-    from perfbisect.recipes.builder_reader import given_patches
+    from perfbisect.recipes.builder_reader import check_names, content_of
 
     for recipes in (BUILDERS, WORKLOADS):  # a command may need none of them
         recipe_places(recipes, getattr(given, recipes) or "")
     quick = command_of(given)
     host, *further = (given.host,) if isinstance(given.host, str) else given.host
     timing = {name: value for name in TIMING if (value := getattr(given, name)) is not None}
+    patches = tuple(Patch(path.name, content_of(path), file=str(path.absolute())) for path in given.patch)
+    check_names(patches)
     converted = {
         "repository": str(given.repo.absolute()) if given.repo else "",
         "host": host,
         "further_hosts": tuple(further),
         "flags": Flags(given.cflags, given.cxxflags, given.ldflags),
-        "patches": given_patches(given.patch),
+        "patches": patches,
         "overrides": timing | dict(sorted(dict(given.changes).items())),  # whatever the order on the command line
         "builder": "" if quick and quick.build is not None else given.builder,
         "quick": quick,

@@ -104,9 +104,11 @@ _OF_SHELLS = re.compile(r"(?:^|(?<=\s))~/|&&|\|\|?|[;<>`&]|\$(?:\w+|[({])|(?:(?<
 
 
 def _without_shell(text: str) -> str:
-    from perfbisect.recipes.placeholders import names_a_shell
+    from perfbisect.recipes.placeholders import scripts
 
-    quoted = _FOR_A_SHELL if names_a_shell(text) else _QUOTED
+    quoted = _QUOTED
+    with suppress(ValueError):  # of quotes that do not match
+        quoted = _FOR_A_SHELL if any(True for _ in scripts(shlex.split(text))) else _QUOTED
     if found := _OF_SHELLS.search(quoted.sub("_", text)):
         inner = 'sh -c "{}"'.format(re.sub(r'(["\\])', r"\\\1", text))  # in one word for the user's shell
         again = shlex.quote(inner)
