@@ -180,7 +180,7 @@ COMMANDS = {
 
 def test_what_a_command_starts() -> None:
     for command, program in COMMANDS.items():
-        split = words("--run", command)
+        split = words(command)
         assert program_of(split, ()) == [program] * bool(program), command
         assert program_of(split, ["x/bench", "x/other"])[-1] == "x/other"
 

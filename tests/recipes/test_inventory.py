@@ -68,7 +68,7 @@ def test_a_leased_host_has_what_its_lease_says_of_all(write: Write) -> None:
     assert entry.leased and not entry.is_here
     there = reached(entry, VALUES)
     assert (there.address, there.root, there.leased) == ("n7", "/data/n7", False)
-    with pytest.raises(UsageError, match="root folder"):
+    with pytest.raises(UsageError, match=r"leases\.pool\.host\.root. is"):
         reached(entry, VALUES | {"address": "$(x)"})
     with pytest.raises(RecipeError, match=r"no lease 'pol'. Did you mean 'pool'"):
         load_host("pol:quiet")

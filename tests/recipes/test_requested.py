@@ -130,9 +130,9 @@ def test_an_option_that_the_command_does_not_take_is_refused() -> None:
 
 
 def test_a_shell_is_used_where_it_is_named_and_literal_braces_are_written_twice() -> None:
-    assert words("--run", "N=3 './a b' C=d") == ["env", "N=3", "./a b", "C=d"], "as a shell takes it"
-    assert words("--run", "sh -c './a; ./b'") == ["sh", "-c", "./a; ./b"]
-    assert words("--run", "./a; ./b $(x)") == ["./a;", "./b", "$(x)"]
+    assert words("N=3 './a b' C=d") == ["env", "N=3", "./a b", "C=d"], "as a shell takes it"
+    assert words("sh -c './a; ./b'") == ["sh", "-c", "./a; ./b"]
+    assert words("./a; ./b $(x)") == ["./a;", "./b", "$(x)"]
     assert load_requested(asked(run="awk {{print}}"))[1].command == ["awk", "{{print}}"]
     with pytest.raises(RecipeError):
         load_requested(asked(run="awk {{print}"))

@@ -169,7 +169,7 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
             )
     system = build.system or for_range(trees.values())
     quick = settings.quick if alone else None
-    started = program_of(words("--run", quick.run), ()) if quick and not quick.then else []
+    started = program_of(words(quick.run), ()) if quick and not quick.then else []
     if started and min(len(found_in(paths)) for paths in trees.values()) > 1:
         tree = listing(git, [*commits.values()][-1])
         text = "\n".join(texts_in(git, tree, ("Cargo.toml", "go.mod")).values())

@@ -19,6 +19,7 @@ from perfbisect.errors import UsageError
 from perfbisect.recipes.build_systems import with_needs
 from perfbisect.recipes.builder import COMPILER, CONDITION, CONFIG_PLACEHOLDERS, SHARED, Build, Builder, Variant, When
 from perfbisect.recipes.configuration import BUILDERS, chosen, contained, found_in, recipe_places
+from perfbisect.recipes.output_pattern import check_pattern
 from perfbisect.recipes.placeholders import archives_in, check_placeholders, check_texts
 from perfbisect.recipes.toml import Location, Table, convert, hint, inheritance, listed, merged, read_table, read_text
 
@@ -161,13 +162,10 @@ def _check_builder(builder: Builder, location: Location) -> None:
     if builder.variant not in builder.variants:
         raise location.at("variant").unknown("variant", builder.variant, builder.variants)
     for name, archive in builder.archives.items():
-        where = location.at("archives", name)
         try:
-            groups = re.compile(archive.pattern).groups
-        except re.error as error:
-            raise where.at("pattern").mistake(f"is no regular expression: {error}.") from error
-        if groups != 1:
-            raise where.at("pattern").mistake(f"has {groups} groups, but must have one: the version.")
+            check_pattern(archive.pattern)
+        except ValueError as error:
+            raise location.at("archives", name, "pattern").mistake(f"{error}.") from error
     for name in sorted(archives_in(builder.build) - builder.archives.keys()):
         raise location.at("build").mistake(
             f"has the placeholder {{archives.{name}}}, but no such archive exists.{hint(name, builder.archives)}",

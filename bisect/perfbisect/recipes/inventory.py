@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from perfbisect.errors import RecipeError, UsageError
+from perfbisect.recipes.builder import Argv
 from perfbisect.recipes.configuration import HOSTS, Remote, Size, chosen, load_configuration, recipe_places
 from perfbisect.recipes.placeholders import check_texts, fill, fill_text, placeholders_in
 from perfbisect.recipes.toml import Location, Table, convert, inheritance, matching, merged, read_table
@@ -106,10 +107,10 @@ class LeaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     summary: str = ""
     extends: str = ""  # another lease, whose keys hold where this one has none
     # Waits, then prints a line for each machine: its address, a blank, what renew calls the lease.
-    acquire: list[str] = []
+    acquire: Argv
     status: list[str] = []  # prints a line about the queue, while acquire waits
     renew: list[str] = []  # status 1 says that the lease has ended, any other but 0 says nothing
-    release: list[str] = []  # may be run for a lease whose acquire was ended from outside, or that is released already
+    release: Argv  # may be run for a lease whose acquire was ended from outside, or that is released already
     every: Seconds = 60  # seconds between two of renew
     host: LeasedEntry = LeasedEntry()
 
@@ -172,7 +173,7 @@ def load_leases(given: str | Path = "") -> list[LeaseEntry]:
             place = Location(file).at("leases", name)
             named.append((name, place))
             tables[place] = table
-            convert(table, LeaseEntry, place)
+            convert(merged({"acquire": ["-"], "release": ["-"]}, table), LeaseEntry, place)  # it may inherit them
             convert(table.get("host", {}), LeasedEntry, place.at("host"))
     leases: dict[str, LeaseEntry] = {}
     for name, place in named:
@@ -190,9 +191,6 @@ def load_lease(name: str, given: str | Path = "") -> LeaseEntry:
 
 def _checked(lease: LeaseEntry, name: str, place: Location) -> LeaseEntry:
     """The lease with its name and file. Raises RecipeError for what types cannot express."""
-    for key in ("acquire", "release"):
-        if not getattr(lease, key):
-            raise place.at(key).mistake("is missing: it must be a list, a command.")
     for key, allowed in COMMANDS.items():
         check_texts(getattr(lease, key), place.at(key), allowed)
     for key in WAY:
@@ -201,15 +199,9 @@ def _checked(lease: LeaseEntry, name: str, place: Location) -> LeaseEntry:
 
 
 def reached(entry: HostEntry, values: Mapping[str, str]) -> HostEntry:
-    """A leased host with the way to it; ``values`` are those of the placeholders. Raises UsageError for a wrong one."""
+    """A leased host with the way to it; ``values`` are those of the placeholders. Raises RecipeError for a wrong one."""
     way = {"root": fill_text(entry.root, values), "address": fill_text(entry.address, values)}
-    for (key, found), shape, word in zip(way.items(), (Root, LeasedAddress), ("root folder", "address"), strict=True):
-        try:
-            msgspec.convert(found, shape)
-        except msgspec.ValidationError:
-            raise UsageError(
-                f"The {word} of {entry.name} would be {found!r}.", f"Correct `{key}` of its lease in {entry.file}."
-            ) from None
+    convert(way, HostEntry, Location(Path(entry.file)).at("leases", entry.name.partition(":")[0], "host"))
     return msgspec.structs.replace(entry, leased=False, through=fill(entry.through, values), **way)
 
 

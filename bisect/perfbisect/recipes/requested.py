@@ -30,7 +30,7 @@ from perfbisect.recipes.builder_reader import build_of, config_template, load_bu
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, is_own
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import archives_in, check_texts, literal, placeholders_in
-from perfbisect.recipes.toml import Location, hint, listed, read_text, show
+from perfbisect.recipes.toml import Location, convert, hint, listed, read_text, show
 from perfbisect.recipes.workload import (
     EVENTS,
     Option,
@@ -110,11 +110,11 @@ def quick_builder(commands: tuple[str, ...], repository: str, settings: Settings
 
     With a build system in ``settings`` and without commands that copy is built by the system, for what is started, with the
     user's choices of files. These, its options and the compilers' are in the name, so that the history of one is never used
-    for another. Raises UsageError for a command that cannot be split into words, or that has an unknown placeholder.
+    for another. Raises UsageError for a command with an unknown placeholder.
     """
     recipe = load_builder(RECIPE, settings.builders_path)
     build, chosen, quick = build_of(recipe), settings.programs, settings.quick
-    started = program_of(words("--run", quick.run) if quick and not quick.then else [], chosen)
+    started = program_of(words(quick.run) if quick and not quick.then else [], chosen)
     then = quick.then if quick else ()
     with_files = _files(commands)
     compile_ = [*build.compile, *_in_prefix("build", commands, with_files)]
@@ -137,7 +137,7 @@ def _files(commands: Sequence[str]) -> list[str]:
 
 def _in_prefix(option: str, commands: Sequence[str], variables: Sequence[str]) -> list[list[str]]:
     """Commands that build, as recipes have them; they are run in {prefix}. Raises UsageError for a mistake in them."""
-    argvs = [words(f"--{option}", command) for command in commands]
+    argvs = [words(command) for command in commands]
     check_texts(argvs, LINE.at(option), BUILD_PLACEHOLDERS)
     return [["env", "-C", "{prefix}", *variables, *argv] for argv in argvs]
 
@@ -180,23 +180,15 @@ def program_of(command: list[str], chosen: Sequence[str]) -> list[str]:
 
 def quick_workload(quick: Quick, builder: Builder) -> Workload:
     """The workload of the command of --run. Raises UsageError for a mistake in its options."""
-    command = words("--run", quick.run)
+    command = words(quick.run)
     check_texts(command, LINE.at("run"), COMMAND_PLACEHOLDERS | {EVENTS})
-    workload = Workload(
-        name=quick.name or command_name(quick.run),
-        suite=RECIPE,
-        driver=builder.driver,
-        summary=quick.run,
-        group=RECIPE,
-        command=command,
-        args={EVENTS: 1} if EVENTS in placeholders_in(command) else {},
-        rate=quick.rate,
-        cost=quick.cost,
-        operations=quick.operations,
-        unit=quick.unit,
-    )
+    table = {name: getattr(quick, name) for name in ("rate", "cost", "operations", "unit")}
+    table |= {"summary": quick.run, "group": RECIPE, "command": command}
+    table["args"] = {EVENTS: 1} if EVENTS in placeholders_in(command) else {}
+    workload = convert(table, Workload, LINE)
     check_command(workload, LINE)
-    return workload
+    name = quick.name or command_name(quick.run)
+    return msgspec.structs.replace(workload, name=name, suite=RECIPE, driver=builder.driver)
 
 
 LONGEST_NAME = 40
@@ -204,7 +196,7 @@ LONGEST_NAME = 40
 
 def command_name(run: str) -> str:
     """What a person would call a command: itself, without what sets its environment, and without its middle if it is long."""
-    found = words("--run", run)
+    found = words(run)
     begin = next((place for place, word in enumerate(found) if word != "env" and not re.match(r"-|\w+=", word)), 0)
     first, *others = found[begin:]
     program = PurePath(first).name if first.startswith("/") else re.sub(r"^(\{prefix}|\.)/", "", first)
@@ -213,19 +205,9 @@ def command_name(run: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[:24]}…{name[-15:]}"
 
 
-def words(option: str, text: str) -> list[str]:
-    """A command split into words as a shell would. Raises UsageError when it cannot be split or is empty."""
-    name = option.removeprefix("--")
-    try:
-        found = shlex.split(text)
-    except ValueError as error:
-        raise UsageError(
-            f"{option} {text!r} cannot be split into words: {str(error).lower()}.",
-            "Quote as in a shell; it is run without a shell unless it names one: sh -c '…'.",
-            name,
-        ) from error
-    if not found:
-        raise UsageError(f"{option} is empty.", "Give a command: a program and its arguments.", name)
+def words(command: str) -> list[str]:
+    """A command of the command line, split into words as a shell splits it."""
+    found = shlex.split(command)
     return ["env", *found] if re.match(r"\w+=", found[0]) else found  # as a shell takes N=3 ./bench
 
 

@@ -11,7 +11,6 @@ PERFBISECT_ACK      FIFO on which perf answers
 PERFBISECT_SETUP, PERFBISECT_PREPARE, PERFBISECT_CHECK, PERFBISECT_STATEMENT  the SQL of a plain SQL workload
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -38,6 +37,7 @@ OptionName = Annotated[str, matching(r"^(?!-)", "an option without its leading d
 Script = Annotated[
     str, matching(r"(?s)^(?!/|(.*/)?\.\.(/|\Z))", "a file of the suite's folder, without .. or a leading /")
 ]
+Unit = Annotated[str, matching(r"^[\w%/.^*-]{0,16}\Z", 'a unit such as "MB/s"')]
 SecondsOrZero = Annotated[float, Meta(ge=0, le=LONGEST, description="a number of seconds, 0 or more")]
 
 
@@ -79,7 +79,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     prepare_commands: list[Argv] = []  # load its dataset, below {data}
     rate: str = ""  # pattern of a rate in the output (higher is better): see perfbisect.recipes.output_pattern
     cost: str = ""  # pattern of a cost in the output (lower is better)
-    unit: str = ""  # of the rate or the cost; by default what the pattern says
+    unit: Unit = ""  # of the rate or the cost; by default what the pattern says
     operations: str = ""  # pattern of the number of operations in the output; "": the whole execution is one operation
     latencies: dict[LatencyName, str] = {}  # "avg", "p95", …: patterns of latencies in the output, in milliseconds
     # Instead of patterns: whose JSON the output is; see perfbisect.lab.workload.command.
@@ -175,8 +175,6 @@ def check_command(workload: Workload, location: Location) -> None:
             "has both a rate and a cost.",
             "Give one of them: a rate is better when it is higher, a cost when it is lower.",
         )
-    if not re.fullmatch(r"[\w%/.^*-]{0,16}", workload.unit):
-        raise location.at("unit").mistake(f'is "{workload.unit}", which is no unit: write MB/s, for example.')
     if workload.format and (both := [key for key in OF_PATTERNS if getattr(workload, key)]):
         raise location.at(both[0]).mistake("is read from the format of the output.", "Give the format, or patterns.")
     if taken := COMMAND_PLACEHOLDERS & workload.args.keys():

@@ -13,11 +13,10 @@ from perfbisect.cli.options.common import (
     Given,
     explain_option,
     history_option,
-    hosts_option,
     verb_command,
     view_options,
 )
-from perfbisect.cli.options.measurement import inventory_option, pairing_option
+from perfbisect.cli.options.measurement import hosts_option, inventory_option, pairing_option
 from perfbisect.cli.options.param_types import SEED, Percent
 from perfbisect.errors import INTERRUPTED
 from perfbisect.ui.stream import note

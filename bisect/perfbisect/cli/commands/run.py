@@ -10,7 +10,6 @@ from perfbisect.cli.options.common import (
     LongCommand,
     clone_progress,
     explain_option,
-    hosts_option,
     say,
     session_options,
     verb_command,
@@ -20,6 +19,7 @@ from perfbisect.cli.options.measurement import (
     announce_system,
     announced_recipes,
     command_options,
+    hosts_option,
     how_options,
     pairing_option,
     policy_of,
@@ -40,8 +40,8 @@ COMMON = (
 @verb_command(LongCommand, common=COMMON)
 @click.argument("good", shell_complete=revision)
 @click.argument("bad", required=False, shell_complete=revision)
-@several_workloads_option("… and what it runs: workloads or groups, which share all builds.")
 @command_options
+@several_workloads_option("… and what it runs: workloads or groups, which share all builds.")
 @what_options
 @hosts_option
 @click.option(

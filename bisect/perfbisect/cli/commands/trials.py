@@ -61,15 +61,17 @@ def noise(given: Given) -> int:
     """
     from perfbisect.cli.sessions import conclude, measured, session
     from perfbisect.core.domain.settings import TrialBuild, TrialType
-    from perfbisect.hunt.resolve import resolve_settings
+    from perfbisect.hunt.resolve import builder_of, resolve_settings
     from perfbisect.hunt.trials.builds import hosts_as_builds
     from perfbisect.hunt.trials.rounds import TrialDesign
 
     rev = given.rev or ""
-    settings, builder, chosen = recipes_of(settings_of(given, good=rev, bad=rev))
+    requested = settings_of(given, good=rev, bad=rev)
+    builder = builder_of(requested)
     if bool(builder.installed) == bool(rev):
         missing = "--rev is missing: what to build, such as --rev HEAD. The argument is a host."
         raise click.UsageError(f"Nothing of {builder.name} is built: no --rev." if rev else missing)
+    settings, _, chosen = recipes_of(requested)
     if len(chosen) > 1:
         raise click.UsageError(f"{given.workload} are several workloads, and noise is measured of one.")
     if builder.installed:

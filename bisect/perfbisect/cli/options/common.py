@@ -14,7 +14,6 @@ import click
 
 from perfbisect.cli.options.completion import any_id, host_name
 from perfbisect.cli.options.param_types import COMMAND, Id
-from perfbisect.recipes.inventory import expanded_names
 from perfbisect.ui.stream import note, put, rewrite_line
 from perfbisect.wording.text import printable, safe_json
 
@@ -177,10 +176,6 @@ history_option = click.option(  # None: the default place; a group of commands m
     "--history", metavar="FILE", type=FILE, is_eager=True,  # before the names of hunts
     callback=lambda ctx, _param, value: value or (ctx.parent.params.get("history") if ctx.parent else None),
     help="History to use. Default: perfbisect/history.db in the user's state folder.",
-)  # fmt: skip
-hosts_option = click.option(
-    "--host", multiple=True, default=("local",), metavar="NAME", show_default=True, shell_complete=host_name,
-    callback=lambda _ctx, _param, value: expanded_names(value), help="Host to measure on. Repeatable: several hosts share the work.",
 )  # fmt: skip
 host_argument = click.argument("host", default="local", shell_complete=host_name)
 explain_option = click.option(

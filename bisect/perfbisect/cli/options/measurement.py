@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perfbisect.cli.options.common import PATH, Decorator, Given, added, history_option, notify_option, waiting_option
-from perfbisect.cli.options.completion import builder_option, metric_name
+from perfbisect.cli.options.completion import builder_option, host_name, metric_name
 from perfbisect.cli.options.param_types import ARG, BELOW, COUNT, FLAGS, MINUTES, SECONDS, UNSPLIT, Percent
 from perfbisect.core.domain.settings import CAP, COUNTED, TIMING, Flags, Pairing, Patch, Policy, Quick, Settings
 from perfbisect.errors import PerfBisectError
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, recipe_places, working_directory
+from perfbisect.recipes.inventory import expanded_names
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import built_with
 
@@ -43,6 +44,10 @@ workloads_option = recipes_option(WORKLOADS, "Folder with workloads of your own"
 inventory_option = recipes_option(HOSTS, "hosts.toml to use")
 
 
+hosts_option = click.option(
+    "--host", multiple=True, default=("local",), metavar="NAME", show_default=True, shell_complete=host_name,
+    callback=lambda _ctx, _param, value: expanded_names(value), help="Host to measure on. Repeatable: several hosts share the work.",
+)  # fmt: skip
 variant_option = click.option(
     "--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`."
 )
@@ -131,13 +136,13 @@ pairing_option = click.option(
 
 
 def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorator:
-    """The options of all trials: notification, the number of rounds, whose help ``text`` is, of runs in each, waiting, the history."""
+    """The options of all trials: the number of rounds, whose help ``text`` is, of runs in each, waiting, notification, the history."""
     most = click.IntRange(least, COUNT.max)
     return added(
-        notify_option,
         click.option("--visits", type=most, default=visits, show_default=True, help=text),
         click.option("--runs", type=COUNT, default=runs, show_default=True, help="Timed runs in each visit."),
         waiting_option,
+        notify_option,
         history_option,
     )
 

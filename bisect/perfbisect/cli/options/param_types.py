@@ -97,6 +97,13 @@ def _command(text: str) -> tuple[str, ...]:
         raise ValueError(f"cannot be run: {mistake}.") from mistake
 
 
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"cannot be split into words: {str(error).lower()}; quote as in a shell.") from error
+
+
 _QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\$`]|\\.)*\"|\\.")
 _FOR_A_SHELL = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.")  # a script in double quotes is expanded by its shell
 # What only a shell understands; of patterns, those in a word that is no option.
@@ -106,9 +113,9 @@ _OF_SHELLS = re.compile(r"(?:^|(?<=\s))~/|&&|\|\|?|[;<>`&]|\$(?:\w+|[({])|(?:(?<
 def _without_shell(text: str) -> str:
     from perfbisect.recipes.placeholders import scripts
 
-    quoted = _QUOTED
-    with suppress(ValueError):  # of quotes that do not match
-        quoted = _FOR_A_SHELL if any(True for _ in scripts(shlex.split(text))) else _QUOTED
+    if not (words := _split(text)):
+        raise ValueError("is empty; give a program and its arguments.")
+    quoted = _FOR_A_SHELL if [*scripts(words)] else _QUOTED
     if found := _OF_SHELLS.search(quoted.sub("_", text)):
         inner = 'sh -c "{}"'.format(re.sub(r'(["\\])', r"\\\1", text))  # in one word for the user's shell
         again = shlex.quote(inner)
@@ -118,13 +125,6 @@ def _without_shell(text: str) -> str:
             f"has {found[0].strip()}, and is run without a shell. Write {again}, or quote what is none of a shell's."
         )
     return text
-
-
-def _flags(text: str) -> str:
-    try:
-        return shlex.join(shlex.split(text))  # so that no shell finds more in it than words
-    except ValueError as error:
-        raise ValueError(f"cannot be split into words: {str(error).lower()}.") from error
 
 
 def fitting(name: str, fits: Callable[[float], bool], wrong: str) -> Parsed:
@@ -174,7 +174,7 @@ SUSPECT = Parsed("PATH=WEIGHT", _suspect)  # the weight of the commits that touc
 ARG = Parsed("NAME=VALUE", _arg)  # of a workload; both as written
 UNSPLIT = Parsed("COMMAND", _without_shell)  # as written
 COMMAND = Parsed("COMMAND", _command)  # its arguments, split as a shell splits them; empty for none
-FLAGS = Parsed("FLAGS", _flags)
+FLAGS = Parsed("FLAGS", lambda text: shlex.join(_split(text)))  # no shell finds more in it than words
 
 
 class Percent(Parsed):
