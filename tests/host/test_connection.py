@@ -367,11 +367,11 @@ def test_a_shell_that_stops_reading_is_lost_and_closes_in_a_write(
     monkeypatch.setattr(through, "ENDING", 0.5)
     shell = Shell("x", ["sh", "-c", "echo 'perfbisect: 0 0   end'; exec sleep 1000"])
     shell.open()
-    failures: list[str] = []
+    host, failures = ThroughHost("x", PurePosixPath("/"), shell), list[str]()
 
     def call() -> None:
         with pytest.raises(ConnectionLost) as caught:
-            shell.call("true", bytes(300_000), 1000 if closed else 0.5)  # more than a pipe holds
+            host.exchange("true", bytes(300_000), "", 1000 if closed else 0.5)  # more than a pipe holds
         failures.append(str(caught.value))
 
     work = [threading.Thread(target=each, daemon=True) for each in (call, shell.close)]

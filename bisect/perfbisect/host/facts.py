@@ -122,11 +122,6 @@ def _lscpu(name: str, made: Callable[[str], T | None]) -> Fact[T]:
     return Fact(("lscpu", "-J"), read)
 
 
-def _read_disk(df: str) -> str | None:
-    words = df.split()[2:]  # after the header
-    return f"{words[0]}, {int(words[1]) >> 30} GiB" if len(words) == 2 and words[1].isdecimal() else None
-
-
 def _shell(script: str, *arguments: str) -> tuple[str, ...]:
     return ("sh", "-c", script, *arguments)
 
@@ -245,7 +240,12 @@ def free(path: PurePosixPath) -> Fact[int]:
 
 def disk(host: Host) -> Fact[str]:
     """The file system of the root folder, and its size: ``ext4, 252 GiB``."""
-    return Fact(("df", "-B1", "--output=fstype,size", "--", str(host.root)), _read_disk)
+
+    def read(df: str) -> str | None:
+        words = df.split()[2:]  # after the header
+        return f"{words[0]}, {int(words[1]) >> 30} GiB" if len(words) == 2 and words[1].isdecimal() else None
+
+    return Fact(("df", "-B1", "--output=fstype,size", "--", str(host.root)), read)
 
 
 def reflinks(host: Host) -> Fact[str]:

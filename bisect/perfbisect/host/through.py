@@ -107,7 +107,18 @@ class ThroughHost(RemoteHost["ShellProcess"]):
 
     def exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> Answer:
         """Run a script once, in the shell, which ends it when it is interrupted; see ``RemoteHost.exchange``."""
-        status, out, err = self.connection.call(script, stdin, limit)
+        running = self.connection.open()
+        number, future = running.send(script.encode(), stdin)
+        try:
+            status, out, err = future.result(limit)
+        except TimeoutError:
+            running.close(at_once=True)
+            raise broken_off(self.name, "") from None
+        except (KeyboardInterrupt, SystemExit):
+            with suppress(TimeoutError, EnvironmentFailure):
+                running.end(number)
+                future.result(ENDING)
+            raise
         if max(len(out), len(err)) > PRINTED:
             raise TooMuch
         return status, out, err
@@ -151,24 +162,6 @@ class Shell(Connection["ShellProcess"]):
     def drop(self, now: "ShellProcess") -> None:
         """End it."""
         now.close()
-
-    def call(self, script: str, stdin: bytes, limit: float) -> Answer:
-        """Run a script to its end. Without an answer in ``limit`` seconds the connection counts as lost.
-
-        Raises ConnectionLost. An interruption ends the script.
-        """
-        running = self.open()
-        number, future = running.send(script.encode(), stdin)
-        try:
-            return future.result(limit)
-        except TimeoutError:
-            running.close(at_once=True)
-            raise broken_off(self.name, "") from None
-        except (KeyboardInterrupt, SystemExit):
-            with suppress(TimeoutError, EnvironmentFailure):
-                running.end(number)
-                future.result(ENDING)
-            raise
 
 
 class ShellProcess:

@@ -9,10 +9,10 @@ import hashlib
 import os
 import re
 import time
+from collections import deque
 from collections.abc import Collection, Generator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
 
 import msgspec
 
@@ -154,6 +154,11 @@ def unpack(host: Host, path: str, advice: str = _ADVICE) -> str:
     """
     programs = next(programs for ending, programs in UNPACKERS.items() if path.endswith(ending))
     through = [f"--use-compress-program={program}" for program in programs]
+
+    def send() -> None:
+        file.seek(0)
+        deque(build_store.send_archive(host, place, file.read, os.fstat(file.fileno()).st_size), maxlen=0)
+
     try:
         with Path(path).open("rb") as file:
             key = hashlib.file_digest(file, "sha256").hexdigest()[:32]
@@ -161,7 +166,7 @@ def unpack(host: Host, path: str, advice: str = _ADVICE) -> str:
             if not build_store.changes(host, place):
                 return key
             require(host, ("tar", *programs))
-            build_store.persistently(lambda: _send(host, file, place))
+            build_store.persistently(send)
         host.run(["sh", "-c", _UNPACK, "unpack", str(place), path, *through], timeout=LONG)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", advice) from error
@@ -174,12 +179,6 @@ def unpack(host: Host, path: str, advice: str = _ADVICE) -> str:
         lines = failure.output.strip().splitlines()
         raise UsageError(f"{path} is damaged, or no tarball: {lines[0] if lines else failure}.") from failure
     return key
-
-
-def _send(host: Host, file: BinaryIO, place: PurePosixPath) -> None:
-    file.seek(0)
-    for _ in build_store.send_archive(host, place, file.read, os.fstat(file.fileno()).st_size):
-        pass
 
 
 @dataclass(frozen=True, slots=True)
