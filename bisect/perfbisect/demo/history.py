@@ -128,7 +128,7 @@ def _in_order(units: Sequence[Unit]) -> list[Unit]:
     """The units in their order, but each after the changes that it needs."""
     waiting, ordered = list(units), list[Unit]()
     while waiting:
-        done = {change.name for unit in ordered for change in unit}
+        done = {change.name for change in chain(*ordered)}
         ready = next(unit for unit in waiting if done.issuperset(*(c.needs for c in unit[:1])))
         waiting.remove(ready)
         ordered.append(ready)
@@ -202,13 +202,10 @@ class HistoryPlan:
 
     def history(self, position: int) -> list[Change]:
         """The changes that a commit contains, oldest first, its own last."""
-        found, waiting = set[int](), [position]
-        while waiting:
-            here = waiting.pop()
-            if here and here not in found:
-                found.add(here)
-                waiting += self.steps[here - 1].parents
-        return [self.steps[at - 1].change for at in sorted(found)]
+        contained = {position}
+        for at in range(position, 0, -1):  # parents come earlier
+            contained |= {*self.steps[at - 1].parents} if at in contained else set()
+        return [self.steps[at - 1].change for at in sorted(contained - {0})]
 
     @property
     def broken(self) -> tuple[int, ...]:

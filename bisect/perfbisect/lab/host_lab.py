@@ -174,10 +174,9 @@ class HostLab:
             failure = cause if isinstance(cause, RunFailed) else RunFailed(str(changed), stage="run", log=log)
             yield from self._failed(turn, failure, time.monotonic())
             return False
-        advice = (
-            "Let what is measured write elsewhere, as below {data}: each time that it changes its build costs a build."
-        )
-        yield Warned(f"{self.candidates.name(turn.candidate)}: {changed}: it is made again", advice)
+        why, text = "each time that it changes its build costs a build", f"{changed}: it is made again"
+        advice = f"Let what is measured write elsewhere, as below {{data}}: {why}."
+        yield Warned(f"{self.candidates.name(turn.candidate)}: {text}", advice)
         self.builds.renew(changed)
         return True
 

@@ -215,10 +215,8 @@ class RetryPolicy:
             raise no_space(self.host.name, f"{name} cannot be measured: {failure}") from failure
         if end := self.candidates.end(candidate):
             built = self.workload and not isinstance(failure, BuildFailed)
-            what, why = (
-                f"fails in workload {self.workload}" if built else "cannot be built",
-                "nothing can be compared, because",
-            )
+            what = f"fails in workload {self.workload}" if built else "cannot be built"
+            why = "nothing can be compared, because"
             if isinstance(failure, NoMetric):
                 printed = f"Its last lines are:\n{failure.printed}" if failure.printed else "It printed nothing."
                 advice = f"{printed}\nBegin again with a pattern that fits."

@@ -132,10 +132,8 @@ class HostCommand:
 def carry_out(host: Host, command: HostCommand) -> str:
     """Run a command to its end; returns its output. Raises RunFailed."""
     who, stage, merged = command.who, command.stage, command.merged
-    job = jobs.start(
-        host, by_path(command.argv), name=command.name or stage, timeout=command.limit, cwd=command.cwd,
-        env=command.env, merged=merged,
-    )  # fmt: skip
+    argv, name, env = by_path(command.argv), command.name or stage, command.env
+    job = jobs.start(host, argv, name=name, timeout=command.limit, cwd=command.cwd, env=env, merged=merged)
     status = jobs.end(host, job)
     if command.alone:
         jobs.kill(host, job, grace=1)
@@ -209,9 +207,8 @@ def serve(service: Service) -> Iterator[Job]:
         command = shlex.join(service.argv(service.recipe.ready))
         raise EnvironmentFailure(f"another server answers {where}: {command} succeeds before it is started", PORT_TAKEN)
     argv = [*jobs.pinned(service.cpus), *by_path(service.argv(service.recipe.start))]
-    job = jobs.start(
-        service.host, argv, name=NAME, timeout=LONGEST_LIFE, cwd=service.folder, env=service.env, merged=True
-    )
+    folder, env = service.folder, service.env
+    job = jobs.start(service.host, argv, name=NAME, timeout=LONGEST_LIFE, cwd=folder, env=env, merged=True)
     try:
         wait_until_ready(service, job)
         yield job

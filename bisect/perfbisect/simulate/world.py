@@ -89,17 +89,16 @@ class World:
         """Carry out ``order``; stops at the first candidate that fails."""
         seen: list[Observation] = []
         for share in order.plan:
-            if (made := self.build(share.candidate, order.host)) is not None:
-                seen.append(made)
+            made = self.build(share.candidate, order.host)
+            seen += [made] if made else []
             if isinstance(made, Skipped):
                 return seen
         seconds = self.habits.run_seconds
         if order.together:
             return seen + self._rounds(order)
         for candidate, neighbours in groupby(interleave(order.plan)):
-            visit, effect = self.runs + 1, self._visit(candidate)
             for again, _ in enumerate(neighbours):
-                if order.fresh and again:
+                if order.fresh or not again:
                     visit, effect = self.runs + 1, self._visit(candidate)
                 layout = self.link(candidate, order.host) if order.fresh else 0
                 value = self.run(candidate, order.host, effect, layout)
@@ -128,13 +127,12 @@ class World:
             starved, size = float(rng.random()), float(rng.normal())
             share, most = self.habits.starved
             unfair = most * size * (starved < share)
-            layouts = [self.link(each, order.host) if order.fresh else 0 for each in (one, other)]
-            levels = [self.level(each, layout) for each, layout in zip((one, other), layouts, strict=True)]
-            value = self.habits.kept * (levels[0] - levels[1]) + noise
+            layout, beside = (self.link(each, order.host) if order.fresh else 0 for each in (one, other))
+            value = self.habits.kept * (self.level(one, layout) - self.level(other, beside)) + noise
             middle = (self.clock(order.host) - seconds / 2) / 60
             cpu = value + self.habits.kept * (self._stalled(one) - self._stalled(other))
             visit = one, value + unfair, middle, self.runs, order.host, seconds
-            seen.append(Reading(*visit, layout=layouts[0], partner=other, cpu=cpu if self.habits.waits else None))
+            seen.append(Reading(*visit, layout=layout, partner=other, cpu=cpu if self.habits.waits else None))
         return seen
 
     def _with_waits(self, one: Reading) -> Reading:

@@ -23,7 +23,7 @@ from perfbisect.hunt.session_hosts import build_ahead
 from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.lab.building.toolchain import unfit
 from perfbisect.lab.checks import CheckRequest, Finding, Level, machine, preflight
-from perfbisect.lab.checks.all_hosts import DIFFERENCES, BuildSide, differing, read_release
+from perfbisect.lab.checks.all_hosts import DIFFERENCES, RELEASE, BuildSide, differing
 from perfbisect.lab.checks.preflight import compiler_cache, shared_findings
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.inventory import HostEntry
@@ -286,8 +286,8 @@ def test_two_names_of_one_folder_are_refused() -> None:
 
 def test_the_release_of_a_distribution() -> None:
     name = "Debian GNU/Linux 12 (bookworm)"
-    assert read_release(f'NAME="Debian"\nPRETTY_NAME="{name}"\n') == name
-    assert read_release("NAME=x\n") is None
+    assert RELEASE.read(f'NAME="Debian"\nPRETTY_NAME="{name}"\n') == name
+    assert RELEASE.read("NAME=x\n") is None
 
 
 def entry(name: str, *builders: str) -> HostEntry:

@@ -105,11 +105,11 @@ def factors(rows: Mapping[str, CounterRow], metric: str = TIME, slower: bool | N
         whole = next((change for row, change in moved.values() if notable(row)), 0.0)
     slower = whole >= 0 if slower is None else slower
     weights = moved if metric in OF_METRIC else weighed(moved, rows)
-    same = {cause: (row, change) for cause, (row, change) in weights.items() if (change > 0) == slower and notable(row)}
-    largest = max((abs(change) for _, change in same.values()), default=0.0)
+    same = [(cause, row, change) for cause, (row, change) in weights.items() if (change > 0) == slower and notable(row)]
+    same.sort(key=lambda factor: abs(factor[2]), reverse=True)
     classes = []
-    for cause, (row, change) in sorted(same.items(), key=lambda item: abs(item[1][1]), reverse=True):
-        if abs(change) >= SMALL * largest:
+    for cause, row, change in same:
+        if abs(change) >= SMALL * abs(same[0][2]):
             certain = row.beyond >= FAR and row.share == 1.0  # less sure where perf has extrapolated
             sure = Sureness.POSSIBLE if not row.moved else Sureness.SURE if certain else Sureness.LIKELY
             part = change / whole if whole * change > 0 else None

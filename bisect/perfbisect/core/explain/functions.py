@@ -174,11 +174,8 @@ def moved(rows: Mapping[Key, FunctionRow], before: Side, after: Side) -> Iterato
         related = one in above[other] or other in above[one] or bool(above[one] & above[other])
         return related or all(missing) or (any(missing) and not chains)
 
-    def share_left(group: Sequence[Key]) -> float:
-        return abs(gained(group, rows)) / max(abs(rows[key].difference) for key in group)
-
     while groups := [group for key in free if (group := exchange(key, [one for one in free if near(key, one)], rows))]:
-        best = min(groups, key=share_left)
+        best = min(groups, key=lambda group: abs(gained(group, rows)) / max(abs(rows[one].difference) for one in group))
         free = [key for key in free if key not in best]
         key, *others = best
         yield {key: others[0], **dict.fromkeys(others, key)}
@@ -315,13 +312,9 @@ def count_rows(both: Sides, change: ChangeFacts | None = None) -> tuple[Function
     before, after = map(calls_of, both)
     changed = above(rows, before, after)
     calls = {key: (sum(before.get(key, {}).values()), sum(after.get(key, {}).values())) for key in {*before, *after}}
-
-    def with_calls(row: FunctionRow) -> FunctionRow:
-        outer = inlined.get(row.key)
-        row = replace(row, below=changed.get(outer or row.key, row.below))
-        return replace(row, into=outer[0]) if outer else replace(row, calls=calls.get(row.key))
-
-    return tuple(map(with_calls, rows))
+    outers = [(row, inlined.get(row.key)) for row in rows]
+    due = [(replace(row, below=changed.get(outer or row.key, row.below)), outer) for row, outer in outers]
+    return tuple(replace(row, into=of[0]) if of else replace(row, calls=calls.get(row.key)) for row, of in due)
 
 
 def calls_of(runs: Sequence[ProfileFacts]) -> Calls:

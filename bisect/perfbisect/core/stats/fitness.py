@@ -84,9 +84,8 @@ def fitness_facts(trial: SessionState) -> FitnessFacts | None:
 
 def faults_of(now: FitnessFacts, usual: Sequence[FitnessFacts]) -> tuple[Fault, ...]:
     """What is worse in a check than in the earlier ones of the same build; nothing where these are too few."""
-    noises = [
-        math.log(max(each.noise, LEAST)) for each in usual if each.noise is not None and each.in_pairs is now.in_pairs
-    ]
+    alike = [each.noise for each in usual if each.in_pairs is now.in_pairs]
+    noises = [math.log(max(noise, LEAST)) for noise in alike if noise is not None]
     found = {
         Fault.LEVEL: rises(-now.level, [-each.level for each in usual], -math.log1p(-FALL)),
         Fault.NOISE: bool(now.noise) and rises(math.log(now.noise or 1.0), noises, math.log(DOUBLED)),

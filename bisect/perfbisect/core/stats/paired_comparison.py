@@ -123,11 +123,9 @@ def compared(trial: SessionState, metric: str) -> list[Compared]:
         found.append(Compared(work.name, work.group, ratios, counted(counting(trial, number), further, metric)))
     limit = largest_real(ratio.p for row in found for ratio in row.ratios if ratio)
     groups = list(dict.fromkeys(row.group for row in found))
-    marked = (
-        replace(row, ratios=tuple(ratio and replace(ratio, real=ratio.is_within(limit)) for ratio in row.ratios))
-        for row in found
-    )
-    return sorted(marked, key=lambda row: groups.index(row.group))
+    marked = ([ratio and replace(ratio, real=ratio.is_within(limit)) for ratio in row.ratios] for row in found)
+    rows = (replace(row, ratios=tuple(ratios)) for row, ratios in zip(found, marked, strict=True))
+    return sorted(rows, key=lambda row: groups.index(row.group))
 
 
 def levels(trial: SessionState, work: int, metric: str) -> dict[int, dict[int, float]]:
@@ -199,11 +197,10 @@ def silent(trial: SessionState) -> list[tuple[int, int]]:
 
 def counted(runs: Sequence[TrialRun], further: range, metric: str) -> dict[str, tuple[float | None, ...]]:
     """The metric, QPS, and each counter that the base has: its median there, and the others' relative to that."""
+    of_builds = [[run.facts for run in runs if run.subject == subject] for subject in (0, *further)]
     found: dict[str, tuple[float | None, ...]] = {}
     for name in dict.fromkeys((metric, "qps", *COMPARED)):
-        base, *others = (
-            typical([run.facts for run in runs if run.subject == subject], name) for subject in (0, *further)
-        )
+        base, *others = (typical(of_build, name) for of_build in of_builds)
         if base:
             found[name] = (base, *(quotient(other, base) for other in others))
     return found
@@ -263,9 +260,7 @@ def _medians(runs: Sequence[RunFacts], *, whole: bool) -> Values:
     medians = {name: typical(runs, "qps" if name == "o/s" else name) for name in COLUMNS}
     if whole:
         shares = [(run.system.get("us"), run.system.get("sy"), run.qps) for run in runs]
-        known = [
-            quotient(user + system, qps) for user, system, qps in shares if user is not None and system is not None
-        ]
+        known = [quotient(us + sy, qps) for us, sy, qps in shares if us is not None and sy is not None]
         medians["cpu/o"] = median(of_machine) if (of_machine := [cpu for cpu in known if cpu is not None]) else None
     return tuple(medians.values())
 

@@ -284,9 +284,8 @@ def fitted(visits: Visits) -> tuple[dict[int, float], float | None]:
     alike: dict[tuple[int, ...], list[list[float]]] = {}  # rounds with the same releases
     for each in rounds.values():
         alike.setdefault(tuple(each), []).append([*each.values()])
-    centred = [
-        (np.array(which), (made := np.array(rows)) - made.mean(axis=1)[:, None]) for which, rows in alike.items()
-    ]
+    visited = [(np.array(which), np.array(rows)) for which, rows in alike.items()]
+    centred = [(which, rows - rows.mean(axis=1)[:, None]) for which, rows in visited]
     normal, right = np.zeros((len(level), len(level))), np.zeros(len(level))
     for which, these in centred:
         normal[np.ix_(which, which)] += len(these) * (np.eye(len(which)) - 1 / len(which))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from perfbisect.core.domain.facts import HostFacts
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.host.facts import BOOT, CORES, CPU, TOOLS, Fact, ask_all, read_fingerprint, read_line
+from perfbisect.host.facts import BOOT, CORES, CPU, TOOLS, Fact, ask_all, asked_by, read_fingerprint, read_line
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.lab.building.plan import for_processor
@@ -25,21 +25,19 @@ from perfbisect.wording.quantities import count
 from perfbisect.wording.text import listed
 
 
-def read_release(text: str) -> str | None:
-    """The name of the distribution and of its release, from os-release."""
+@asked_by("cat", "/etc/os-release")
+def RELEASE(text: str) -> str | None:
+    """The name of the distribution and of its release."""
     found = re.search(r'^PRETTY_NAME=["\']?([^"\'\n]+)', text, re.MULTILINE)
     return found[1].strip() if found else None
 
 
 ARCHITECTURE = Fact(("uname", "-m"), read_line)
-RELEASE = Fact(("cat", "/etc/os-release"), read_release)
 C_LIBRARY = Fact(("getconf", "GNU_LIBC_VERSION"), read_line)
 
 LEAVE_OUT = "or leave all but one of them out of `build_hosts` of {host} in hosts.toml."
 SAME = f"A difference between two builds must come from their commits. Install the same on each, {LEAVE_OUT}"
-OTHER_LIBRARIES = (
-    "Their headers and libraries may differ, and with them what is built: install the same system on each."
-)
+UNLIKE = "Their headers and libraries may differ, and with them what is built: install the same system on each."
 COMPILERS = ("C compiler", "C++ compiler", "linker")
 PROCESSOR, NATIVE = "processors", "processors, and each would compile for its own"
 # What may differ between build hosts, how much it matters, and advice. The three programs are all called compilers.
@@ -49,7 +47,7 @@ DIFFERENCES: Mapping[str, tuple[Level, str]] = {
     "root folders, which are part of what they build": (Level.REFUSED, "Give them the same `root` in hosts.toml."),
     PROCESSOR: (Level.NOTE, ""),
     NATIVE: (Level.REFUSED, f"Choose a variant that does not depend on it, {LEAVE_OUT}"),
-    "systems": (Level.WARNING, OTHER_LIBRARIES),
+    "systems": (Level.WARNING, UNLIKE),
     "versions of ccache": (Level.NOTE, "They may not find each other's results."),
     "numbers of cores": (Level.NOTE, "The smallest takes longest for a build."),
 }

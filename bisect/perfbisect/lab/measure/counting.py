@@ -61,55 +61,9 @@ _TOOLS = {  # of valgrind: by whether instructions are counted by function
 NAME = "functions"  # of the job that adds them up
 LIMIT = 600.0  # seconds that it may take
 LINES = 20_000  # of an object's addresses, and of functions and calls, those with the highest counts
-# A frame as of ``core/explain/profiles.py``, from a function and the path of its binary.
-_FRAME = r"""
-function frame(name, path) {
-    sub(/'[0-9]+$/, "", name)  # the depth of a recursion
-    if (name ~ /^(\?\?\?|0x[0-9a-f]+)$/) name = "[unknown]"
-    if (length(name) > 400) name = substr(name, 1, 200) "..." substr(name, length(name) - 196)
-    if (!sub(/^\/.*\//, "/", path) && path !~ /^\//) path = "[unknown]"
-    return name " (" path ")"
-}
-"""
-# What callgrind writes, as lines of instructions (of an object, at an address, in a function, in a program) and of calls.
-_READ = r"""
-BEGIN { OFS = "\t" }
-{ gsub(/\t/, " ") }
-/^cmd: / { program = $2; sub(/.*\//, "", program); next }
-/^ob=/ { object = substr($0, 4); next }
-/^fn=/ { name = substr($0, 4); next }
-/^cob=/ { other = substr($0, 5); next }
-/^cfn=/ { callee = substr($0, 5); next }
-/^calls=/ {
-    split(substr($0, 7), words, " ")
-    calls[frame(callee, other == "" ? object : other) OFS frame(name, object)] += words[1]
-    other = ""; of_call = 1; next
-}
-/^0x/ { if (!of_call) own[object OFS $1 OFS frame(name, object) OFS program] += $2; of_call = 0 }
-END {
-    for (each in calls) printf "calls\t%.0f\t%s\n", calls[each], each
-    for (each in own) printf "own\t%.0f\t%s\n", own[each], each
-}
-"""
-# What addr2line prints of addresses, as lines of those in inlined functions: these, innermost first.
-_INLINED = r"""
-function put() {
-    if (count < 2) return
-    printf "%s\t%s", ENVIRON["OBJECT"], address
-    for (i = 1; i < count; i++) printf "\t%s", frame(names[i], ENVIRON["OBJECT"])
-    print ""
-}
-/^0x[0-9a-f]+$/ { put(); address = $0; sub(/^0x0*/, "0x", address); count = line = 0; next }
-++line % 2 { gsub(/\t/, " "); names[++count] = $0 }
-END { put() }
-"""
-_ADD_UP = r"""
-BEGIN { FS = "\t" }
-FILENAME == "inlined" { frames[$1, $2] = substr($0, length($1) + length($2) + 3) "\t"; next }
-$1 == "calls" { printf "%s\tcalls\t%s\t%s\n", $2, $3, $4 }
-$1 == "own" { own[$6 "\t" frames[$3, $4] $5] += $2 }
-END { for (each in own) printf "%.0f\t1\t%s\n", own[each], each }
-"""
+_FRAME, _READ, _INLINED, _ADD_UP = (
+    Path(__file__).with_name(f"{name}.awk").read_text() for name in ("frame", "callgrind", "inlined", "add_up_counts")
+)
 _FUNCTIONS = rf"""
 cd -- "$1" && read=$2 inlined=$3 add_up=$4 && awk "$read" counters.* >functions || exit
 awk -F '\t' '$1 == "own" {{ print $3 }}' functions | sort -u | while IFS= read -r OBJECT; do

@@ -17,7 +17,7 @@ import re
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
@@ -55,57 +55,11 @@ perf script --no-inline -i "$file" -F comm,period,ip 2>/dev/null |
 rm -f "$file"
 """
 
-# Adds up equal chains, one on a line: see ``core/explain/profiles.py``. A line of a frame begins with a tab; of the path of
-# a file only the base name is kept, below "/", and those two are no files. Of ``waits`` a sample is taken where a thread
-# leaves its processor, and its cost are the nanoseconds until it is back.
-ADD_UP = r"""
-function take() {
-    sub(/^[ \t]+[0-9a-f]+ +/, ""); gsub(/\t/, " ")
-    if (!/ \(\/(dev\/zero|memfd:)/) sub(/ \(\/[^\/].*\//, " (/")
-    chain = chain "\t" $0
-}
-function add() {
-    if (head != "" && waits) { left[thread] = head chain; since[thread] = time }
-    else if (head != "") { cost[head chain] += period; number[head chain]++ }
-    head = chain = ""
-}
-/^\f/ { status = substr($0, 2); next }
-/^\t/ { take(); next }
-/PERF_RECORD_LOST lost [0-9]+$/ { lost += $NF; next }
-/: PERF_RECORD_SWITCH IN *$/ {
-    add(); sub(/: PERF_RECORD_SWITCH IN *$/, ""); back = $(NF-1)
-    if (back in left) { cost[left[back]] += ($NF - since[back]) * 1e9; number[left[back]]++; delete left[back] }
-    next
-}
-/: PERF_RECORD_SWITCH / { next }
-NF == 0 { add(); next }
-match($0, waits ? "[0-9]+ +[0-9.]+: *$" : "[0-9]+:? *$") {
-    add(); head = substr($0, 1, RSTART - 1); gsub(/\t/, " ", head)
-    period = substr($0, RSTART) + 0; thread = $(NF-1); time = $NF + 0
-}
-END {
-    add()
-    for (each in cost) printf "%.0f\t%d\t%s\n", cost[each], number[each], each
-    printf "lost\t%d\nstatus\t%d\n", lost, status == "" ? 1 : status
-}
-"""
-# Of such lines, those that cost most first, leaves the callers out where they are too many. No cost is left out.
-SHORTEN = rf"""
-BEGIN {{ FS = "\t"; status = 1 }}
-$1 == "status" {{ status = $2; next }}
-NF > 4 && (++whole > {WHOLE} || (bytes += length($0) + 1) > {PRINTED}) {{
-    cost[$3 FS $4] += $1; number[$3 FS $4] += $2; next
-}}
-{{ print }}
-END {{
-    for (each in cost) printf "%.0f\t%d\t%s\t{RARE}\n", cost[each], number[each], each
-    exit status
-}}
-"""
-_FOLD = r"""
+ADD_UP, SHORTEN = (Path(__file__).with_name(f"{name}.awk").read_text() for name in ("add_up", "shorten"))
+_FOLD = rf"""
 file=$1 shorten=$2 add_up=$3 waits=$4; shift 4
-{ perf script --no-inline --show-lost-events "$@" -i "$file"; printf '\n\f%s\n' "$?"; } |
-    awk -v waits="$waits" "$add_up" | sort -k 1,1nr | awk "$shorten"
+{{ perf script --no-inline --show-lost-events "$@" -i "$file"; printf '\n\f%s\n' "$?"; }} |
+    awk -v waits="$waits" "$add_up" | sort -k 1,1nr | awk -v most={WHOLE} -v size={PRINTED} -v rare='{RARE}' "$shorten"
 """
 # A server's processes and threads that start before the window must be known: perf follows them by the event "dummy" as
 # long as it is enabled. So it starts with all events enabled, and those that are sampled are disabled first.
@@ -302,9 +256,8 @@ def first_rate(context: RunContext, cores: int) -> float:
     """How often a run is sampled of which nothing is known but its length, and how many threads may work."""
     of_command, workload = bool(context.workload.command), context.workload
     seconds = (context.longest or LONG) if of_command else workload.time
-    busy = (
-        cores if of_command else min(cores, 2 * workload.threads)
-    )  # of the server or the library, and what works for them
+    # The threads of the server or the library, and what works for them.
+    busy = cores if of_command else min(cores, 2 * workload.threads)
     return min(OFTENEST, max(RAREST, SAMPLES / (seconds * busy)))
 
 

@@ -110,14 +110,12 @@ class Rounds:
                     raise TurnsAdvised(f"two cannot be started at the same time: {trouble}") from trouble
             for _ in range(turns[0].left if sides[0][0].builder.server else 1):
                 yield turns[0].started(self.context)
-                found = yield from self._round(visits)
-                if found is None:
-                    continue
-                self.failed = 0
-                self.succeeded()
-                for turn, facts in zip(turns, found, strict=True):
-                    turn.left -= 1
-                    yield RunFinished(turn.candidate, facts)
+                if found := (yield from self._round(visits)):
+                    self.failed = 0
+                    self.succeeded()
+                    for turn, facts in zip(turns, found, strict=True):
+                        turn.left -= 1
+                        yield RunFinished(turn.candidate, facts)
 
     def _stopping(self, side: int) -> Callable[..., None]:
         """Notes whose server is stopped, unless that is because of a failure, whose side is known."""
@@ -128,8 +126,8 @@ class Rounds:
 
         return note
 
-    def _round(self, visits: Sequence[Visit]) -> Generator[RunProgress | Warned, None, list[RunFacts] | None]:
-        """One round; None where it did not count."""
+    def _round(self, visits: Sequence[Visit]) -> Generator[RunProgress | Warned, None, list[RunFacts]]:
+        """One round; nothing where it did not count."""
         host, running = self.context.host, dict[int, StartedRun]()
         self.begun += 1
         order = (0, 1) if self.begun % 2 else (1, 0)  # so that who starts first is at no advantage
@@ -154,16 +152,16 @@ class Rounds:
         finally:
             for each in running.values():
                 jobs.kill(host, each.job, grace=1)
-        one, two = results
-        why = "perf could not attach to a server" if one is None or two is None else invalid(one, two)
-        if why or one is None or two is None:
-            self.failed += 1
-            if self.failed >= TRIES:
-                raise TurnsAdvised(f"{TRIES} rounds in a row did not count: {why}")
-            if self.failed == 1:
-                yield Warned(f"a round of two builds does not count: {why}", "It is made again.")
-            return None
-        return [replace(facts, round=running[0].job.id) for facts in (one, two)]
+        both = [replace(facts, round=running[0].job.id) for facts in results if facts]
+        why = invalid(*both) if len(both) == 2 else "perf could not attach to a server"
+        if not why:
+            return both
+        self.failed += 1
+        if self.failed >= TRIES:
+            raise TurnsAdvised(f"{TRIES} rounds in a row did not count: {why}")
+        if self.failed == 1:
+            yield Warned(f"a round of two builds does not count: {why}", "It is made again.")
+        return []
 
 
 def invalid(one: RunFacts, two: RunFacts) -> str:

@@ -281,8 +281,7 @@ def short(workload: Workload) -> Workload:
 
 def parse(lines: Iterable[str]) -> Mapping[str, str]:
     """Statement → plan, one line a step, from what the script printed."""
-    found: dict[str, list[str]] = {}
-    plan: list[str] = []
+    found, plan = dict[str, list[str]](), list[str]()
     for line in lines:
         if line.startswith(STATEMENT):
             plan = found.setdefault(unescaped(line.removeprefix(STATEMENT)), [])

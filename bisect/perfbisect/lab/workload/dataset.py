@@ -40,6 +40,7 @@ from perfbisect.recipes.workload import Workload
 
 LONG = 6 * 3600.0  # seconds: loading and copying of large data
 SHORT = 300.0  # seconds: commands that print the format
+UNLIKE = "If that happens to many commits, let the recipe's dataset.format_command print in what they differ."
 
 _COUNT = """find "$data" -type f -printf '%s\\n' | awk '{ bytes += $1 } END { printf "%d %.0f\\n", NR, bytes }'"""
 # The time of a dataset's folder is that of its last use.
@@ -235,11 +236,8 @@ class DatasetKeeper:
                     raise
         if refused := self._refused.get(commit):
             key, why = list(refused.items())[-1]
-            refusal = f"{commit[:10]} does not start on the data {key}, which another build has loaded"
-            advice = (
-                "If that happens to many commits, let the recipe's dataset.format_command print in what they differ."
-            )
-            yield Warned(f"{refusal}, and is given {self.keys[commit]}: {why}", advice)
+            text = f"{commit[:10]} does not start on the data {key}, which another build has loaded, and is given"
+            yield Warned(f"{text} {self.keys[commit]}: {why}", UNLIKE)
 
     def _make(self, system: Installation) -> tuple[str, bool]:
         """The key of the data for a build, "" when it needs none, and whether it was loaded with it just now.
