@@ -182,41 +182,25 @@ class Explanation:
 
 RETIRING, WRONG, FRONT, BACK = "retiring slots/o", "bad-speculation slots/o", "front-end slots/o", "back-end slots/o"
 
-# Of one family of processors: category → the event that counts its slots, less those of the events behind it.
-Family = Mapping[str, tuple[str, ...]]
-
-INTEL: Family = {  # from Ice Lake on; perf turns the metrics of the kernel into slots
-    RETIRING: ("topdown-retiring",),
-    WRONG: ("topdown-bad-spec",),
-    FRONT: ("topdown-fe-bound",),
-    BACK: ("topdown-be-bound",),
+# Category → the event that counts its slots, less those of the events behind it, for each family of processors:
+# - Intel's from Ice Lake on; perf turns the metrics of the kernel into slots.
+# - AMD's from Zen 4 on: the "Pipeline Utilization" metrics. What another thread of the core takes is in none.
+# - Arm's Neoverse V1, N2 and later: the "Topdown methodology", without its corrections for single models.
+SLOTS: Mapping[str, Sequence[tuple[str, ...]]] = {
+    RETIRING: [("topdown-retiring",), ("ex_ret_ops",), ("op_retired",)],
+    WRONG: [("topdown-bad-spec",), ("de_src_op_disp.all", "ex_ret_ops"), ("op_spec", "op_retired")],
+    FRONT: [("topdown-fe-bound",), ("de_no_dispatch_per_slot.no_ops_from_frontend",), ("stall_slot_frontend",)],
+    BACK: [("topdown-be-bound",), ("de_no_dispatch_per_slot.backend_stalls",), ("stall_slot_backend",)],
 }
-AMD: Family = {  # from Zen 4 on; AMD's "Pipeline Utilization" metrics. What another thread of the core takes is in none
-    RETIRING: ("ex_ret_ops",),
-    WRONG: ("de_src_op_disp.all", "ex_ret_ops"),
-    FRONT: ("de_no_dispatch_per_slot.no_ops_from_frontend",),
-    BACK: ("de_no_dispatch_per_slot.backend_stalls",),
-}
-ARM: Family = {  # Neoverse V1, N2 and later: Arm's "Topdown methodology", without its corrections for single models
-    RETIRING: ("op_retired",),
-    WRONG: ("op_spec", "op_retired"),
-    FRONT: ("stall_slot_frontend",),
-    BACK: ("stall_slot_backend",),
-}
-FAMILIES = (INTEL, AMD, ARM)
-
-
-def events_of(family: Family) -> tuple[str, ...]:
-    """The events of a family of processors."""
-    return tuple(dict.fromkeys(chain(*family.values())))
+INTEL, AMD, ARM = (tuple(dict.fromkeys(chain(*family))) for family in zip(*SLOTS.values(), strict=True))  # all events
 
 
 def slots(counters: Mapping[str, float | None], category: str) -> float | None:
     """The slots of a category in what was counted; None where that has no such events, or counted more than were."""
-    for family in FAMILIES:
-        counts = [number for event in family[category] if (number := counters.get(event)) is not None]
-        if len(counts) == len(family[category]):
-            total = counts[0] - sum(counts[1:])
+    for events in SLOTS[category]:
+        first, *others = (counters.get(event) for event in events)
+        if first is not None and None not in others:
+            total = first - sum(number or 0.0 for number in others)
             return total if total >= 0 else None
     return None
 
@@ -244,7 +228,7 @@ def clock(run: RunFacts) -> float | None:
 
 def slots_metric(category: str) -> Metric:
     """The pipeline slots of a category per operation."""
-    events = tuple(event for family in FAMILIES for event in family[category])
+    events = tuple(chain(*SLOTS[category]))
     return Metric(category, lambda run: quotient(slots(run.counters, category), run.operations), events=events)
 
 
@@ -257,7 +241,7 @@ READINGS = (
     Metric(CLOCK, clock, "GHz", events=("cycles", "task-clock")),
     *(replace(METRICS[name], unit=UNITS.get(name, "")) for name in (*COMPARED, *FURTHER)),
     *map(event_metric, ("stalled-cycles-frontend", "stalled-cycles-backend")),
-    *map(slots_metric, INTEL),
+    *map(slots_metric, SLOTS),
 )
 
 

@@ -111,8 +111,7 @@ def explanation(
     counts are always those of the search: they are what the hunt went by. ``step`` is that of the verdict on ``metric``,
     which is explained.
     """
-    commits = parent, culprit
-    value = usual_value(usual, metric)
+    commits, value = (parent, culprit), usual_value(usual, metric)
     timed = [[done(facts, value, metric) for facts in side] for side in usual]
     found = (event for event in events if isinstance(event, Counted))
     # An exact count is of one run, whatever that does.
@@ -138,10 +137,8 @@ def explanation(
     # Why instructions were not counted is said where that failed.
     if counters and "instructions" not in failed and not any(row.name == "instructions/o" for row in counters):
         missing.append(NO_COUNTERS)
-    if (functions or counts) and change and change.note:
-        missing.append(change.note)
-    if value:
-        missing.append(NO_OPERATIONS)
+    missing += [change.note] if (functions or counts) and change and change.note else []
+    missing += [NO_OPERATIONS] if value else []
     layouts = step.layouts if step else None
     slower = (step.ratio.middle < 1) is find_metric(metric).higher_is_better if step else None
     return Explanation(

@@ -31,7 +31,7 @@ from perfbisect.core.domain.events import (
     Unexplained,
 )
 from perfbisect.core.domain.facts import PlanFacts, RunFacts
-from perfbisect.core.explain.evidence import AMD, ARM, EXACT_GROUP, INTEL, events_of
+from perfbisect.core.explain.evidence import AMD, ARM, EXACT_GROUP, INTEL
 from perfbisect.errors import RunFailed, UsageError
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.protocol import Host
@@ -177,10 +177,10 @@ PLAIN = (
     Group("code", (*CORE, "L1-icache-load-misses", "iTLB-load-misses")),
 )
 SLOTS = (
-    Group("top-down", ("slots", *events_of(INTEL)), bound=True),
-    Group("top-down", ("slots", *events_of(INTEL)), "cpu_core", bound=True),  # what runs on the other cores is left out
-    Group("top-down", events_of(AMD)),
-    Group("top-down", events_of(ARM)),
+    Group("top-down", ("slots", *INTEL), bound=True),
+    Group("top-down", ("slots", *INTEL), "cpu_core", bound=True),  # what runs on the other cores is left out
+    Group("top-down", AMD),
+    Group("top-down", ARM),
 )
 STALLS = Group("stalls", (*CORE, "stalled-cycles-frontend", "stalled-cycles-backend"))
 
