@@ -12,6 +12,7 @@ from perfbisect.core.domain.settings import USUAL_VARIANT, Flags
 from perfbisect.recipes.toml import matching
 
 Argv = Annotated[list[str], Meta(min_length=1, description='a command: ["program", "argument", …]')]
+Change = Annotated[dict[str, object], Meta(min_length=1, description='what is changed: {"build": {"configure": […]}}')]
 Variable = Annotated[str, matching(r"^[A-Za-z_][A-Za-z0-9_]*\Z", "a name of an environment variable")]
 Need = Annotated[str, matching(r"^[\w.+/-]+\Z", 'a program, a header such as "zlib.h" or a library such as "zlib.pc"')]
 DebianName = Annotated[str, matching(r"^([a-z0-9][a-z0-9+.-]+)?\Z", 'a package of Debian such as "libpq-dev"')]
@@ -195,7 +196,7 @@ class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     file: OfTree = ""  # exists in the tree
     missing: OfTree = ""  # does not exist in the tree
     compiler: CompilerRule = ""  # "gcc>=12"
-    change: dict[str, object] = {}  # keys of the recipe: {"build": {"configure": […]}}
+    change: Change  # keys of the recipe: {"build": {"configure": […]}}
 
 
 class PatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -219,11 +219,9 @@ def holds(block: When, facts: TreeFacts) -> bool:
 
 
 def check_conditions(block: When, location: Location) -> None:
-    """Raise RecipeError for a block without condition or change, and for one that changes a key which is fixed for a hunt."""
+    """Raise RecipeError for a block without condition, and for one that changes a key which is fixed for a hunt."""
     if not (block.version or block.file or block.missing or block.compiler):
         raise location.mistake("has no condition.", "Give at least one of version, file, missing, compiler.")
-    if not block.change:
-        raise location.mistake("changes nothing.", 'Give what it changes: change.build.configure = [["…"]].')
     for key in FIXED:
         if key in block.change:
             raise location.at("change", key).mistake("cannot depend on a condition.")

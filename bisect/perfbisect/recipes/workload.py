@@ -108,7 +108,7 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     summary: str
     driver: Drivers  # builders with this driver, or one of these, can run it
     defaults: dict[str, object] = {}  # keys of a workload, merged under each
-    workloads: dict[Name, Any]  # each a Workload
+    workloads: Annotated[dict[Name, Any], Meta(min_length=1, description="a table of at least one")]  # each a Workload
 
     @property
     def drivers(self) -> list[str]:
@@ -121,8 +121,6 @@ def read_suite(file: Path) -> Suite:
     table, location = read_table(file), Location(file)
     suite = convert(table, Suite, location)
     convert({"summary": "", "group": "", **suite.defaults}, Workload, location.at("defaults"))
-    if not suite.workloads:
-        raise location.at("workloads").mistake("is empty: a suite has at least one workload.")
     folder, workloads = file.parent, {}
     for name, own in suite.workloads.items():
         workload = convert(merged(suite.defaults, own), Workload, location.at("workloads", name))
