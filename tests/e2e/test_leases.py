@@ -20,7 +20,7 @@ from central import served
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import leases
 from perfbisect.host import slurm as commands
-from perfbisect.hunt.submission import SCRIPT, SlurmJob
+from perfbisect.hunt.slurm import SCRIPT, SlurmJob
 from perfbisect.recipes.inventory import load_lease
 from perfbisect.store.batches import PlannedHunt
 from postgres import needs_postgres

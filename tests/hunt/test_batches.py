@@ -17,14 +17,12 @@ from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.core.stats.paired_comparison import Ratio
 from perfbisect.core.stats.watched_branch import Branch
 from perfbisect.errors import CannotGoOn, EnvironmentFailure, UsageError
-from perfbisect.host import slurm
-from perfbisect.host.slurm import JobState
-from perfbisect.hunt import batch, drop_hunts, session
+from perfbisect.hunt import batch, drop_hunts, session, slurm
 from perfbisect.hunt.attempt import Caller
 from perfbisect.hunt.batch import Hosts, Task
 from perfbisect.hunt.drop_hunts import hunt_range
 from perfbisect.hunt.nightly import Watched
-from perfbisect.hunt.submission import SlurmJob, is_kept, look, refuse_job, submit
+from perfbisect.hunt.slurm import JobState, SlurmJob, is_kept, look, refuse_job, submit
 from perfbisect.store.batches import (
     PlannedHunt,
     all_batches,
@@ -117,18 +115,18 @@ def test_states_are_those_of_the_queue_and_of_accounts(answers: Callable[..., No
     """A program that a signal has ended has no verdict, though Slurm's exit status is 0."""
     answers(squeue=QUEUE)
     jobs = [str(number) for number in range(1, 11)]
-    found = slurm.states(jobs)
+    found = slurm.job_states(jobs)
     words = ["RUNNING", "PENDING (Dependency)", "FAILED", "CANCELLED", "COMPLETED", "FAILED"]
     assert [str(state) for state in found.values()] == words
     assert [state.is_open for state in found.values()] == [True, True, False, False, False, False]
     assert [state.status for state in found.values()] == [None, None, 3, None, 0, 137]
     answers(squeue=QUEUE, sacct="7|CANCELLED by 0|0:15\n8|FAILED|2:0\n9|FAILED|0:9\n")
-    found = slurm.states(jobs)
+    found = slurm.job_states(jobs)
     accounts = [JobState("CANCELLED"), JobState("FAILED", "", 2), JobState("FAILED", "", 137), None]
     assert [found.get(job) for job in jobs[6:]] == accounts
     answers()
     with pytest.raises(EnvironmentFailure, match="squeue of Slurm has failed: no answer"):
-        slurm.states(jobs)
+        slurm.job_states(jobs)
 
 
 def test_without_slurm_it_says_what_is_missing(answers: Callable[..., None]) -> None:

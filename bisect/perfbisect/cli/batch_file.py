@@ -14,7 +14,7 @@ from perfbisect.cli.options.common import Given
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import PerfBisectError, RecipeError, UsageError
 from perfbisect.hunt.batch import LEASED, range_of
-from perfbisect.hunt.submission import SlurmJob
+from perfbisect.hunt.slurm import SlurmJob
 from perfbisect.recipes.toml import Location, convert, read_table
 from perfbisect.store.batches import PlannedHunt
 from perfbisect.wording.text import printable

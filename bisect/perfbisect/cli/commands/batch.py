@@ -79,9 +79,9 @@ def batch(given: Given) -> int:
     if given.cancel or (submit and page):
         raise click.UsageError("--cancel is for a batch, as b3. Once submitted hunts have ended: bisect report b3")
     from perfbisect.cli.batch_file import read_batch_file
-    from perfbisect.host.slurm import check_commands
     from perfbisect.hunt.batch import tasks_of
-    from perfbisect.hunt.submission import submit as submit_all
+    from perfbisect.hunt.slurm import check_commands
+    from perfbisect.hunt.slurm import submit as submit_all
     from perfbisect.store.batches import all_batches, begin_batch, continue_batch, read_batch
     from perfbisect.store.connection import default_place
 
@@ -136,9 +136,9 @@ def batch(given: Given) -> int:
 def show_jobs(name: str, given: Path | None, *, cancel: bool) -> None:
     """Show the jobs of a batch, or cancel them."""
     from perfbisect.cli.commands.show import batch_table
-    from perfbisect.host import slurm
+    from perfbisect.hunt import slurm
     from perfbisect.hunt.batch import log_of, title_of
-    from perfbisect.hunt.submission import is_kept, look
+    from perfbisect.hunt.slurm import is_kept, look
 
     with closing(History.open(given)) as opened:
         found, states = look(opened, int(name[1:]))

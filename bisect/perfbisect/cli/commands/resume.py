@@ -148,7 +148,7 @@ def unfinished_together(hunt: int | str, given: Path | None) -> "Batch | None":
 
     None for a hunt that goes on by itself. Raises UsageError for what is not gone on with here.
     """
-    from perfbisect.hunt.submission import refuse_job
+    from perfbisect.hunt.slurm import refuse_job
 
     with closing(History.open(given)) as opened:
         if isinstance(hunt, int):

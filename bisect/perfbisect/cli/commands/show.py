@@ -20,7 +20,7 @@ from perfbisect.cli.options.stored import (
 from perfbisect.store.history import History
 
 if TYPE_CHECKING:
-    from perfbisect.host.slurm import Jobs
+    from perfbisect.hunt.slurm import Jobs
     from perfbisect.store.batches import Batch
 
 

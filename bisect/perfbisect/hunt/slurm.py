@@ -1,4 +1,5 @@
-"""Hunts of a batch as jobs of Slurm, whose own are the queue, its order, limits, dependencies and accounts.
+"""Hunts of a batch as jobs of Slurm, whose own are the queue, its order, limits, dependencies and accounts; and Slurm's own
+commands: jobs are submitted, looked at, cancelled. Nodes on lease are those of hosts.toml: ``host.leases``.
 
 A job is `bisect run` on the node that it gets, there with the host ``local``. Where the node has this history, it enters the
 hunt and how it ends here, and one that is submitted or started again goes on. Otherwise the node's history has the hunt,
@@ -7,15 +8,15 @@ which begins anew each time, and here is known what Slurm says.
 
 import math
 import os
+import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfbisect.errors import INTERRUPTED, PerfBisectError, UsageError
-from perfbisect.host import slurm
-from perfbisect.host.leases import MARGIN
-from perfbisect.host.slurm import Jobs
+from perfbisect.errors import INTERRUPTED, EnvironmentFailure, PerfBisectError, UsageError
+from perfbisect.host.leases import MARGIN, short
 from perfbisect.hunt.batch import PROGRAM, VERDICTS, error_in, log_of, read_batch_at_end, title_of
 from perfbisect.masking import masked
 from perfbisect.recipes.inventory import parse_lease_name
@@ -32,6 +33,92 @@ from perfbisect.store.batches import (
 )
 from perfbisect.store.history import History
 from perfbisect.wording.text import printable
+
+LIMIT = 20.0  # seconds for a command: sessions wait 30 for the history, which is locked while a job is submitted
+BY_ITSELF = ("COMPLETED", "FAILED")  # states of jobs whose exit status is that of their program
+ENDED = (
+    *BY_ITSELF, "BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """What Slurm says of a job."""
+
+    word: str  # as Slurm writes it: PENDING
+    reason: str = ""  # why it waits
+    status: int | None = None  # the exit status of a program that has ended by itself
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits or runs."""
+        return self.word not in ENDED
+
+    def __str__(self) -> str:
+        return f"{self.word} ({self.reason})" if self.word == "PENDING" else self.word
+
+
+Jobs = Mapping[str, JobState]  # by their numbers
+
+
+def check_commands(command: str = "sbatch") -> None:
+    """Raise UsageError where this machine has no commands of Slurm."""
+    if not shutil.which(command):
+        raise UsageError(f"There is no {command} here.", "Use a machine with Slurm's commands, such as a login node.")
+
+
+def sbatch(options: Sequence[str], script: str, arguments: Sequence[str]) -> str:
+    """Submit a job: a script with its arguments, each of which it gets behind a point. Returns its number.
+
+    Without that, a lone colon would separate two jobs. Raises EnvironmentFailure with what Slurm says where it refuses it.
+    """
+    # Not as a text made for this job: sbatch finds options in it, also those in a name that begins a line with #SBATCH.
+    # An option without its value takes the -- for it, and not the script.
+    words = [f".{argument}" for argument in arguments]
+    printed = _run(["sbatch", "--parsable", *options, "--", "/dev/stdin", *words], script)
+    if not printed:  # as with --test-only
+        raise EnvironmentFailure("sbatch has submitted nothing.")
+    return printed.strip().partition(";")[0]  # behind it, the name of a cluster
+
+
+def job_states(jobs: Collection[str]) -> dict[str, JobState]:
+    """The state of each job that Slurm knows; of ended ones it forgets most after minutes, unless it keeps accounts."""
+    asked = ",".join([*jobs, *jobs])  # of a single number that it does not know, squeue makes an error
+    fields = "JobID:30,State:30,exit_code:30,Reason:80"
+    queue = ["squeue", "--noheader", "--states=all", f"--jobs={asked}", f"--Format={fields}"]
+    queued = _run(queue) if jobs else ""
+    states_of = {}
+    for job, word, waited, *reason in (line.split(maxsplit=3) for line in queued.splitlines()):
+        states_of[job] = _state(word, int(waited) >> 8, int(waited) & 127, "".join(reason).strip())
+    accounts = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw,State,ExitCode"]
+    if unlisted := [job for job in jobs if job not in states_of]:
+        with suppress(PerfBisectError):  # no accounts are kept
+            for line in _run([*accounts, f"--jobs={','.join(unlisted)}"]).splitlines():
+                job, state, ended = line.split("|")
+                status, _, signal = ended.partition(":")
+                states_of[job] = _state(state.split()[0], int(status), int(signal))  # CANCELLED by 1000
+    return states_of
+
+
+def _state(word: str, status: int, signal: int, reason: str = "") -> JobState:
+    """A state, of a program that has ended with that status, or by a signal (0: none), which is told as a shell does it."""
+    return JobState(word, reason, (128 + signal if signal else status) if word in BY_ITSELF else None)
+
+
+def cancel(jobs: Collection[str]) -> None:
+    """Cancel jobs: those that run get SIGTERM, and are killed some time later."""
+    if jobs:
+        _run(["scancel", *jobs])
+
+
+def _run(command: Sequence[str], text: str = "") -> str:
+    """What a command of Slurm prints. Raises UsageError where there is none, EnvironmentFailure where it fails."""
+    check_commands(command[0])
+    status, printed = short(command, text, LIMIT)
+    if status:
+        raise EnvironmentFailure(f"{command[0]} of Slurm has failed: {printed or f'it ended with status {status}'}")
+    return printed
+
 
 NOTICE = 120  # seconds before its time limit at which a job is told to stop
 
@@ -86,7 +173,7 @@ def constraint(planned: PlannedHunt) -> list[str]:
 def look(history: History, number: int) -> tuple[Batch, Jobs]:
     """A batch, and what Slurm says of its jobs; enters how those have ended of which it is known from Slurm alone."""
     batch = read_batch(history, number)
-    states = slurm.states([one.job for one in batch.hunts if one.job])
+    states = job_states([one.job for one in batch.hunts if one.job])
     for one in batch.hunts:
         status = states[one.job].status if one.job in states else None
         if one.status is None and status not in (None, INTERRUPTED):
@@ -111,7 +198,7 @@ def submit(history: History, number: int, jobs: Sequence[SlurmJob]) -> int:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
         try:
             with history.transaction():  # the job cannot read the history before it is entered
-                submitted = slurm.submit(job.words(), SCRIPT, arguments)
+                submitted = sbatch(job.words(), SCRIPT, arguments)
                 update_hunt(history, number, one.number, job=submitted, status=None, failure=None)
         except PerfBisectError as refused:
             if one is batch.hunts[0] and not any(each.hunt or each.job for each in batch.hunts):
@@ -126,6 +213,6 @@ def submit(history: History, number: int, jobs: Sequence[SlurmJob]) -> int:
 def refuse_job(history: History, hunt: int) -> None:
     """Raise UsageError for a hunt on which a job works, or will, unless that is this process."""
     for batch, _, job in jobs_of(history, hunt):
-        if job != os.environ.get("SLURM_JOB_ID") and any(each.is_open for each in slurm.states([job]).values()):
+        if job != os.environ.get("SLURM_JOB_ID") and any(each.is_open for each in job_states([job]).values()):
             see = command_on("batch", f"b{batch}", history.path)
             raise UsageError(f"Hunt {hunt} is carried out by job {job} of Slurm.", f"See it: {see}")
