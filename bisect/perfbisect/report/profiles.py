@@ -83,28 +83,12 @@ def speedscope(found: HuntProfiles, name: str) -> str:
     for side, stacks in (("culprit", found.culprit), ("parent", found.parent)):
         samples = [[numbers.setdefault(frame, len(numbers)) for frame in stack.split(";")] for stack in stacks]
         weights = list(stacks.values())
-        made.append(
-            {
-                "type": "sampled",
-                "name": f"{side}, {found.unit} an operation",
-                "unit": "microseconds" if found.unit == "us" else "none",
-                "startValue": 0,
-                "endValue": sum(weights),
-                "samples": samples,
-                "weights": weights,
-            }
-        )
-    return json.dumps(
-        {
-            "$schema": "https://www.speedscope.app/file-format-schema.json",
-            "exporter": "perfbisect",
-            "name": name,
-            "activeProfileIndex": 0,
-            "shared": {"frames": [{"name": frame} for frame in numbers]},
-            "profiles": made,
-        },
-        ensure_ascii=True,
-    )
+        about = {"type": "sampled", "name": f"{side}, {found.unit} an operation", "startValue": 0}
+        unit = "microseconds" if found.unit == "us" else "none"
+        made.append(about | {"unit": unit, "endValue": sum(weights), "samples": samples, "weights": weights})
+    form = {"$schema": "https://www.speedscope.app/file-format-schema.json", "exporter": "perfbisect", "name": name}
+    frames = {"frames": [{"name": frame} for frame in numbers]}
+    return json.dumps(form | {"activeProfileIndex": 0, "shared": frames, "profiles": made}, ensure_ascii=True)
 
 
 # What a program or a thread begins with, before it comes to its own code; some stacks have it, and some lack a part of it.

@@ -6,7 +6,7 @@ import msgspec
 
 from perfbisect.core.domain.metrics import quotient
 from perfbisect.core.domain.orders import Inconclusive, NotReproduced, Several
-from perfbisect.core.domain.session_state import SessionState, Tested
+from perfbisect.core.domain.session_state import DropHunt, SessionState, Tested
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.domain.trials import service_levels
 from perfbisect.core.inference.classification import classify
@@ -132,10 +132,8 @@ def of_candidate(report: HuntReport, sha: str, row: Tested) -> dict[str, Any]:
 
 def of_trial(made: SessionState) -> dict[str, Any]:
     """The whole report of a trial."""
-    found = {
-        "id": made.name,
-        "state": made.state,
-        "failure": made.failure,
+    found: dict[str, Any] = {"id": made.name, "state": made.state, "failure": made.failure}
+    found |= {
         "settings": msgspec.to_builtins(made.request),
         "host": made.host,
         "skips": made.skips,
@@ -143,7 +141,7 @@ def of_trial(made: SessionState) -> dict[str, Any]:
     }
     if made.request.kind is TrialType.NOISE:
         return found | of_noise(made)
-    rows, builds, works = compared(made, made.request.metric), made.request.subjects, made.request.works
+    rows = compared(made, made.request.metric)
     found |= {
         "origin": made.origin,
         "started": made.began,
@@ -154,23 +152,19 @@ def of_trial(made: SessionState) -> dict[str, Any]:
         "service_levels": [
             {"work": work, "builds": held, "clients": clients} for work, held, clients in service_levels(made)
         ],
-        "hunts": [
-            {
-                "workload": works[each.work].name,
-                "first": builds[each.first].name,
-                "last": builds[each.last].name,
-                "hunt": each.hunt,
-                "state": each.state,
-                "culprit": each.culprit or None,
-                "subject": each.subject or None,
-            }
-            for each in made.hunts
-        ],
+        "hunts": [of_drop(made, each) for each in made.hunts],
         "operations": {"columns": COLUMNS, "workloads": spent_per_operation(made)},
     }
     if made.request.series:
         found["series"] = series.as_object(made)
     return found | of_proof(made) if made.request.kind is TrialType.PROVE else found
+
+
+def of_drop(made: SessionState, drop: DropHunt) -> dict[str, Any]:
+    """The hunt for a drop of a comparison as `--json` prints it."""
+    ends = {"first": made.request.subjects[drop.first].name, "last": made.request.subjects[drop.last].name}
+    named = {"culprit": drop.culprit or None, "subject": drop.subject or None}
+    return {"workload": made.request.works[drop.work].name} | ends | {"hunt": drop.hunt, "state": drop.state} | named
 
 
 def of_noise(made: SessionState) -> dict[str, Any]:

@@ -169,18 +169,7 @@ def as_object(trial: SessionState) -> dict[str, Any]:
                 "error": line.error,
                 "scatter": line.scatter,
                 "releases": [{"release": name, "ratio": value} for name, value in zip(names, line.ratios, strict=True)],
-                "steps": [
-                    {
-                        "after": names[step.before],
-                        "since": names[step.after],
-                        "not_before": names[step.first],
-                        "not_after": names[step.last],
-                        "ratio": step.size,
-                        "worse": is_worse(step, trial.request.metric),
-                        "alone": step.alone,
-                    }
-                    for step in line.steps
-                ],
+                "steps": [step_object(step, names, trial.request.metric) for step in line.steps],
             }
             for line in found
         ],
@@ -189,6 +178,13 @@ def as_object(trial: SessionState) -> dict[str, Any]:
             for hunt in hunts_of(found, trial.request.metric)
         ],
     }
+
+
+def step_object(step: LevelStep, names: Sequence[str], metric: str) -> dict[str, Any]:
+    """A step as JSON has it."""
+    places = {"after": step.before, "since": step.after, "not_before": step.first, "not_after": step.last}
+    size = {"ratio": step.size, "worse": is_worse(step, metric), "alone": step.alone}
+    return {key: names[place] for key, place in places.items()} | size
 
 
 def night(trial: SessionState) -> Iterator[str]:

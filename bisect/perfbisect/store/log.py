@@ -140,12 +140,8 @@ def session_row(settings: Settings, plan: SessionStarted) -> Row:
     """The columns of a session that are known when it is entered, and as ``range`` that of a hunt, as JSON."""
     request = plan.request
     if not request.works:
-        size = {
-            "commits": plan.commits,
-            "candidates": plan.choices + 1,
-            "merges": plan.merges,
-            "base_commit": plan.candidates[0],
-        }
+        size: Row = {"commits": plan.commits, "candidates": plan.choices + 1, "merges": plan.merges}
+        size |= {"base_commit": plan.candidates[0]}
         asked = {column: getattr(settings, column) for column in OF_HUNT}
         return asked | size | {"kind": "hunt", "range": json.dumps(plan.candidates)}
     asked = {column: getattr(request, column) for column in ("kind", "builder", "variant", "host", "metric")}
@@ -180,14 +176,9 @@ class SessionLog:
         host = getattr(event, "host", "") if isinstance(event, LabEvent) else ""
         about = Logged | Counted | Profiled | Planned | ChangedFunctions
         commit = event.facts.commit if isinstance(event, about) else None
-        row = {
-            "session_id": self.session,
-            "at": at,
-            "kind": codec.kind_of(event),
-            "commit_hash": event.commit.sha if isinstance(event, BuildStarted) else commit,
-            "host": host or None,
-            "body": encode(event, self.candidates),
-        }
+        commit = event.commit.sha if isinstance(event, BuildStarted) else commit
+        row: Row = {"session_id": self.session, "at": at, "kind": codec.kind_of(event), "host": host or None}
+        row |= {"commit_hash": commit, "body": encode(event, self.candidates)}
         event_id = insert(self.db, "events", row)
         self.state.add(at, event)
         own: Row = {"event_id": event_id, "at": at, "host": host or self.host}
