@@ -273,14 +273,10 @@ def is_apart(host: Host) -> bool:
 
 def busy(host: Host, first: Ticket) -> EnvironmentFailure:
     """The error for a host whose lock another session holds, or will have next."""
-    owner = first.owner
-    return EnvironmentFailure(
-        f"host {host.name} is busy: {owner} {'is measuring' if first.holds else 'is next'} there",
-        "Wait for it with --wait, or stop it."
-        + (
-            "" if is_local(owner.process) else f" If it has ended, the host is free {ABANDONED / 60:.0f} minutes later."
-        ),
-    )
+    owner, state = first.owner, "is measuring" if first.holds else "is next"
+    later = f" If it has ended, the host is free {ABANDONED / 60:.0f} minutes later."
+    advice = f"Wait for it with --wait, or stop it.{'' if is_local(owner.process) else later}"
+    return EnvironmentFailure(f"host {host.name} is busy: {owner} {state} there", advice)
 
 
 def _counting(host: Host, *written: str) -> list[Ticket]:

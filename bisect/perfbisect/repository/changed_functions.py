@@ -148,13 +148,9 @@ MACRO = re.compile(r"[A-Z_0-9]+")  # what looks like a function and is none: TES
 HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)$", re.MULTILINE)
 COMMENT = re.compile(r"""("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|//[^\n]*|/\*(?:.*?\*/|.*)""", re.DOTALL)
 
-NO_CTAGS = (
-    "Universal Ctags is not installed, so the functions that the commit changes are those that git names beside its hunks,"
-    " which is approximate: apt-get install universal-ctags"
-)
-FAILED = (
-    "ctags failed, so the functions that the commit changes are those that git names beside its hunks: approximate."
-)
+BY_HUNKS = "so the functions that the commit changes are those that git names beside its hunks"
+NO_CTAGS = f"Universal Ctags is not installed, {BY_HUNKS}, which is approximate: apt-get install universal-ctags"
+FAILED = f"ctags failed, {BY_HUNKS}: approximate."
 
 
 @dataclass(frozen=True, slots=True)

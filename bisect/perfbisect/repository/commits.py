@@ -137,11 +137,8 @@ def ends_of(text: str) -> tuple[str, ...]:
 
 def members(repo: Repository, text: str) -> frozenset[str]:
     """The commits (full hashes) of ``text``, whose revisions are full hashes."""
-    match ends_of(text):
-        case (older, newer):
-            return frozenset(git(repo, "rev-list", "--stdin", stdin=f"{newer}\n^{older}\n").split())
-        case _:
-            return frozenset((text,))
+    older, *newer = ends_of(text)
+    return frozenset(git(repo, "rev-list", "--stdin", stdin=f"{newer[0]}\n^{older}\n").split() if newer else [text])
 
 
 def touched(

@@ -208,7 +208,12 @@ def has(host: Host, key: str) -> bool:
 
 def check(host: Host, key: str) -> None:
     """Raise BuildChanged where the files of the build with that key are not as they were made."""
-    if paths := changes(host, folder(host, key)):
+    _unchanged(host, key, _CHANGED, folder(host, key))
+
+
+def _unchanged(host: Host, key: str, script: str, *arguments: object) -> None:
+    """Run a script that prints which files of the build with that key have changed. Raises BuildChanged if there are any."""
+    if paths := host.run(["sh", "-c", script, "build", *map(str, arguments)], timeout=LONG).stdout:
         raise BuildChanged(host.name, key, paths)
 
 
@@ -235,9 +240,7 @@ def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | 
     """
     fixed = host.root / "work" / builder / "prefix"
     installed, touched = (elsewhere, "") if elsewhere else (prefix(host, key), str(folder(host, key)))
-    argv = ["sh", "-c", _POINT, "point", str(installed), str(fixed), touched]
-    if paths := host.run(argv, timeout=LONG).stdout:
-        raise BuildChanged(host.name, key, paths)
+    _unchanged(host, key, _POINT, installed, fixed, touched)
     return fixed
 
 
@@ -258,10 +261,8 @@ def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | No
     written = re.sub(r"([&,\\])", r"\\\1", str(fixed))
     links = re.sub(r"([][*?\\])", r"\\\1", str(first)) + "*"
     build = folder(host, key)
-    places = [str(build / "prefix"), str(first), str(build), str(build / "beside")]
-    argv = ["sh", "-c", _COPY, "copy", *places, f"s,{pattern},{written},g", links, str(fixed)]
-    if paths := host.run(argv, timeout=LONG).stdout:
-        raise BuildChanged(host.name, key, paths)
+    rewriting = f"s,{pattern},{written},g", links
+    _unchanged(host, key, _COPY, build / "prefix", first, build, build / "beside", *rewriting, fixed)
     return fixed
 
 

@@ -38,13 +38,10 @@ _OF_C = re.compile(r"^[^:]{0,400}\.c:|\.h:\d{1,9}:\d{1,9}: error: unknown type n
 
 
 class ErrorPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line that says what is known of an error; {} in its flags is the group of the pattern."""
+    """A pattern of lines that tell an error, and what is known of it; {} in its flags is the group of the pattern."""
 
     pattern: str
-    name: str
-    flags: Flags = Flags()
-    other: str = ""
-    by_itself: bool = False
+    known: Known
 
 
 class KnownErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,10 +78,10 @@ def known_error(line: str) -> Known | None:
                 return _missing(c if of_c else cxx, of_c)
     for error in tables.errors:
         if match := re.search(error.pattern, line):
-            cflags, cxxflags = (flags.format(match[1]) for flags in (error.flags.cflags, error.flags.cxxflags))
-            return Known(
-                error.name, replace(error.flags, cflags=cflags, cxxflags=cxxflags), error.other, error.by_itself
+            cflags, cxxflags = (
+                text.format(match[1]) for text in (error.known.flags.cflags, error.known.flags.cxxflags)
             )
+            return replace(error.known, flags=replace(error.known.flags, cflags=cflags, cxxflags=cxxflags))
     return None
 
 
