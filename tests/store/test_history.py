@@ -251,6 +251,9 @@ def test_the_leader_is_listed(history: History, culprit: list[float], suspect: t
 def test_a_hunt_without_an_end_is_listed_with_what_it_has_found(history: History) -> None:
     hunt, step = sample.begin(history), Step(sample.CULPRIT, 0.99, Interval(0.706, 0.718, 0.731), (6,))
     for event, culprit in (
+        (replace(sample.started(sample.CANDIDATES[:2]), of_merge_base=True), None),
+        (decided(Found(replace(step, candidate=1)), [0.0, 1.0]), None),  # good differs from the merge base
+        (sample.started(), None),
         (decided(ORDER, [0.0, 1.0]), None),
         (decided(ORDER, [0.0, 1.0], found=(step,)), sample.CANDIDATES[sample.CULPRIT]),
         (decided(Several((replace(step, candidate=3),)), [0.0, 1.0]), sample.CANDIDATES[3]),  # its reason is measured
@@ -262,7 +265,7 @@ def test_a_hunt_without_an_end_is_listed_with_what_it_has_found(history: History
             culprit, 0.99 if culprit else None, event != UNCHANGED,
         )  # fmt: skip
         assert culprit is None or listed.ratio == 0.718
-    assert [entry.event.decision.found for entry in history.events(hunt) if isinstance(entry.event, Decided)][1] == (
+    assert [entry.event.decision.found for entry in history.events(hunt) if isinstance(entry.event, Decided)][2] == (
         step,
     )
 

@@ -120,9 +120,13 @@ LEFT JOIN suspects ON suspects.session_id = verdicts.session_id AND suspects.ran
 LEFT JOIN commits ON commits.commit_hash = suspects.commit_hash
 """
 
+# Of good beside the merge base, which comes before the range, a decision says nothing about candidates.
 LATEST = """
-SELECT CAST(candidates AS BLOB), CAST(body AS BLOB) FROM ranges JOIN events USING (session_id)
-WHERE session_id = ? AND kind = 'Decided' ORDER BY id DESC LIMIT 1
+SELECT CAST(candidates AS BLOB), CAST(decided.body AS BLOB) FROM ranges JOIN events AS decided USING (session_id)
+WHERE session_id = ? AND kind = 'Decided' AND NOT coalesce((
+  SELECT iif(json_valid(body), json_extract(body, '$.of_merge_base'), 0) FROM events
+  WHERE session_id = decided.session_id AND kind = 'HuntStarted' AND id < decided.id ORDER BY id DESC LIMIT 1
+), 0) ORDER BY id DESC LIMIT 1
 """
 
 DROPS = """
