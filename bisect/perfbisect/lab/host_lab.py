@@ -341,7 +341,7 @@ class HostLab:
         """
         built = self.builds.made.built[candidate]
         host = self.place.host
-        stays = built.prefix if owner(host, built.builder.server) else None
+        stays = built.prefix if built.prefix and owner(host, built.builder.server) else None
         put = build_store.put_beside if beside else build_store.put_in_place
         prefix = stays or put(host, self.builder.work_name, made or built.facts.key, built.prefix)
         of_build = {"commit": self.candidates.sha(candidate), "prefix": str(prefix), "version": built.version}

@@ -126,9 +126,8 @@ def behind(runs: Sequence[RunFacts], warned: set[str]) -> Iterator[Warned]:
         warned.add(build)
         rows = f"{figure(found.held)} of {figure(found.wanted)} rows per second ({found.role})"
         text = f"{runs[0].commit[:10]} fails the SLA: it sustains {rows} beside the queries"
-        yield Warned(
-            text, "Its QPS is not comparable, as it had less to do. That rate is hunted by: --metric background"
-        )
+        advice = "Its QPS is not comparable, as it had less to do. That rate is hunted by: --metric background"
+        yield Warned(text, advice)
 
 
 def enough_space(host: Host, left: int | None, warned: set[str]) -> Iterator[Warned]:

@@ -51,18 +51,14 @@ entries() {
 }
 """
 # For every entry: KiB, time of its last change or use, path.
-_SIZES = (
-    _ENTRIES
-    + """\
-cd -- "$1" || exit 1; shift
-{
+_SIZES = f"""{_ENTRIES}cd -- "$1" || exit 1; shift
+{{
     [ ! -d builds ] || find builds -mindepth 2 -maxdepth 2 -type d -path '*/links' -regextype posix-extended -regex "builds/$1/.*" -print0
     shift
     while [ $# != 0 ]; do entries "$1" "$2" "$3"; shift 3; done
     [ ! -d visit ] || [ -L visit ] || printf 'visit\\0'
-} | { du -sk --time --time-style=+%s --files0-from=- 2>/dev/null || true; }  # a job's folder may go meanwhile
+}} | {{ du -sk --time --time-style=+%s --files0-from=- 2>/dev/null || true; }}  # a job's folder may go meanwhile
 """
-)
 _OF_THESE = 'cd -- "$1" && shift && du -sk --time --time-style=+%s -- "$@" 2>/dev/null || true'
 _REMOVE = 'cd -- "$1" && shift && rm -rf --one-file-system -- "$@"'
 

@@ -6,6 +6,7 @@ Histories to search, with usual merges; the odd shapes that git allows are in be
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -64,43 +65,42 @@ def trunk(graph: Graph) -> tuple[int, ...]:
 
 Steps = dict[int, float]  # change of the log metric by candidate
 TINY = 50  # steps of a slope
+# What `bisect simulate --steps` knows → the changes beside the culprit, as multiples of its drop.
+OTHERS: Mapping[str, tuple[float, ...]] = {
+    "smaller": (-0.35, 0.3, -0.2),  # anywhere, a third of the drop or less
+    "large": (-0.7,),
+    "cancelling": (
+        -1.0,
+        1.0,
+    ),  # another drop of the same size, and later a rise that cancels it: either drop may be named
+    "before-and-after": (-0.5, -0.5),  # on either side
+    "adjacent": (-0.5,),  # the next commit
+    "reverted": (-1.0, 1.0, -1.0),  # in its place: the change was reverted, and applied again: either drop may be named
+    "sloping": (-0.5,),  # in many tiny steps
+    "slope": (-1.0,),  # the same, without a culprit: no name is right
+}
+ALONE = ("nothing", "reverted", "slope")  # without the culprit
 
 
 def steps_of(changes: str, graph: Graph, culprit: int, drop: float, rng: np.random.Generator) -> Steps:
     """The commits that change the speed, by the ``changes`` that `bisect simulate --steps` knows: the culprit with its ``drop``, and others that are drawn."""
-    start, end = graph.candidates.start, graph.size
-    places, sizes = list[int](), list[float]()  # of the others, and what they change
+    start, end, candidates = graph.candidates.start, graph.size, graph.candidates
+    sizes = [multiple * drop for multiple in OTHERS.get(changes, ())]
     match changes:
-        case "nothing":
-            return {}
-        case "improvement":  # the bad end is the faster one
-            return {culprit: drop}
-        case "smaller":  # two drops and a rise anywhere, a third of the drop or less
-            sizes = [-0.35 * drop, 0.3 * drop, -0.2 * drop]
-            places = rng.integers(start, end, len(sizes)).tolist()
-        case "large":  # a second drop of 70 %
-            sizes = [-0.7 * drop]
-            places = rng.integers(start, end, len(sizes)).tolist()
-        case "cancelling":  # another drop of the same size, and later a rise that cancels it: either drop may be named
-            sizes = [-drop, drop]
-            places = np.sort(rng.choice(graph.candidates, 2, replace=len(graph.candidates) < 2)).tolist()
-        case "before-and-after":  # a drop of half the size on either side
-            sizes = [-0.5 * drop, -0.5 * drop]
+        case "cancelling":
+            places = np.sort(rng.choice(candidates, 2, replace=len(candidates) < 2)).tolist()
+        case "reverted":
+            places = np.sort(rng.choice(candidates, min(3, len(candidates)), replace=False)).tolist()
+        case "before-and-after":
             places = [int(rng.integers(start, culprit)) if culprit > start else start]
             places += [int(rng.integers(culprit + 1, end)) if culprit < end - 1 else culprit]
-        case "adjacent":  # the next commit drops by half as much again
-            places, sizes = [min(culprit + 1, end - 1)], [-0.5 * drop]
-        case "reverted":  # good, bad, good, bad: the change was reverted, and applied again: either drop may be named
-            places = np.sort(rng.choice(graph.candidates, min(3, len(graph.candidates)), replace=False)).tolist()
-            return dict(zip(places, (-drop, drop, -drop), strict=False))
-        case (
-            "sloping" | "slope"
-        ):  # many tiny drops, half of it together; or all of it without a culprit: no name is right
-            places = rng.integers(start, end, TINY).tolist()
-            sizes = [-drop / TINY if changes == "slope" else -drop / 2 / TINY] * TINY
+        case "adjacent":
+            places = [min(culprit + 1, end - 1)]
         case _:
-            assert changes == "one"
-    total: Steps = {} if changes == "slope" else {culprit: -drop}
+            sizes = [size / TINY for size in sizes] * TINY if changes in ("sloping", "slope") else sizes
+            places = rng.integers(start, end, len(sizes)).tolist()
+    # Of an improvement the bad end is the faster one.
+    total: Steps = {} if changes in ALONE else {culprit: drop if changes == "improvement" else -drop}
     for candidate, size in zip(places, sizes, strict=False):
         total[candidate] = total.get(candidate, 0.0) + size
     return total

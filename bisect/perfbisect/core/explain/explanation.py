@@ -79,8 +79,9 @@ NO_OPERATIONS = (
     "The output has no count of operations (--operations), and runs are as long as ever: one stands for what"
     " the parent does in a thousandth of a run, by the rate."
 )
-UNSEPARATED = "more code and slower memory cannot be separated"
-NO_COUNTERS = f"This host has no counters of instructions and cycles, so {UNSEPARATED}."
+NO_COUNTERS = (
+    "This host has no counters of instructions and cycles, so more code and slower memory cannot be separated."
+)
 
 
 RunSides = tuple[Sequence[RunFacts], Sequence[RunFacts]]  # runs of the parent and of the culprit

@@ -314,7 +314,7 @@ def count_rows(both: Sides, change: ChangeFacts | None = None) -> tuple[Function
     calls = {key: (sum(before.get(key, {}).values()), sum(after.get(key, {}).values())) for key in {*before, *after}}
     outers = [(row, inlined.get(row.key)) for row in rows]
     due = [(replace(row, below=changed.get(outer or row.key, row.below)), outer) for row, outer in outers]
-    return tuple(replace(row, into=of[0]) if of else replace(row, calls=calls.get(row.key)) for row, of in due)
+    return tuple(replace(row, into=outer[0]) if outer else replace(row, calls=calls.get(row.key)) for row, outer in due)
 
 
 def calls_of(runs: Sequence[ProfileFacts]) -> Calls:

@@ -212,8 +212,8 @@ def summaries(rows: Iterable[Compared]) -> list[Summary]:
     for row in rows:
         for subject, ratio in enumerate(row.ratios, 1):
             known.setdefault((row.group, subject), []).extend([ratio.ratio] if ratio else [])
-    several = {of: ratios for of, ratios in known.items() if len(ratios) > 1}
-    return [Summary(*of, min(x), max(x), mean(x), median(x)) for of, x in several.items()]
+    several = [(group, subject, ratios) for (group, subject), ratios in known.items() if len(ratios) > 1]
+    return [Summary(group, subject, min(x), max(x), mean(x), median(x)) for group, subject, x in several]
 
 
 def tone(ratio: Ratio, metric: str) -> str:

@@ -250,8 +250,8 @@ def lines_of(trial: SessionState) -> list[SpeedLine]:
     """The line of every workload, in the order in which they were requested."""
     request = trial.request
     names, releases = [work.name for work in request.works], len(request.subjects)
-    visits = (levels(trial, number, request.metric) for number in range(len(names)))
-    return [line_of(name, of, releases, RATE / len(names)) for name, of in zip(names, visits, strict=True)]
+    visits = [levels(trial, number, request.metric) for number in range(len(names))]
+    return [line_of(*line, releases, RATE / len(names)) for line in zip(names, visits, strict=True)]
 
 
 def line_of(work: str, visits: Visits, releases: int, rate: float) -> SpeedLine:
