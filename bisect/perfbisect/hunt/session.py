@@ -123,12 +123,7 @@ def enter_all(
     places = [in_batch] if in_batch else []
     with history.transaction():  # so that no hunt has begun whose batch does not know it
         if len(setups) > 1:
-            planned = []
-            for setup in setups:
-                its = setup.settings
-                words = (f"--builder={its.builder}", f"--workload={its.workload}", its.good, its.bad)
-                planned.append(PlannedHunt(words, folder, (its.hosts,)))
-            batch = begin_batch(history, "", planned, at)
+            batch = begin_batch(history, "", [PlannedHunt.of(setup.settings, folder) for setup in setups], at)
             places = [(batch, place) for place in range(len(setups))]
         numbers = [history.begin(each.settings, each.started(0, False), at) for each in setups]
         for place, number in zip(places, numbers, strict=False):

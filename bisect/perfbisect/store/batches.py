@@ -15,6 +15,7 @@ from perfbisect.store.connection import LARGEST_ID, intact
 from perfbisect.store.listing import check_value
 
 if TYPE_CHECKING:
+    from perfbisect.core.domain.settings import Settings
     from perfbisect.store.history import History
 
 
@@ -25,6 +26,12 @@ class PlannedHunt:
     arguments: tuple[str, ...]  # without its hosts
     folder: str  # in which it is started: what its relative paths mean
     hosts: tuple[tuple[str, ...], ...]  # it measures on all hosts of one of these
+
+    @classmethod
+    def of(cls, settings: "Settings", folder: str) -> "PlannedHunt":
+        """A hunt that has begun, with the arguments that name it."""
+        words = (f"--builder={settings.builder}", f"--workload={settings.workload}", settings.good, settings.bad)
+        return cls(words, folder, (settings.hosts,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +216,6 @@ def copy_batches(source: "History", target: "History", here: Mapping[int, int], 
             if not same:
                 db.table("batches").update(batch, {"process": process, "ended": started})
             for place, hunt, status in hunts:
-                settings = target.settings(hunt)
-                asked = (
-                    f"--builder={settings.builder}",
-                    f"--workload={settings.workload}",
-                    settings.good,
-                    settings.bad,
-                )
                 row = {"batch_id": batch, "number": place, "hunt_id": hunt, "status": status}
-                db.table("batch_hunts").insert(row | columns_of(PlannedHunt(asked, "", (settings.hosts,))), ignore=True)
+                planned = PlannedHunt.of(target.settings(hunt), "")
+                db.table("batch_hunts").insert(row | columns_of(planned), ignore=True)
