@@ -15,6 +15,7 @@ from perfbisect.core.domain.events import (
     LabEvent,
     MetricChosen,
     PairingChosen,
+    Remedied,
     RunFinished,
     RunProgress,
     RunStarted,
@@ -35,6 +36,8 @@ from perfbisect.wording import reasons
 from perfbisect.wording.quantities import count, ratio
 from perfbisect.wording.text import printable
 
+OF_RATIOS = MetricChosen, Remedied, RunFinished, SessionStarted  # after which ratios are others
+
 
 def update(view: SessionView, event: Event, at: float) -> SessionView:
     """The view after ``event``, which happened ``at`` seconds since the epoch."""
@@ -45,7 +48,7 @@ def caught_up(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
     """The view after several events; the ratios, which take time, are computed once."""
     stale = False
     for at, event in events:
-        view, stale = _with(view, event, at), stale or isinstance(event, RunFinished | MetricChosen)
+        view, stale = _with(view, event, at), stale or isinstance(event, OF_RATIOS)
     return with_ratios(view) if stale else view
 
 
