@@ -361,15 +361,11 @@ def foreign_files(
     builder: Builder | None, workloads: Iterable[Workload], hosts: Iterable[HostEntry]
 ) -> dict[str, Path]:
     """What each file defines → the file, for all that are neither shipped nor in the user's configuration folder."""
-    found = {}
-    if builder:
-        for folder in map(Path, (builder.folder, *builder.inherited)):
-            if not is_own(folder.parent, BUILDERS):
-                found[f"Builder {folder.name}"] = folder / BUILDER
-    for suite in dict.fromkeys(Path(each.folder) for each in workloads if each.folder):  # a command is of no suite
-        if not is_own(suite.parent, WORKLOADS):
-            found[f"Suite {suite.name}"] = suite / SUITE
-    for host in hosts:
-        if not is_own(Path(host.file), HOSTS):
-            found[f"Host {host.name}"] = Path(host.file)
-    return found
+    folders = [Path(each) for each in (builder.folder, *builder.inherited)] if builder else []
+    suites = dict.fromkeys(Path(each.folder) for each in workloads if each.folder)  # a command is of no suite
+    found = [
+        *((f"Builder {folder.name}", folder / BUILDER, folder.parent, BUILDERS) for folder in folders),
+        *((f"Suite {suite.name}", suite / SUITE, suite.parent, WORKLOADS) for suite in suites),
+        *((f"Host {host.name}", Path(host.file), Path(host.file), HOSTS) for host in hosts),
+    ]
+    return {what: file for what, file, place, name in found if not is_own(place, name)}
