@@ -87,7 +87,7 @@ def end_all(host: Host, *, but: Collection[str] = ()) -> jobs.Job | None:
 _ALONE = "-alone"  # ends the name of one that is repeated with one job
 # Prints the steps that the last build took.
 _STEPS = 'cat "$1/steps" 2>/dev/null || :'
-_EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf build prefix links ccache.log && mkdir build && cat steps 2>/dev/null || :'
+_EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf build prefix links objects ccache.log && mkdir build && cat steps 2>/dev/null || :'
 _REMEMBER = f'cd -- "$1" && rm -rf profile && printf "%s" "$2" >steps && {EVENTS}'
 _LATE = (TIMED_OUT, 128 + 9)  # statuses of a job that has run out of time
 _SAVE_LOG = '(umask 077; mkdir -p "${2%/*}") && cp -- "$1" "$2"'

@@ -27,7 +27,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.building import build_store, checkout, links
 from perfbisect.lab.building.log_parser import COMPILE, CONFIGURE, INSTALL
-from perfbisect.lab.building.toolchain import NATIVE, Toolchain, cache_environment, flag_environment, with_compiler
+from perfbisect.lab.building.toolchain import NATIVE, Toolchain, cache_environment, compiler_environment, with_compiler
 from perfbisect.lab.upload import recipe_archive
 from perfbisect.recipes.build_systems import (
     MARKERS,
@@ -162,7 +162,7 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: M
     resolved = msgspec.structs.replace(resolved, build=how)
     stages = ((CONFIGURE, how.configure), (COMPILE, how.compile), (INSTALL, how.install), (COMPILE, how.then))
     commands = tuple((stage, fill(command, values)) for stage, commands in stages for command in commands)
-    return BuildPlan(resolved, version, commands, _environment(context, resolved, values), system, not named)
+    return BuildPlan(resolved, version, commands, _environment(context, resolved, values, system), system, not named)
 
 
 def present(context: BuildContext, sha: str) -> frozenset[str]:
@@ -219,7 +219,7 @@ def jobs_of(context: BuildContext) -> int:
     return context.entry.jobs or facts.ask(context.host, facts.CORES) or 1
 
 
-def _environment(context: BuildContext, builder: Builder, values: dict[str, str | int]) -> dict[str, str]:
+def _environment(context: BuildContext, builder: Builder, values: dict[str, str | int], system: str) -> dict[str, str]:
     cache = cache_environment(context.host.root, context.work, context.entry.ccache_size, context.namespace)
     fixed = {
         "TZ": "UTC",
@@ -231,7 +231,8 @@ def _environment(context: BuildContext, builder: Builder, values: dict[str, str 
     recorded = context.recorder.environment(context.work) if context.recorder else {}
     uncached = {"CCACHE_DISABLE": "1"} if context.phase else {}
     own = {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
-    return cache | fixed | recorded | uncached | own | flag_environment(context.host, builder.flags, context.variant)
+    compilers = compiler_environment(context.host, builder.flags, context.variant, system)
+    return cache | fixed | recorded | uncached | own | compilers
 
 
 def profiled(variant: Variant, compiler: str, phase: BuildPhase, folder: PurePosixPath) -> Variant:

@@ -96,13 +96,21 @@ COMPILERS = "PERFBISECT_COMPILERS"  # in the environment of a build: the folder 
 _NAMES = ("ccache", "cc", "c++", "gcc", "g++", "clang", "clang++", "c89", "c99")
 
 
-def flag_environment(host: Host, flags: Flags, variant: Variant) -> dict[str, str]:
-    """The variables by which the compilers of a build get these options, whatever the build system gives them."""
-    if not flags.options:
+# Their commands compile one source each, and need no script before ccache.
+_SEPARATE = frozenset(("cmake", "meson", "cargo", "go"))
+
+
+def compiler_environment(host: Host, flags: Flags, variant: Variant, system: str) -> dict[str, str]:
+    """The variables by which a build of that system calls ``recorder/cc`` in place of ccache, and of every compiler if
+    these get options, whatever the build system gives them.
+    """
+    if not flags.options and system in _SEPARATE:
         return {}
     script = Path(__file__).parent / "recorder" / "cc"
     names = (*_NAMES, PurePosixPath(variant.cc).name, PurePosixPath(variant.cxx).name)
-    folder = upload.place(host, "compilers", dict.fromkeys(names, script))
+    folder = upload.place(host, "compilers", dict.fromkeys(names if flags.options else ("ccache",), script))
+    if not flags.options:
+        return {COMPILERS: str(folder)}
     values = {"PERFBISECT_CFLAGS": flags.cflags, "PERFBISECT_CXXFLAGS": flags.cxxflags}
     return {COMPILERS: str(folder), **values, "PERFBISECT_LDFLAGS": flags.ldflags}
 
