@@ -284,17 +284,17 @@ def test_a_file_that_is_no_history_or_cut_changes_nothing_and_is_told(both: tupl
     for content, reason in (
         (whole[: len(whole) // 2], ""),
         (whole[:50], ""),
-        (b"a letter to Anna\n" * 99, "it is no SQLite database"),
-        (b"ten bytes\n", "it is no SQLite database"),
-        (b"", "it is empty"),
-        (other.read_bytes(), "it is an SQLite database, but no history of perfbisect"),
+        (b"a letter to Anna\n" * 99, "is not a history: it is not an SQLite database."),
+        (b"ten bytes\n", "is not a history: it is not an SQLite database."),
+        (b"", "is empty."),
+        (other.read_bytes(), "is an SQLite database, but not a history of perfbisect."),
     ):
         file.write_bytes(content)
         status, _, said = importing(file, ours)
         assert dump(ours) == before
         assert status == 3 or (status == 4 and not reason), said
         if reason:
-            assert f"{file} cannot be imported: {reason}." in said
+            assert f"{file} {reason}" in said
             assert "bisect history export" in said and "--history" not in said
 
 

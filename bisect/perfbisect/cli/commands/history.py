@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 DISPENSABLE = ("runs", "builds", "host", "sure", "builder", "range", "when")
 HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "sure", "state", "subject")
 DONE = {"compare": "compared", "prove": "proof", "noise": "A/A"}  # what a trial that is complete is, by its kind
-SQLITE = b"SQLite format 3\0"  # the beginning of every database
 CONFLICTS = 1  # exit status
 ORIGIN = HEAD.index("range")  # the place of the column that says from whom hunts were imported
 
@@ -217,14 +216,8 @@ def foreign(file: Path) -> Iterator[History]:
     try:
         opened = History.open(file, read_only=True)
     except NoHistory as wrong:  # its advice is about the user's own history
-        with file.open("rb") as stream:
-            begun = stream.read(len(SQLITE))
-        known = {b"": "it is empty", SQLITE: "it is an SQLite database, but no history of perfbisect"}
-        what = known.get(begun, "it is no SQLite database")
-        raise UsageError(
-            f"{printable(str(file))} cannot be imported: {what}.",
-            "Give the history of someone, or what `bisect history export` has written.",
-        ) from wrong
+        advice = "Give the history of someone, or what `bisect history export` has written."
+        raise UsageError(str(wrong), advice) from wrong
     with closing(opened):
         check_pages(opened.connection, file)
         yield opened
