@@ -114,7 +114,7 @@ def start(
         started = host.run(["sh", "-c", START, "start", *arguments], env=search, stdin=command, check=False)
     except (KeyboardInterrupt, SystemExit, Cancelled):
         with contextlib.suppress(EnvironmentFailure):  # the leader does nothing once its command is not there
-            if stat := host.run(["sh", "-c", ABANDON, "abandon", str(folder)]).stdout:
+            if stat := host.script(ABANDON, folder).stdout:
                 kill(host, _job(folder, stat))
         raise
     if started.status == NOT_THERE:
@@ -249,9 +249,8 @@ def lost(host: Host, job: Job) -> JobLost:
 
 def kill(host: Host, job: Job, *, grace: float = SOON) -> None:
     """End the job and all its processes: TERM, and KILL after ``grace`` seconds. Does nothing when it has ended."""
-    tries = str(max(1, round(grace / 0.05)))
-    arguments = [str(job.folder), str(job.pid), str(job.born), tries]
-    host.run(["sh", "-c", STATE + KILL, "kill", *arguments], timeout=grace + 60)
+    tries = max(1, round(grace / 0.05))
+    host.script(STATE + KILL, job.folder, job.pid, job.born, tries, timeout=grace + 60)
 
 
 def kill_all(host: Host) -> None:
@@ -268,7 +267,7 @@ def remove(host: Host, job: Job) -> None:
 
 def _unended(host: Host, wanted: str) -> tuple[Job, ...]:
     """The jobs in that state."""
-    listing = host.run(["sh", "-c", STATE + UNENDED, "jobs", str(host.root / "jobs")], check=False)
+    listing = host.script(STATE + UNENDED, host.root / "jobs", check=False)
     rows = zip(*[iter(listing.stdout.splitlines())] * 3, strict=True)
     return tuple(_job(PurePosixPath(folder), stat) for state, folder, stat in rows if state == wanted)
 
@@ -309,8 +308,8 @@ def _poll(
 
     The answer comes when the job ends, or after ``patience`` seconds.
     """
-    arguments = [str(job.folder), str(job.pid), str(job.born), str(offset), str(limit), stream, f"{patience:g}"]
-    answer = host.run(["sh", "-c", STATE + POLL, "poll", *arguments], timeout=60 + patience).stdout
+    arguments = [job.folder, job.pid, job.born, offset, limit, stream, f"{patience:g}"]
+    answer = host.script(STATE + POLL, *arguments, timeout=60 + patience).stdout
     state, _, chunk = answer.partition("\n")
     if state == "torn":
         reasons = host.run(["cat", str(job.folder / "stdout.kept"), str(job.folder / "stderr.kept")]).stdout.split("\n")

@@ -235,7 +235,7 @@ def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session:
         try:
             held.queue(waiting, take=True)
             note = f"{held.session} {host.name}"
-            last = host.run(["sh", "-c", _NOTE, "note", str(host.root), note]).stdout.strip()
+            last = host.script(_NOTE, host.root, note).stdout.strip()
             if last != note and last.startswith(f"{held.session} "):
                 raise UsageError(
                     f"Hosts {last.split(' ', 1)[1]} and {host.name} are one: both lead to the root folder {host.root}.",
@@ -263,12 +263,12 @@ def holder(host: Host) -> Owner | None:
 
 def machine(host: Host) -> str:
     """What tells machines from each other, as far as their locks do; hosts are locked in this order."""
-    return host.run(["sh", "-c", _MACHINE, "machine", _folders()[0]], check=False).stdout
+    return host.script(_MACHINE, _folders()[0], check=False).stdout
 
 
 def is_apart(host: Host) -> bool:
     """Whether the host is a container with a folder for locks of its own: its machine and other containers see no lock."""
-    return host.run(["sh", "-c", _APART, "apart", _folders()[0]], check=False).ok
+    return host.script(_APART, _folders()[0], check=False).ok
 
 
 def busy(host: Host, first: Ticket) -> EnvironmentFailure:
@@ -293,8 +293,7 @@ def _counting(host: Host, *written: str) -> list[Ticket]:
 
 def _tickets(host: Host, ticket: str = "", mode: str = "", place: str = "", content: str = "") -> list[Ticket]:
     """The tickets with a heartbeat of owners that are not known to have ended; see ``_TICKETS``."""
-    arguments = ["sh", "-c", _TICKETS, "lock", ticket, mode, place, content, *_folders()]
-    done = host.run(arguments, check=False)
+    done = host.script(_TICKETS, ticket, mode, place, content, *_folders(), check=False)
     if not done.ok:
         raise _no_ticket(host, (done.stderr.strip().splitlines() or ["nothing can be written there"])[-1])
     first, *lines = done.stdout.splitlines()

@@ -133,7 +133,7 @@ def absent(
 def missing(host: Host, programs: Iterable[str]) -> tuple[str, ...]:
     """Those of ``programs`` that the host does not have, in the order given."""
     script = 'for program do command -v -- "$program" >/dev/null 2>&1 || printf "%s\\n" "$program"; done'
-    return tuple(host.run(["sh", "-c", script, "sh", *dict.fromkeys(programs)]).stdout.splitlines())
+    return tuple(host.script(script, *dict.fromkeys(programs)).stdout.splitlines())
 
 
 def lacking(host: Host, needs: Iterable[str], c: str, cxx: str) -> tuple[str, ...]:
@@ -155,10 +155,10 @@ def lacking(host: Host, needs: Iterable[str], c: str, cxx: str) -> tuple[str, ..
             lacks += program
             continue
         call = f"{compiler} -E -x {language} -"
-        lacks += host.run(["sh", "-c", _LACKING_HEADERS, "headers", call, *names], timeout=600).stdout.splitlines()
+        lacks += host.script(_LACKING_HEADERS, call, *names, timeout=600).stdout.splitlines()
     if libraries and "pkg-config" not in lacks:
         names = [library.removesuffix(LIBRARY) for library in libraries]
-        lacks += host.run(["sh", "-c", _LACKING_LIBRARIES, "libraries", *names]).stdout.splitlines()
+        lacks += host.script(_LACKING_LIBRARIES, *names).stdout.splitlines()
     return tuple(dict.fromkeys(lacks))
 
 

@@ -142,6 +142,12 @@ class Host(ABC):
         result = self.execute(Command(tuple(argv), cwd, env, stdin.encode(), timeout))
         return judged(self.name, result, check)
 
+    def script(
+        self, text: str, *arguments: object, stdin: str = "", timeout: float = 60.0, check: bool = True
+    ) -> Result:
+        """Run a script of a POSIX shell, whose parameters are these arguments as text; see ``run``."""
+        return self.run(["sh", "-c", text, "script", *map(str, arguments)], stdin=stdin, timeout=timeout, check=check)
+
     @abstractmethod
     def execute(self, command: Command) -> Result:
         """Run a command, whatever its status; see ``run``."""

@@ -182,8 +182,7 @@ def _claim(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosixPath,
     line = f"perfbisect {__version__} uses this folder as its root: what is below it may be removed at any time"
     further = _IN_CACHE if host.root.name == "perfbisect" else ()
     tests = [word for name in further for word in ("!", "-name", name)]
-    arguments = [str(host.root), line, "adopt" if adopt else "", *tests]
-    result = host.run(["sh", "-c", _CLAIM, "claim", *arguments], check=False)
+    result = host.script(_CLAIM, host.root, line, "adopt" if adopt else "", *tests, check=False)
     lines = result.stdout.splitlines()
     if result.status == _REFUSED:
         raise _refusal(entry, lines)

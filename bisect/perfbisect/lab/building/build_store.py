@@ -70,12 +70,12 @@ _NOTE = f'{FUNCTIONS}for each do note "$each" || exit; done'
 
 def changes(host: Host, folder: PurePosixPath) -> str:
     """What of the build in that folder is not as it was made, a path a line; "" where all is."""
-    return host.run(["sh", "-c", _CHANGED, "changed", str(folder)], timeout=LONG).stdout
+    return host.script(_CHANGED, folder, timeout=LONG).stdout
 
 
 def note(host: Host, layouts: list[PurePosixPath]) -> None:
     """Note the times of layouts in these folders, once all are linked: each link changes those of the ones before."""
-    host.run(["sh", "-c", _NOTE, "note", *map(str, layouts)], timeout=LONG)
+    host.script(_NOTE, *layouts, timeout=LONG)
 
 
 # Idempotent: interrupted and run again, it continues. Files are synced first, so that a build is complete even after a
@@ -185,7 +185,7 @@ def find(host: Host, key: str, sha: str) -> BuildRecord | None:
 
     That is where none exists, its record is unreadable, or its links were freed, with which it could be linked again.
     """
-    listing = host.run(["sh", "-c", _FIND, "find", str(folder(host, key))], check=False)
+    listing = host.script(_FIND, folder(host, key), check=False)
     if not listing.ok:
         return None
     record, unlinked, _ = listing.stdout.partition("\f")
@@ -213,13 +213,13 @@ def check(host: Host, key: str) -> None:
 
 def _unchanged(host: Host, key: str, script: str, *arguments: object) -> None:
     """Run a script that prints which files of the build with that key have changed. Raises BuildChanged if there are any."""
-    if paths := host.run(["sh", "-c", script, "build", *map(str, arguments)], timeout=LONG).stdout:
+    if paths := host.script(script, *arguments, timeout=LONG).stdout:
         raise BuildChanged(host.name, key, paths)
 
 
 def remove(host: Host, key: str, of: str = "") -> None:
     """Remove the build with that key, or a layout ``of`` one."""
-    host.run(["sh", "-c", _REMOVE, "remove", str(folder(host, key)), str(folder(host, of))], timeout=600)
+    host.script(_REMOVE, folder(host, key), folder(host, of), timeout=600)
 
 
 def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:
@@ -227,8 +227,7 @@ def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, 
     place = folder(host, facts.key)
     facts = replace(facts, log=str(place / "log"))
     stdin = msgspec.json.encode(BuildRecord(facts, version)).decode()
-    links = str(installed.parent / "links")
-    host.run(["sh", "-c", _KEEP, "keep", str(place), str(installed), str(log), links], stdin=stdin, timeout=LONG)
+    host.script(_KEEP, place, installed, log, installed.parent / "links", stdin=stdin, timeout=LONG)
     return facts
 
 
@@ -255,7 +254,7 @@ def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | No
     if elsewhere:
         if host.run(["grep", "-rqF", "-e", str(first), "--", str(elsewhere)], timeout=LONG, check=False).ok:
             raise EnvironmentFailure(f"{elsewhere} on host {host.name} contains the path of another build: {first}")
-        host.run(["sh", "-c", _POINT, "point", str(elsewhere), str(fixed), ""], timeout=LONG)
+        host.script(_POINT, elsewhere, fixed, "", timeout=LONG)
         return fixed
     pattern = re.sub(r"([][\\.*^$,])", r"\\\1", str(first))
     written = re.sub(r"([&,\\])", r"\\\1", str(fixed))
@@ -302,7 +301,7 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
         the other; unless the unpacking side has ended early.
         """
         build_host.run(["test", "-d", str(source)])  # which also waits for a lost connection, as the next command does
-        host.run(["sh", "-c", _READY, "ready", str(target)], timeout=600)
+        host.script(_READY, target, timeout=600)
         pack = ["tar", "-cf", "-", "-C", str(source), *(f"--exclude=./{name}" for name in NOT_SENT), "."]
         with (
             host.stream(["tar", "-xf", "-", "-C", f"{target}.part"]) as unpacking,
@@ -313,12 +312,12 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
                 unpacking.sendall(chunk)
 
     persistently(send)
-    host.run(["sh", "-c", _DONE, "done", str(target)], timeout=600)
+    host.script(_DONE, target, timeout=600)
 
 
 def send_archive(host: Host, place: PurePosixPath, read: Callable[[int], bytes], size: int) -> Iterator[int]:
     """Bring an archive of that size to ``place.part/archive``, where ``place`` is the folder of its build; yields the bytes sent."""
-    host.run(["sh", "-c", _READY, "ready", str(place)], timeout=LONG)
+    host.script(_READY, place, timeout=LONG)
     with host.stream(["sh", "-c", 'cat >"$1.part/archive"', "receive", str(place)]) as target:
         done = 0
         while done < size and (part := read(min(CHUNK, size - done))):
@@ -365,8 +364,9 @@ def measured(host: Host, prefix: PurePosixPath, artifacts: Sequence[str], *, wit
 
     None where that is unknown, as with a library whose name is not UTF-8: commands cannot be given such a name.
     """
-    listing = ["sh", "-c", _LIBRARIES, "libraries", str(prefix)]
-    libraries = host.run(listing, timeout=600).stdout.split("\0")[:-1] if artifacts and with_libraries else []
+    if not (artifacts and with_libraries):
+        return [*artifacts]
+    libraries = host.script(_LIBRARIES, prefix, timeout=600).stdout.split("\0")[:-1]
     return [] if any("\N{REPLACEMENT CHARACTER}" in path for path in libraries) else [*artifacts, *libraries]
 
 
@@ -375,8 +375,8 @@ def hash_artifacts(host: Host, prefix: PurePosixPath, artifacts: Sequence[str]) 
 
     Raises FileNotFoundError with the path of the first that is missing.
     """
-    paths = [str(prefix / artifact) for artifact in artifacts]
-    answers = host.run(["sh", "-c", _HASH, "hash", str(jobs.scratch(host)), *paths], timeout=600).stdout.splitlines()
+    paths = [prefix / artifact for artifact in artifacts]
+    answers = host.script(_HASH, jobs.scratch(host), *paths, timeout=600).stdout.splitlines()
     digest = hashlib.sha256()
     for artifact, answer in zip(artifacts, answers, strict=True):
         if answer == "absent":

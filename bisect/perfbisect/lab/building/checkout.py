@@ -92,9 +92,7 @@ def push(host: Host, bare: PurePosixPath, repository: Repository, commits: Seque
     """
     for attempts_left in reversed(range(ATTEMPTS)):
         unique = list(dict.fromkeys(commits))
-        listing = host.run(
-            ["sh", "-c", _NOT_SENT, "absent", str(bare / REFS), *unique], check=False
-        )  # waits while it is lost
+        listing = host.script(_NOT_SENT, bare / REFS, *unique, check=False)  # waits while it is lost
         absent = listing.stdout.split() if listing.ok else unique
         if not absent:
             return
@@ -292,7 +290,7 @@ def failures_of(host: Host, bare: PurePosixPath, sha: str, part: SubTree | None 
 def cannot(host: Host, sha: str, reason: str, log: str, hint: str) -> BuildFailed:
     """The error for a commit that cannot be checked out; its log is saved on the host."""
     place = host.root / "logs" / f"checkout-{sha[:10]}-{sha[-10:]}.log"
-    host.run(["sh", "-c", _SAVE, "save", str(place)], stdin=log)
+    host.script(_SAVE, place, stdin=log)
     return BuildFailed(f"{sha[:10]} cannot be checked out: {reason}", stage=CHECKOUT, log=str(place), hint=hint)
 
 

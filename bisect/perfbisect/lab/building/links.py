@@ -64,7 +64,7 @@ class Linker:
 def find_linker(host: Host) -> Linker | None:
     """The best linker of the host; None where it has none at all."""
     forms = [word for name, (program, option) in PROGRAMS.items() for word in (name, program, option)]
-    name, _, version = host.run(["sh", "-c", _FIND_LINKER, "find", *forms]).stdout.strip().partition("\n")
+    name, _, version = host.script(_FIND_LINKER, *forms).stdout.strip().partition("\n")
     return Linker(name, version.strip()) if name else None
 
 
@@ -303,15 +303,15 @@ def keep(
 
 def _keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recorder) -> str:
     """Keep links; why there are none to keep, "" where there are."""
-    links, prefix = str(work / FOLDER), str(work / "prefix")
-    files = host.run(["sh", "-c", _MEASURED, "measured", links, prefix, *paths], timeout=LONG).stdout.split("\0")[:-1]
+    links, prefix = work / FOLDER, work / "prefix"
+    files = host.script(_MEASURED, links, prefix, *paths, timeout=LONG).stdout.split("\0")[:-1]
     if len(files) > max(MOST, len(paths)):
         return f"it has {len(files)} programs and libraries, and its recipe does not name the `artifacts` to measure"
-    where = [str(host.root), str(jobs.scratch(host)), links, prefix, recorder.linker.name]
-    printed = host.run(["sh", "-c", _ARGUMENTS + _KEEP, "keep", *where, *files], timeout=LONG).stdout
+    where = (host.root, jobs.scratch(host), links, prefix, recorder.linker.name)
+    printed = host.script(_ARGUMENTS + _KEEP, *where, *files, timeout=LONG).stdout
     reasons = [line.partition("\t")[::2] for line in printed.splitlines()]
     if not reasons:
-        sections = host.run(["sh", "-c", _SECTIONS, "sections", prefix], timeout=LONG).stdout
+        sections = host.script(_SECTIONS, prefix, timeout=LONG).stdout
         recorded = "the link of no installed program was recorded"
         return GO if ".go" in sections else recorded if sections else NOT_COMPILED
     path, reason = min(reasons, key=lambda each: each[1] != "")  # one that can be is enough; else the first says why
@@ -326,18 +326,9 @@ def link(host: Host, key: str, seed: int, linker: Linker) -> str:
     build_store.check(host, key)
     made = hashlib.sha256(f"{key} {seed} {linker.name} {linker.version}".encode()).hexdigest()[:32]
     build, place = build_store.folder(host, key), build_store.folder(host, made)
-    fixed = [
-        str(host.root),
-        str(jobs.scratch(host)),
-        str(build),
-        str(place),
-        str(seed),
-        linker.name,
-        PROGRAMS[linker.name][0],
-    ]
-    linked = host.run(
-        ["sh", "-c", build_store.FUNCTIONS + _ARGUMENTS + _LINK, "link", *fixed], check=False, timeout=LONG
-    )
+    places, (program, _) = (host.root, jobs.scratch(host), build, place), PROGRAMS[linker.name]
+    script = build_store.FUNCTIONS + _ARGUMENTS + _LINK
+    linked = host.script(script, *places, seed, linker.name, program, check=False, timeout=LONG)
     if not linked.ok:
         lines = [line.strip() for line in linked.stderr.splitlines() if line.strip()]
         named = (line for line in lines if re.search(r"error|undefined|fatal|cannot", line, re.IGNORECASE))

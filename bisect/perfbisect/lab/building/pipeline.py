@@ -215,8 +215,8 @@ class _CommitBuild:
             host.run(["rm", "-rf", "--", str(context.profile)], timeout=600)
             raise
         plan = ended.plan
-        argv = ["sh", "-c", _REMEMBER, "remember", str(context.work), str(ended.output.steps)]
-        hits, misses, remote = count_cached(host.run(argv, timeout=600).stdout)
+        cached = host.script(_REMEMBER, context.work, ended.output.steps, timeout=600).stdout
+        hits, misses, remote = count_cached(cached)
         facts = BuildFacts(
             commit=self.sources.sha, key=self.key, binary=ended.binary or self.key, seconds=time.monotonic() - began,
             cache_hits=hits, cache_misses=misses, remote_hits=remote, reused=False, log="", system=plan.system,
@@ -289,7 +289,7 @@ class _CommitBuild:
     ) -> Generator[BuildStep, None, _BuildAttempt]:
         """Build what is checked out as a job of that name, in an empty folder, or follow ``job``, which does."""
         host, work, how = self.context.host, self.context.work, build_of(plan.builder)
-        steps = host.run(["sh", "-c", _STEPS if job else _EMPTY, "steps", str(work)], timeout=600).stdout
+        steps = host.script(_STEPS if job else _EMPTY, work, timeout=600).stdout
         output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
         argv = ["sh", "-c", script(plan.commands, note)]
         if COMPILERS in plan.env:  # which the build finds first
@@ -324,7 +324,7 @@ class _CommitBuild:
         """Where the log of a build now is, for as long as the user may want it."""
         host, sha = self.context.host, self.sources.sha
         log = str(host.root / "logs" / f"{self.context.builder.name}-{sha[:10]}-{self.key[:10]}.log")
-        host.run(["sh", "-c", _SAVE_LOG, "save", str(ended.job.folder / "stdout"), log])
+        host.script(_SAVE_LOG, ended.job.folder / "stdout", log)
         return log
 
     def short_paths(self, text: str) -> str:

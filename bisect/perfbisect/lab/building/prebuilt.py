@@ -87,7 +87,7 @@ def take(host: Host, builder: Builder, name: str, path: str) -> InstalledBuild:
     began = time.monotonic()
     tarball = unpack(host, path) if is_tarball(path) else ""
     prefix = build_store.prefix(host, tarball) if tarball else _folder(host, path)
-    hashed = host.run(["sh", "-c", _FINGERPRINT, "fingerprint", str(prefix)], timeout=LONG)
+    hashed = host.script(_FINGERPRINT, prefix, timeout=LONG)
     if hashed.stderr:
         raise EnvironmentFailure(f"{prefix} on host {host.name} cannot be read: {hashed.stderr.splitlines()[0]}")
     contents = hashed.stdout[:32]
@@ -167,7 +167,7 @@ def unpack(host: Host, path: str, advice: str = _ADVICE) -> str:
                 return key
             require(host, ("tar", *programs))
             build_store.persistently(send)
-        host.run(["sh", "-c", _UNPACK, "unpack", str(place), path, *through], timeout=LONG)
+        host.script(_UNPACK, place, path, *through, timeout=LONG)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", advice) from error
     except CommandFailed as failure:

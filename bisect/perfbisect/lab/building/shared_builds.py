@@ -176,7 +176,7 @@ class SharedBuilds:
         """The names under which a build may be: for such hosts as this one only, and for more."""
         host, tools = context.host, context.tools
         if host.name not in self._surroundings:
-            self._surroundings[host.name] = host.run(["sh", "-c", _SURROUNDINGS, "surroundings"]).stdout
+            self._surroundings[host.name] = host.script(_SURROUNDINGS).stdout
         made_of = (key, tools.identity, self._surroundings[host.name])
         return name_of(*made_of, str(host.root), tools.processor), name_of(*made_of)
 
@@ -184,17 +184,17 @@ class SharedBuilds:
         """Pack a build beside its folder on its host. Raises EnvironmentFailure where it cannot be shared."""
         host = context.host
         build_store.check(host, facts.key)
-        argv = [str(build_store.folder(host, facts.key)), str(context.work / "prefix")]
-        ended = host.run(["sh", "-c", _PACK, "pack", *argv], check=False, timeout=LONG)
+        folder = build_store.folder(host, facts.key)
+        ended = host.script(_PACK, folder, context.work / "prefix", check=False, timeout=LONG)
         if not ended.ok:
             raise EnvironmentFailure(f"packing it fails: {_first(ended.stdout + ended.stderr)}")
         way, size, sha256, rooted, *absent = ended.stdout.split("\n")[:-1]
         bound, free = self._names(context, facts.key)
         # What an earlier session has built may be for its processor, too: the files that say so are gone.
-        made_in = [str(context.work / "build"), str(context.work / "source")]
+        made_in = [context.work / "build", context.work / "source"]
         is_bound = rooted == "rooted" or bool(
             not for_processor(context.builder, context.variant)
-            and (facts.reused or host.run(["sh", "-c", MENTIONS, "mentions", *made_in], timeout=LONG).stdout)
+            and (facts.reused or host.script(MENTIONS, *made_in, timeout=LONG).stdout)
         )
         return Manifest(
             name=bound if is_bound else free, sha256=sha256, size=int(size), way="zstd" if way == "zstd" else "gzip",
@@ -228,10 +228,9 @@ def _first(said: str) -> str:
 
 def _unpack(host: Host, key: str, manifest: Manifest) -> None:
     """Check what arrived, and put it in its place. Raises Refused, and EnvironmentFailure for what is not for this host."""
-    place = str(build_store.folder(host, key))
-    argv = [place, manifest.sha256, manifest.way, key, manifest.root, str(host.root), *manifest.absent]
+    place, of = build_store.folder(host, key), manifest
     try:
-        host.run(["sh", "-c", _UNPACK_BUILD, "unpack", *argv], timeout=LONG)
+        host.script(_UNPACK_BUILD, place, of.sha256, of.way, key, of.root, host.root, *of.absent, timeout=LONG)
     except CommandFailed as failure:
         if failure.status == REFUSED:
             raise Refused(_first(failure.output)) from failure

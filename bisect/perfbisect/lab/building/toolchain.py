@@ -61,8 +61,8 @@ def toolchain(host: Host, variant: Variant) -> Toolchain:
         ) from failure
     name, version = read_macros(macros)
     programs = dict.fromkeys((variant.cc, variant.cxx, "ld"))
-    identity = host.run(["sh", "-c", _IDENTITY, "identity", *programs]).stdout
-    resolved = host.run(["sh", "-c", _NATIVE, "native", variant.cc]).stdout
+    identity = host.script(_IDENTITY, *programs).stdout
+    resolved = host.script(_NATIVE, variant.cc).stdout
     return Toolchain(name, version, identity, read_processor(resolved))
 
 
@@ -213,7 +213,7 @@ def share_cache(host: Host, remote: str) -> None:
         if reason := unfit(version, remote):
             raise EnvironmentFailure(f"ccache on host {host.name} {reason}", REMOTE_ADVICE)
         setting = f"{_remote_key(version)} = {remote}\n"
-    host.run(["sh", "-c", _SHARE, "share", str(host.root / "ccache")], stdin=setting)
+    host.script(_SHARE, host.root / "ccache", stdin=setting)
 
 
 def unfit(version: tuple[int, int], remote: str) -> str:
@@ -238,7 +238,7 @@ def try_remote(host: Host, remote: str) -> str:
     version = _ccache_version(host)
     if reason := unfit(version, remote):
         return f"ccache {reason}"
-    tried = host.run(["sh", "-c", _TRY, "try"], stdin=f"{_remote_key(version)} = {remote}\n", check=False, timeout=120)
+    tried = host.script(_TRY, stdin=f"{_remote_key(version)} = {remote}\n", check=False, timeout=120)
     if not tried.ok:
         return f"ccache cannot compile a file with it: {next(iter(tried.stderr.splitlines()), 'no reason was printed')}"
     if "_storage_hit" not in tried.stdout:
