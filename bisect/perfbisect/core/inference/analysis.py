@@ -102,7 +102,7 @@ def first_look(bad: int, model: NoiseModel) -> Measure:
 
 
 def _both(bad: int, runs: int, model: NoiseModel) -> Measure:
-    return Measure((Share(bad, runs), Share(0, runs)), Purpose.ENDS, together=model.rounds)
+    return model.order((Share(bad, runs), Share(0, runs)), Purpose.ENDS)
 
 
 NOISY = 0.05  # s.d. of one run from which a host is called noisy
@@ -328,10 +328,11 @@ def confirmation(known: Analysis, culprit: int, proofs: Sequence[PairwiseProof])
         return None
     if levels.model.rounds:  # one parent after the other
         parent, runs = next(iter(wanted.items()))
-        return Measure((Share(culprit, runs), Share(parent, runs)), Purpose.CONFIRM, together=True)
+        return levels.model.order((Share(culprit, runs), Share(parent, runs)), Purpose.CONFIRM)
     shares = [(culprit, max(wanted.values())), *wanted.items()]
     # the first run of a build is not fresh
-    return Measure(tuple(Share(v, runs + (known.record.runs(v) == 0)) for v, runs in shares), Purpose.CONFIRM)
+    plan = tuple(Share(v, runs + (known.record.runs(v) == 0)) for v, runs in shares)
+    return levels.model.order(plan, Purpose.CONFIRM)
 
 
 def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, reach: int) -> PairwiseProof:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.inference.record import Record
 
 Array = NDArray[np.float64]
@@ -57,8 +58,13 @@ class NoiseModel:
     promised: float  # s.d. of a run: on a noisy host the change that the ends have to show, if not the one hunted
     most: float  # runs of each end
     proof_most: int  # the same after which a proof is given up
-    modes: bool  # whether each run is in a layout of its own, of which there may be two modes
+    modes: bool  # whether there may be two modes of layouts
     rounds: bool = False  # whether two builds ran at the same time, and readings are differences between them
+    fresh: bool = False  # whether each run is in a layout of its own
+
+    def order(self, plan: tuple[Share, ...], purpose: Purpose) -> Measure:
+        """A measurement of this sort."""
+        return Measure(plan, purpose, fresh=self.fresh, together=self.rounds)
 
     @property
     def of_rounds(self) -> "NoiseModel":
@@ -110,6 +116,7 @@ FRESH = replace(
     most=120.0,
     proof_most=120,
     modes=True,
+    fresh=True,
 )
 EXACT = replace(
     USUAL,

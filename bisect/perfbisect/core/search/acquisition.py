@@ -160,11 +160,8 @@ def choose(known: Analysis, now: Situation, host: int, most: float = math.inf) -
     n, beside = int(batch_runs[k]), int(batch_references[k])
     if rows[option] < 0 and n > 2:  # half of the runs of a new build, then decide again
         n, beside = (n + 1) // 2, (beside + 1) // 2
-    if rounds:
-        plan = (Share(candidates[option], n), Share(record.builds[partners[option]], n))
-        return Choice(Measure(plan, Purpose.SEARCH, together=True), best)
-    shares = [Share(candidates[option], n), *_shared(record, references[option], beside)]
-    return Choice(Measure(tuple(shares), Purpose.SEARCH), best)
+    partner = [Share(record.builds[partners[option]], n)] if rounds else _shared(record, references[option], beside)
+    return Choice(levels.model.order((Share(candidates[option], n), *partner), Purpose.SEARCH), best)
 
 
 def meanwhile(known: Analysis, now: Situation, host: int) -> Measure | None:

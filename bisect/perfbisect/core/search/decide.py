@@ -139,7 +139,9 @@ def _next(members: Sequence[Situation], left: Sequence[int], fleet: Fleet) -> tu
     """The member among those that are ``left`` that is next, and its own decision."""
     wanting: list[_Waiting] = []
     idle: list[tuple[int, Decision]] = []  # those that have nothing for the free hosts now
-    last = _measured_last(members, fleet.free_host)
+    # The member with the latest run on the host goes on, if it can without a build: a host drifts less in a shorter time.
+    latest = [(run.at, at) for at, each in enumerate(members) for run in each.readings if run.host == fleet.free_host]
+    last = max(latest, default=(0.0, None))[1]
     for number in sorted(left, key=lambda each: each != last):
         now = _among(members, number, fleet)
         decision = decide(now)
@@ -191,12 +193,6 @@ def seen_by(number: int, fleet: Fleet) -> Fleet:
         return replace(order, plan=tuple(replace(share, runs=0) for share in order.plan), workload=OF_OTHERS)
 
     return replace(fleet, busy=tuple(map(of, fleet.busy)))
-
-
-def _measured_last(members: Sequence[Situation], host: int) -> int | None:
-    """The member with the latest run on a host. It goes on, if it can without a build: a host drifts less in a shorter time."""
-    latest = [(seen.at, number) for number, each in enumerate(members) for seen in each.readings if seen.host == host]
-    return max(latest, default=(0.0, None))[1]
 
 
 def _for_all(wanting: Sequence[_Waiting]) -> _Waiting:

@@ -225,8 +225,6 @@ def _ended(
 ) -> Decision:
     """The decision of the search in fresh layouts, with what they showed of the commits that were named before."""
     match decision.order:
-        case Measure() as order:
-            return replace(decision, order=replace(order, fresh=True))
         case Found() | Several() as verdict:
             found = {step.candidate: compare(again, step) for step in all_steps(verdict)}
             if all(one.shown for of in found.values() for one in of):
