@@ -36,6 +36,7 @@ from perfbisect.hunt.watching import View
 from perfbisect.lab.building.candidates import Mended
 from perfbisect.lab.building.log_parser import KnownFailure
 from perfbisect.process import CLOCK
+from perfbisect.recipes.requested import requested_builder
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.hunt_report import read_hunt
 from perfbisect.store.batches import (
@@ -145,9 +146,13 @@ class SessionAttempt:
             with pushing(history.path, numbers, note):
                 stopped = self._work(Driver(self.members, plan, workers, self.fail), titles, some)
         except Mended:
-            left = [place for place in setups if verdict_of(history, numbers[place]) is None]
-            self.unable = unable
-            return self.carry_out({place: setups[place].restored(history.settings(numbers[place])) for place in left})
+            self.unable, again = unable, {}
+            for place, setup in setups.items():
+                if verdict_of(history, numbers[place]) is None:
+                    settings = history.settings(numbers[place])  # of which a hunt has chosen some itself
+                    setup = replace(setup, builder=requested_builder(settings)).by_metric(settings)
+                    again[place] = replace(setup, settings=replace(setup.settings, build_hash=setup.build_hash()))
+            return self.carry_out(again)
         outcomes = tuple(
             HuntOutcome(number, None if member.failure else member.verdict, member.failure)
             for number, member in zip(numbers, self.members, strict=True)

@@ -242,10 +242,15 @@ class Driver:
                 known.add(commit)
 
     def _alone(self, number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T | None]:
-        """Events of one member; None where it fails, and the others go on."""
+        """Events of one member, with its number; returns what they return, None where it fails and the others go on."""
         self._turn = number
         try:
-            return (yield from numbered(number, events))
+            with closing(events):
+                while True:
+                    yield number, next(events)
+        except StopIteration as end:
+            result: T = end.value
+            return result
         except PerfBisectError as trouble:
             self._fail(number, trouble)
         return None
@@ -278,18 +283,6 @@ def followed(member: SessionMember) -> bool:
     verdict = member.verdict
     placed = first_step(verdict) is not None or isinstance(verdict, CodePlacement)
     return placed or (member.change_over is not None and indistinct(verdict) is not None)
-
-
-def numbered(number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T]:
-    """The events with the number of their member; returns what they return."""
-    with closing(events):
-        while True:
-            try:
-                event = next(events)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            yield number, event
 
 
 def elsewhere(event: Event) -> Event:

@@ -12,10 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from perfbisect.core.domain.events import Decided, PairingChosen, Warned
-from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Building, BuildOrder, Decision, Fleet, Found, Measure
-from perfbisect.core.domain.settings import Policy, PriorKnowledge
-from perfbisect.core.inference.observations import Observation
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.situation import Situation
 from perfbisect.errors import EnvironmentFailure, HostAway
@@ -280,14 +277,11 @@ class _Crew:
 class Search:
     """The planner of a hunt: the search, which derives the next order from everything seen so far."""
 
-    graph: Graph
-    policy: Policy
-    prior: PriorKnowledge
-    observations: Callable[[], Sequence[Observation]]
+    situation: Callable[[Fleet], Situation]
 
     def next(self, fleet: Fleet) -> NextAction:
         """Decide. A culprit ends the hunt at once; every other verdict waits for orders that are being carried out."""
-        decision = decide(Situation(self.graph, self.observations(), self.policy, self.prior, fleet))
+        decision = decide(self.situation(fleet))
         return NextAction.of(decision, Decided(decision, fleet))
 
 

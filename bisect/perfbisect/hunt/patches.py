@@ -50,14 +50,11 @@ class _Tries:
                 self.reasons.setdefault(patch.name, why)
                 continue
             self.fitting.add(patch.name)
-            if patch.name not in self.counting and self._counts(commit, made):
+            compare = ["diff-tree", "-r", "--quiet", "--no-renames", "--no-ext-diff", commit, made, "--"]
+            git_dir, paths = f"--git-dir={self.bare}", all_but(self.ignore)
+            if patch.name not in self.counting and run([git_dir, *compare, *paths], self.bare, sealed()).returncode:
                 self.counting.add(patch.name)
             commit = made
-
-    def _counts(self, before: str, after: str) -> bool:
-        compare = ["diff-tree", "-r", "--quiet", "--no-renames", "--no-ext-diff"]
-        compare += [before, after, "--", *all_but(self.ignore)]
-        return run([f"--git-dir={self.bare}", *compare], self.bare, sealed()).returncode != 0
 
 
 def check_patches(

@@ -72,7 +72,9 @@ def look(path: Path, name: str = "", wanted: str = "", *, named: bool) -> Look |
     good, bad = trees = [tree_of(repo, commit, each, wanted) for commit, each in zip(ends, listings, strict=True)]
     if not name and (described := _described(repo, url, bad, range_)):
         return described
-    title = _usable(name or _name_of(repo, url), given=bool(name))
+    folder = repo.folder.parent if repo.folder.name == ".git" else repo.folder
+    last = _canonical(url).rpartition("/")[2] or folder.name.removesuffix(".git")
+    title = _usable(name or re.sub(r"[^a-z0-9._-]+", "-", last.lower()).strip("-._")[:40], given=bool(name))
     default = for_range(tree.paths for tree in trees)
     systems = [each for each in SYSTEMS if all(each in found_in(tree.paths) for tree in trees)]
     system, found = benchmarks.found(systems or [chosen(default, bad.paths)], good, bad)
@@ -139,13 +141,6 @@ def _canonical(url: str) -> str:
     scp = re.fullmatch(r"(?:[^@/]*@)?([^:/]+):(?!//)(.*)", url)
     text = f"{scp[1]}/{scp[2]}" if scp else re.sub(r"^[a-z+]+://(?:[^@/]*@)?", "", url)
     return text.rstrip("/").removesuffix(".git").lower()
-
-
-def _name_of(repo: Repository, url: str) -> str:
-    """A name for the system: the last part of the URL, or the name of the folder."""
-    folder = repo.folder.parent if repo.folder.name == ".git" else repo.folder
-    last = _canonical(url).rpartition("/")[2] or folder.name.removesuffix(".git")
-    return re.sub(r"[^a-z0-9._-]+", "-", last.lower()).strip("-._")[:40]
 
 
 def _usable(name: str, *, given: bool) -> str:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 from perfbisect.core.domain.events import (
@@ -94,7 +95,7 @@ class SavedLog:
 
 def pursue(problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]) -> Generator[TimedEvent, None, Verdict]:
     """Search until there is a verdict; the last event is the Decided that carries it."""
-    planner = Search(problem.graph, problem.policy, problem.prior, lambda: problem.situation(log.state).observations)
+    planner = Search(partial(problem.situation, log.state))
     event: Event | None = None
     with closing(run(planner, log, workers)) as events:
         for at, event in events:

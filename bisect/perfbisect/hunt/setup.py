@@ -238,11 +238,6 @@ class SessionSetup:
             is_range=not self.request.works,
         )
 
-    def restored(self, settings: Settings) -> "SessionSetup":
-        """The same hunt by its stored settings, of which it has chosen some itself."""
-        setup = replace(self, builder=requested_builder(settings)).by_metric(settings)
-        return replace(setup, settings=replace(setup.settings, build_hash=setup.build_hash()))
-
     def started(self, number: int, resumed: bool) -> SessionStarted:
         """The first event of an attempt at the session."""
         settings, span, further = self.settings, self.span, tuple(each.facts for each in self.hosts[1:])

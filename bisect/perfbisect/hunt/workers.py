@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from inspect import GEN_RUNNING, getgeneratorstate
 from queue import Empty, SimpleQueue
@@ -145,10 +145,6 @@ class EventQueue(Generic[E]):
         if self._closed:
             raise Cancelled
 
-    def put_last(self, host: int, event: E) -> None:
-        """Add the last event of an order, without waiting."""
-        self._arrived.put((host, event, threading.Event()))
-
     def next(self, seconds: float = threading.TIMEOUT_MAX) -> tuple[int, E]:
         """The next event and its host. The event before it has been dealt with. Raises Empty after so many seconds."""
         self._latest.set()
@@ -283,7 +279,8 @@ class ThreadWorkers:
             ended = self._end_of_cancelled(worker, cancelled)
         except BaseException as failure:  # noqa: BLE001 - raised in the main thread
             ended = failure
-        self._queue.put_last(worker, ended)
+        with suppress(Cancelled):
+            self._queue.put(worker, ended)
 
     def _end_of_cancelled(self, worker: int, cancelled: Cancelled) -> OrderEnded | BaseException:
         """How an order or a build ends that was cancelled: alone, or with all others."""

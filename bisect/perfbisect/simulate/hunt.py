@@ -1,6 +1,7 @@
 """A hunt in a simulated world: the loop of a real hunt, with workers that compute and a log in memory."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from perfbisect.core.domain.events import Decided, PairingChosen, Warned
 from perfbisect.core.domain.graph import Graph
@@ -8,6 +9,7 @@ from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, M
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation
 from perfbisect.core.search.pairing import timed_by_cpu
+from perfbisect.core.search.situation import Situation
 from perfbisect.hunt.loop import UNLIMITED, NextAction, OrderEnded, Search, Workers, run
 from perfbisect.simulate.world import World, maker
 
@@ -57,7 +59,7 @@ class SimulatedSearch:
         if chosen:
             policy = replace(policy, pairing=Pairing.TOGETHER if chosen.together else Pairing.TURNS)
             seen = timed_by_cpu(seen) if chosen.by_cpu else seen
-        return Search(self.graph, policy, self.prior, lambda: seen).next(fleet)
+        return Search(partial(Situation, self.graph, seen, policy, self.prior)).next(fleet)
 
 
 @dataclass(slots=True)

@@ -1,5 +1,7 @@
 """Which builds are begun ahead, on which build host, and what is measured meanwhile."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.search.build_orders import Parts
+from perfbisect.core.search.situation import Situation
 from perfbisect.hunt import loop
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import MemoryLog, SimulatedWorkers, hunt
@@ -218,7 +221,7 @@ def test_a_hunt_goes_on_from_its_log_when_builds_in_flight_were_lost(share: floa
         elif isinstance(seen, Reading):
             left.run(seen.candidate)
     log = MemoryLog(known)
-    search = loop.Search(left.graph, Policy(), NOTHING_KNOWN, lambda: log.observations)
+    search = loop.Search(partial(Situation, left.graph, log.observations, Policy(), NOTHING_KNOWN))
     workers: loop.Workers[Observation] = SimulatedWorkers(left, 1, 300, 3)
     assert [*loop.run(search, log, workers)]
     assert log.decision and found(log.decision.order).candidate in left.answers

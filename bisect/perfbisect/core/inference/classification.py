@@ -90,15 +90,12 @@ def classify(state: SessionState, sha: str, ratios: Mapping[str, Interval]) -> C
         return Classification.BAD
     candidate = state.node.get(build, state.node.get(sha))
     if candidate is not None and state.belief is not None and len(state.belief.slow) == len(state.commits):
-        return by_belief(state, float(state.belief.slow[candidate]))
+        slow = float(state.belief.slow[candidate])
+        # Without a change between the ends there are no sides.
+        if state.belief.change < SURE or isinstance(state.verdict, NotReproduced | CodePlacement):
+            return Classification.UNCLEAR
+        return Classification.BAD if slow > SURE else Classification.GOOD if slow < 1 - SURE else Classification.UNCLEAR
     return by_interval(ratios.get(bad), ratios.get(sha, ratios.get(build)))
-
-
-def by_belief(state: SessionState, slow: float) -> Classification:
-    """For a build that is slow with this probability. Without a change between the ends there are no sides."""
-    if state.belief is None or state.belief.change < SURE or isinstance(state.verdict, NotReproduced | CodePlacement):
-        return Classification.UNCLEAR
-    return Classification.BAD if slow > SURE else Classification.GOOD if slow < 1 - SURE else Classification.UNCLEAR
 
 
 def by_interval(bad: Interval | None, own: Interval | None) -> Classification:
