@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from planted import Planted
 
 from perfbisect.core.domain.events import Decided, Warned
-from perfbisect.core.domain.orders import Fleet, Measure, Verdict
+from perfbisect.core.domain.orders import BuildOrder, Fleet, Measure, Verdict
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Skipped
 from perfbisect.core.search.decide import decide_together
 from perfbisect.core.search.situation import Situation
-from perfbisect.hunt.loop import NextAction, NoBuildHosts, OrderEnded, Workers, run
+from perfbisect.hunt.loop import UNLIMITED, NextAction, OrderEnded, Workers, run
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.world import NO_BUILD, World
 
@@ -87,10 +87,13 @@ class _Group:
                 world.has(event.candidate)
 
 
-class _Host(NoBuildHosts):
+class _Host:
     """The workers of the loop: a host that measures in the world of the hunt whose turn it is."""
 
-    hosts = ("host 0",)
+    hosts: Sequence[str] = ("host 0",)
+    build_hosts: Sequence[str] = ()
+    builds_between = False
+    limit, minutes = UNLIMITED, 0.0
 
     def __init__(self, group: _Group, most_orders: int) -> None:
         self._group = group
@@ -112,6 +115,16 @@ class _Host(NoBuildHosts):
 
     def stop(self) -> None:
         """Nothing is under way; see ``Workers.stop``."""
+
+    def begin(self, build: BuildOrder) -> None:
+        """Never called: there is no build host."""
+
+    def seconds(self, build_host: int) -> float:
+        """Never called."""
+        raise AssertionError(build_host)
+
+    def cancel(self, build_host: int) -> None:
+        """Never called."""
 
 
 def hunt_together(

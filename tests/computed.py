@@ -2,6 +2,7 @@
 
 import math
 import random
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,7 +34,7 @@ from perfbisect.hunt.search_problem import (
     pursue,
     replay,
 )
-from perfbisect.hunt.workers import InlineWorkers
+from perfbisect.hunt.workers import MeasuringWorker, ThreadWorkers
 from perfbisect.lab.host_watch import with_values
 from perfbisect.store.history import History
 
@@ -119,9 +120,14 @@ def speeds(names: tuple[str, ...], culprit: int, slow: float = 0.8) -> dict[str,
     return {name: slow if index >= culprit else 1.0 for index, name in enumerate(names)}
 
 
+def one_host(measure: Callable[[Measure], Generator[LabEvent]]) -> ThreadWorkers:
+    """A host with this lab."""
+    return ThreadWorkers(MeasuringWorker("local", measure, threading.Event()))
+
+
 def measured_by(lab: ComputedLab, metric: str = "qps") -> WorkersFor:
     """One host with this lab, whatever the commits are."""
-    return lambda _: InlineWorkers("local", lambda order: with_values(metric, lab.measure(order)))
+    return lambda _: one_host(lambda order: with_values(metric, lab.measure(order)))
 
 
 def hunt(

@@ -72,8 +72,8 @@ from perfbisect.hunt.attempt import SessionAttempt
 from perfbisect.hunt.driver import Driver, Searches, SessionMember, WorkloadFailed, lab_of_several
 from perfbisect.hunt.lifecycle import compare_merge_base
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, ending, replay
-from perfbisect.hunt.workers import InlineWorkers, ThreadWorkers
 from perfbisect.hunt.workers import MeasuringWorker as HostMember
+from perfbisect.hunt.workers import ThreadWorkers
 from perfbisect.lab.building.log_parser import KnownFailure
 from perfbisect.store.history import History
 from simulated_worlds import decide
@@ -142,9 +142,7 @@ class Session:
         self.members = [SessionMember(course.problem, log, course) for course, log in zip(courses, logs, strict=True)]
         lab = labs[0].measure if len(labs) == 1 else lab_of_several({n: lab.measure for n, lab in enumerate(labs)})
 
-        def workers() -> InlineWorkers | ThreadWorkers:
-            if hosts == 1:
-                return InlineWorkers("local", lab)
+        def workers() -> ThreadWorkers:
             return ThreadWorkers(*(HostMember(f"host {number}", lab, threading.Event()) for number in range(hosts)))
 
         def fail(number: int, failure: PerfBisectError) -> None:

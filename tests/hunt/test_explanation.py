@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as struct_replace
 
-from computed import ComputedLab, commits, culprit, hunt, kept, log_of, measured_by, problem, speeds, started
+from computed import ComputedLab, commits, culprit, hunt, kept, log_of, measured_by, one_host, problem, speeds, started
 from counted import profile
 from perfbisect.core.domain.events import (
     BuildFinished,
@@ -48,7 +48,6 @@ from perfbisect.hunt.explanation import (
 )
 from perfbisect.hunt.lifecycle import compare_merge_base
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
-from perfbisect.hunt.workers import InlineWorkers
 from perfbisect.lab.measure.counting import SLOWER
 from perfbisect.process import CLOCK
 from perfbisect.recipes.builder_reader import load_builder
@@ -132,7 +131,7 @@ class Explained:
         log, left = SavedLog(self.log.history, self.log.hunt) if again else self.log, iter(labs)
 
         def afterwards(reached: Verdict) -> Iterator[TimedEvent]:
-            return explain(reached, log, lambda _: InlineWorkers("local", next(left).measure), BUILDER, WORKLOAD)
+            return explain(reached, log, lambda _: one_host(next(left).measure), BUILDER, WORKLOAD)
 
         lab = ComputedLab(NAMES, speeds(NAMES, place, slow))
         for _, event in hunt(problem(NAMES), started(NAMES), log, measured_by(lab), afterwards=afterwards):

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import machine
-from computed import CountingLab, check_replay, commits, kept, log_of, measured_by, of, problem, speeds
+from computed import CountingLab, check_replay, commits, kept, log_of, measured_by, of, one_host, problem, speeds
 from computed import verdict as verdict_of
 from perfbisect.core.domain.events import (
     Event,
@@ -38,7 +38,7 @@ from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.search_problem import SavedLog, WorkersFor
 from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.setup import SessionSetup, with_layouts
-from perfbisect.hunt.workers import InlineWorkers
+from perfbisect.hunt.workers import ThreadWorkers
 from perfbisect.lab.measure import counting
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
@@ -128,12 +128,10 @@ def session(
         for each in courses
     ]
 
-    def workers() -> InlineWorkers:
+    def workers() -> ThreadWorkers:
         if len(courses) == 1:
-            return cast(InlineWorkers, courses[0].labs.workers(NAMES))
-        return InlineWorkers(
-            "local", lab_of_several({n: cast(Labs, each.labs).lab.measure for n, each in enumerate(courses)})
-        )
+            return cast(ThreadWorkers, courses[0].labs.workers(NAMES))
+        return one_host(lab_of_several({n: cast(Labs, each.labs).lab.measure for n, each in enumerate(courses)}))
 
     driver = Driver(members, Searches(members), workers, lambda _, failure: pytest.fail(str(failure)))
     with closing(driver.session()) as events:

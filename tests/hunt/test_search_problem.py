@@ -18,6 +18,7 @@ from computed import (
     log_of,
     measured_by,
     of,
+    one_host,
     problem,
     speeds,
     started,
@@ -50,7 +51,7 @@ from perfbisect.core.domain.settings import Flags, Policy
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.lifecycle import compare_merge_base
 from perfbisect.hunt.search_problem import SavedLog, ill_timed, replay
-from perfbisect.hunt.workers import InlineWorkers
+from perfbisect.hunt.workers import ThreadWorkers
 from perfbisect.lab import Work
 from perfbisect.report.hunt_report import read_hunt
 from perfbisect.store.history import History
@@ -164,8 +165,8 @@ class TestMergeBase:
         asked = replace(problem(names), policy=Policy(max_runs=max_runs))
         begun = replace(started(names), branch_points=2)
 
-        def crew(nodes: tuple[str, ...]) -> InlineWorkers:
-            return InlineWorkers("local", ComputedLab(nodes, truth).measure)
+        def crew(nodes: tuple[str, ...]) -> ThreadWorkers:
+            return one_host(ComputedLab(nodes, truth).measure)
 
         events = Work(compare_merge_base(asked, begun, self.good, log_of(history, names), crew))
         return [event for _, event in events], events.result

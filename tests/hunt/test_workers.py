@@ -1,6 +1,5 @@
 """The loop with scripted workers, and threads that work for a hunt: orders, cancelling, turns, and what is left on hosts."""
 
-import signal
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from perfbisect.host.protocol import StoppableHost
 from perfbisect.host.registry import connect
 from perfbisect.hunt.loop import UNLIMITED, Listed, NextAction, OrderEnded, Planner, Workers, run
 from perfbisect.hunt.session_hosts import clear
-from perfbisect.hunt.workers import InlineWorkers, MeasuringWorker, ThreadWorkers
+from perfbisect.hunt.workers import MeasuringWorker, ThreadWorkers
 from perfbisect.lab.building.candidates import FairLock
 from perfbisect.process import CLOCK
 from perfbisect.recipes.inventory import load_host
@@ -67,29 +66,23 @@ def test_a_thread_that_is_cancelled_cleans_up(tmp_path: Path) -> None:
     workers = ThreadWorkers(MeasuringWorker("here", Lab(work).measure, stop))
     workers.submit(ORDER)
     for _ in range(3):
-        assert workers.next() == (0, RunProgress(0, 1.0, 2.0, "here"))
+        assert workers.next() == (0, RunProgress(0, 1.0, 2.0))
     workers.stop()
     assert tidied == ["tidy\n"]
 
 
-def test_an_event_that_comes_with_the_end_of_the_time_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    arm = signal.setitimer
-
-    def late(which: int, seconds: float, again: float = 0) -> None:
-        if not seconds:
-            signal.raise_signal(signal.SIGALRM)
-        arm(which, seconds, again)
+def test_an_event_that_comes_before_the_end_of_the_time_is_not_lost() -> None:
+    stop = threading.Event()
 
     def work() -> Iterator[LabEvent]:
         yield RunProgress(0, 1.0, 2.0)
-        wait_for(threading.Event())
+        wait_for(stop)
 
-    monkeypatch.setattr(signal, "setitimer", late)
-    workers = InlineWorkers("here", Lab(work).measure)
-    workers.limit = (CLOCK.now(), 1.0)
+    workers = ThreadWorkers(MeasuringWorker("here", Lab(work).measure, stop))
     workers.submit(ORDER)
+    threading.Event().wait(0.1)
+    workers.limit = (CLOCK.now() - 59.5, 1.0)
     assert workers.next() == (0, RunProgress(0, 1.0, 2.0))
-    workers.limit = (CLOCK.now() - 60, 1.0)
     assert workers.next() == (0, OrderEnded())
     assert workers.minutes == 1.0
 

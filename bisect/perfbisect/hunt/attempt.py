@@ -1,8 +1,7 @@
 """An attempt: one process works on a session, shows every event, and says how to go on when the work is cut short."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from perfbisect.errors import (
 )
 from perfbisect.host.lock import HostLock, WaitCallback
 from perfbisect.hunt.driver import Driver, Searches, SessionMember
-from perfbisect.hunt.labs import connection_events, hosts_of, workers_of
+from perfbisect.hunt.labs import workers_of
 from perfbisect.hunt.lifecycle import SessionLifecycle
 from perfbisect.hunt.loop import Listed, Planner, Workers
 from perfbisect.hunt.notification import Begun, Notifier
@@ -191,15 +190,7 @@ class SessionAttempt:
             if verdict and isinstance(begun, Notifier):
                 begun.ended(str(numbers[place]))
 
-        def save_and_show(event: LabEvent) -> None:
-            if threading.current_thread() is threading.main_thread():  # the history belongs to it
-                for place, happened in driver.append(event):
-                    show(place, happened)
-
-        # Threads forward the events of their hosts themselves.
-        threads = not setup.request.works and (bool(setup.ahead) or len(setup.hosts) > 1)
-        heard = () if threads else tuple(host for site in setup.hosts for host in hosts_of(site))
-        with connection_events(heard, save_and_show) if heard else nullcontext(), closing(view):
+        with closing(view):
             try:
                 for number in numbers if self.unable is not None else ():
                     view.recall(number, ((entry.at, entry.event) for entry in history.events(number)))

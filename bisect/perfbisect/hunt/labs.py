@@ -2,7 +2,7 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +28,7 @@ from perfbisect.hunt.loop import Workers
 from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.session_hosts import BuildHost, HostLocks, PreparedHost
 from perfbisect.hunt.setup import SessionSetup
-from perfbisect.hunt.workers import BuildWorker, InlineWorkers, Listener, MeasuringWorker, ThreadWorkers
+from perfbisect.hunt.workers import BuildWorker, Listener, MeasuringWorker, ThreadWorkers
 from perfbisect.lab import Lab
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.building.links import LayoutSeeds
@@ -82,16 +82,13 @@ class SessionLabs:
     def lab(
         self,
         number: int,
-        stop: threading.Event | None,
+        stop: threading.Event,
         candidates: Candidates,
         study: StudyMaker | None,
         made: BuildsMade | None,
     ) -> Lab:
-        """The lab of the hunt at the host of that number; without ``stop`` it works in the main thread."""
-        site, settings = self.setup.hosts[number], self.setup.settings
-        if stop:
-            build_hosts = tuple(replace(each, host=StoppableHost(each.host, stop)) for each in site.build_hosts)
-            site = replace(site, host=StoppableHost(site.host, stop), build_hosts=build_hosts)
+        """The lab of the hunt at the host of that number, which ``stop`` cancels."""
+        site, settings = stoppable(self.setup.hosts[number], stop), self.setup.settings
         name = site.host.name
         first = next((facts for event in self.before for facts in event.hosts if facts.name == name), site.facts)
         slow = SlowRuns(settings.policy.slow_after, candidates.commits[0])
@@ -117,19 +114,20 @@ class SessionLabs:
             metric=settings.metric,
         ).measure  # fmt: skip
 
-    def lab_of_visits(self) -> Lab:
+    def lab_of_visits(self, stop: threading.Event) -> Lab:
         """What measures the builds of a trial: on one host, or each on the host that it is. Those of a variant share their builds."""
         setup, trial = self.setup, self.log.state
         subjects, ways = trial.request.subjects, defaultdict[tuple[str, str], list[int]](list)
         for number, subject in enumerate(subjects):
             ways[subject.variant, subject.config_hash].append(number)
         labs: dict[tuple[int, int], Lab] = {}  # by workload and build
-        watches = [HostWatch(site.host, self.held[site.host.name], site.facts) for site in setup.hosts]
+        sites = [stoppable(site, stop) for site in setup.hosts]
+        watches = [HostWatch(site.host, self.held[site.host.name], site.facts) for site in sites]
         for (variant, _), numbers in ways.items():
             of_variant = replace(setup, settings=replace(setup.settings, variant=variant or setup.settings.variant))
             candidates = setup.candidates(setup.span.candidates)
             known = {subjects[number].commit: subjects[number].key for number in numbers if subjects[number].key}
-            for place, site in enumerate(setup.hosts):
+            for place, site in enumerate(sites):
                 made = BuildsMade(candidates, known)
                 for work, workload in enumerate(setup.works):
                     runs = [run.facts for run in trial.runs if run.work == work and run.subject in numbers]
@@ -164,45 +162,52 @@ def workers_of(
     With ``study`` they do that in place of timed runs. ``together``: the hunts are of several that were begun together.
     """
     first = next(iter(hunts.values()))
-    sites, ahead = first.setup.hosts, first.setup.ahead
-    if first.setup.request.works:  # one visit after another, even where hosts are compared
-        return InlineWorkers(sites[0].host.name, first.lab_of_visits(), *(site.host for site in sites))
+    sites, rounds = first.setup.hosts, bool(first.setup.request.works)
+    ahead = () if rounds else first.setup.ahead
     candidates = first.setup.candidates(commits)
     everywhere = first.builds_made(candidates) if ahead else None
 
-    def lab(number: int, stop: threading.Event | None = None) -> Lab:
+    def lab(number: int, stop: threading.Event) -> Lab:
         made = everywhere
         if len(hunts) > 1 and made is None:
             made = first.builds_made(candidates, sites[number].host.name)
         labs = {workload: each.lab(number, stop, candidates, study, made) for workload, each in hunts.items()}
         return lab_of_several(labs) if together else labs[0]
 
-    def member(number: int, site: PreparedHost) -> MeasuringWorker:
+    def member(lab: Callable[[threading.Event], Lab], *measured_on: PreparedHost) -> MeasuringWorker:
         stop = threading.Event()
-        heard = (site.host,) if ahead else hosts_of(site)  # the threads of hosts that build ahead hear these
-        kill_jobs = partial(kill_all, site.host)
-        return MeasuringWorker(site.host.name, lab(number, stop), stop, partial(connection_events, heard), kill_jobs)
+        # The threads of hosts that build ahead hear these.
+        used = [
+            host
+            for site in measured_on
+            for host in (site.host, *(() if ahead else (each.host for each in site.build_hosts)))
+        ]
 
-    workers: InlineWorkers | ThreadWorkers
-    if len(sites) == 1 and not ahead:
-        workers = InlineWorkers(sites[0].host.name, lab(0), sites[0].host)
-    else:
-        members = [member(number, site) for number, site in enumerate(sites)]
-        builders: list[BuildWorker] = []
-        if everywhere:
-            stood_in = len(ahead) == 1 and all(site.can_build for site in sites)
-            if stood_in and (connection := ahead[0].host.connection):
-                connection.patience = STAND_IN
-            builders = [first.build_member(each, candidates, everywhere, stood_in) for each in ahead]
-        between = bool(ahead) and all(site.entry.builds for site in sites)
-        workers = ThreadWorkers(*members, build_members=builders, builds_between=between)
+        def kill_jobs() -> None:
+            for host in used:
+                kill_all(host)
+
+        return MeasuringWorker(used[0].name, lab(stop), stop, partial(connection_events, used), kill_jobs)
+
+    if rounds:  # one visit after another, even where hosts are compared
+        return ThreadWorkers(member(first.lab_of_visits, *sites))
+    members = [member(partial(lab, number), site) for number, site in enumerate(sites)]
+    builders: list[BuildWorker] = []
+    if everywhere:
+        stood_in = len(ahead) == 1 and all(site.can_build for site in sites)
+        if stood_in and (connection := ahead[0].host.connection):
+            connection.patience = STAND_IN
+        builders = [first.build_member(each, candidates, everywhere, stood_in) for each in ahead]
+    between = bool(ahead) and all(site.entry.builds for site in sites)
+    workers = ThreadWorkers(*members, build_members=builders, builds_between=between)
     workers.limit = first.log.began, first.setup.settings.policy.max_minutes
     return workers
 
 
-def hosts_of(site: PreparedHost) -> tuple[Host, ...]:
-    """A host that measures, and those that build for it."""
-    return (site.host, *(each.host for each in site.build_hosts))
+def stoppable(site: PreparedHost, stop: threading.Event) -> PreparedHost:
+    """The host, and those that build for it, as ``stop`` cancels what is done there."""
+    build_hosts = tuple(replace(each, host=StoppableHost(each.host, stop)) for each in site.build_hosts)
+    return replace(site, host=StoppableHost(site.host, stop), build_hosts=build_hosts)
 
 
 @contextmanager

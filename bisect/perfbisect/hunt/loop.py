@@ -108,26 +108,6 @@ class Workers(Protocol[E_co]):
         """End all orders and builds, with everything that runs for them. Nothing is begun afterwards."""
 
 
-class NoBuildHosts:
-    """The part of workers about build hosts, where there are none."""
-
-    build_hosts: Sequence[str] = ()
-    builds_between = False
-    limit, minutes = UNLIMITED, 0.0
-
-    def begin(self, build: BuildOrder) -> None:
-        """Never called."""
-        raise AssertionError(f"there is no build host {build.build_host}")
-
-    def seconds(self, build_host: int) -> float:
-        """Never called."""
-        raise AssertionError(f"there is no build host {build_host}")
-
-    def cancel(self, build_host: int) -> None:
-        """Never called."""
-        raise AssertionError(f"there is no build host {build_host}")
-
-
 class Log(Protocol[E_contra, T_co]):
     """Keeps what happens."""
 

@@ -1,21 +1,17 @@
-"""Labs that carry out the orders of the loop: in the main thread for one host, in a thread for each of several."""
+"""Labs that carry out the orders of the loop, each in a thread."""
 
-import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, replace
-from inspect import GEN_RUNNING, getgeneratorstate
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
 
 from perfbisect.core.domain.events import BuildCancelled, Commit, LabEvent, Warned
 from perfbisect.core.domain.orders import BuildOrder, Measure
 from perfbisect.errors import Cancelled, EnvironmentFailure
-from perfbisect.host.jobs import kill_all
-from perfbisect.host.protocol import Host
-from perfbisect.hunt.loop import UNLIMITED, NoBuildHosts, OrderEnded
+from perfbisect.hunt.loop import UNLIMITED, OrderEnded
 from perfbisect.lab import Lab
 from perfbisect.process import CLOCK
 
@@ -27,76 +23,15 @@ Listener = Callable[[LabEvent], None]
 Subscribe = Callable[[Listener], AbstractContextManager[object]]  # forwards connection events
 
 
-class InlineWorkers(NoBuildHosts):
-    """One host, whose lab works in the thread of the caller; so Ctrl-C interrupts the lab itself."""
-
-    def __init__(self, name: str, lab: Lab, *measured_on: Host) -> None:
-        self.hosts = (name,)
-        self._lab = lab
-        self._measured_on = measured_on
-        self._events: Generator[LabEvent] | None = None
-
-    def submit(self, order: Measure) -> None:
-        """Begin an order; see ``Workers.submit``."""
-        self._events = self._lab(order)
-
-    def next(self) -> tuple[int, LabEvent | OrderEnded]:
-        """The next event; see ``Workers.next``."""
-        assert self._events, "an order is under way"
-        try:
-            with _cancelled_after(_left(self.limit), self._events):
-                event = next(self._events, None)
-        except Cancelled:
-            self.minutes = self.limit[1]
-            self.stop()
-        except EnvironmentFailure as failure:
-            self._events = None
-            return 0, OrderEnded(failure)
-        else:
-            if event:
-                return 0, event
-            self._events = None
-        return 0, OrderEnded()
-
-    def stop(self) -> None:
-        """End the order, and a job that began at the moment of the interruption, of which the lab does not know yet."""
-        if self._events:
-            self._events.close()
-            self._events = None
-            for host in self._measured_on:
-                kill_all(host)
-
-
 def _left(limit: tuple[float, float]) -> float:
     """Seconds until the limit of a hunt passes."""
     began, minutes = limit
     return max(began + 60 * minutes - CLOCK.now(), 0.001) if minutes else threading.TIMEOUT_MAX
 
 
-@contextmanager
-def _cancelled_after(seconds: float, events: Generator[LabEvent]) -> Iterator[None]:
-    """A block of the main thread in which Cancelled is raised after so many seconds, as KeyboardInterrupt by Ctrl-C.
-
-    It is raised within ``events`` alone: outside of it, an event that has just come would be lost.
-    """
-
-    def cancel(*_: object) -> None:
-        if getgeneratorstate(events) == GEN_RUNNING:
-            signal.signal(signal.SIGALRM, signal.SIG_IGN)
-            raise Cancelled
-
-    if seconds < threading.TIMEOUT_MAX:
-        signal.signal(signal.SIGALRM, cancel)
-        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
 @dataclass(frozen=True, slots=True)
 class MeasuringWorker:
-    """One of several hosts."""
+    """A host that measures."""
 
     name: str
     lab: Lab
@@ -167,7 +102,7 @@ class EventQueue(Generic[E]):
 
 
 class ThreadWorkers:
-    """Several hosts, with a thread of this process for each order and for each build."""
+    """Hosts, with a thread of this process for each order and for each build."""
 
     limit, minutes = UNLIMITED, 0.0
 
@@ -261,6 +196,8 @@ class ThreadWorkers:
     def _work(
         self, worker: int, member: MeasuringWorker | BuildWorker, work: Callable[[], Generator[LabEvent]]
     ) -> None:
+        name = member.name if len(self.hosts) + len(self.build_hosts) > 1 else ""  # of several, events have the name
+
         def put(event: LabEvent) -> None:
             self._queue.put(worker, event)
 
@@ -269,7 +206,7 @@ class ThreadWorkers:
             with member.subscribe(put), closing(work()) as events:
                 for event in events:
                     try:
-                        put(marked(event, member.name))
+                        put(marked(event, name))
                     except Cancelled:
                         member.stop.clear()  # the order ends now; the commands that end it must not be cancelled
                         raise
