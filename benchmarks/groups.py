@@ -137,7 +137,7 @@ def hunt_together(
     group = _Group(worlds, policy, prior)
     host: Workers[Observation] = _Host(group, most_orders * len(worlds))
     while len(group.verdicts) < len(worlds):
-        for _ in run(group, group, host):
+        for _ in run(group, group.append, host):
             pass
     return GroupOutcome(
         tuple(group.verdicts[number] for number in range(len(worlds))),

@@ -94,7 +94,7 @@ def decisions(
     """Those of a hunt in this world."""
     log = Decisions()
     planner = Search(partial(Situation, world.graph, log.observations, policy, prior))
-    for _ in run(planner, log, SimulatedWorkers(world, hosts, ORDERS, build_hosts)):
+    for _ in run(planner, log.append, SimulatedWorkers(world, hosts, ORDERS, build_hosts)):
         pass
     return log.all
 

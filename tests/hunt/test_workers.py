@@ -225,7 +225,7 @@ def carried_out(planner: Planner, workers: Scripted) -> list[object]:
     """The log of the loop, warnings as texts. The loop returns what the log returns, and stops its workers in the end."""
     log, typed = Events(), workers
     try:
-        assert list(run(planner, log, typed)) == [*range(1, len(log) + 1)]
+        assert list(run(planner, log.append, typed)) == [*range(1, len(log) + 1)]
     finally:
         assert workers.stopped
     return [event.text if isinstance(event, Warned) else event for event in log]
@@ -267,7 +267,7 @@ def test_a_host_that_fails_gets_no_further_order_and_the_failure_of_the_last_is_
 def test_an_abandoned_loop_stops_its_workers() -> None:
     workers = Scripted("a")
     typed: Workers[str] = workers
-    abandoned = run(FirstFree(1, 2), Events(), typed)
+    abandoned = run(FirstFree(1, 2), Events().append, typed)
     next(abandoned)
     abandoned.close()
     assert workers.stopped

@@ -121,7 +121,7 @@ class Searches:
 
 
 class Driver:
-    """Carries out a session. It is the log of the loop."""
+    """Carries out a session."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Driver:
                 yield from self._catch_up(number, member)
         goes_on = True
         while goes_on and self._open:
-            with closing(run(self._plan, self, self._workers())) as events:
+            with closing(run(self._plan, self.append, self._workers())) as events:
                 for entered in events:
                     yield from entered
                     member = self.members[self._turn]

@@ -188,25 +188,6 @@ PARTS: tuple[StudyPart, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class PartLog:
-    """The log as a part of the explanation writes it: its own events, and nothing that the search reads."""
-
-    log: SavedLog
-    part: str
-    builds: tuple[int, int]
-
-    def append(self, event: Event, workload: int | None = None) -> TimedEvent:
-        """Make an event of the part durable; others are returned to be shown. One of ``builds`` that fails ends the part."""
-        match event:
-            case CandidateSkipped(candidate, skip, host=host) if candidate in self.builds:
-                return self.log.append(Unexplained(self.part, f"{skip.stage}: {skip.reason}", host))
-            case Counted() | Profiled() | Planned() | Unexplained() | Warned():
-                return self.log.append(event)
-            case _:
-                return CLOCK.now(), event
-
-
-@dataclass(frozen=True, slots=True)
 class ReasonStudy:
     """The change whose reason is measured, and by what."""
 
@@ -302,7 +283,17 @@ def take(part: StudyPart, study: ReasonStudy, allowed: float) -> Generator[Timed
             if not done[build]:
                 yield Measure((Share(build, 1),), Purpose.EXPLAIN, host_number)
 
-    for at, event in without_stored_builds(run(Listed(orders()), PartLog(study.log, part.name, builds), workers)):
+    def append(event: Event, _: int | None) -> TimedEvent:
+        """Make an event of the part durable; others, which the search would read, are only shown. A build that fails ends it."""
+        match event:
+            case CandidateSkipped(candidate, skip, host=host) if candidate in builds:
+                return study.log.append(Unexplained(part.name, f"{skip.stage}: {skip.reason}", host))
+            case Counted() | Profiled() | Planned() | Unexplained() | Warned():
+                return study.log.append(event)
+            case _:
+                return CLOCK.now(), event
+
+    for at, event in without_stored_builds(run(Listed(orders()), append, workers)):
         failed = failed or isinstance(event, Unexplained)
         yield at, event
 

@@ -12,33 +12,31 @@ Those after a verdict change none, and say more about what was named:
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from perfbisect.core.domain.events import CandidateSkipped, Event, MetricChosen, RunFinished, Warned
+from perfbisect.core.domain.events import CandidateSkipped, Event, LabEvent, MetricChosen, RunFinished, Warned
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import CodePlacement, Found, Interval, Measure, Purpose, Share, Verdict
 from perfbisect.core.domain.settings import COUNTED, Direction
 from perfbisect.core.inference.instruction_counts import COUNTS, Shown, shown_by, sides
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.hunt.loop import Listed, run
+from perfbisect.hunt.loop import Append, Listed, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.lab.measure.counting import PERF, has_length
 from perfbisect.wording.unnamed import changed_over, not_taken
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """A log for runs after a verdict: what fails in them is a warning, and no reason to skip what was measured before."""
+def beside(log: SavedLog) -> Append[LabEvent, TimedEvent]:
+    """What enters runs after a verdict: what fails in them is a warning, and no reason to skip what was measured before."""
 
-    log: SavedLog
-
-    def append(self, event: Event, workload: int | None = None) -> TimedEvent:
-        """Make ``event`` durable."""
+    def append(event: Event, _: int | None) -> TimedEvent:
         if isinstance(event, CandidateSkipped):
             event = Warned(f"{event.facts.commit[:10]} is not measured further: {event.facts.reason}")
-        return self.log.append(event)
+        return log.append(event)
+
+    return append
 
 
 def missing(
@@ -66,12 +64,14 @@ def runs_of(log: SavedLog, commit: str, *, counted: bool = False) -> list[RunFac
     return [facts for facts in found if bool(facts.counted) is counted]
 
 
-def count(order: Measure, problem: SearchProblem, log: SavedLog | Beside, workers: WorkersFor) -> Generator[TimedEvent]:
+def count(
+    order: Measure, problem: SearchProblem, append: Append[LabEvent, TimedEvent], workers: WorkersFor
+) -> Generator[TimedEvent]:
     """Carry out an order by counting. Where that cannot be done there is a warning, and the hunt goes on without it."""
     try:
-        yield from run(Listed(iter([order])), log, workers(problem.commits))
+        yield from run(Listed(iter([order])), append, workers(problem.commits))
     except (EnvironmentFailure, UsageError) as trouble:
-        yield log.append(Warned(f"Instructions are not counted exactly: {trouble}", trouble.advice))
+        yield append(Warned(f"Instructions are not counted exactly: {trouble}", trouble.advice), None)
 
 
 TIMED = 6  # runs of a culprit and of each parent, to see what it does to QPS
@@ -86,11 +86,11 @@ def confirming_runs(
         case Found(step):
             nodes = (step.candidate, *step.parents)
             if order := missing(problem, log, nodes, TIMED, purpose=Purpose.CONFIRM):
-                yield from run(Listed(iter([order])), Beside(log), workers(problem.commits))
+                yield from run(Listed(iter([order])), beside(log), workers(problem.commits))
         case CodePlacement(step):
             nodes = tuple(problem.commits.index(sha) for sha in sides(step, problem.commits, log.entries))
             if order := missing(problem, log, nodes, COUNTED_RUNS, counted=True, purpose=Purpose.CONFIRM):
-                yield from count(order, problem, Beside(log), workers)
+                yield from count(order, problem, beside(log), workers)
         case _:
             pass
 
@@ -153,7 +153,7 @@ def instructions_of_ends(
     shown = None
     for wanted in range(1, COUNTS + 1):
         if order := missing(problem, log, (0, len(problem.commits) - 1), wanted, counted=True):
-            yield from count(order, problem, log, counted)
+            yield from count(order, problem, log.append, counted)
         shown = shown_by(*(runs_of(log, end, counted=True) for end in ends))
         if shown is None or shown.ratio < 1 + min(COUNTED, problem.policy.of_counts().min_effect) / 2:
             break

@@ -113,7 +113,7 @@ class SessionLifecycle:
         # Readings of the same binaries count again where options were added to all builds.
         if pending := [node for node, commit in enumerate(problem.commits) if commit in log.state.aside]:
             orders = iter([Measure((Share(node, 0),), Purpose.SEARCH) for node in pending])
-            yield from run(Listed(orders), log, self.labs.workers(problem.commits))
+            yield from run(Listed(orders), log.append, self.labs.workers(problem.commits))
         return True
 
     def changed_over(self, time: Interval, last: bool) -> Generator[TimedEvent, None, SearchProblem | None]:

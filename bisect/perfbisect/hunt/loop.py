@@ -19,9 +19,7 @@ from perfbisect.errors import EnvironmentFailure, HostAway
 
 E = TypeVar("E")  # what happens at a host: an event, or an observation of a simulation
 E_co = TypeVar("E_co", covariant=True)
-E_contra = TypeVar("E_contra", contravariant=True)
 T = TypeVar("T")  # what the log returns for it
-T_co = TypeVar("T_co", covariant=True)
 
 UNLIMITED = 0.0, 0.0
 
@@ -108,15 +106,12 @@ class Workers(Protocol[E_co]):
         """End all orders and builds, with everything that runs for them. Nothing is begun afterwards."""
 
 
-class Log(Protocol[E_contra, T_co]):
-    """Keeps what happens."""
-
-    def append(self, event: E_contra, workload: int | None = None) -> T_co:
-        """Make ``event`` durable. ``workload`` is that of the order in which it happened; None: it concerns all."""
+Append = Callable[[E | Decided | PairingChosen | Warned, int | None], T]
+"""Makes an event durable. The number is that of the workload in whose order it happened; None: it concerns all."""
 
 
-def run(planner: Planner, log: Log[E | Decided | PairingChosen | Warned, T], workers: Workers[E]) -> Generator[T]:
-    """Give orders until the planner has no more; yields what the log returns for each event.
+def run(planner: Planner, append: Append[E, T], workers: Workers[E]) -> Generator[T]:
+    """Give orders until the planner has no more; yields what ``append`` returns for each event.
 
     A host that fails takes no further order as long as another is left. Raises the failure of the last host, or of one
     without which the planner cannot go on. The same holds for build hosts; without any, hosts build if they may, while the
@@ -127,7 +122,7 @@ def run(planner: Planner, log: Log[E | Decided | PairingChosen | Warned, T], wor
     try:
         while True:
             for back in present.returned():
-                yield log.append(back)
+                yield append(back, None)
                 asked = False
             if present.hosts_are_free or (present.build_hosts_are_free and not asked):
                 fleet = present.fleet
@@ -136,7 +131,7 @@ def run(planner: Planner, log: Log[E | Decided | PairingChosen | Warned, T], wor
                 given = order is not None and not step.waits and fleet.is_free(order.host)
                 ends = order is None and not step.goes_on and (step.at_once or not present.busy)
                 if (given or ends or step.goes_on) and step.decided:
-                    yield log.append(step.decided, step.workload)
+                    yield append(step.decided, step.workload)
                 if step.goes_on:
                     continue
                 if ends:
@@ -150,11 +145,11 @@ def run(planner: Planner, log: Log[E | Decided | PairingChosen | Warned, T], wor
                     raise present.gone.get(order.host) or present.cannot_build
             worker, event = workers.next()
             while not isinstance(event, OrderEnded):
-                yield log.append(event, present.workload(worker))
+                yield append(event, present.workload(worker))
                 worker, event = workers.next()
             asked = False
             if lost := present.ended(worker, event):
-                yield log.append(lost)
+                yield append(lost, None)
     finally:
         workers.stop()
 

@@ -97,7 +97,7 @@ def pursue(problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]) ->
     """Search until there is a verdict; the last event is the Decided that carries it."""
     planner = Search(partial(problem.situation, log.state))
     event: Event | None = None
-    with closing(run(planner, log, workers)) as events:
+    with closing(run(planner, log.append, workers)) as events:
         for at, event in events:
             yield at, event
     assert isinstance(event, Decided)

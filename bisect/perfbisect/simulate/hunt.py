@@ -158,7 +158,7 @@ def hunt(
     """
     log = MemoryLog()
     workers: Workers[Observation] = SimulatedWorkers(world, hosts, most_orders, build_hosts, builds_between)
-    for _ in run(SimulatedSearch(world.graph, policy, prior, log), log, workers):
+    for _ in run(SimulatedSearch(world.graph, policy, prior, log), log.append, workers):
         pass
     assert log.decision and not isinstance(log.decision.order, Measure), "the search ends only with a verdict"
     verdict, belief, seen = log.decision.order, log.decision.belief, tuple(log.observations)
