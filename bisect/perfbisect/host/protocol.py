@@ -146,7 +146,7 @@ class Host(ABC):
         self, text: str, *arguments: object, stdin: str = "", timeout: float = 60.0, check: bool = True
     ) -> Result:
         """Run a script of a POSIX shell, whose parameters are these arguments as text; see ``run``."""
-        return self.run(["sh", "-c", text, "script", *map(str, arguments)], stdin=stdin, timeout=timeout, check=check)
+        return self.run(["sh", "-c", text, "sh", *map(str, arguments)], stdin=stdin, timeout=timeout, check=check)
 
     @abstractmethod
     def execute(self, command: Command) -> Result:
