@@ -248,7 +248,7 @@ def flush() -> None:
 
 
 def keep_traceback() -> str:
-    """Write the traceback being handled to a file, in the user's state folder, and return its path.
+    """Write the traceback being handled to a file, in the user's state folder if possible, and return its path.
 
     Where no file can be written, returns the traceback itself.
     """
@@ -261,4 +261,11 @@ def keep_traceback() -> str:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "error.log").write_text(text, encoding="utf-8")
         return str(folder / "error.log")
+    with suppress(OSError):
+        from tempfile import mkstemp  # slow to load
+
+        descriptor, path = mkstemp(prefix="perfbisect-", suffix=".log")
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
     return f"this:\n{text}"
