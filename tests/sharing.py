@@ -41,12 +41,13 @@ def tiny(value: int) -> Files:
     return {"main.c": main, "one.c": f"int one(void) {{ return {value}; }}\n"}
 
 
-def key_of_build(builder: Builder, variant: Variant, tools: Toolchain, system: str = "") -> str:
+def key_of_build(
+    builder: Builder, variant: Variant, tools: Toolchain, system: str = "", host: LocalHost | None = None
+) -> str:
     """The key of a build on any host."""
     nobody: Any = None
-    return build_key(
-        BuildContext(nobody, nobody, builder, "", variant, tools, nobody, nobody), "tree", (), "sha", system
-    )
+    context = BuildContext(host or nobody, nobody, builder, "", variant, tools, nobody, nobody)
+    return build_key(context, "tree", (), "sha", system)
 
 
 @dataclass

@@ -27,7 +27,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.building import build_store, checkout, links
 from perfbisect.lab.building.log_parser import COMPILE, CONFIGURE, INSTALL
-from perfbisect.lab.building.toolchain import NATIVE, Toolchain, cache_environment, compiler_environment, with_compiler
+from perfbisect.lab.building.toolchain import NATIVE, Toolchain, cache_environment, compiler_environment
 from perfbisect.lab.upload import recipe_archive
 from perfbisect.recipes.build_systems import (
     MARKERS,
@@ -284,7 +284,8 @@ def build_key(
     ignored or not; so these and the conditions are in the key instead.
     """
     builder, variant = context.builder, context.variant
-    tools = with_compiler(context.host, context.tools, SYSTEMS[system].compiler if system else ())
+    tools, compiler = context.tools, SYSTEMS[system].compiler if system else ()
+    identity = tools.identity + (context.host.run(compiler, check=False).stdout if compiler else "")
     if system:  # builds have the path of their home in them: cmake's RPATH
         how = msgspec.structs.replace(build_of(builder), system=system)
         builder = msgspec.structs.replace(builder, build=how, home=builder.work_name)
@@ -295,7 +296,7 @@ def build_key(
     recipe |= {"processor": tools.processor} if for_processor(builder, variant) else {}
     recipe |= {"archives": list(archives)} if archives else {}
     commit = sha if "{commit}" in recipe["commands"] else ""
-    of_tree = {"tree": tree, "present": sorted(present), "toolchain": tools.identity, "commit": commit}
+    of_tree = {"tree": tree, "present": sorted(present), "toolchain": identity, "commit": commit}
     return _hash(recipe | of_tree)[:32]
 
 

@@ -9,8 +9,8 @@ from 4.13 on. No sloppiness is set. With ``pch_defines`` ccache finds a precompi
 import hashlib
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from perfbisect.core.domain.settings import Flags
@@ -64,11 +64,6 @@ def toolchain(host: Host, variant: Variant) -> Toolchain:
     identity = host.script(_IDENTITY, *programs).stdout
     resolved = host.script(_NATIVE, variant.cc).stdout
     return Toolchain(name, version, identity, read_processor(resolved))
-
-
-def with_compiler(host: Host, tools: Toolchain, command: Sequence[str]) -> Toolchain:
-    """The toolchain with a further compiler, whose version the command prints; an empty one adds none."""
-    return replace(tools, identity=tools.identity + host.run(command, check=False).stdout) if command else tools
 
 
 def read_processor(commands: str) -> str:
