@@ -13,13 +13,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psycopg
 import pytest
 
 import sample_hunt as sample
 from central import Server, served
 from installed_servers import POSTGRES
-from perfbisect.core.domain.events import RunFinished, SessionEnded, Warned
+from perfbisect.core.domain.events import Decided, RunFinished, SessionEnded, Warned
+from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Step
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store import push as pushing
 from perfbisect.store.batches import PlannedHunt, begin_batch, end_batch, update_hunt
@@ -161,6 +163,18 @@ def test_a_hunt_runs_while_its_process_is_heard_of(history: History, address: st
     rows(address, "UPDATE pushes SET seen = seen - 1000 RETURNING 1")
     with reading(address) as there:
         assert there.listing()[0].state == "interrupted"
+
+
+def test_good_beside_the_merge_base_shows_no_culprit_there(history: History, address: str) -> None:
+    hunt, step = sample.begin(history, sample.SETTINGS), Step(1, 0.99, Interval(0.7, 0.8, 0.9), (0,))
+    compared = replace(sample.started(sample.CANDIDATES[:2]), of_merge_base=True)
+    found = Decided(Decision(Found(step), Belief(np.array([0.0, 1.0]), 0.9, 0.01, step.ratio)))
+    for event in (sample.started(), compared, found):
+        history.append(hunt, event, 5.0)
+    pushed(history, address, running=True)
+    with reading(address) as central:
+        [listed] = central.listing()
+    assert (listed.state, listed.culprit) == ("running", None)
 
 
 def test_passwords_do_not_leave(history: History, address: str) -> None:

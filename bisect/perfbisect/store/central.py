@@ -114,6 +114,7 @@ OF_QUERIES = f"Ids of sessions are texts there: hunt_id = 'ORIGIN:12'. Tables an
 Selected = tuple[str, Mapping[str, str]]  # what follows FROM, and what stands for a column
 
 OPEN = "(SELECT id FROM sessions WHERE ended IS NULL)"
+ONCE = "CASE kind WHEN 'HuntStarted' THEN id END"  # of each other kind the latest
 OF_LIST: Mapping[str, Selected] = {  # what the list needs of each table; documents are large, and most of them are not needed
     "sessions": ("sessions", {
         "settings": "json_build_object('name', settings ->> 'name')",
@@ -124,7 +125,10 @@ OF_LIST: Mapping[str, Selected] = {  # what the list needs of each table; docume
     "commits": ("commits WHERE commit_hash IN (SELECT commit_hash FROM suspects WHERE rank = 0)", {}),
     "sittings": ("(SELECT DISTINCT ON (session_id) * FROM sittings ORDER BY session_id, id DESC) AS t LEFT JOIN pushes USING (session_id)", {**PROCESS, **NUMBERED}),
     "ranges": (f"ranges WHERE session_id IN {OPEN}", {}),
-    "events": (f"(SELECT DISTINCT ON (session_id) * FROM events WHERE kind = 'Decided' AND session_id IN {OPEN} ORDER BY session_id, id DESC) AS t", NUMBERED),
+    # The latest decision, and what was compared then.
+    "events": (f"(SELECT DISTINCT ON (session_id, {ONCE}) * FROM events WHERE kind IN ('Decided', 'HuntStarted') AND session_id IN {OPEN} ORDER BY session_id, {ONCE}, id DESC) AS t", {
+        "id": "row_number() OVER (ORDER BY session_id, id)",
+    }),
 }  # fmt: skip
 IN_BATCH = "SELECT hunt_id FROM batch_hunts WHERE batch_id = %(name)s AND hunt_id IS NOT NULL"
 # A session of that kind, those that are about it, and the one that it is about.
