@@ -19,8 +19,7 @@ import pytest
 from central import served
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import leases
-from perfbisect.host import slurm as commands
-from perfbisect.hunt.slurm import SCRIPT, SlurmJob
+from perfbisect.hunt.slurm import SCRIPT, SlurmJob, job_states, sbatch
 from perfbisect.recipes.inventory import load_lease
 from perfbisect.store.batches import PlannedHunt
 from postgres import needs_postgres
@@ -302,8 +301,8 @@ def test_words_reach_a_job_as_they_are(slurm: Slurm, tmp_path: Path) -> None:
     """Its log, too, has the name that it shall have; and no word of a hunt is an option of sbatch."""
     folder = tmp_path / "it's a\n$(folder)"
     with pytest.raises(EnvironmentFailure, match=r"sbatch of Slurm has failed: .*partition"):
-        commands.submit(["--partition"], SCRIPT, [])  # without its value
-    assert commands.states(["4000000"]) == {}
+        sbatch(["--partition"], SCRIPT, [])  # without its value
+    assert job_states(["4000000"]) == {}
     hostile = ["a b", "'\"\n#SBATCH --hold\n", "$(touch x)`touch x`", "", "%j\\", ":", "--hold", ".", "é;|*"]
     folder.mkdir()
     log = folder / "logs" / "%j\\ $(touch x).log"
@@ -312,9 +311,9 @@ def test_words_reach_a_job_as_they_are(slurm: Slurm, tmp_path: Path) -> None:
     )
     arguments = job.arguments(log, "3:0", tmp_path / "h '.db")
     arguments[3] = str(executable(tmp_path / "python", '#!/bin/sh\nprintf "%s\\0" "$PWD" "$@"\n'))  # prints its words
-    number = commands.submit(job.words(), SCRIPT, arguments)
-    until(lambda: not commands.states([number])[number].is_open)
-    assert str(commands.states([number])[number]) == "COMPLETED"
+    number = sbatch(job.words(), SCRIPT, arguments)
+    until(lambda: not job_states([number])[number].is_open)
+    assert str(job_states([number])[number]) == "COMPLETED"
     checked, ran = ([*part.split("\0")] for part in log.read_text().split(f"{folder}\0")[1:])
     assert checked == ["-P", "-c", "import perfbisect.cli.main", ""]
     history = str(tmp_path / "h '.db")
@@ -331,9 +330,9 @@ def test_before_its_time_limit_a_job_is_told_to_stop(slurm: Slurm, tmp_path: Pat
     arguments[3] = str(
         executable(tmp_path / "python", "#!/bin/sh\ncase $3 in import*) exit ;; esac\nexec sleep 1000\n")
     )
-    number = commands.submit(job.words(), SCRIPT, arguments)
-    until(lambda: not commands.states([number])[number].is_open)
-    assert commands.states([number])[number].status == 128 + signal.SIGTERM
+    number = sbatch(job.words(), SCRIPT, arguments)
+    until(lambda: not job_states([number])[number].is_open)
+    assert job_states([number])[number].status == 128 + signal.SIGTERM
 
 
 LABGRID = ("labgrid-coordinator", "labgrid-exporter", "labgrid-client")
