@@ -185,10 +185,7 @@ def moved(root: str, key: str) -> bool:
     "variant",
     [
         "pgo",
-        pytest.param(
-            "clang-pgo",
-            marks=pytest.mark.skipif(not profiling_clang(), reason=NO_CLANG),
-        ),
+        pytest.param("clang-pgo", marks=pytest.mark.skipif(not profiling_clang(), reason=NO_CLANG)),
     ],
 )
 def test_a_server_is_trained_and_built_by_its_profile(folder: Path, git: Callable[..., str], variant: str) -> None:

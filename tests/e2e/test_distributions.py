@@ -164,9 +164,7 @@ def releases(git: Repo, tmp_path: Path) -> Path:
     return git.path
 
 
-def test_update_index_of_releases_ends_honestly(
-    releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_update_index_of_releases_is_honest(releases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the machine shows, the hunt ends with a verdict, a story, and builds that are SQLite itself."""
     monkeypatch.setenv("HOME", str(tmp_path))
     history = tmp_path / "history.db"

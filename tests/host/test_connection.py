@@ -361,9 +361,7 @@ def server(box: ThroughHost) -> int:
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_shell_that_stops_reading_is_lost_and_closes_in_a_write(
-    closed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shell_that_stops_reading_is_lost_and_can_be_closed(closed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(through, "ENDING", 0.5)
     shell = Shell("x", ["sh", "-c", "echo 'perfbisect: 0 0   end'; exec sleep 1000"])
     shell.open()

@@ -37,10 +37,7 @@ READ = {
     facts.MEMORY_MIB: {"vm.meminfo": 24105},
     facts.SWAP: {"vm.swaps": (0, 0), "server.swaps": (12287, 1280)},
     facts.COMPILER: {"vm.gcc": "gcc (Debian 12.2.0-14+deb12u1) 12.2.0"},
-    facts.STEAL: {
-        "server.stat": pytest.approx(250 / 9251, rel=1e-4),
-        "vm.stat": pytest.approx(0.00394, rel=0.01),
-    },
+    facts.STEAL: {"server.stat": pytest.approx(250 / 9251, rel=1e-4), "vm.stat": pytest.approx(0.00394, rel=0.01)},
     facts.PORTS: {"vm.tcp": {2024}},
     facts.DRIVERS: {"vm.sysbench-help": {"mysql", "pgsql"}},
     facts.SETTINGS["mitigations"]: {

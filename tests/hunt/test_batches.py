@@ -141,9 +141,7 @@ def begun(history: History, hunts: int) -> tuple[int, list[SlurmJob]]:
     return number, [SlurmJob(hunt.planned, (), 0) for hunt in read_batch(history, number).hunts]
 
 
-def test_hunts_without_a_job_or_verdict_are_sent(
-    history: History, answers: Callable[..., None], tmp_path: Path
-) -> None:
+def test_hunts_without_job_or_verdict_are_sent(history: History, answers: Callable[..., None], tmp_path: Path) -> None:
     """What is known from Slurm alone, as on nodes that do not share the history, is entered before Slurm forgets it."""
     number, jobs = begun(history, 6)
     answers(sbatch="7\n")

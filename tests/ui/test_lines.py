@@ -34,7 +34,7 @@ from perfbisect.core.domain.events import (
     SessionEnded,
     SessionStarted,
 )
-from perfbisect.core.domain.facts import BuildFacts, ChangeFacts, HostFacts, RunFacts
+from perfbisect.core.domain.facts import BuildFacts, ChangeFacts, RunFacts
 from perfbisect.core.domain.orders import (
     Decision,
     Inconclusive,
@@ -237,8 +237,7 @@ def test_what_has_no_bound_comes_back_without_one() -> None:
 
 
 SHAS = ("a" * 40, "b" * 40)
-HOST = HostFacts("local", "CPU", 2, 1024, "6", "gcc")
-STARTED = SessionStarted(1, HOST, False, "kv-1", "bench-1", "v1", "v2", 1, SHAS, 0)
+STARTED = SessionStarted(1, sample.HOST, False, "kv-1", "bench-1", "v1", "v2", 1, SHAS, 0)
 FACTS = RunFacts(SHAS[0], "k", "v", "local", 1000.0, 2.0, 4, {"avg": 500.0}, (), {}, {}, reported=12_345.0, unit="MB/s")
 HUNTED = [("rate", "12,345 MB/s", "rrate"), ("cost", "12,345 MB/s", "rcost"), ("latency", "500 ms", "rlatency"),
           ("qps", "2.00 QPS", "rQPS"), ("cpu/o", "2.00 QPS", "rcpu/o")]  # fmt: skip

@@ -205,10 +205,8 @@ def test_the_table_and_the_line_below_show_one_interval(events: Events, views: l
     compared = 0
     for (at, _), view in zip(events, views, strict=True):
         drawn = "\n".join(picture(view, 120, 40, at))
-        below, row = (
-            re.search(r"bad is (\S+) \((\S+)\) of good", drawn),
-            re.search(rf"^ {CANDIDATES[-1][:10]}  .*–.*$", drawn, re.MULTILINE),
-        )
+        below = re.search(r"bad is (\S+) \((\S+)\) of good", drawn)
+        row = re.search(rf"^ {CANDIDATES[-1][:10]}  .*–.*$", drawn, re.MULTILINE)
         if below and row:
             assert f"{below[1]}  {below[2]}" in row[0]
             compared += 1
@@ -246,9 +244,8 @@ def test_a_terminal_without_unicode_or_colours(events: Events, monkeypatch: pyte
 def test_nothing_is_drawn_by_the_work_itself(events: Events) -> None:
     """Events only change what is known: a thousand of them cost no picture."""
     pictures: list[None] = []
-    with closing(
-        LiveScreen(Console(file=io.StringIO(), force_terminal=True, width=100, height=30), {12: ""})
-    ) as screen:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
+    with closing(LiveScreen(console, {12: ""})) as screen:
         screen.show(12, events[:5])
         assert screen.live.is_started
         screen.live.refresh = lambda: pictures.append(None)  # type: ignore[method-assign]

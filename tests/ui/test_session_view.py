@@ -23,7 +23,7 @@ from perfbisect.core.domain.events import (
     SessionStarted,
     Warned,
 )
-from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.facts import BuildFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.orders import (
     Belief,
     Decision,
@@ -41,9 +41,8 @@ from perfbisect.ui.session_update import caught_up, recalled, update
 from perfbisect.ui.session_view import ActiveBuild, ActiveRun, SessionView, bits, minutes_left, within
 
 # What views know after a sequence of events.
-from sample_hunt import Events
+from sample_hunt import HOST, Events
 
-HOST = HostFacts("local", "", 2, 1024, "", "")
 SHAS = tuple(f"{n:040x}" for n in range(4))
 STARTED = SessionStarted(1, HOST, False, "demo", "update-index", "v1", "v2", 3, SHAS, 0)
 

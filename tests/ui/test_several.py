@@ -21,7 +21,6 @@ from perfbisect.core.domain.events import (
     BuildStarted,
     CandidateSkipped,
     Commit,
-    Decided,
     Event,
     LabEvent,
     PairingChosen,
@@ -33,7 +32,7 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.facts import SkipFacts
-from perfbisect.core.domain.orders import Measure, Purpose
+from perfbisect.core.domain.orders import Purpose
 from perfbisect.core.domain.settings import Pairing, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.inference.classification import Classification
 from perfbisect.hunt.watching import Completed
@@ -79,7 +78,7 @@ def test_each_hunt_has_a_line_and_the_one_that_is_measured_a_screen() -> None:
     assert first.startswith(" update-index  hunt 12") and "culprit" in first
     assert second.startswith(" sc") and "hunt 13" in second and "culprit" not in second
     assert sum("elapsed" in line for line in others) == 1 and view.current() == [13]
-    ended = next(number for number, (_, event) in enumerate(EVENTS) if is_verdict(event))
+    ended = len(EVENTS) - 2  # the decision
     view.show(13, EVENTS[40 : ended + 1])
     assert "culprit" in shown(view)[1]
     view.show(13, EVENTS[ended + 1 :])
@@ -120,13 +119,6 @@ def test_each_object_has_the_number_of_its_hunt() -> None:
     assert [json.loads(line) for line in again.getvalue().splitlines()] == [
         {name: value for name, value in json.loads(line).items() if name != "hunt"} for line in lines[:9]
     ]
-
-
-def is_verdict(event: object) -> bool:
-    """Whether the search has decided on a verdict."""
-    return isinstance(event, SessionEnded) or (
-        isinstance(event, Decided) and not isinstance(event.decision.order, Measure)
-    )
 
 
 # The view of a batch: a line for each hunt, and the screens of those that run.

@@ -171,13 +171,7 @@ def test_what_is_not_said() -> None:
 
 def test_a_bad_end_that_has_most_of_the_loss_no_more_is_said() -> None:
     told = []
-    for each in (
-        (1.12, 1.14, 1.16),
-        (0.86, 0.88, 0.9),
-        (1.7, 1.9, 2.1),
-        (3.2, 3.3, 3.4),
-        (1.1, 1.14, math.inf),
-    ):
+    for each in ((1.12, 1.14, 1.16), (0.86, 0.88, 0.9), (1.7, 1.9, 2.1), (3.2, 3.3, 3.4), (1.1, 1.14, math.inf)):
         ends = Interval(*each)
         teller = teller_of("latency", belief=Belief(np.empty(0), 1.0, 0.01, ends))
         sentence = f"Other commits take most of that back: latency of bad is {ratio(ends)} of that of good."

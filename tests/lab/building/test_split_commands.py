@@ -79,14 +79,9 @@ class Place:
     def run(self, words: Iterable[str], **more: str) -> subprocess.CompletedProcess[str]:
         path = f"{self.tree.parent / 'compilers'}:{self.path}" if "PERFBISECT_PLAIN" not in more else self.path
         work = str(self.tree.parent)
-        env = {
-            "PATH": path,
-            "CCACHE_DIR": f"{work}/cache",
-            "CCACHE_BASEDIR": work,
-            "CCACHE_NOHASHDIR": "1",
-            "LC_ALL": "C",
-        }
-        env |= {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ} | more
+        env = {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+        env |= {"CCACHE_DIR": f"{work}/cache", "CCACHE_BASEDIR": work, "CCACHE_NOHASHDIR": "1"}
+        env |= {"PATH": path, "LC_ALL": "C"} | more
         return subprocess.run([*words], cwd=self.tree, env=env, capture_output=True, text=True, check=False)
 
     def made(self) -> dict[str, bytes]:
@@ -163,13 +158,11 @@ def test_what_fails_says_so_as_before(place: Place, words: str) -> None:
 
 
 def test_a_signal_leaves_no_objects(place: Place) -> None:
-    executable(place.tree.parent / "bin" / "ccache", "#!/bin/sh\nexec sleep 60\n")
-    env = {
-        "PATH": f"{place.tree.parent}/compilers:{place.tree.parent}/bin:{place.path}",
-        "CCACHE_BASEDIR": str(place.tree.parent),
-    }
+    work = place.tree.parent
+    executable(work / "bin" / "ccache", "#!/bin/sh\nexec sleep 60\n")
+    env = {"PATH": f"{work}/compilers:{work}/bin:{place.path}", "CCACHE_BASEDIR": str(work)}
     command = subprocess.Popen(["ccache", "gcc", "main.c"], cwd=place.tree, env=env, start_new_session=True)
-    until(lambda: (place.tree.parent / "objects").exists() and place.objects())
+    until(lambda: (work / "objects").exists() and place.objects())
     os.killpg(command.pid, signal.SIGTERM)
     assert command.wait() == 128 + signal.SIGTERM
     assert place.objects() == []
@@ -191,7 +184,5 @@ def test_a_tree_that_is_compiled_by_one_command_has_one_miss_for_one_change(tmp_
     found = links.find_linker(yard.host)
     assert found
     again = links.link(yard.host, second.key, 1, found)
-    statuses = [
-        subprocess.run([yard.installed(key, "bin/tool")], check=False).returncode for key in (second.key, again)
-    ]
-    assert statuses == [253, 253]
+    for key in (second.key, again):
+        assert subprocess.run([yard.installed(key, "bin/tool")], check=False).returncode == 253

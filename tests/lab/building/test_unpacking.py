@@ -273,12 +273,7 @@ def tree(named: str) -> Files:
 
 def test_each_commit_has_the_version_that_it_names(units: Yard, server: Shelf) -> None:
     steps, built = finish(build(units.context(), units.git.commit(tree("unit_1_0"))))
-    assert [each.stage for each in steps if isinstance(each, BuildStep)][:4] == [
-        "checkout",
-        "fetch",
-        "fetch",
-        "send",
-    ]
+    assert [each.stage for each in steps if isinstance(each, BuildStep)][:4] == ["checkout", "fetch", "fetch", "send"]
     first, second = built.facts, units.build(tree("unit_2_0"))
     assert first.binary != second.binary
     again = units.build(tree("unit_1_0") | {"other.c": "x"})

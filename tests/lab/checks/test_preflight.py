@@ -191,10 +191,7 @@ def test_a_cpu_that_the_host_does_not_have_is_refused(host: LocalHost) -> None:
 
 @pytest.mark.tools
 def test_a_device_that_cannot_be_watched(host: LocalHost, take_away: Callable[..., None]) -> None:
-    for device, sentence in (
-        ("no-such", "has no block device no-such"),
-        ("/dev/sda", "iostat is not installed"),
-    ):
+    for device, sentence in (("no-such", "has no block device no-such"), ("/dev/sda", "iostat is not installed")):
         assert any(sentence in warning.text for warning in inspection_of(host, device=device))
         refused(rf"{sentence}.*, so wKB/o cannot be measured", host, device=device, metric="wKB/o")
         take_away("iostat")
