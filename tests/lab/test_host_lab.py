@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 
 from labs import BUILDER, FAST, SLOW, Open, finished, measure, runs, skipped
 from perfbisect.core.domain.events import (
+    BuildFinished,
     BuildStarted,
     LabEvent,
     RunFinished,
@@ -127,11 +129,18 @@ def test_a_build_of_a_killed_session_is_followed_to_its_end(open_lab: Open, host
         list(session())
         os._exit(0)
     until(begun.exists)
+    at = time.monotonic()
     os.kill(killed, signal.SIGKILL)
     os.waitpid(killed, 0)
     [left] = jobs.running(host)
-    for _ in session():
-        go.touch()
+    told = []
+    for event in session():
+        told.append(event)
+        if not go.exists():
+            waited = time.monotonic() - at
+            go.touch()
+    [facts] = [event.facts for event in told if isinstance(event, BuildFinished)]
+    assert facts.seconds >= facts.phases["compile"] > waited - 0.02, "from its beginning on, by the clock of the host"
     assert begun.read_text() == "\n"
     assert jobs.running(host) == ()
     assert not Path(left.folder).exists()

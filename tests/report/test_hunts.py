@@ -46,7 +46,7 @@ from perfbisect.core.domain.settings import Flags, PriorKnowledge, Settings
 from perfbisect.core.inference.analysis import prior_belief
 from perfbisect.core.inference.classification import Classification
 from perfbisect.report.command_line import command_to_run
-from perfbisect.report.hunt import document
+from perfbisect.report.hunt import costs, document
 from perfbisect.report.hunt_report import HuntReport, known_failures, read_hunt
 from perfbisect.report.markdown import escape, fenced, markdown
 from perfbisect.report.published import of_hunt
@@ -250,6 +250,21 @@ def test_foreign_text_cannot_steer_a_terminal_or_break_markdown() -> None:
         assert "evil" in text
     table = [line for line in issue(story).splitlines() if line.startswith("| ") and "evil" in line]
     assert {r"evil \\u202e\|\`\<b\>" in line for line in table} == {True}
+
+
+def test_the_largest_phase_of_builds_is_said(history: History) -> None:
+    hunt, phases = sample.begin(history), {"compile": 170.0, "checkout": 4.75, "other": 105.25}
+    for number in (0, 1):
+        facts = replace(sample.build(number, seconds=280.0), phases=phases)
+        for event in (BuildStarted(number, sample.COMMITS[number]), BuildFinished(number, facts, None)):
+            history.append(hunt, event, sample.BEGAN)
+    story = read_hunt(history, hunt)
+    assert costs(story.costs).texts == (
+        "Cost: 2 builds in 9 min 20 s, 61 % of it compiling (ccache 90 %), 0 runs in 0.0 s; 0.0 s in all.",
+        "Phases of these builds: compiling 5 min 40 s, other work 3 min 30 s, checking out 9.5 s.",
+    )
+    told = of_hunt(story)
+    assert [sum(each["phases"].values()) for each in (told["costs"], *told["candidates"])] == [560.0, 280.0, 280.0]
 
 
 def test_costs_leave_out_the_time_between_two_sessions(history: History) -> None:

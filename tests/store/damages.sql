@@ -38,6 +38,7 @@ UPDATE sessions SET request = json_set(request, '$.rounds', -5) WHERE kind = 'co
 UPDATE sessions SET request = 'x' WHERE kind = 'compare'
 UPDATE events SET body = json_set(body, '$.facts.operations', -5) WHERE kind = 'RunFinished'
 UPDATE events SET body = json_set(body, '$.facts.cache_hits', -5) WHERE kind = 'BuildFinished'
+UPDATE events SET body = json_set(body, '$.facts.phases.compile', -5) WHERE kind = 'BuildFinished'
 UPDATE events SET body = json_set(body, '$.commits', -5) WHERE kind = 'HuntStarted'
 UPDATE events SET body = json_set(body, '$.verdict.step.candidate', -5) WHERE kind = 'HuntEnded'
 UPDATE sessions SET commits = -5

@@ -20,7 +20,7 @@ import pytest
 import sample_hunt as sample
 from central import Server, served
 from installed_servers import POSTGRES
-from perfbisect.core.domain.events import Decided, RunFinished, SessionEnded, Warned
+from perfbisect.core.domain.events import BuildFinished, Decided, RunFinished, SessionEnded, Warned
 from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Step
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store import push as pushing
@@ -101,6 +101,7 @@ def test_tables_and_views_are_those_of_the_local_history(history: History, addre
     ways = sample.write_ways(history)
     compared = sample.comparison(2, ["scan", "load"])
     trial = sample.begin_trial(history, compared.request)
+    history.append(trial, BuildFinished(0, replace(sample.build(0), phases={"compile": 10.0}), None), 2.0)
     for run in compared.runs:
         history.append(trial, RunFinished(run.subject, run.facts, workload=run.work, round=run.round), run.at)
     history.append(trial, SessionEnded(), 9e3)

@@ -33,7 +33,13 @@ def ask(history: History, sql: str) -> list[tuple[object, ...]]:
 def test_the_tables_are_derived_from_the_log_alone(sampled: History, tmp_path: Path) -> None:
     """What a copy of the log makes anew is what was written as it happened."""
     trial = sample.begin_trial(sampled, replace(sample.comparison(2, ["scan", "load"]).request, kind=TrialType.NOISE))
-    sampled.append(trial, BuildFinished(0, sample.build(0), None), 2.0)
+    assert not sampled.select("SELECT * FROM build_phases"), "as of earlier versions"
+    phases = {"configure": 2.5, "compile": 10.0}
+    sampled.append(trial, BuildFinished(0, replace(sample.build(0), phases=phases), None), 2.0)
+    select = (
+        f"SELECT phase, seconds FROM build_phases WHERE session_id = {trial} AND commit_hash = '{sample.CANDIDATES[0]}'"
+    )
+    assert dict(sampled.select(select)) == phases
     sampled.append(trial, CandidateSkipped(1, sample.skip(1, "run"), workload=1, round=1), 3.0)
     for number in range(4):
         facts = sample.run(0, 10.0 * number, qps=20_000.0 + 100 * number)

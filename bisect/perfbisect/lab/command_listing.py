@@ -24,6 +24,7 @@ from perfbisect.lab import Work
 from perfbisect.lab.building import checkout, pipeline, prebuilt
 from perfbisect.lab.building.checkout import for_all
 from perfbisect.lab.building.plan import BuildContext, BuildPhase, BuildPlan, plan_for, present
+from perfbisect.lab.building.stopwatch import Stopwatch
 from perfbisect.lab.building.toolchain import COMPILERS, Toolchain, cache_namespace, toolchain
 from perfbisect.lab.measure import perf, visit
 from perfbisect.lab.servers import Installation, Service, configuration, placeholders, service_in
@@ -98,7 +99,7 @@ def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[CommandGroup, t
     context = BuildContext(scratch, entry, builder, name, variant, tools, bare, repository, namespace, request.patches)
     try:
         sources = for_all(scratch, bare, commit, request.patches)
-        pipeline.check_out(context, sources)
+        pipeline.check_out(context, sources, Stopwatch())
         paths = present(context, sources.commit)
         phases = (BuildPhase.INSTRUMENTED, BuildPhase.OPTIMISED) if request.training else (BuildPhase.PLAIN,)
         needed = prebuilt.needed(scratch, bare, sources, builder, paths)

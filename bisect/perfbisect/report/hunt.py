@@ -51,6 +51,7 @@ from perfbisect.wording.quantities import (
     figure,
     share,
     slower_than,
+    went,
 )
 from perfbisect.wording.reasons import plan_lines, sentences
 from perfbisect.wording.table import cut
@@ -325,18 +326,20 @@ def costs(costs: HuntCosts) -> Prose:
     found = cached(costs.hit_rate, costs.remote_rate)
     cache = f" ({found})" if found else ""
     shared = f" and {costs.shared} from the shared builds" if costs.shared else ""
+    largest, phases = went(costs.phases)
     spent = (
-        f"Cost: {count(costs.builds, 'build')}{shared} in {duration(costs.build_seconds)}{cache},"
+        f"Cost: {count(costs.builds, 'build')}{shared} in {duration(costs.build_seconds)}{largest}{cache},"
         f" {count(costs.runs, 'run')} in {duration(costs.run_seconds)}; {duration(costs.seconds)} in all."
     )
+    said = tuple(filter(None, (spent, phases)))
     if (ahead := costs.ahead) is None:
-        return Prose((spent,))
+        return Prose(said)
     parts = [f"{count(made, 'build')} on {name}" for name, made in ahead.builds.items()]
     if ahead.unused:
         parts.append(f"{ahead.unused} of them not measured ({duration(ahead.unused_seconds)})")
     if ahead.ended:
         parts.append(f"{ahead.ended} more ended before they were finished ({duration(ahead.ended_seconds)})")
-    return Prose((spent, f"Built ahead: {', '.join(parts)}."))
+    return Prose((*said, f"Built ahead: {', '.join(parts)}."))
 
 
 def commands(report: HuntReport) -> Iterator[Code]:

@@ -12,7 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event, RunFinished, SessionStarted
-from perfbisect.core.domain.facts import LEFT_OUT, Known, RunFacts, SkipFacts, hit_rate, pairs_of, remote_rate
+from perfbisect.core.domain.facts import (
+    LEFT_OUT,
+    Known,
+    RunFacts,
+    SkipFacts,
+    hit_rate,
+    pairs_of,
+    phases_of,
+    remote_rate,
+)
 from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, typical, values_of
 from perfbisect.core.domain.orders import Inconclusive, Interval, Measure, Several, Step, all_steps, first_step
 from perfbisect.core.domain.session_state import SessionState, Tested, fold
@@ -91,6 +100,7 @@ class HuntCosts:
     ahead: "BuiltAhead | None" = None
     shared: int = 0  # builds that came from the shared ones
     remote_rate: float | None = None  # share of what ccache answered that came from its remote store
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds of the builds, by phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +271,7 @@ class HuntReport:
             ahead=self._built_ahead() if self.state.build_hosts else None,
             shared=sum(build.shared for row in rows for build in row.builds),
             remote_rate=remote_rate(made),
+            phases=phases_of(made),
         )
 
     def _built_ahead(self) -> BuiltAhead:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from perfbisect.core.domain.facts import phases_of
 from perfbisect.core.domain.metrics import quotient
 from perfbisect.core.domain.orders import Inconclusive, NotReproduced, Several
 from perfbisect.core.domain.session_state import DropHunt, SessionState, Tested
@@ -76,6 +77,9 @@ def of_hunt(report: HuntReport) -> dict[str, Any]:
         "together": report.together,
         "proofs": report.proofs,
     })  # fmt: skip
+    for part in (found["costs"], *found["candidates"]):
+        if not part["phases"]:  # as in histories of earlier versions
+            del part["phases"]
     patches = settings.patches
     found["settings"]["patches"] = [
         {"name": patch.name, "file": patch.file, "sha256": patch.identity[1]} for patch in patches
@@ -127,6 +131,7 @@ def of_candidate(report: HuntReport, sha: str, row: Tested) -> dict[str, Any]:
         "stopped": stopped(row.runs),
         "patches": row.builds[-1].patches if row.builds else {},
         "shared": row.shared,
+        "phases": phases_of(row.made),
     }
 
 

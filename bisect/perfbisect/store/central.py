@@ -74,6 +74,11 @@ FROM events CROSS JOIN LATERAL (SELECT body -> 'facts' AS facts) AS run CROSS JO
 ) AS item
 WHERE events.kind = 'RunFinished'
 """,
+    "build_phases": """
+SELECT builds.event_id, builds.session_id, builds.commit_hash, builds.node, builds.host, item.key AS phase, item.value::double precision AS seconds
+FROM builds JOIN events ON events.id = builds.event_id AND events.session_id = builds.session_id
+CROSS JOIN LATERAL json_each_text(body #> '{facts,phases}') AS item
+""",
     "samples": """
 SELECT events.id AS run_id, number - 1 AS number, qps::double precision, events.session_id
 FROM events CROSS JOIN LATERAL json_array_elements_text(body #> '{facts,samples}') WITH ORDINALITY AS item (qps, number)

@@ -27,7 +27,7 @@ from perfbisect.core.domain.events import (
     SessionEnded,
     SessionStarted,
 )
-from perfbisect.core.domain.facts import HostFacts, RunFacts
+from perfbisect.core.domain.facts import PHASES, HostFacts, RunFacts
 from perfbisect.core.domain.measured_log import Logged
 from perfbisect.core.domain.metrics import METRICS, operations_per_second, value
 from perfbisect.core.domain.orders import (
@@ -61,7 +61,7 @@ COUNTS = dict.fromkeys((
     "branch_points", "cache_hits", "cache_misses", "candidate", "candidates", "choices", "commits", "cores", "cost", "events",
     "memory_mib", "merges", "operations", "parents", "remote_hits", "round", "rounds", "runs", "same_as", "samples", "seconds",
     "workload",
-), 2.0**53) | {"seconds": LAST_MOMENT, "cost": LAST_MOMENT, "started": LAST_MOMENT, "probability": 1.0, "probabilities": 1.0}  # fmt: skip
+), 2.0**53) | dict.fromkeys(PHASES, LAST_MOMENT) | {"seconds": LAST_MOMENT, "cost": LAST_MOMENT, "started": LAST_MOMENT, "probability": 1.0, "probabilities": 1.0}  # fmt: skip
 
 
 def encode(event: Event, candidates: tuple[str, ...]) -> str:

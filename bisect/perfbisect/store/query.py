@@ -69,6 +69,15 @@ FROM builds JOIN hunts ON hunts.id = builds.session_id LEFT JOIN commits USING (
 WHERE {OF_HUNT} ORDER BY builds.event_id DESC
 """,
     ),
+    "phases_of_builds": (
+        "Where the time of builds goes, in a hunt, or in all",
+        f"""
+SELECT builder, build_phases.host, phase, count(*) AS builds, round(sum(seconds), 1) AS seconds,
+  round(100 * sum(seconds) / sum(sum(seconds)) OVER (PARTITION BY builder, build_phases.host), 1) AS percent
+FROM build_phases JOIN hunts ON hunts.id = session_id
+WHERE {OF_HUNT} GROUP BY builder, build_phases.host, phase ORDER BY builder, build_phases.host, seconds DESC
+""",
+    ),
     "candidates_of_hunt": (
         "Commits that a hunt built, skipped or measured",
         f"""

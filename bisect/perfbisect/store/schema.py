@@ -192,6 +192,11 @@ WITH touched AS (
 """
     + candidates("json_extract(body, '$.facts.{}')"),
     "rqps": "SELECT hunt_id, commit_hash, node, host, runs, qps, rqps FROM candidates WHERE runs > 0",
+    # where the seconds of builds went: none for those of earlier versions of perfbisect
+    "build_phases": """
+SELECT builds.event_id, builds.session_id, builds.commit_hash, builds.node, builds.host, item.key AS phase, item.value AS seconds
+FROM builds JOIN events ON events.id = builds.event_id JOIN json_each(body, '$.facts.phases') AS item
+""",
     # builds that were really made
     "build_costs": """
 SELECT builds.host, builder, variant, count(*) AS builds, avg(seconds) AS seconds, min(seconds) AS fastest,

@@ -1,7 +1,7 @@
 """Quantities as every output writes them. Light to import: `bisect history` must answer at once."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -209,6 +209,24 @@ def made(facts: "BuildFacts") -> list[str]:
     if facts.reused:
         return ["an earlier build is used again"]
     return [duration(facts.seconds), *filter(None, [cached(facts.hit_rate, remote_rate([facts]))])]
+
+
+PHASES = {
+    "checkout": "checking out", "patch": "patching", "configure": "configuring", "compile": "compiling",
+    "install": "installing", "train": "training", "relink": "linking again", "record": "recording files", "other": "other work",
+}  # fmt: skip
+
+
+def went(phases: Mapping[str, float]) -> tuple[str, str]:
+    """Where the time of builds went, by the seconds of their phases: the largest phase, to be continued after the time, and a
+    sentence about all; "" without any.
+    """
+    if not (whole := sum(phases.values())):
+        return "", ""
+    ordered = sorted(phases, key=lambda phase: -phases[phase])
+    parts = (f"{PHASES[phase]} {duration(phases[phase])}" for phase in ordered)
+    largest = f", {share(phases[ordered[0]] / whole)} of it {PHASES[ordered[0]]}"
+    return largest, f"Phases of these builds: {', '.join(parts)}."
 
 
 def cached(rate: float | None, remote: float | None) -> str:

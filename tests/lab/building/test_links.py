@@ -79,7 +79,7 @@ def test_builds_that_are_linked_again_are_builds_of_their_own(place: Yard) -> No
     sha = place.git.commit(SOURCES | {"Makefile": MAKE})
     usual, again = (finish(build(place.context(layouts=wanted), sha))[1].facts for wanted in (False, True))
     assert usual.key != again.key
-    assert (usual.linker, usual.fixed) == ("", "")
+    assert (usual.linker, usual.fixed, "relink" in usual.phases, "relink" in again.phases) == ("", "", False, True)
     assert not (build_store.folder(place.host, usual.key) / "links").as_posix() in map(str, place.root.rglob("links"))
     assert (again.cache_hits, again.cache_misses) == (0, 2)  # other options
     found = finish(build(place.context(layouts=True), sha))[1].facts

@@ -114,7 +114,21 @@ def test_a_script_in_a_command_is_not_taken_for_output() -> None:
     argv = ["sh", "-c", 'if false; then\n    echo "error: not printed"\nfi\necho "error: the reason"; exit 1\n']
     done = subprocess.run(["sh", "-c", script([("configure", argv)])], check=False, capture_output=True, text=True)
     log = follow(*done.stdout.splitlines())
-    assert (log.stage, log.why()) == ("configure", "error: the reason")
+    assert (done.returncode, log.stage, log.why()) == (1, "configure", "error: the reason")
+
+
+@pytest.mark.parametrize(
+    ("moments", "seconds"),
+    [
+        ("configure 10.50 compile 12.00 install 20.25 compile 21.00 end 24.50", (1.5, 11.75, 0.75)),
+        ("compile 5.00 end 4.00", (0, 0, 0)),  # a tree has printed it
+        ("odd 1.00 compile 2.00 install  end 9e9 x", (0, 0, 0)),
+    ],
+)
+def test_the_last_line_of_a_job_says_how_long_its_stages_took(moments: str, seconds: tuple[float, ...]) -> None:
+    log = follow("[perfbisect] compile: make", "x.c:1: error: no", f"[perfbisect:took] {moments}")
+    assert log.phases == dict(zip(("configure", "compile", "install"), seconds, strict=True))
+    assert log.why() == "x.c:1: error: no"
 
 
 SOURCES = tomllib.loads(Path(__file__).with_name("sources.toml").read_text())

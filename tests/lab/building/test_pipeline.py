@@ -1,14 +1,17 @@
 import os
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from perfbisect.core.domain.facts import PHASES
 from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.lab.building import build_store
 from perfbisect.lab.building.pipeline import build, key_of
+from perfbisect.lab.building.stopwatch import Stopwatch
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from repos import Repo
 from sharing import Yard
@@ -110,6 +113,29 @@ def test_a_patched_commit_is_the_build_of_its_tree(place: Yard) -> None:
         facts = place.obtain("here", None, old, place.context("", late, fix))[0].facts
         assert (facts.reused, facts.patches) == (reused, {"late": True, "fix": True})
         assert facts.binary != fixed.binary
+
+
+def test_a_build_has_the_seconds_of_its_phases(place: Yard) -> None:
+    """The clock of its job has hundredths."""
+    slow, sha = ["sleep", "0.05"], place.git.commit()
+    recipe = changed(RECIPE.build, configure=[slow], install=[*RECIPE.build.install, slow])
+    began = time.monotonic()
+    context = place.context("", change("late", FILES["one.c"], TWO, version=">=3"), build=recipe)
+    made, again = (place.obtain("here", None, sha, context)[0].facts for _ in range(2))
+    assert set(made.phases) == {*PHASES} - {"train", "relink"}
+    assert sum(made.phases.values()) == made.seconds < time.monotonic() - began
+    assert (again.reused, again.phases) == (True, {})
+
+
+def test_a_phase_has_no_seconds_of_those_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", iter([0.0, 3.0, 5.0, 9.0, 10.0, 10.5]).__next__)
+    clock = Stopwatch()
+    with clock.timed("checkout"), clock.timed("patch"):
+        pass
+    with clock.timed("checkout"):
+        clock.add({"compile": 0.25})
+    assert clock.phases(11.0) == {"checkout": 7.25, "patch": 2.0, "compile": 0.25, "other": 1.5}
+    assert clock.phases(1.0) == clock.seconds  # a job that was followed took longer than it was waited for
 
 
 def test_what_does_not_compile_names_the_first_error(place: Yard) -> None:

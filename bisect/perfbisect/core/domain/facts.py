@@ -4,10 +4,14 @@ A counter that the machine does not support is ``None``: never 0, never 1.
 """
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from perfbisect.core.domain.settings import Flags
+
+# Of a build: links are a part of "compile"; "relink" repeats them, to be kept for layouts; "record" hashes and moves what is
+# installed; "other" is all else, as the waiting for the host.
+PHASES = ("checkout", "patch", "configure", "compile", "install", "train", "relink", "record", "other")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,7 @@ class BuildFacts:
     programs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     flags: tuple[tuple[str, str], ...] = ()  # of the user: --cflags and the like, with their values
     shared: bool = False  # reused: it came from the shared builds, which took ``seconds``
+    phases: Mapping[str, float] = field(default_factory=dict)  # of PHASES → seconds; empty if it is reused
 
     @property
     def for_another(self) -> bool:
@@ -52,6 +57,12 @@ def hit_rate(builds: Iterable[BuildFacts]) -> float | None:
 def remote_rate(builds: Iterable[BuildFacts]) -> float | None:
     """Share of what ccache answered that came from its remote store; None where it answered nothing."""
     return _rate((build.remote_hits, build.cache_hits) for build in builds)
+
+
+def phases_of(builds: Sequence[BuildFacts]) -> dict[str, float]:
+    """The seconds of each phase, of several builds together; empty where none of them knows any."""
+    totals = {phase: sum(build.phases.get(phase, 0.0) for build in builds) for phase in PHASES}
+    return {phase: seconds for phase, seconds in totals.items() if seconds}
 
 
 def _rate(counts: Iterable[tuple[int, int]]) -> float | None:

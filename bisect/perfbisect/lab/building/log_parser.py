@@ -11,6 +11,7 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -94,6 +95,10 @@ def _missing(header: str, of_c: bool) -> Known:
 T = TypeVar("T")
 
 STAGE = "[perfbisect] "  # begins the lines that the build script adds to the output; the stage's name follows
+# The last line of that script: its stages, each with the moment when it began, and the end.
+TOOK = "took"
+_BEGAN = re.compile(r"([a-z]{1,20}) ([0-9]{1,10}\.[0-9]{1,9})(?!\S)")
+_NOW = '"$(read -r up _ </proc/uptime && echo "$up")"'
 # The stages of a build in their order. The job that builds prints the names of those from CONFIGURE to INSTALL.
 FETCH, SEND, CHECKOUT, CONFIGURE = "fetch", "send", "checkout", "configure"
 COMPILE, INSTALL, TRAIN, LINK, SHARE = "compile", "install", "train", "link", "share"
@@ -148,6 +153,7 @@ class BuildLog:
     partial: str = ""  # why not all was built, where what is started was
     # Program → its file in the build, others of its name.
     programs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    phases: dict[str, float] = field(default_factory=dict)  # stage → seconds, once the job has ended
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=100))
 
     def read(self, line: str) -> bool:
@@ -166,6 +172,8 @@ class BuildLog:
             elif word == PROGRAM:
                 program, *paths = masked(text).split("\t")
                 self.programs[program] = tuple(path.removeprefix("./") for path in paths)
+            elif word == TOOK:
+                self.phases = lasted(text)
             return False
         self.tail.append(masked(line)[:LONGEST])
         self._find_error(line)
@@ -230,16 +238,30 @@ def _short(line: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 
-def script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str:
-    """One shell script that runs every command of a build until one fails, saying which stage it is in.
+def lasted(moments: str) -> dict[str, float]:
+    """The seconds of each of a job's stages, from the last line of its script."""
+    found, seconds = _BEGAN.findall(moments), dict.fromkeys((CONFIGURE, COMPILE, INSTALL), 0.0)
+    for (stage, began), (_, ended) in pairwise(found):
+        if stage in seconds:
+            seconds[stage] += max(0.0, float(ended) - float(began))
+    return seconds
 
-    ``note`` is its first line.
+
+def script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str:
+    """One shell script that runs every command of a build until one fails, saying which stage it is in, and how long each took.
+
+    ``note`` is its first line. No variable is set that a command might inherit.
     """
     lines = [f"printf '%s\\n' {shlex.quote(note)}"] if note else []
+    lines.append(f"""trap 'printf "\\n%s\\n" "{SAID}{TOOK}] $* end "{_NOW}' EXIT""")
     for stage, command in commands:
         words = shlex.join(command)
         shown = " ".join(words.split())  # in one line, or the lines of a script would be taken for output
-        lines += [f"printf '%s\\n' {shlex.quote(f'{STAGE}{stage}: {shown}')}", f"{words} || exit"]
+        lines += [
+            f"printf '%s\\n' {shlex.quote(f'{STAGE}{stage}: {shown}')}",
+            f'set -- "$@" {stage} {_NOW}',
+            f"{words} || exit",
+        ]
     return "\n".join(lines)
 
 

@@ -51,6 +51,7 @@ from perfbisect.lab.building.plan import (
     version_of,
 )
 from perfbisect.lab.building.shared_builds import SharedBuilds
+from perfbisect.lab.building.stopwatch import PATCH, RECORD, RELINK, Stopwatch
 from perfbisect.lab.building.toolchain import (
     COMPILERS,
     EVENTS,
@@ -176,6 +177,7 @@ class _CommitBuild:
     paths: frozenset[str]  # as ``present`` has them
     needed: Mapping[str, prebuilt.Needed]  # archives, by name
     key: str
+    clock: Stopwatch  # which has run while the patches were applied that the key depends on
 
     @property
     def name(self) -> str:
@@ -193,7 +195,8 @@ class _CommitBuild:
     def patches(self, version: str) -> Mapping[str, bool]:
         """The patches by their names, and whether they are applied to this version."""
         context = self.context
-        return for_version(context.host, context.bare, self.sources, context.patches, version).patches
+        with self.clock.timed(PATCH):
+            return for_version(context.host, context.bare, self.sources, context.patches, version).patches
 
     def plan(self, context: BuildContext) -> BuildPlan:
         """How what is checked out is built."""
@@ -202,7 +205,7 @@ class _CommitBuild:
 
     def build(self) -> Generator[BuildStep | Warned, None, InstalledBuild]:
         """Make the build, and keep it."""
-        began, context, host = time.monotonic(), self.context, self.context.host
+        began, context, host = time.monotonic() - self.clock.total, self.context, self.context.host
         yield BuildStep(CHECKOUT)
         job = end_all(host, but=(self.name, f"{self.name}{_ALONE}"))
         try:
@@ -225,9 +228,13 @@ class _CommitBuild:
         )  # fmt: skip
         if context.recorder:
             yield BuildStep(LINK)
-            facts = links.keep(host, context.work, ended.artifacts, context.variant, context.recorder, facts)
-        facts = build_store.keep(host, facts, plan.version, context.work / "prefix", ended.job.folder / "stdout")
+            with self.clock.timed(RELINK):
+                facts = links.keep(host, context.work, ended.artifacts, context.variant, context.recorder, facts)
+        with self.clock.timed(RECORD):
+            facts = build_store.keep(host, facts, plan.version, context.work / "prefix", ended.job.folder / "stdout")
         jobs.remove(host, ended.job)
+        phases = self.clock.phases(time.monotonic() - began)  # of a job that was followed, more than that
+        facts = replace(facts, phases=phases, seconds=sum(phases.values()))
         return InstalledBuild(facts, plan.builder, plan.version)
 
     def train(self, training: Training) -> Generator[BuildStep | Warned]:
@@ -242,7 +249,9 @@ class _CommitBuild:
             context.tools.name,
         )  # fmt: skip
         try:
-            if not (yield from training.train(build)):
+            with self.clock.timed(TRAIN):
+                trained = yield from training.train(build)
+            if not trained:
                 raise BuildFailed(
                     f"{sha[:10]} has no profile after its training with {training.named}: its programs must be compiled"
                     " and linked with {cflags} and {ldflags} of the variant, and end by themselves",
@@ -256,7 +265,8 @@ class _CommitBuild:
         """A build that ended well, by a job of that name; from its checkout on, unless ``job`` makes it already."""
         context, sha = self.context, self.sources.sha[:10]
         if job is None:
-            yield from prebuilt.bring(context.host, self.needed.values())
+            with self.clock.timed(CHECKOUT):
+                yield from prebuilt.bring(context.host, self.needed.values())
             yield from self.check_out()
         ended = yield from self.attempt(self.plan(context), name, job)
         if ended.failed and ended.job.name == name and (alone := self.alone(ended)):
@@ -282,14 +292,16 @@ class _CommitBuild:
         """Check out the commit and its submodules."""
         context, builder = self.context, self.context.builder
         of = (context.host, builder.work_name, context.repository, self.sources.sha, builder.ignore, builder.repository)
-        check_out(context, self.sources, (yield from checkout.bring_submodules(*of)))
+        with self.clock.timed(CHECKOUT):
+            check_out(context, self.sources, self.clock, (yield from checkout.bring_submodules(*of)))
 
     def attempt(
         self, plan: BuildPlan, name: str, job: jobs.Job | None, note: str = ""
     ) -> Generator[BuildStep, None, _BuildAttempt]:
         """Build what is checked out as a job of that name, in an empty folder, or follow ``job``, which does."""
         host, work, how = self.context.host, self.context.work, build_of(plan.builder)
-        steps = host.script(_STEPS if job else _EMPTY, work, timeout=600).stdout
+        with self.clock.timed(CHECKOUT):
+            steps = host.script(_STEPS if job else _EMPTY, work, timeout=600).stdout
         output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
         argv = ["sh", "-c", script(plan.commands, note)]
         if COMPILERS in plan.env:  # which the build finds first
@@ -298,12 +310,14 @@ class _CommitBuild:
             host, argv, name=name, cwd=work / "build", env=plan.env, timeout=how.timeout, merged=True
         )
         status = yield from follow(host, job, output)
+        self.clock.add(output.phases)
         if status or (output.partial and output.host_trouble):
             return _BuildAttempt(plan, job, output, status)
         prefix = work / "prefix"
-        artifacts = measured(host, prefix, how.artifacts, with_libraries=plan.with_libraries)
         try:
-            binary = hash_artifacts(host, prefix, artifacts) if artifacts else ""
+            with self.clock.timed(RECORD):
+                artifacts = measured(host, prefix, how.artifacts, with_libraries=plan.with_libraries)
+                binary = hash_artifacts(host, prefix, artifacts) if artifacts else ""
             if not (binary or host.run(["test", "-d", str(prefix)], check=False).ok):
                 raise FileNotFoundError("anything")
         except FileNotFoundError as absent:
@@ -359,21 +373,26 @@ class _CommitBuild:
 def _commit(context: BuildContext, sha: str) -> _CommitBuild:
     """Raises BuildFailed for a commit that git cannot read or whose archives are unknown, and EnvironmentFailure."""
     host, builder, bare = context.host, context.builder, context.bare
-    sources = for_all(host, bare, sha, context.patches)
+    with (clock := Stopwatch()).timed(PATCH):
+        sources = for_all(host, bare, sha, context.patches)
     paths = present(context, sources.commit)
     tree = checkout.filtered_tree(host, bare, sources.commit, builder.ignore)
     tree = checkout.with_submodules(tree, context.repository, sha, builder.ignore)
     needed = prebuilt.needed(host, bare, sources, builder, paths)
     sums = [each.sha256 for each in needed.values()]
     key = build_key(context, tree, paths, sha, system_of(builder, paths) or "", sums)
-    return _CommitBuild(context, sources, paths, needed, key)
+    return _CommitBuild(context, sources, paths, needed, key, clock)
 
 
-def check_out(context: BuildContext, sources: Sources, parts: Sequence[checkout.SubTree] = ()) -> None:
+def check_out(
+    context: BuildContext, sources: Sources, clock: Stopwatch, parts: Sequence[checkout.SubTree] = ()
+) -> None:
     """Check out what is built of a commit, with these submodules."""
     host, bare, place = context.host, context.bare, (context.work / "source", context.builder.ignore, parts)
     checkout.checkout(host, bare, sources.commit, *place)
     if any(patch.version for patch in context.patches):
-        fitting = for_version(host, bare, sources, context.patches, version_of(context, sources.sha))
+        version = version_of(context, sources.sha)
+        with clock.timed(PATCH):
+            fitting = for_version(host, bare, sources, context.patches, version)
         if fitting.commit != sources.commit:
             checkout.checkout(host, bare, fitting.commit, *place)
