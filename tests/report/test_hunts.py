@@ -159,9 +159,6 @@ def test_every_end(name: str) -> None:
     state, events = ENDS[name]
     story = story_of(events(), state)
     pinned(f"report/{name}.txt", printed(story))
-    number = {sha: node for node, sha in enumerate(sample.CANDIDATES)}
-    assert name != "inconclusive" or [number[each.commit.sha] for each in story.suspects] == [8, 7, 9]
-    assert name != "several" or [number[change.commit.sha] for change in story.changes] == [5, 8]
 
 
 def test_what_is_proven_before_there_is_a_verdict_is_shown_first() -> None:
@@ -253,7 +250,7 @@ def test_foreign_text_cannot_steer_a_terminal_or_break_markdown() -> None:
 
 
 def test_the_largest_phase_of_builds_is_said(history: History) -> None:
-    hunt, phases = sample.begin(history), {"compile": 170.0, "checkout": 4.75, "other": 105.25}
+    hunt, phases = sample.begin(history), {"compile": 170.0, "checkout": 4.75, "other": 105.24, "patch": 0.01}
     for number in (0, 1):
         facts = replace(sample.build(number, seconds=280.0), phases=phases)
         for event in (BuildStarted(number, sample.COMMITS[number]), BuildFinished(number, facts, None)):
@@ -333,12 +330,6 @@ def test_a_class_of_known_errors_says_how_often_it_was_seen_and_what_mends_it(tm
     assert header[1] == f"Mended by --cflags '-include x.h -include y.h': {again}"
     assert python[0] == f"1 commit did not build for Python 2, such as {sample.CANDIDATES[6][:10]}"
     assert python[1] == f"Mended by {old.option}."
-
-
-def test_the_build_system_and_what_it_runs_are_told() -> None:
-    story = story_of(sample.events())
-    story.settings = replace(story.settings, system="make")
-    assert "make, and make install if the Makefile has it" in printed(story)
 
 
 # Markdown that has no markup, mentions or links but its own.

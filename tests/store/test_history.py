@@ -150,18 +150,6 @@ def test_a_hunt_runs_until_it_ends_and_runs_again_when_resumed(history: History)
         assert listed.probability == (0.9 if culprit else None)
 
 
-def test_a_hunt_that_has_failed_says_why_until_it_goes_on(history: History) -> None:
-    hunt = sample.begin(history)
-    history.fail(hunt, "the bad end cannot be built", 2.0)
-    listed = history.listed(hunt)
-    assert (listed.state, listed.failure) == ("failed", "the bad end cannot be built")
-    with closing(History.open(history.path)) as another:  # a session of its own
-        another.append(hunt, sample.started(resumed=True), 6.0)
-        assert (another.listed(hunt).state, another.listed(hunt).failure) == ("running", "")
-        another.append(hunt, SessionEnded(NotReproduced(Interval(0.9, 1.0, 1.1), 0.02)), 8.0)
-    assert (history.listed(hunt).state, history.listed(hunt).failure) == ("not reproduced", "")
-
-
 WRITE = """
 import sys
 from pathlib import Path

@@ -34,7 +34,7 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.report.terminal import lines
 from perfbisect.report.trial import document
 from perfbisect.store.history import History
-from perfbisect.store.prior_data import read_noise, read_pinned
+from perfbisect.store.prior_data import read_noise
 from perfbisect.store.transfer import completed, copy
 
 
@@ -189,16 +189,6 @@ def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History, run
     history.append(trial, SessionEnded(), 11.0)
     history.fail(trial, "nothing was measured", 12.0)
     assert state() == ("failed", "nothing was measured")
-
-
-def test_comparisons_that_were_interrupted_pin_what_they_use(history: History) -> None:
-    trial = sample.begin_trial(history, request(TrialType.COMPARE, sample.SETTINGS, "old"), 100.0)
-    facts = replace(sample.run(0, 5.0), build_key="key-0", dataset="data-1")
-    history.append(trial, RunFinished(0, facts), 120.0)
-    assert read_pinned(history, 50.0) == {"key-0", "data-1"}
-    assert read_pinned(history, 150.0) == frozenset()
-    history.append(trial, SessionEnded(), 130.0)
-    assert read_pinned(history, 50.0) == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -219,12 +219,12 @@ PHASES = {
 
 def went(phases: Mapping[str, float]) -> tuple[str, str]:
     """Where the time of builds went, by the seconds of their phases: the largest phase, to be continued after the time, and a
-    sentence about all; "" without any.
+    sentence about all that take a tenth of a second; "" without any.
     """
     if not (whole := sum(phases.values())):
         return "", ""
     ordered = sorted(phases, key=lambda phase: -phases[phase])
-    parts = (f"{PHASES[phase]} {duration(phases[phase])}" for phase in ordered)
+    parts = (f"{PHASES[phase]} {duration(phases[phase])}" for phase in ordered if phases[phase] >= 0.05)
     largest = f", {share(phases[ordered[0]] / whole)} of it {PHASES[ordered[0]]}"
     return largest, f"Phases of these builds: {', '.join(parts)}."
 

@@ -134,12 +134,6 @@ def test_other_files_count_as_a_whole(host: LocalHost, tmp_path: Path) -> None:
     assert len(set(found)) == 3
 
 
-def test_an_absent_artifact_is_named(host: LocalHost, tmp_path: Path) -> None:
-    for absent in ("lib/x y", "prefix"):  # the latter is a folder
-        with pytest.raises(FileNotFoundError, match=absent):
-            hash_artifacts(host, PurePosixPath(tmp_path), ["log", absent])
-
-
 MAKING = r"""
 printf '#!/bin/sh\n' >program; chmod +x program; echo 7 >use; echo y >-rf; ln -s use link; mkdir empty full
 printf y >"full/$(printf 'two\nlines')"; printf y >"full/$(printf 'caf\351')"; printf y >'full/a  b "$(c)'

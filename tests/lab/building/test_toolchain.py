@@ -47,29 +47,21 @@ def compiled(host: LocalHost, compiler: str = "gcc", namespace: str = "") -> tup
 
 
 def test_of_two_hosts_with_one_store_only_the_first_compiles(store: str, tmp_path: Path, yard: Yard) -> None:
-    sha = yard.git.commit(tiny(7))
+    """What else the settings of ccache say stays."""
+    sha, settings = yard.git.commit(tiny(7)), tmp_path / "one" / "ccache" / "ccache.conf"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("compression_level = 3\n")
     found = [yard.obtain(name, None, sha, remote=store)[0].facts for name in ("one", "two")]
     assert [(each.cache_hits, each.cache_misses, each.remote_hits) for each in found] == [(0, 2, 0), (2, 0, 2)]
     assert [cached(each.hit_rate, remote_rate([each])) for each in found] == [
         "ccache 0 %",
         "ccache 100 %, 100 % of that remote",
     ]
-    settings = tmp_path / "one" / "ccache" / "ccache.conf"
     assert settings.stat().st_mode & 0o077 == 0, "an address may contain a password"
     assert "secret" in settings.read_text()
     assert "secret" not in str(cache_environment(yard.host.root, yard.host.root / "work", "1G"))
-    yard.context(on="one", remote="none")
-    assert store not in settings.read_text()
-
-
-def test_the_users_own_settings_stay_and_ours_go(store: str, tmp_path: Path) -> None:
-    host = LocalHost("one", PurePosixPath(tmp_path))
-    settings = tmp_path / "ccache" / "ccache.conf"
-    settings.parent.mkdir()
-    settings.write_text("compression_level = 3\n")
-    share_cache(host, store)
     assert store in settings.read_text()
-    share_cache(host, "")
+    yard.context(on="one", remote="none")
     assert settings.read_text() == "compression_level = 3\n"
 
 
@@ -135,25 +127,6 @@ def test_options_for_the_processor_of_this_machine() -> None:
     for options in ("-O2 -march=native", '["-DX=-O2 -mtune=native"]', "-mcpu=native", "-C target-cpu=native"):
         assert NATIVE.search(options)
     assert not NATIVE.search("-march=x86-64-v3 --enable-native")
-
-
-# What 4.13 and later do: the first ccache.conf of the working folder and its parents counts.
-NEWER = """\
-#!/bin/sh
-[ -n "$CCACHE_CONFIGPATH" ] || ! grep -q 'disable = true' ccache.conf ../source/ccache.conf 2>/dev/null ||
-    export CCACHE_DISABLE=1
-exec {ccache} "$@"
-"""
-
-
-def test_a_file_of_the_working_folder_sets_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    newer = executable(tmp_path / "bin" / "ccache", NEWER.format(ccache=shutil.which("ccache")))
-    monkeypatch.setenv("PATH", f"{newer.parent}:/usr/bin:/bin")
-    host = LocalHost("one", PurePosixPath(tmp_path / "root"))
-    work = tmp_path / "root" / "work"
-    work.mkdir(parents=True)
-    (work / "ccache.conf").write_text("disable = true\n")
-    assert [compiled(host), compiled(host)] == [(0, 1), (1, 0)]
 
 
 # The header's text is its macro alone, so that a change of it is invisible once it is preprocessed.
