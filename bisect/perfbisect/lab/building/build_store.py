@@ -79,7 +79,7 @@ def note(host: Host, layouts: list[PurePosixPath]) -> None:
 
 
 # Idempotent: interrupted and run again, it continues. Files are synced first, so that a build is complete even after a
-# power failure. $4 are its recorded links, if any.
+# power failure; by their file system, as 8,000 files took forty times as long one by one. $4 are its recorded links, if any.
 _KEEP = f"""\
 {FUNCTIONS}set -e
 mkdir -p "${{1%/*}}"
@@ -88,7 +88,7 @@ if [ -d "$2" ]; then
     (umask 077; cp -- "$3" "$1.part/log")
     cat >"$1.part/build.json"
     [ ! -e "$4/plan" ] || cp -al -- "$4" "$1.part/links"
-    find "$2" "$1.part" -type f -exec sync -- {{}} +
+    sync -f -- "$2" "$1.part"
     mv -T -- "$2" "$1.part/prefix"
 fi
 rm -rf "$4"
@@ -273,7 +273,7 @@ NOT_SENT = ("links", "beside", "copy")
 _READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir "$1.part"'
 _DONE = (
     f"{FUNCTIONS}"
-    '[ ! -d "$1.part" ] || { find "$1.part" -type f -exec sync -- {} + && note "$1.part" && rm -rf "$1" && mv -T -- "$1.part" "$1"; }'
+    '[ ! -d "$1.part" ] || { sync -f -- "$1.part" && note "$1.part" && rm -rf "$1" && mv -T -- "$1.part" "$1"; }'
 )
 
 

@@ -89,7 +89,7 @@ for library in $(lacking build/prefix); do
     echo "it needs $library, which is not installed there"; exit 1
 done
 [ "$from" = "$root" ] || [ ! -d build/links ] || [ -e build/links/root ] || printf %s "$from" >build/links/root
-find build -type f -exec sync -- {{}} + && record "$PWD/build" && rm -rf "$place" && mv -T -- build "$place" && rm -rf "$place.part"
+sync -f build && record "$PWD/build" && rm -rf "$place" && mv -T -- build "$place" && rm -rf "$place.part"
 """
 
 
