@@ -156,9 +156,17 @@ CHANGES = dict(block.split("\n", 1) for block in Path(__file__).with_name("chang
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_what_a_program_changes_in_its_build(host: LocalHost, name: str) -> None:
-    subprocess.run(["sh", "-ec", MAKING], cwd=host.root / "prefix", check=True)
-    keep(host)
-    place = build_store.folder(host, "key")
-    assert build_store.changes(host, place) == ""
-    subprocess.run(["sh", "-ec", CHANGES[name]], cwd=place / "prefix", check=True)
-    assert (build_store.changes(host, place) == "") == name.startswith("same: ")
+    """Contents are read at the end of a build only after that has happened on the host once; before, new times count, too."""
+    place, held = build_store.folder(host, "key"), []
+    for is_read in (False, True):
+        Path(host.root, "prefix").mkdir(exist_ok=True)
+        subprocess.run(["sh", "-ec", f"echo -n installed >file\n{MAKING}"], cwd=host.root / "prefix", check=True)
+        keep(host)
+        held.append(Path(place, "files/held").exists())
+        assert build_store.changes(host, place) == ""
+        subprocess.run(["sh", "-ec", CHANGES[name]], cwd=place / "prefix", check=True)
+        changes = build_store.changes(host, place)
+        assert (changes == "") == name.startswith("same: " if is_read else "same: what is no file"), changes
+        build_store.remove(host, "key")
+    goes = "what is no file" in name or name == "other: the folder"
+    assert held == [False, not goes], "no file of the build was changed"
