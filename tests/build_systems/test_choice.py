@@ -45,18 +45,19 @@ SETTINGS = Settings("a", "b", ".", "tool", "w", "here")
 def test_the_system_of_a_range_is_the_first_that_all_its_ends_have(trees: list[set[str]]) -> None:
     system = for_range(trees)
     common = [each for each in SYSTEMS if all(each in found_in(tree) for tree in trees)]
-    if common:
-        assert system == common[0]
-    else:
-        assert system == (AUTO if any(trees) else "")
+    assert system == (common[0] if common else AUTO if any(trees) else "")
     for tree in trees:
         own = chosen("" if system == AUTO else system, tree)
         assert own in found_in(tree) if tree else own == ""
 
 
 def test_cmake_goes_before_what_often_stands_beside_it() -> None:
-    beside = ("cmake", "meson", "autotools", "make")
-    assert found_in({"Makefile", "configure", "meson.build", "CMakeLists.txt"}) == beside
+    assert found_in({"Makefile", "configure", "meson.build", "CMakeLists.txt"}) == (
+        "cmake",
+        "meson",
+        "autotools",
+        "make",
+    )
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
