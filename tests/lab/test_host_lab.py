@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from labs import BUILDER, FAST, SLOW, Open, finished, measure, runs, skipped
 from perfbisect.core.domain.events import (
     BuildFinished,
+    BuildProgress,
     BuildStarted,
     LabEvent,
     RunFinished,
@@ -136,7 +137,7 @@ def test_a_build_of_a_killed_session_is_followed_to_its_end(open_lab: Open, host
     told = []
     for event in session():
         told.append(event)
-        if not go.exists():
+        if isinstance(event, BuildProgress) and event.stage == "compile" and not go.exists():  # it is followed
             waited = time.monotonic() - at
             go.touch()
     [facts] = [event.facts for event in told if isinstance(event, BuildFinished)]
