@@ -56,9 +56,7 @@ def test_a_build_is_kept_again(host: LocalHost, text: str | None) -> None:
     assert not place.with_name("key.part").exists()
 
 
-def test_files_are_synced_by_their_file_system(
-    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_synced_all_at_once(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One by one, those of a large build take longer than its links."""
     noting = f'#!/bin/sh\necho "$*" >>{tmp_path}/synced\nexec {shutil.which("sync")} "$@"\n'
     monkeypatch.setenv("PATH", str(executable(tmp_path / "bin" / "sync", noting).parent), prepend=":")
