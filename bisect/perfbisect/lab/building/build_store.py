@@ -8,9 +8,7 @@ may change or delete files of its own build. Beside ``prefix``:
     files/seen    its size, inode, times and mode, which are compared before each visit. Of a folder only the mode: what
                   a program adds is no file of the build
     files/held    what it contains: digests, and the targets of links. Compared where ``seen`` differs; where that is all
-                  that differs, it is noted anew. To read all files takes longer than their record, so it is made of a build
-                  that will share them, while ``seen`` holds; and of every build once ``ROOT/touched`` says that a program of
-                  the host changed a file, or its times: without it, either is a change
+                  that differs, it is noted anew
 
 All entries end with a NUL and are compared as bytes. A program can change the speed alone, so nothing else shows that its
 build is no longer what was built.
@@ -48,14 +46,9 @@ held() {
 }
 note() { [ ! -e "$1/files/paths" ] || seen "$1" <"$1/files/paths" >"$1/files/seen"; }
 alike() { seen "$1" <"$1/files/paths" 2>/dev/null | cmp -s - "$1/files/seen"; }
-hold() {
-    [ -e "$1/files/held" ] || [ ! -e "$1/files/paths" ] || {
-        held "$1" <"$1/files/paths" >"$1/files/held.$$" && alike "$1" && mv -f -- "$1/files/held.$$" "$1/files/held"; }
-}
-finish() { note "$1" && { [ ! -e "${1%/builds/*}/touched" ] || hold "$1"; }; }
 record() {
-    mkdir -p "$1/files" && rm -f "$1/files/held" && (cd -- "$1/prefix" && find . -mindepth 1 -print0) >"$1/files/paths" &&
-        finish "$1" && sync -- "$1"/files/*
+    mkdir -p "$1/files" && (cd -- "$1/prefix" && find . -mindepth 1 -print0) >"$1/files/paths" &&
+        held "$1" <"$1/files/paths" >"$1/files/held" && note "$1" && sync -- "$1"/files/*
 }
 record_layout() { # $1 of the build in folder $2, in which the paths in file $3 were linked again
     mkdir "$1/files" && cp -- "$2/files/paths" "$1/files" &&
@@ -66,8 +59,7 @@ changed() {
     [ -d "$1/prefix" ] || { echo 'all of them'; return; }
     [ -e "$1/files/seen" ] || return 0
     ! alike "$1" || return 0
-    if [ -e "$1/files/held" ]; then set -- "$1" held; else set -- "$1" seen; touch -- "${1%/builds/*}/touched"; fi
-    "$2" "$1" <"$1/files/paths" 2>/dev/null | LC_ALL=C comm -z -13 - "$1/files/$2" | LC_ALL=C sed -z 's,^.* \(\./\),\1,' |
+    held "$1" <"$1/files/paths" 2>/dev/null | LC_ALL=C comm -z -13 - "$1/files/held" | LC_ALL=C sed -z 's,^.* \(\./\),\1,' |
         tr '\n\0' ' \n' | LC_ALL=C sort -u | cut -b -100 |
         LC_ALL=C awk 'NR < 4; NR == 4 { print "…" } END { exit !NR }' || note "$1"
 }
@@ -134,7 +126,7 @@ _COPY = f"""\
 [ -d "$1" ] || {{ echo 'all of them'; exit 0; }}
 if [ ! -d "$4" ]; then # which changes times of the build
     unchanged=
-    if alike "$3" 2>/dev/null; then hold "$3" && unchanged=yes || exit; fi
+    ! alike "$3" 2>/dev/null || unchanged=yes
     copy "$1" "$2" "$4.part" "$5" "$6" "$3" || exit
     [ -z "$unchanged" ] || note "$3"
     ln -sfn -- "$4" "$3/copy/prefix" && mv -T -- "$4.part" "$4" || exit
@@ -281,7 +273,7 @@ NOT_SENT = ("links", "beside", "copy")
 _READY = 'mkdir -p "${1%/*}" && rm -rf "$1.part" && mkdir "$1.part"'
 _DONE = (
     f"{FUNCTIONS}"
-    '[ ! -d "$1.part" ] || { sync -f -- "$1.part" && finish "$1.part" && rm -rf "$1" && mv -T -- "$1.part" "$1"; }'
+    '[ ! -d "$1.part" ] || { sync -f -- "$1.part" && note "$1.part" && rm -rf "$1" && mv -T -- "$1.part" "$1"; }'
 )
 
 

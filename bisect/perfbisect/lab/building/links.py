@@ -184,7 +184,6 @@ if [ -d "$made" ]; then [ -n "$(changed "$made")" ] || exit 0; rm -rf "$made"; f
 [ -e "$build/links/plan" ] || { echo 'its links were removed, as by `bisect gc`' >&2; exit 1; }
 mkdir -p "$2" && scratch=$(mktemp -d -p "$2") && trap 'rm -rf "$scratch"' EXIT
 [ -e "$build/files/seen" ] || record "$build"
-hold "$build"
 rm -rf "$made.part" && mkdir "$made.part" && cp -al -- "$build/prefix" "$build/build.json" "$made.part"
 sed 's,^[^	]*	,./,' "$build/links/plan" | tr '\n' '\0' >"$scratch/linked"
 (cd -- "$made.part/prefix" && xargs -0 rm -f -- <"$scratch/linked") # hard links: the build's own files stay as they are
