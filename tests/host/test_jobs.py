@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator
 from pathlib import Path, PurePosixPath
+from types import FrameType
 
 import pytest
 
@@ -160,8 +161,10 @@ def test_leaving_the_wait_kills_the_job(host: LocalHost, leave: Callable[[object
 def test_an_interrupted_start_leaves_nothing_that_runs(host: LocalHost) -> None:
     """Whenever it comes: before there is a folder, before the leader has begun, and after it."""
 
-    def interrupt(*_: object) -> None:
-        raise Cancelled
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        if frame and frame.f_globals["__name__"] != "_weakrefset":  # which swallows what is raised there
+            raise Cancelled
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
