@@ -5,6 +5,10 @@ VENV := .venv
 STAMP := $(VENV)/.ready
 PYTEST := $(VENV)/bin/pytest -q --dist loadgroup --durations 30
 WORKERS ?= 4
+# Many tests measure real programs on a machine that other tests load. What fails is run once more, alone, and stays in the
+# output: what fails there as well is broken.
+TESTS = $(PYTEST) -n $(WORKERS) -m "$(1)" $(ARGS) || { test $$? = 1 && echo "What failed is run once more, alone:" && \
+	$(PYTEST) -n 1 -x --last-failed --last-failed-no-failures none -m "$(1)" $(ARGS); }
 
 .PHONY: demo test test-slow calibrate unit lint compiled packages test-packages clean
 
@@ -14,13 +18,10 @@ demo: packages $(STAMP)
 # More workers than cores: many of these tests wait for the programs that they start.
 test: test-packages $(STAMP)
 	@$(MAKE) --no-print-directory -j 2 lint compiled
-	$(PYTEST) -n $(WORKERS) -m "not slow and not calibrate" $(ARGS)
+	$(call TESTS,not slow and not calibrate)
 
-# Whole hunts on a machine that other tests load: their verdicts are right with a probability. What fails is run once more,
-# alone, and stays in the output: what fails there as well is broken.
 test-slow: test-packages $(STAMP)
-	$(PYTEST) -n $(WORKERS) -m "slow and not calibrate" $(ARGS) || { test $$? = 1 && echo "What failed is run once more, alone:" && \
-		$(PYTEST) -n 1 -x --last-failed --last-failed-no-failures none -m "slow and not calibrate" $(ARGS); }
+	$(call TESTS,slow and not calibrate)
 
 # What takes hours and changes with the search only; its results stand in benchmarks/calibration.md.
 calibrate: test-packages $(STAMP)

@@ -347,7 +347,8 @@ def test_a_build_of_before_is_given_to_the_others_unless_its_files_have_changed(
     assert "cannot be shared: files of its build on host one have changed since it was made (./bin/tiny)" in warned
     assert not list(team.folder.iterdir())
     program.chmod(mode)
-    facts = team.get("one", sha)[0]
+    facts, warned = team.get("one", sha)
+    assert warned == []
     before = team.stored.read_bytes()
     team.stored.unlink()
     program.touch()
