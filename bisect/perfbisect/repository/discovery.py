@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
-from http.client import HTTPException
 from pathlib import Path
 
 from perfbisect.errors import EnvironmentFailure, UsageError
@@ -214,6 +213,8 @@ def downloaded(name: str, address: str, sha256: str) -> Generator[tuple[int, int
 
     Raises EnvironmentFailure, with the command that puts the file there, when it cannot be had or has another sum.
     """
+    from http.client import HTTPException
+
     folder, file = cache_folder() / "archives", address.rpartition("/")[2]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path, part = folder / file, folder / f"{file}.{sha256[:8]}.part"
@@ -240,6 +241,7 @@ def _fetched(address: str, sha256: str, part: Path) -> Generator[tuple[int, int]
 
     Raises OSError, HTTPException or ValueError when nothing more comes, or nothing that could be an archive.
     """
+    from http.client import HTTPException
     from urllib.error import HTTPError  # takes long, and most verbs need no archive
 
     while True:
@@ -261,6 +263,7 @@ def _fetched(address: str, sha256: str, part: Path) -> Generator[tuple[int, int]
 
 
 def _appended(address: str, part: Path) -> Generator[tuple[int, int]]:
+    from http.client import HTTPException
     from urllib.request import Request, urlopen
 
     headers = {"User-Agent": "perfbisect"} | ({"Range": f"bytes={size}-"} if (size := _size(part)) else {})

@@ -25,7 +25,6 @@ from perfbisect.cli.options.completion import any_id
 from perfbisect.cli.options.param_types import ANY, Id
 from perfbisect.cli.options.stored import from_option, opened_history
 from perfbisect.errors import UsageError
-from perfbisect.report.command_line import history_option as same_history
 from perfbisect.store.batches import all_batches
 from perfbisect.store.connection import default_place, explained
 from perfbisect.store.history import History
@@ -137,6 +136,7 @@ def export(given: Given) -> None:
     \b
     FILE is a history of its own: bisect show 12 --history FILE. Passwords in it are masked.
     """
+    from perfbisect.report.command_line import history_option as same_history
     from perfbisect.store import transfer
 
     file, hunts, history = given.file, given.hunts, given.history
