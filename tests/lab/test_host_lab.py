@@ -134,13 +134,13 @@ def test_a_build_of_a_killed_session_is_followed_to_its_end(open_lab: Open, host
     os.kill(killed, signal.SIGKILL)
     os.waitpid(killed, 0)
     [left] = jobs.running(host)
-    told = []
+    events = []
     for event in session():
-        told.append(event)
+        events.append(event)
         if isinstance(event, BuildProgress) and event.stage == "compile" and not go.exists():  # it is followed
             waited = time.monotonic() - at
             go.touch()
-    [facts] = [event.facts for event in told if isinstance(event, BuildFinished)]
+    [facts] = [event.facts for event in events if isinstance(event, BuildFinished)]
     assert facts.seconds >= facts.phases["compile"] > waited - 0.02, "from its beginning on, by the clock of the host"
     assert begun.read_text() == "\n"
     assert jobs.running(host) == ()

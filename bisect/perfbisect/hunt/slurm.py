@@ -101,7 +101,7 @@ def job_states(jobs: Collection[str]) -> dict[str, JobState]:
 
 
 def _state(word: str, status: int, signal: int, reason: str = "") -> JobState:
-    """A state, of a program that has ended with that status, or by a signal (0: none), which is told as a shell does it."""
+    """The state of a program that has ended with that status, or by a signal (0: none), to which a shell's status is given."""
     return JobState(word, reason, (128 + signal if signal else status) if word in BY_ITSELF else None)
 
 

@@ -96,9 +96,9 @@ class HostWatch:
         """Warnings of what has changed. Raises EnvironmentFailure when no space is left for another build."""
         space = free(self.host.root)
         answers = ask_all(self.host, (*PASSING, *SET.values(), space))
-        told = {name: value for name, fact in SET.items() if (value := answers.get(fact))}
+        present = {name: value for name, fact in SET.items() if (value := answers.get(fact))}
         cores, kernel = answers.get(CORES) or self.facts.cores, answers.get(KERNEL) or self.facts.kernel
-        now = replace(self.facts, cores=cores, kernel=kernel, settings={**self.facts.settings, **told})
+        now = replace(self.facts, cores=cores, kernel=kernel, settings={**self.facts.settings, **present})
         yield from changed(self.host.name, self.facts, now)
         throttled = answers.get(THROTTLED)
         if throttled is not None and self.throttled is not None and throttled > self.throttled:

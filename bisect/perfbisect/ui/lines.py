@@ -300,9 +300,8 @@ class PlainLines:
         several = len(titles) > 1
         self.prefixes = {hunt: f"{printable(title).ljust(wide)}  " * several for hunt, title in titles.items()}
         self.views: dict[int, SessionView] = {hunt: SessionView(report=report) for hunt in titles}
-        self.build: tuple[int, BuildStarted | BuildFinished | CandidateSkipped] | None = (
-            None  # the latest event about a build that was written, and its hunt
-        )
+        # The latest event about a build that was written, and its hunt.
+        self.build: tuple[int, BuildStarted | BuildFinished | CandidateSkipped] | None = None
         self.warnings: set[str] = set()
         self.rows: Sequence[SessionRow] = ()
 

@@ -62,9 +62,8 @@ class SessionStarted:
     # of any session:
     further: tuple[HostFacts, ...] = ()  # the other hosts, if there are several
     build_hosts: tuple[str, ...] = ()  # the names of those that build ahead
-    request: TrialRequest = (
-        SEARCH  # of a trial, as it is measured from here on; what its builds are is known from later events
-    )
+    # Of a trial, as it is measured from here on; later events say what its builds are.
+    request: TrialRequest = SEARCH
 
     @property
     def choices(self) -> int:
