@@ -128,7 +128,7 @@ HUNTS: dict[str, Callable[[], Ended]] = {
     "no host": lambda: decided([], **NO_HOST),
     "stopped runs": lambda: ended(IMPATIENT, Policy(slow_after=5.0)),
     "runs spent": lambda: drop(0.2, QUIET, 5, max_runs=12),
-    "runs spent at the ends": lambda: drop(0.05, Habits(noise=0.05), 0, commits=15, max_runs=7),
+    "runs spent at the ends": lambda: drop(0.05, Habits(noise=0.05), 0, commits=15, max_runs=6),
     "nothing measured": lambda: drop(0.2, QUIET, 5, max_runs=1),
     "builds spent": lambda: drop(0.2, QUIET, 5, max_builds=4),
     "builds spent, several changes": lambda: on_line({7: -0.1, 20: -0.1}, policy=Policy(max_builds=5), seed=1),
