@@ -5,10 +5,7 @@ VENV := .venv
 STAMP := $(VENV)/.ready
 PYTEST := $(VENV)/bin/pytest -q --dist loadgroup --durations 30
 WORKERS ?= 4
-# Many tests measure real programs on a machine that other tests load. What fails is run once more, alone, and stays in the
-# output: what fails there as well is broken.
-TESTS = $(PYTEST) -n $(WORKERS) -m "$(1)" $(ARGS) || { test $$? = 1 && echo "What failed is run once more, alone:" && \
-	$(PYTEST) -n 1 -x --last-failed --last-failed-no-failures none -m "$(1)" $(ARGS); }
+TESTS := $(PYTEST) -n $(WORKERS) $(ARGS)
 
 .PHONY: demo test test-slow calibrate unit lint compiled packages test-packages clean
 
@@ -18,14 +15,17 @@ demo: packages $(STAMP)
 # More workers than cores: many of these tests wait for the programs that they start.
 test: test-packages $(STAMP)
 	@$(MAKE) --no-print-directory -j 2 lint compiled
-	$(call TESTS,not slow and not calibrate)
+	$(TESTS) -m "not slow and not calibrate"
 
+# Hunts here are right with a probability, by measurements of a machine that other tests load. A test that fails is run once
+# more, alone, and stays in the output.
 test-slow: test-packages $(STAMP)
-	$(call TESTS,slow and not calibrate)
+	$(TESTS) -m "slow and not calibrate" || { test $$? = 1 && echo "What failed is run once more, alone:" && \
+		$(TESTS) -m "slow and not calibrate" -n 1 -x --last-failed --last-failed-no-failures none; }
 
 # What takes hours and changes with the search only; its results stand in benchmarks/calibration.md.
 calibrate: test-packages $(STAMP)
-	$(PYTEST) -n $(WORKERS) -m calibrate $(ARGS)
+	$(TESTS) -m calibrate
 
 unit: $(STAMP)
 	$(PYTEST) -n 2 -m "not slow and not calibrate and not tools and not dbms and not e2e and not calibration" $(ARGS)
