@@ -64,12 +64,24 @@ class SearchProblem:
         if chosen:
             pairing = Pairing.TOGETHER if chosen.together else Pairing.TURNS
             policy = replace(policy, pairing=pairing, chosen=True)
-        runs = (event.facts for _, event in state.log if isinstance(event, RunFinished))
-        spent = Spent(sum(not run.counted for run in runs) if self.prior.exact else 0)
+        runs = [event.facts for _, event in state.log if isinstance(event, RunFinished)]
+        aside = state.run_count - len(runs)  # set aside with their builds
+        spent = Spent(aside + (sum(not run.counted for run in runs) if self.prior.exact else 0))
         by_cpu = chosen is not None and chosen.by_cpu
         node = {commit: index for index, commit in enumerate(self.commits)}
         seen = observations(state.log, node, self.metric, state.began, self.hosts, self.build_hosts, by_cpu=by_cpu)
-        return Situation(self.graph, seen, policy, self.prior, fleet, shared=shared, elsewhere=spent)
+        proofs = frozenset(node[sha] for sha in state.built_again if sha in node)
+        return Situation(
+            self.graph,
+            seen,
+            policy,
+            self.prior,
+            fleet,
+            shared=shared,
+            elsewhere=spent,
+            clean=state.clean,
+            proofs=proofs,
+        )
 
 
 class SavedLog:

@@ -20,7 +20,7 @@ import numpy as np
 RandomDraw = IntEnum(
     "RandomDraw",
     "CULPRIT DECOYS FAILURES BINARIES LAYOUT BUILD NOISE DRIFT JUMPS PHASES DAY RAMP HOST RULE GRAPH FLAKES VISITS NEUTRAL"
-    " MODES LINKS ROUNDS WAITS",
+    " MODES LINKS ROUNDS WAITS STALE",
     start=0,
 )
 
@@ -66,6 +66,7 @@ class Habits:
     cache_reach: float = 180.0  # distance in candidates from which the compiler cache is of no use
     link_seconds: float = 0.0  # to link a build again, with a layout of its own
     flaky: float = 0.0  # share of attempts to build that fail by chance; never of the ends
+    stale: float = 0.0  # share of incremental builds that have the speed of the build before, half of them its binary
 
 
 GRID = 128  # points of a drift within its memory; it is straight between them

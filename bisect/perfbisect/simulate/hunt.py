@@ -1,5 +1,6 @@
 """A hunt in a simulated world: the loop of a real hunt, with workers that compute and a log in memory."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -7,9 +8,10 @@ from perfbisect.core.domain.events import Decided, PairingChosen, Warned
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, Measure, Verdict, Ways
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
-from perfbisect.core.inference.observations import Built, Observation
+from perfbisect.core.inference.observations import Built, Observation, Reading
+from perfbisect.core.search.clean_builds import incremental_builds
 from perfbisect.core.search.pairing import timed_by_cpu
-from perfbisect.core.search.situation import Situation
+from perfbisect.core.search.situation import Situation, Spent
 from perfbisect.hunt.loop import UNLIMITED, NextAction, OrderEnded, Search, Workers, run
 from perfbisect.simulate.world import World, maker
 
@@ -28,20 +30,45 @@ class HuntResult:
 
 @dataclass(slots=True)
 class MemoryLog:
-    """Keeps the observations, the last decision, and the way that was chosen first, as a history does."""
+    """Keeps the observations, the last decision, and the way that was chosen first, as a history does.
+
+    Readings of an incremental build count no more once its commit is built again: which binary it has is not known here.
+    """
 
     observations: list[Observation] = field(default_factory=list)
     decision: Decision | None = None
     pairing: Ways | None = None
+    clean: bool = False  # incremental builds count no more
+    proofs: set[int] = field(default_factory=set)  # what was built again after an incremental build
+    aside: int = 0  # runs that count no more
 
     def append(self, event: Observation | Decided | PairingChosen | Warned, workload: int | None = None) -> None:
         """Keep an observation or a decision."""
         if isinstance(event, Decided):
             self.decision = event.decision
+            if event.decision.clean:
+                self.clean = True
+                self._set_aside(incremental_builds(self.observations))
             if not self.pairing or self.pairing.by_cpu:
                 self.pairing = event.decision.ways or self.pairing
         elif not isinstance(event, Warned | PairingChosen):
+            if isinstance(event, Built) and event.candidate in incremental_builds(self.observations):
+                self._set_aside({event.candidate})
+                self.proofs.add(event.candidate)
             self.observations.append(event)
+
+    def _set_aside(self, gone: Collection[int]) -> None:
+        """Drop what was seen of builds that count no more."""
+        kept: list[Observation] = []
+        for seen in self.observations:
+            partner = seen.partner if isinstance(seen, Reading) else None
+            if seen.candidate in gone or partner in gone:
+                self.aside += isinstance(seen, Reading) * (1 if partner is None else 2)
+            elif isinstance(seen, Built) and seen.same_as in gone:
+                kept.append(replace(seen, same_as=None))
+            else:
+                kept.append(seen)
+        self.observations = kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +86,11 @@ class SimulatedSearch:
         if chosen:
             policy = replace(policy, pairing=Pairing.TOGETHER if chosen.together else Pairing.TURNS)
             seen = timed_by_cpu(seen) if chosen.by_cpu else seen
-        return Search(partial(Situation, self.graph, seen, policy, self.prior)).next(fleet)
+        situation = partial(
+            Situation, self.graph, seen, policy, self.prior,
+            elsewhere=Spent(self.log.aside), clean=self.log.clean, proofs=frozenset(self.log.proofs),
+        )  # fmt: skip
+        return Search(situation).next(fleet)
 
 
 @dataclass(slots=True)
@@ -100,7 +131,7 @@ class SimulatedWorkers:
         self._count()
         host = maker(build.build_host)
         self._world.wait(host, self._time)
-        made = self._world.build(build.candidate, host)
+        made = self._world.build(build.candidate, host, incremental=build.incremental)
         assert made, "the build host has this build"
         self._builds[build.build_host] = build
         order = SimulatedOrder([made], self._world.clock(host), self._time)

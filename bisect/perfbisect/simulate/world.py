@@ -66,6 +66,12 @@ class World:
     _links: Counter[int] = field(default_factory=Counter)
     _built: dict[int, list[int]] = field(default_factory=dict)  # host → the candidates that it has built, in this order
     _shared: list[int] = field(default_factory=list)  # what build hosts have built
+    _incremental: set[int] = field(
+        default_factory=set
+    )  # candidates whose present build was made in the tree of another
+    _stale: dict[int, int] = field(
+        default_factory=dict
+    )  # those of them that are stale → the build that they are as fast as
 
     @property
     def now(self) -> float:
@@ -89,7 +95,7 @@ class World:
         """Carry out ``order``; stops at the first candidate that fails."""
         seen: list[Observation] = []
         for share in order.plan:
-            made = self.build(share.candidate, order.host)
+            made = self.build(share.candidate, order.host, incremental=order.incremental)
             seen += [made] if made else []
             if isinstance(made, Skipped):
                 return seen
@@ -147,11 +153,15 @@ class World:
         """What a build waits more for its source."""
         return -self.habits.stalls * self._change(self.binaries.get(candidate, candidate))
 
-    def build(self, candidate: int, host: int = 0) -> Built | Skipped | None:
-        """Make a build; None if this host has it."""
+    def build(self, candidate: int, host: int = 0, *, incremental: bool = False) -> Built | Skipped | None:
+        """Make a build; None if this host has it. One that is not ``incremental`` takes the place of one that is."""
         made = self._built.setdefault(host, [])
         if candidate in made or (host >= 0 and candidate in self._shared):
-            return None
+            if incremental or candidate not in self._incremental:
+                return None
+            self._incremental.discard(candidate)
+            self._stale.pop(candidate, None)
+            made[:] = [other for other in made if other != candidate]
         seconds = self._cost(candidate, made)
         self.builds += 1
         self.build_seconds[candidate] = self.build_seconds.get(candidate, 0.0) + seconds
@@ -164,10 +174,17 @@ class World:
         binary = self.binaries.get(candidate, candidate)
         near = [*made, *self._shared]
         same = next((v for v in near if v != candidate and self.binaries.get(v, v) == binary), None)
+        if incremental and made:
+            self._incremental.add(candidate)
+            rng = self._generator(RandomDraw.STALE, candidate)
+            if rng.random() < self.habits.stale:
+                self._stale[candidate] = self._stale.get(made[-1], made[-1])
+                same = made[-1] if rng.random() < 0.5 else None
         made.append(candidate)
+        in_tree = candidate in self._incremental
         if host < 0:
-            return Built(candidate, seconds, same, build_host=maker(host))
-        return Built(candidate, seconds, same, host)
+            return Built(candidate, seconds, same, build_host=maker(host), incremental=in_tree)
+        return Built(candidate, seconds, same, host, incremental=in_tree)
 
     def has(self, candidate: int, host: int = 0) -> None:
         """A host has a build that was made for another world, a workload of its own over the same commits."""
@@ -199,7 +216,7 @@ class World:
         ``visit`` is the change that all runs of its visit share; None draws a new visit. ``layout`` is 0 for the build as
         it is linked.
         """
-        if isinstance(self.build(candidate, host), Skipped):
+        if isinstance(self.build(candidate, host, incremental=True), Skipped):
             return None
         habits = self.habits
         self.wait(host, self.clock(host) + habits.run_seconds)
@@ -216,7 +233,7 @@ class World:
     def level(self, candidate: int, layout: int = 0) -> float:
         """The true log metric of a build in one of its layouts."""
         binary = self.binaries.get(candidate, candidate)
-        return self._change(binary) + self._layout(binary, layout)
+        return self._change(self._stale.get(binary, binary)) + self._layout(binary, layout)
 
     def _layout(self, binary: int, layout: int) -> float:
         """What a build is faster by for its layout; 0 is that with which it is linked usually."""

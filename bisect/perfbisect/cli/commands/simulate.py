@@ -96,6 +96,7 @@ COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps -
     help="Other steps of the range; --help-all tells them.",
 )
 @share("--failing", "0%", "Share of commits that do not build.", none=True)
+@share("--stale", "0%", "Share of incremental builds that have the speed of the build before.", none=True)
 @cost("--build-cost", "10", "Cost of a build: in runs (10) or time (15m).")
 @share("--cached", "100%", "Share of --build-cost for a build close to an existing one.", whole=True)
 @click.option("--run-time", type=MINUTES, default="1m", show_default=True, help="Duration of a run, with its warm-up.")
@@ -131,7 +132,7 @@ def simulate(given: Given) -> None:
     --steps: one (the culprit alone), nothing, improvement (bad is faster), smaller (three smaller changes beside it),
     large (a second drop of 70 %), cancelling, before-and-after, adjacent, reverted, sloping, slope (no culprit).
     """
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
     import msgspec
 
@@ -156,7 +157,7 @@ def simulate(given: Given) -> None:
         run_seconds=run_seconds,
         build_seconds=build_seconds,
         cached_share=given.cached,
-        **{name: getattr(given, name) for name in ("noise", "layout", "drift", "outliers")},
+        **{name: getattr(given, name) for name in ("noise", "layout", "drift", "outliers", "stale")},
     )
     scenario = Scenario(graph, effect=given.effect, changes=given.steps, failing=given.failing, habits=habits)
     prior = PriorKnowledge(build_seconds / run_seconds, given.noise if given.noise_known else None)
@@ -165,7 +166,7 @@ def simulate(given: Given) -> None:
     def rule(world: "World", policy: "Policy") -> "Verdict":
         return hunt(world, policy, prior, **how).verdict
 
-    policy = policy_of(given)
+    policy = replace(policy_of(given), incremental=given.stale > 0)
     seeds = range(given.seed, given.seed + given.hunts)
     tally = Tally.of(attempts(scenario, policy, rule, seeds))
     if given.as_json:

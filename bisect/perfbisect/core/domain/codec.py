@@ -24,7 +24,8 @@ ENDS = SessionStarted | SessionEnded  # stored under names of their own for a hu
 EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event) if not issubclass(kind, ENDS)}
 ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in get_args(Order)}
 BEGUN: Mapping[str, Any] = {  # what a decision has besides its order and its belief, in order
-    "builds": tuple[BuildOrder, ...], "cancelled": tuple[int, ...], "found": tuple[Step, ...]
+    "builds": tuple[BuildOrder, ...], "cancelled": tuple[int, ...], "found": tuple[Step, ...],
+    "clean": bool,
 }  # fmt: skip
 TAGGED = ("Decided",)  # events that have values of several types, named by `kind`
 LARGEST = sys.float_info.max  # in place of infinity
@@ -73,7 +74,7 @@ def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
     match kind:
         case "Decided":
             body = unbounded(body) if infinite else body
-            begun = [msgspec.convert(body.get(name, ()), of) for name, of in BEGUN.items()]
+            begun = [msgspec.convert(body[name], of) if name in body else of() for name, of in BEGUN.items()]
             belief = msgspec.convert(body["belief"], Belief, dec_hook=unpacked)
             decision = Decision(untagged(body["order"]), belief, *begun)
             return Decided(decision, msgspec.convert(body["fleet"], Fleet))

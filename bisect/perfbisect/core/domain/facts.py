@@ -37,6 +37,7 @@ class BuildFacts:
     flags: tuple[tuple[str, str], ...] = ()  # of the user: --cflags and the like, with their values
     shared: bool = False  # reused: it came from the shared builds, which took ``seconds``
     phases: Mapping[str, float] = field(default_factory=dict)  # of PHASES → seconds; empty if it is reused
+    incremental: bool = False  # made in the tree of another build; else in an empty folder
 
     @property
     def for_another(self) -> bool:

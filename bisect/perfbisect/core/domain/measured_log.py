@@ -1,7 +1,7 @@
 """The part of a log of which observations are made: builds, failures and runs.
 
 Options that are added to all builds empty it: what was measured before is set aside, and counts again for a commit whose
-build with them is the same.
+build with them is the same. So are incremental builds after a proof that contradicts them.
 """
 
 from collections import defaultdict
@@ -39,17 +39,21 @@ def is_of_build(event: Event) -> bool:
 class SetAside(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
     """The runs of each commit that has them, and the binary of which they are."""
 
-    def take(self, log: Log) -> None:
-        """Take everything out of a log but what the user leaves out: what has failed may build now."""
+    def take(self, log: Log, commits: Collection[str]) -> None:
+        """Take everything about these commits out of a log but what the user leaves out: what has failed may build now."""
         runs: dict[str, list[tuple[float, RunFinished]]] = defaultdict(list)
-        for at, event in log:
+        taken = [(at, event) for at, event in log if event.facts.commit in commits]
+        for at, event in taken:
             if isinstance(event, RunFinished):
                 runs[event.facts.commit].append((at, event))
-        for _, event in log:
+        for _, event in taken:
             if isinstance(event, BuildFinished) and event.facts.commit in runs:
                 self[event.facts.commit] = event.facts.binary, runs[event.facts.commit]
         log[:] = [
-            (at, event) for at, event in log if isinstance(event, CandidateSkipped) and event.facts.stage == LEFT_OUT
+            (at, event)
+            for at, event in log
+            if event.facts.commit not in commits
+            or (isinstance(event, CandidateSkipped) and event.facts.stage == LEFT_OUT)
         ]
 
     def give_back(self, build: BuildFacts, log: Log) -> tuple[RunFacts, ...]:

@@ -115,6 +115,7 @@ class Measure:
     workload: int = 0  # its number in the session
     round: int = 0  # the number of the round in a session that measures in rounds
     together: bool = False  # two builds with as many runs each, which run at the same time
+    incremental: bool = False  # missing builds may be made in the tree of the last build; else in an empty folder
 
     def renumbered(self, place: Mapping[int, int]) -> "Measure":
         """The order under other numbers of the candidates, without those that are not in ``place``."""
@@ -129,6 +130,7 @@ class BuildOrder:
     candidate: int
     build_host: int  # its number among the build hosts of the hunt
     workload: int = 0  # the number of the one for which it is wanted first
+    incremental: bool = False  # as in Measure
 
 
 UNKNOWN = Interval(0.0, 1.0, math.inf)  # where nothing was measured
@@ -282,6 +284,8 @@ class Decision:
     builds: tuple[BuildOrder, ...] = ()  # to be begun now, on free build hosts
     cancelled: tuple[int, ...] = ()  # the build hosts whose present build is ended, as it is of no use any more
     found: tuple[Step, ...] = ()  # the changes that are proven already while others are hunted, oldest first
+    # A proof contradicts the search, which begins again: from here on incremental builds count no more, and none is made.
+    clean: bool = False
     ways: Ways | None = (
         None  # where both are known, and none has been entered in the log as chosen; from here on not stored
     )

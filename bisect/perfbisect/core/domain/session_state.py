@@ -5,7 +5,7 @@ good with the merge base, and what was measured then stays known. Runs of a tria
 round, workload and build.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -66,6 +66,11 @@ class Tested:
     def made(self) -> tuple[BuildFacts, ...]:
         """The builds that were really made."""
         return tuple(build for build in self.builds if not build.reused)
+
+    @property
+    def incremental(self) -> bool:
+        """Whether the latest build was made in the tree of another."""
+        return bool(self.builds) and self.builds[-1].incremental
 
     @property
     def reused(self) -> bool:
@@ -155,6 +160,7 @@ class SessionState:
     cancelled: list[float] = field(default_factory=list)  # seconds of each build that was ended before it was finished
     purpose: Purpose | None = None  # of the latest order
     found: tuple[Step, ...] = ()  # changes that were proven by then; the verdict has them, too
+    clean: bool = False  # a proof has contradicted the search: since then incremental builds count no more
     verdict: Verdict | None = None  # of the present session
     elapsed: float = 0.0  # seconds of all sessions
     binaries: Binaries = field(default_factory=Binaries)
@@ -220,16 +226,16 @@ class SessionState:
                 if self.started:
                     self.started = replace(self.started, metric=metric)
             case Remedied():
-                self.remedy, self.belief, self.found, self.binaries = (event.sentence,), None, (), Binaries()
-                self.aside.take(self.log)
-                for sha, row in self.tested.items():
-                    skip = row.skip if row.skip and row.skip.stage == LEFT_OUT else None
-                    self.tested[sha] = replace(row, runs=(), skip=skip, same_as=None)
+                self.remedy, self.belief, self.found = (event.sentence,), None, ()
+                self._set_aside(self.tested)
             case PairingChosen():
                 self.pairing = event
             case Warned(text, advice):
                 self.warnings[text] = advice
             case Decided(decision):
+                if decision.clean and not self.clean:
+                    self.clean = True
+                    self._set_aside({sha for sha, row in self.tested.items() if row.incremental})
                 self.belief = decision.belief
                 self.purpose = decision.order.purpose if isinstance(decision.order, Measure) else None
                 self.found = decision.found or named_steps(decision.order)
@@ -253,6 +259,9 @@ class SessionState:
                 self.runs.append(TrialRun(event.round, event.workload, number, at, took, run))
             case BuildFinished(facts=build):
                 row = self.row(build.commit)
+                if row.incremental and build.key != row.builds[-1].key:
+                    self._set_aside({build.commit})  # its runs count again if the binary is the same
+                    row = self.row(build.commit)
                 same = self.binaries.same_as(self._place(event), build) or row.same_as
                 runs = self.aside.give_back(build, self.log)
                 self._log(at, event, replace(row, builds=(*row.builds, build), runs=(*row.runs, *runs), same_as=same))
@@ -316,10 +325,26 @@ class SessionState:
         if self.commits == commits:
             return
         self.commits, self.node = commits, {commit: candidate for candidate, commit in enumerate(commits)}
-        self.belief, self.purpose, self.found, self.binaries = None, None, (), Binaries()
+        self.belief, self.purpose, self.found = None, None, ()
+        self._compare_binaries()
+
+    def _compare_binaries(self, gone: Collection[str] = ()) -> None:
+        """Find the first commit of each binary anew, where the builds of commits that are ``gone`` count no more."""
+        self.binaries = Binaries()
         for _, event in self.log:
             if isinstance(event, BuildFinished) and event.facts.commit in self.node:
-                self.binaries.same_as(self._place(event), event.facts)
+                same, row = self.binaries.same_as(self._place(event), event.facts), self.row(event.facts.commit)
+                if row.same_as in gone:
+                    self.tested[event.facts.commit] = replace(row, same_as=same)
+
+    def _set_aside(self, commits: Collection[str]) -> None:
+        """Let what was measured of these commits count no more, until they are built again."""
+        self.aside.take(self.log, commits)
+        for sha in commits:
+            row = self.tested[sha]
+            skip = row.skip if row.skip and row.skip.stage == LEFT_OUT else None
+            self.tested[sha] = replace(row, runs=(), skip=skip, same_as=None)
+        self._compare_binaries(commits)
 
     def _place(self, event: Logged) -> int:
         """The number of an event's host, where there are several."""
@@ -344,6 +369,12 @@ class SessionState:
     def build_hosts(self) -> tuple[str, ...]:
         """The names of the hosts that build ahead."""
         return self.started.build_hosts if self.started else ()
+
+    @property
+    def built_again(self) -> set[str]:
+        """The commits that were built in an empty folder after an incremental build."""
+        rows = ((sha, [build.incremental for build in row.builds]) for sha, row in self.tested.items())
+        return {sha for sha, incremental in rows if any(incremental) and not incremental[-1]}
 
     def built(self, candidate: int) -> BuildFacts | None:
         """The latest build of a candidate; None where it was not built."""

@@ -49,6 +49,7 @@ class Policy:
     all_steps: bool = False  # hunt every change of at least ``min_effect``, not only the largest
     slow_after: float = 0.0  # a run is stopped after so many times what a run of the good end takes; 0: never
     layouts: bool = False  # whether builds can be linked again, with their functions in another order
+    incremental: bool = False  # whether builds of the search may be made in the tree of the last build
     pairing: Pairing = Pairing.TURNS
     chosen: bool = False  # the ends showed that this pairing is the better one; further readings may show another
 

@@ -58,6 +58,7 @@ class Built:
     host: int | None = None  # which has it; None: every host
     fixed: bool = False  # it cannot be linked again in other layouts, though that was wanted
     build_host: int | None = None  # which made it, with a compiler cache of its own; None: the host that measures it
+    incremental: bool = False  # made in the tree of another build, so that a part of it may be stale
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def observations(
                 same = None if first is None else node[first]
                 on = host if alone else None
                 took = 0.0 if build.shared else build.seconds  # it was there, and says nothing of what others will cost
-                seen.append(Built(candidate, took, same, on, bool(build.fixed), made_by))
+                seen.append(Built(candidate, took, same, on, bool(build.fixed), made_by, build.incremental))
             case CandidateSkipped(facts=skip):
                 seen.append(Skipped(candidate, skip.reason, skip.seconds, skip.stage == LEFT_OUT))
             case RunFinished(facts=run):

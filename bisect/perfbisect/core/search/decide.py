@@ -49,6 +49,7 @@ from perfbisect.core.inference.observations import Built
 from perfbisect.core.search.acquisition import RUNS
 from perfbisect.core.search.build_forecast import BUILD_EXPONENT, chances, price
 from perfbisect.core.search.build_orders import with_builds
+from perfbisect.core.search.clean_builds import contradicted, with_clean_builds, without_incremental
 from perfbisect.core.search.pairing import with_pairing
 from perfbisect.core.search.situation import Situation, Spent
 from perfbisect.core.stats.distributions import bits, entropy
@@ -66,12 +67,15 @@ def decide(now: Situation) -> Decision:
         policy = replace(policy, layouts=False)
     now = replace(now, policy=policy, model=EXACT if now.prior.exact else USUAL)
     decision, fleet = with_pairing(now), now.fleet
+    if policy.incremental and contradicted(decision, now):
+        return replace(decide(without_incremental(now)), clean=True)
     order = decision.order
     if policy.slow_after and isinstance(order, Measure) and fleet.is_free(order.host):
         of_good = (seen for seen in now.readings if seen.host == order.host and now.record.name(seen.candidate) == 0)
         if not any(of_good):  # its runs set the limit
             decision = replace(decision, order=Measure((Share(0, 1),), Purpose.ENDS, order.host))
-    return with_builds(decision, now)
+    decision = with_builds(decision, now)
+    return with_clean_builds(decision, now) if policy.incremental else decision
 
 
 LAYOUT = 0.005  # s.d. of a build

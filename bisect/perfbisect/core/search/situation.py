@@ -139,6 +139,8 @@ class Situation:
     model: NoiseModel = USUAL  # what the readings can be disturbed by
     shared: bool = False  # whether builds may be there that were made for other workloads
     elsewhere: Spent = NOTHING_SPENT  # by other workloads, on the same budgets
+    clean: bool = False  # a proof has contradicted the search: since then incremental builds count no more
+    proofs: frozenset[int] = frozenset()  # candidates that a proof had built again, after an incremental build
 
     @property
     def bad(self) -> int:

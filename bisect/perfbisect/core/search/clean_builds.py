@@ -1,0 +1,72 @@
+"""Which builds are made in an empty folder, and what happens where an incremental build was wrong.
+
+For the search a commit may be built in the tree of the last build: the build system makes what has changed. That is quick, and
+now and then wrong, as a Makefile may not know that an object depends on a header. So the ends, a named commit, and its parents
+are built in an empty folder. If such a build has another binary than the incremental build before it, the readings of that are
+dropped (``SessionState``). If a proof by clean builds contradicts the search, the search begins again: readings of incremental
+builds count no more, except of commits whose clean build has the same binary, and none is made from then on.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from perfbisect.core.domain.orders import Decision, Inconclusive, Measure, Purpose, Reason, Share, all_steps
+from perfbisect.core.inference.observations import Built, Observation, Reading
+from perfbisect.core.search.situation import Situation
+
+# Reasons for an end without a name that do not follow from readings.
+OTHER = {
+    Reason.RUNS_SPENT, Reason.BUILDS_SPENT, Reason.MINUTES_SPENT, Reason.NO_HOST, Reason.GOOD_UNMEASURABLE,
+    Reason.BAD_UNMEASURABLE, Reason.LEFT_OUT, Reason.MERGE_BASE,
+}  # fmt: skip
+
+
+def with_clean_builds(decision: Decision, now: Situation) -> Decision:
+    """The decision with its builds marked as incremental where they may be; a verdict waits for the clean builds that it needs."""
+    if isinstance(decision.order, Measure):
+        ends = {0, now.bad}
+        order = replace(decision.order, incremental=decision.order.purpose is Purpose.SEARCH and not now.clean)
+        builds = (
+            replace(build, incremental=not now.clean and build.candidate not in ends) for build in decision.builds
+        )
+        return replace(decision, order=order, builds=tuple(builds))
+    incremental = incremental_builds(now.observations)
+    named = [each for step in all_steps(decision.order) for each in (step.candidate, *step.parents)]
+    if unproven := [each for each in dict.fromkeys(named) if each in incremental]:
+        plan = tuple(Share(each, 0) for each in unproven)
+        return replace(decision, order=Measure(plan, Purpose.CONFIRM, now.fleet.free_host))
+    return decision
+
+
+def contradicted(decision: Decision, now: Situation) -> bool:
+    """Whether clean builds, made for a proof, have shown that incremental builds misled the search."""
+    incremental = incremental_builds(now.observations)
+    if now.clean or not any(isinstance(seen, Reading) and seen.candidate in incremental for seen in now.observations):
+        return False
+    match decision.order:
+        case Inconclusive(reason=reason):
+            return reason not in OTHER
+        case Measure(purpose=Purpose.SEARCH):
+            named = {each for step in decision.found for each in (step.candidate, *step.parents)}
+            tried = now.proofs - named
+            return bool(tried) and int(decision.belief.culprit.argmax()) not in tried
+        case _:
+            return False
+
+
+def incremental_builds(observations: Iterable[Observation]) -> frozenset[int]:
+    """The candidates whose latest build is incremental."""
+    latest = {seen.candidate: seen.incremental for seen in observations if isinstance(seen, Built)}
+    return frozenset(candidate for candidate, incremental in latest.items() if incremental)
+
+
+def without_incremental(now: Situation) -> Situation:
+    """The situation by clean builds alone; runs of other builds have been spent elsewhere."""
+    stale = incremental_builds(now.observations)
+    kept = now.seen_as(
+        lambda seen: None if seen.candidate in stale else seen.candidate,
+        lambda built: None if built.same_as in stale else built.same_as,
+        clean=True,
+    )
+    runs = now.elsewhere.runs + now.record.spent - kept.record.spent
+    return replace(kept, elsewhere=replace(now.elsewhere, runs=runs))
