@@ -22,6 +22,10 @@ E_co = TypeVar("E_co", covariant=True)
 T = TypeVar("T")  # what the log returns for it
 
 UNLIMITED = 0.0, 0.0
+BEGUN_AGAIN = Warned(
+    "a proof by clean builds contradicts the search, which begins again without incremental builds",
+    "The build system does not know all that its objects depend on: --clean-builds makes each build in an empty folder.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,8 @@ def run(planner: Planner, append: Append[E, T], workers: Workers[E]) -> Generato
                 ends = order is None and not step.goes_on and (step.at_once or not present.busy)
                 if (given or ends or step.goes_on) and step.decided:
                     yield append(step.decided, step.workload)
+                    if isinstance(step.decided, Decided) and step.decided.decision.clean:
+                        yield append(BEGUN_AGAIN, step.workload)
                 if step.goes_on:
                     continue
                 if ends:

@@ -45,7 +45,7 @@ class BuildWorker:
     """A host that builds ahead."""
 
     name: str
-    build: Callable[[int], Generator[LabEvent]]  # builds a candidate
+    build: Callable[[BuildOrder], Generator[LabEvent]]  # builds a candidate
     stop: threading.Event
     describe: Callable[[int], Commit]  # the commit of a candidate
     subscribe: Subscribe = nullcontext
@@ -129,7 +129,7 @@ class ThreadWorkers:
         member = self._build_members[build.build_host]
         member.stop.clear()  # the last build may have ended before it was cancelled
         self._in_flight[build.build_host] = _InFlight(build, time.monotonic(), threading.Event())
-        self._start(len(self.hosts) + build.build_host, member, lambda: member.build(build.candidate))
+        self._start(len(self.hosts) + build.build_host, member, lambda: member.build(build))
 
     def seconds(self, build_host: int) -> float:
         """How long the present build takes so far; see ``Workers.seconds``."""

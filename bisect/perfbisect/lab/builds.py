@@ -16,6 +16,7 @@ from perfbisect.core.domain.events import (
     LabEvent,
     Warned,
 )
+from perfbisect.core.domain.orders import BuildOrder
 from perfbisect.errors import (
     BuildChanged,
     BuildFailed,
@@ -69,17 +70,18 @@ class BuildSite:
         """The name of the host."""
         return self.place.host.name
 
-    def build(self, candidate: int) -> Generator[LabEvent, None, bool]:
-        """Build a candidate, or find it built there; false when it is skipped. Waits until the host is free.
+    def build(self, candidate: int, *, clean: bool = True) -> Generator[LabEvent, None, bool]:
+        """Build a candidate, or find it built there; false when it is skipped. Waits until the host is free. The build may be
+        an incremental one unless it has to be ``clean``.
 
         Raises UsageError when builds would differ from earlier sessions', and EnvironmentFailure.
         """
         with self.place.lock:
-            work, held = self._reported(candidate, self._build(candidate)), self.place.held
+            work, held = self._reported(candidate, self._build(candidate, clean)), self.place.held
             return (yield from watched(held, work) if held else work)
 
-    def build_ahead(self, candidate: int) -> Generator[LabEvent]:
-        """Build a candidate that stays there until it is wanted elsewhere, or find it built; if it fails, it is skipped.
+    def build_ahead(self, order: BuildOrder) -> Generator[LabEvent]:
+        """Build a candidate, as ordered, that stays there until it is wanted elsewhere, or find it built; if it fails, it is skipped.
 
         Raises EnvironmentFailure when the host cannot do it, or its lock is lost: it builds no further then, or with
         HostAway for a while. What is not the host's fault ends the hunt: an end of the range that does not build there
@@ -90,7 +92,7 @@ class BuildSite:
         try:
             held.confirm()
             yield from enough_space(self.place.host, free_bytes(self.place.host), self._warned)
-            yield from self.build(candidate)
+            yield from self.build(order.candidate, clean=not order.incremental)
         except EndFailed as failure:
             raise PerfBisectError(str(failure), failure.advice) from failure.__cause__
         except EnvironmentFailure as failure:
@@ -151,14 +153,16 @@ class BuildSite:
         self._retry = self._retry or RetryPolicy(host, candidates)
         return replace(context, host=host)
 
-    def _build(self, candidate: int) -> Generator[BuildStep | LabEvent, None, bool]:
+    def _build(self, candidate: int, clean: bool) -> Generator[BuildStep | LabEvent, None, bool]:
         began, sha = time.monotonic(), self.candidates.commits[candidate]
         with self.place.only_builds or nullcontext():
             context = yield from self._open(candidate)
         assert self._retry
         while True:
             try:
-                yield from self._keep(candidate, (yield from pipeline.build(context, sha, self.place.shared)))
+                yield from self._keep(
+                    candidate, (yield from pipeline.build(context, sha, self.place.shared, clean=clean))
+                )
             except JobLost as lost:
                 yield (event := self._retry.lost(candidate, lost, "compile", began))
                 if not isinstance(event, Warned):
@@ -236,15 +240,18 @@ class CandidateBuilds:
         self.alone = False  # no build of an earlier session runs on ``host``
         self._linked: dict[str, tuple[Host, str]] = {}  # key of a layout → where it was linked, key of its build
 
-    def obtain(self, candidate: int) -> Generator[LabEvent, None, bool]:
-        """Have a candidate built and installed on ``host``; true when it is worth measuring.
+    def obtain(self, candidate: int, *, clean: bool = True) -> Generator[LabEvent, None, bool]:
+        """Have a candidate built and installed on ``host``; true when it is worth measuring. A build that has to be ``clean``
+        takes the place of an incremental one.
 
         It is not where it is skipped, or was built just now and is the binary of another.
         Raises EnvironmentFailure, and UsageError when builds would differ from earlier sessions'.
         """
-        while candidate not in self._here or not self.made.has(candidate):
-            new = not self.made.has(candidate)
-            if new and not (yield from self._found(candidate)) and not (yield from self._build(candidate)):
+        while candidate not in self._here or not self.made.usable(candidate, clean=clean):
+            new = not self.made.usable(candidate, clean=clean)
+            if new:
+                self._here.discard(candidate)
+            if new and not (yield from self._found(candidate)) and not (yield from self._build(candidate, clean)):
                 return False
             yield from self._bring(candidate)
             if new and candidate in self._here and self.made.same_binary(candidate) != candidate:
@@ -263,12 +270,12 @@ class CandidateBuilds:
                 return (yield from site.find(candidate))
         return False
 
-    def _build(self, candidate: int) -> Generator[LabEvent, None, bool]:
+    def _build(self, candidate: int, clean: bool) -> Generator[LabEvent, None, bool]:
         """Build a candidate here if ``host`` builds, or on the site that is least busy; false when it is skipped."""
         while left := self._left():
             site = min(left, key=lambda site: (site.name != self.host.name, len(site.place.lock.waiting)))
             try:
-                return (yield from site.build(candidate))
+                return (yield from site.build(candidate, clean=clean))
             except EndFailed:
                 raise
             except EnvironmentFailure as failure:

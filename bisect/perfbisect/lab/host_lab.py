@@ -108,7 +108,8 @@ class HostLab:
         turns: list[Turn] = []
         while True:
             for share in order.plan:
-                if not (yield from self.builds.obtain(share.candidate)):
+                clean = not order.incremental or bool(self.candidates.end(share.candidate))
+                if not (yield from self.builds.obtain(share.candidate, clean=clean)):
                     return
             turns = turns or self._turns(order)
             if not turns:

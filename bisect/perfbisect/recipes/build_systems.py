@@ -27,6 +27,17 @@ AUTO = "auto"  # in the place of a system: each commit has its own
 
 
 @dataclass(frozen=True, slots=True)
+class Incremental:
+    """When a build system may build a commit in the tree of another."""
+
+    inputs: str  # a pattern of the files that its configure step reads
+    # What is removed of the folder of the build where one of them has changed, so that the step asks for everything again;
+    # empty: the commit is built in an empty folder.
+    fresh: tuple[str, ...] = ()
+    tracks: bool = True  # it knows which files an object depends on; False: only where dependency files say so
+
+
+@dataclass(frozen=True, slots=True)
 class BuildSystem:
     """How trees with some files at their top are built."""
 
@@ -34,15 +45,46 @@ class BuildSystem:
     needs: tuple[str, ...]  # programs
     files: tuple[str, ...]  # at the top of a tree, of which one is enough
     compiler: tuple[str, ...] = ()  # prints the version of one that is not the variant's
+    incremental: Incremental | None = None  # None: it keeps nothing between builds but its own cache
 
+
+_MAKEFILES = r"(?:^|/)(?:GNUm|m|M)akefile|(?:^|/)configure[^/]*$|\.(?:ac|am|m4|in|mk|mak|make)$"
 
 # By preference. cmake and meson build out of the tree and have the compiler's options in one place; a Makefile has neither.
 SYSTEMS: dict[str, BuildSystem] = {
-    "cmake": BuildSystem(build_commands.cmake, ("cmake", "make"), ("CMakeLists.txt",)),
-    "meson": BuildSystem(build_commands.meson, ("meson", "ninja"), ("meson.build",)),
-    "autotools": BuildSystem(build_commands.autotools, ("make",), ("configure", "configure.ac", "configure.in")),
-    "make": BuildSystem(build_commands.make, ("make",), ("GNUmakefile", "makefile", "Makefile")),
-    "cargo": BuildSystem(build_commands.cargo, ("cargo",), ("Cargo.toml",), ("rustc", "--version")),
+    "cmake": BuildSystem(
+        build_commands.cmake,
+        ("cmake", "make"),
+        ("CMakeLists.txt",),
+        incremental=Incremental(r"(?:^|/)CMakeLists\.txt$|\.cmake$|\.in$", ("CMakeCache.txt",)),
+    ),
+    "meson": BuildSystem(
+        build_commands.meson,
+        ("meson", "ninja"),
+        ("meson.build",),
+        incremental=Incremental(
+            r"(?:^|/)meson(?:\.build|_options\.txt|\.options)$|\.in$", ("meson-private", "meson-info")
+        ),
+    ),
+    "autotools": BuildSystem(
+        build_commands.autotools,
+        ("make",),
+        ("configure", "configure.ac", "configure.in"),
+        incremental=Incremental(_MAKEFILES, tracks=False),
+    ),
+    "make": BuildSystem(
+        build_commands.make,
+        ("make",),
+        ("GNUmakefile", "makefile", "Makefile"),
+        incremental=Incremental(_MAKEFILES, tracks=False),
+    ),
+    "cargo": BuildSystem(
+        build_commands.cargo,
+        ("cargo",),
+        ("Cargo.toml",),
+        ("rustc", "--version"),
+        incremental=Incremental("(?!)"),
+    ),
     "go": BuildSystem(build_commands.go, ("go",), ("go.mod",), ("env", "GOTOOLCHAIN=local", "go", "version")),
 }
 MARKERS = frozenset(file for system in SYSTEMS.values() for file in system.files)

@@ -60,6 +60,10 @@ COMMON = (
     "--layouts/--no-layouts", default=True, show_default=True,
     help="Compare a culprit and its parents in other orders of their functions, too.",
 )  # fmt: skip
+@click.option(
+    "--incremental/--clean-builds", default=True, show_default=True,
+    help="Build commits of the search in the tree of the last build. The ends, a culprit and its parents never are.",
+)  # fmt: skip
 @pairing_option
 @explain_option
 @click.option("--dry-run", is_flag=True, help="Print what it takes and the commands for both ends, and run none.")

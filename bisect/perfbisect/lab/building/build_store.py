@@ -79,7 +79,8 @@ def note(host: Host, layouts: list[PurePosixPath]) -> None:
 
 
 # Idempotent: interrupted and run again, it continues. Files are synced first, so that a build is complete even after a
-# power failure; by their file system, as 8,000 files took forty times as long one by one. $4 are its recorded links, if any.
+# power failure; by their file system, as 8,000 files took forty times as long one by one. $4 are its recorded links, if any:
+# they stay there for an incremental build, which does not make all links again.
 _KEEP = f"""\
 {FUNCTIONS}set -e
 mkdir -p "${{1%/*}}"
@@ -91,7 +92,6 @@ if [ -d "$2" ]; then
     sync -f -- "$2" "$1.part"
     mv -T -- "$2" "$1.part/prefix"
 fi
-rm -rf "$4"
 [ ! -d "$1.part" ] || {{ record "$1.part"; rm -rf "$1"; mv -T -- "$1.part" "$1"; }}
 """
 # A form feed after the record says that the build has no links.

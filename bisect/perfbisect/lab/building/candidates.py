@@ -173,7 +173,8 @@ class BuildsMade:
         """
         name, commits, earlier = context.host.name, self._candidates.commits, self._earlier
         built = next((commit for commit in commits if commit in earlier), None)
-        if built and pipeline.key_of(context, built) != earlier[built]:
+        key = pipeline.key_of(context, built) if built else ""
+        if built and earlier[built] not in (key, pipeline.incremental_key(key)):
             raise UsageError(
                 f"{built[:10]} would now be built differently than earlier in this hunt, so the runs of then and now"
                 " cannot be compared.",
@@ -227,6 +228,10 @@ class BuildsMade:
     def has(self, candidate: int) -> bool:
         """Whether a candidate is built, and the host that has it is known; prebuilt ones have none."""
         return candidate in self.places or candidate in self._candidates.prebuilt
+
+    def usable(self, candidate: int, *, clean: bool) -> bool:
+        """Whether a candidate is built, and by a clean build if it has to be."""
+        return self.has(candidate) and not (clean and self.built[candidate].facts.incremental)
 
     def same_binary(self, candidate: int) -> int:
         """The first candidate with the binary of a built one."""

@@ -136,15 +136,15 @@ LONG = 3600.0  # seconds, for what moves all files of a large tree
 
 _REFUSED = 128  # status of git for what it cannot do
 
-# $1 the repository, $2 the checkout, $3 a commit or tree, $4 where in the checkout its tree goes, then pathspecs of what is left
-# out. A link in that place may have been left by a build, and leads elsewhere.
+# $1 the repository, $2 the checkout, $3 a commit or tree, $4 where in the checkout its tree goes, $5 "keep" where what is not
+# git's stays, then pathspecs of what is left out. A link in that place may have been left by a build, and leads elsewhere.
 _SWITCH = f"""\
-bare=$1 source=$2${{4:+/}}$4 tree=$3
+bare=$1 source=$2${{4:+/}}$4 tree=$3 keep=$5
 real() {{ (cd -P -- "$1" && pwd -P); }}
 [ -z "$4" ] || [ "$(real "${{source%/*}}")/${{4##*/}}" = "$(real "$2")/$4" ] || {{
     echo "fatal: a link leads to $4" >&2; exit {_REFUSED}
 }}
-shift 4
+shift 5
 switch() {{
     git -c core.bare=false -c core.sparseCheckout=false --git-dir="$bare" --work-tree="$source" "$@"
     case $? in 0) ;; 1 | {_REFUSED}) exit {_REFUSED} ;; *) exit 1 ;; esac
@@ -160,7 +160,7 @@ if [ $# != 0 ]; then # the tree without them
     ) || exit
 fi
 switch read-tree --reset -u "$tree"
-switch clean -q -ffdx
+[ -n "$keep" ] || switch clean -q -ffdx
 """
 
 # $1 the repository, $2 the commit, then paths. Submodules count, whatever `submodule.NAME.ignore` in the .gitmodules of the
@@ -215,11 +215,18 @@ class SubTree:
 
 
 def checkout(
-    host: Host, bare: PurePosixPath, sha: str, to: PurePosixPath, ignore: Sequence[str], parts: Sequence[SubTree] = ()
+    host: Host,
+    bare: PurePosixPath,
+    sha: str,
+    to: PurePosixPath,
+    ignore: Sequence[str],
+    parts: Sequence[SubTree] = (),
+    *,
+    keep: bool = False,
 ) -> None:
     """Make ``to`` exactly the tree of commit ``sha`` without the ignored paths, and with those submodules in it.
 
-    Other submodules are empty folders. An inner submodule follows the one that contains it.
+    With ``keep`` files that git does not know stay there. Other submodules are empty folders. An inner submodule follows the one that contains it.
     Raises BuildFailed for a commit that git cannot check out: with a path that it forbids or that is too long, or a file
     that the repository lacks. Raises EnvironmentFailure when the repository lacks the commit, and when the reason is the
     host's. So do the functions below.
@@ -227,7 +234,7 @@ def checkout(
     trees = [SubTree(bare, sha, "", ignore), *parts]
     try:
         for part in trees:
-            _switch(host, to, part)
+            _switch(host, to, part, keep=keep)
     except CommandFailed:
         # The last checkout may have been of another repository, or have been cut short by a power failure: once more,
         # from nothing.
@@ -243,6 +250,22 @@ def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[st
     paths = ["--", *all_but(ignore)]
     with failures_of(host, bare, sha):
         return scripted(host, _IDENTITY, [str(bare), sha, *paths]).stdout.split()[0]
+
+
+def changed(
+    host: Host, bare: PurePosixPath, before: str, after: str, ignore: Sequence[str]
+) -> list[tuple[str, str]] | None:
+    """The files that differ between two commits beyond the ignored paths: A, M, D or T, and the path.
+
+    None where that is not known: a submodule differs, or a commit is absent.
+    """
+    options = ["-r", "-z", "--raw", "--no-renames", "--no-ext-diff", "--ignore-submodules=none"]
+    listing = git(host, f"--git-dir={bare}", "diff-tree", *options, before, after, "--", *all_but(ignore), check=False)
+    fields = listing.stdout.split("\0")[:-1]
+    entries = [(facts.split(" "), path) for facts, path in zip(fields[::2], fields[1::2], strict=True)]
+    if not listing.ok or any("160000" in facts[0] or "160000" in facts[1] for facts, _ in entries):
+        return None
+    return [(facts[4], path) for facts, path in entries]
 
 
 def present(
@@ -294,9 +317,10 @@ def cannot(host: Host, sha: str, reason: str, log: str, hint: str) -> BuildFaile
     return BuildFailed(f"{sha[:10]} cannot be checked out: {reason}", stage=CHECKOUT, log=str(place), hint=hint)
 
 
-def _switch(host: Host, source: PurePosixPath, part: SubTree) -> None:
+def _switch(host: Host, source: PurePosixPath, part: SubTree, *, keep: bool = False) -> None:
     ignored = [f":(top,glob){pattern}" for pattern in part.ignore]
-    scripted(host, _SWITCH, [str(part.bare), str(source), part.tree, part.path, *ignored], timeout=LONG)
+    arguments = [str(part.bare), str(source), part.tree, part.path, "keep" * keep, *ignored]
+    scripted(host, _SWITCH, arguments, timeout=LONG)
 
 
 @dataclass(frozen=True, slots=True)

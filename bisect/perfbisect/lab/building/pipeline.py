@@ -2,9 +2,11 @@
 
 Everything happens at fixed paths below ``root/work/BUILDER``: ``source``, an empty ``build``, and ``prefix``, where it
 is installed before it moves to its place among the finished builds. All builds see the same paths and the same
-environment, so that only the commit makes a difference. Configure, compile and install are one job on the host.
+environment, so that only the commit makes a difference. For the search a commit may be built in the tree of the last build
+instead (``incremental``). Configure, compile and install are one job on the host.
 """
 
+import hashlib
 import re
 import time
 from collections.abc import Collection, Generator, Mapping, Sequence
@@ -20,7 +22,7 @@ from perfbisect.host import facts, jobs
 from perfbisect.host.facts import SYSTEM
 from perfbisect.host.packages import absent
 from perfbisect.host.protocol import TIMED_OUT, Host, no_space
-from perfbisect.lab.building import build_store, checkout, links, prebuilt
+from perfbisect.lab.building import build_store, checkout, incremental, links, prebuilt
 from perfbisect.lab.building.build_store import hash_artifacts, measured
 from perfbisect.lab.building.checkout import Sources, for_all, for_version
 from perfbisect.lab.building.log_parser import (
@@ -86,10 +88,11 @@ def end_all(host: Host, *, but: Collection[str] = ()) -> jobs.Job | None:
 
 
 _ALONE = "-alone"  # ends the name of one that is repeated with one job
+_AGAIN = "-again"  # ends the name of one in the tree of the last build
 # Prints the steps that the last build took.
 _STEPS = 'cat "$1/steps" 2>/dev/null || :'
-_EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf build prefix links objects ccache.log && mkdir build && cat steps 2>/dev/null || :'
-_REMEMBER = f'cd -- "$1" && rm -rf profile && printf "%s" "$2" >steps && {EVENTS}'
+_EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf base build prefix links objects ccache.log && mkdir build && cat steps 2>/dev/null || :'
+_REMEMBER = f'cd -- "$1" && rm -rf profile && {{ [ -z "$2" ] || printf "%s" "$2" >steps; }} && {EVENTS}'
 _LATE = (TIMED_OUT, 128 + 9)  # statuses of a job that has run out of time
 _SAVE_LOG = '(umask 077; mkdir -p "${2%/*}") && cp -- "$1" "$2"'
 
@@ -127,16 +130,22 @@ def key_of(context: BuildContext, sha: str) -> str:
     return _commit(context, sha).key
 
 
+def incremental_key(key: str) -> str:
+    """The key of the incremental build of a commit whose clean build has this key."""
+    return hashlib.sha256(f"{key} incremental".encode()).hexdigest()[:32]
+
+
 def find(context: BuildContext, sha: str) -> InstalledBuild | None:
     """The stored build of commit ``sha``; None where there is none. Raises as ``key_of``."""
     return _commit(context, sha).stored()
 
 
 def build(
-    context: BuildContext, sha: str, shared: SharedBuilds | None = None
+    context: BuildContext, sha: str, shared: SharedBuilds | None = None, *, clean: bool = True
 ) -> Generator[BuildStep | Warned, None, InstalledBuild]:
     """Build commit ``sha``, or find it built; yields progress. A build that others have made is fetched from the ``shared``
     ones, and one that they lack is given to them: while the host does nothing else, so that no run is disturbed.
+    It may be an incremental one unless it has to be ``clean``; such a build is never shared.
 
     A build with several jobs at once that fails is no verdict on the commit: it may depend on their order, or have taken
     all memory. It is repeated with one job. A build that a killed session has left running is followed to its end.
@@ -149,8 +158,11 @@ def build(
     built = commit.stored()
     if shared and not built and (yield from shared.fetch(context, commit.key)) and (built := commit.stored()):
         return replace(built, facts=replace(built.facts, shared=True, seconds=time.monotonic() - began))
+    if not (built or clean):
+        commit = replace(commit, incremental=True)
+        built = commit.stored()
     built = built or (yield from commit.build())
-    if shared:
+    if shared and not built.facts.incremental:
         yield from shared.offer(context, built.facts)
     return built
 
@@ -166,6 +178,7 @@ class _BuildAttempt:
     failed: bool = True
     artifacts: Sequence[str] = ()  # what is measured, below the prefix
     binary: str = ""  # what was installed, by its hash; "" when the recipe names no artifacts
+    incremental: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +191,7 @@ class _CommitBuild:
     needed: Mapping[str, prebuilt.Needed]  # archives, by name
     key: str
     clock: Stopwatch  # which has run while the patches were applied that the key depends on
+    incremental: bool = False  # it may be made in the tree of the last build
 
     @property
     def name(self) -> str:
@@ -186,7 +200,8 @@ class _CommitBuild:
 
     def stored(self) -> InstalledBuild | None:
         """The build, if the host has it."""
-        built = build_store.find(self.context.host, self.key, self.sources.sha)
+        key = incremental_key(self.key) if self.incremental else self.key
+        built = build_store.find(self.context.host, key, self.sources.sha)
         if built is None:
             return None
         facts = replace(built.facts, patches=self.patches(built.version))
@@ -207,7 +222,7 @@ class _CommitBuild:
         """Make the build, and keep it."""
         began, context, host = time.monotonic() - self.clock.total, self.context, self.context.host
         yield BuildStep(CHECKOUT)
-        job = end_all(host, but=(self.name, f"{self.name}{_ALONE}"))
+        job = end_all(host, but=(self.name, f"{self.name}{_ALONE}", *([f"{self.name}{_AGAIN}"] * self.incremental)))
         try:
             if context.training:
                 if job is None:
@@ -220,18 +235,22 @@ class _CommitBuild:
         plan = ended.plan
         cached = host.script(_REMEMBER, context.work, ended.output.steps, timeout=600).stdout
         hits, misses, remote = count_cached(cached)
+        key = incremental_key(self.key) if ended.incremental else self.key
         facts = BuildFacts(
-            commit=self.sources.sha, key=self.key, binary=ended.binary or self.key, seconds=time.monotonic() - began,
+            commit=self.sources.sha, key=key, binary=ended.binary or key, seconds=time.monotonic() - began,
             cache_hits=hits, cache_misses=misses, remote_hits=remote, reused=False, log="", system=plan.system,
             patches=self.patches(plan.version), partial=self.short_paths(ended.output.partial),
-            programs=ended.output.programs, flags=context.builder.flags.options,
+            programs=ended.output.programs, flags=context.builder.flags.options, incremental=ended.incremental,
         )  # fmt: skip
         if context.recorder:
             yield BuildStep(LINK)
             with self.clock.timed(RELINK):
                 facts = links.keep(host, context.work, ended.artifacts, context.variant, context.recorder, facts)
+            if facts.fixed and ended.incremental:  # a link that was not made again may lack its record
+                return (yield from replace(self, incremental=False).build())
         with self.clock.timed(RECORD):
             facts = build_store.keep(host, facts, plan.version, context.work / "prefix", ended.job.folder / "stdout")
+            incremental.note(context, plan, self.sources.commit, key)
         jobs.remove(host, ended.job)
         phases = self.clock.phases(time.monotonic() - began)  # of a job that was followed, more than that
         facts = replace(facts, phases=phases, seconds=sum(phases.values()))
@@ -267,6 +286,18 @@ class _CommitBuild:
         if job is None:
             with self.clock.timed(CHECKOUT):
                 yield from prebuilt.bring(context.host, self.needed.values())
+            if self.incremental and incremental.begun(context):
+                yield from self.check_out(keep=True)
+                if (ended := (yield from self.again())) and not ended.failed:
+                    return ended
+                yield BuildStep(CHECKOUT)
+            yield from self.check_out()
+        elif job.name.endswith(_AGAIN):
+            ended = yield from self.attempt(self.plan(context), job.name, job)
+            if not ended.failed:
+                return replace(ended, incremental=True)
+            jobs.remove(context.host, job)
+            job = None
             yield from self.check_out()
         ended = yield from self.attempt(self.plan(context), name, job)
         if ended.failed and ended.job.name == name and (alone := self.alone(ended)):
@@ -288,20 +319,36 @@ class _CommitBuild:
             raise self.failure(ended)
         return ended
 
-    def check_out(self) -> Generator[BuildStep]:
-        """Check out the commit and its submodules."""
+    def again(self) -> Generator[BuildStep, None, _BuildAttempt | None]:
+        """An attempt to build what is checked out in the tree of the last build; None where that cannot be."""
+        context, plan = self.context, self.plan(self.context)
+        with self.clock.timed(CHECKOUT):
+            way = incremental.incremental(context, plan, self.sources.commit)
+            if way:
+                way.begin(context.host, context.work)
+        if way is None:
+            return None
+        ended = yield from self.attempt(replace(plan, commands=way.commands), f"{self.name}{_AGAIN}", None)
+        if ended.failed:
+            jobs.remove(context.host, ended.job)
+        return replace(ended, plan=plan, incremental=True)
+
+    def check_out(self, *, keep: bool = False) -> Generator[BuildStep]:
+        """Check out the commit and its submodules; with ``keep``, what a build has left there stays."""
         context, builder = self.context, self.context.builder
         of = (context.host, builder.work_name, context.repository, self.sources.sha, builder.ignore, builder.repository)
         with self.clock.timed(CHECKOUT):
-            check_out(context, self.sources, self.clock, (yield from checkout.bring_submodules(*of)))
+            check_out(context, self.sources, self.clock, (yield from checkout.bring_submodules(*of)), keep=keep)
 
     def attempt(
         self, plan: BuildPlan, name: str, job: jobs.Job | None, note: str = ""
     ) -> Generator[BuildStep, None, _BuildAttempt]:
-        """Build what is checked out as a job of that name, in an empty folder, or follow ``job``, which does."""
+        """Build what is checked out as a job of that name, or follow ``job``, which does; in an empty folder, unless it is
+        built in the tree of the last build.
+        """
         host, work, how = self.context.host, self.context.work, build_of(plan.builder)
         with self.clock.timed(CHECKOUT):
-            steps = host.script(_STEPS if job else _EMPTY, work, timeout=600).stdout
+            steps = host.script(_STEPS if job or name.endswith(_AGAIN) else _EMPTY, work, timeout=600).stdout
         output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
         argv = ["sh", "-c", script(plan.commands, note)]
         if COMPILERS in plan.env:  # which the build finds first
@@ -385,11 +432,16 @@ def _commit(context: BuildContext, sha: str) -> _CommitBuild:
 
 
 def check_out(
-    context: BuildContext, sources: Sources, clock: Stopwatch, parts: Sequence[checkout.SubTree] = ()
+    context: BuildContext,
+    sources: Sources,
+    clock: Stopwatch,
+    parts: Sequence[checkout.SubTree] = (),
+    *,
+    keep: bool = False,
 ) -> None:
-    """Check out what is built of a commit, with these submodules."""
+    """Check out what is built of a commit, with these submodules; see ``checkout.checkout``."""
     host, bare, place = context.host, context.bare, (context.work / "source", context.builder.ignore, parts)
-    checkout.checkout(host, bare, sources.commit, *place)
+    checkout.checkout(host, bare, sources.commit, *place, keep=keep)
     if any(patch.version for patch in context.patches):
         version = version_of(context, sources.sha)
         with clock.timed(PATCH):

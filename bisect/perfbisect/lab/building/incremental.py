@@ -1,0 +1,161 @@
+"""Builds in the tree of the last build: when a commit may be built so, and what brings that tree to the commit.
+
+After a build, ``root/work/BUILDER/base`` says how it was made, of which commit, and under which key it is kept. The next commit
+is checked out over its sources, where git leaves files alone that do not change, and the build system makes what is left:
+
+- cmake, meson and cargo know which files an object depends on. Where a file has changed that the configure step reads, that
+  step begins anew: what it has found out about options and the compiler may be wrong now. Else it is left out; except by
+  cmake where files came or went, which it may look for by a pattern.
+- make and autotools know it by dependency files, if each object has one. Else only sources may have changed that no file
+  includes. Where a Makefile, a configure script or what such is made from has changed, the commit is built in an empty folder.
+  So it is where a script or data has: what is made from it is not known.
+
+What is known to be safe is no proof: a rule may lack a dependency. So the search proves what it names by other builds
+(``core/search/clean_builds.py``).
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from perfbisect.host.protocol import Host
+from perfbisect.lab.building import build_store, checkout
+from perfbisect.lab.building.log_parser import CONFIGURE
+from perfbisect.lab.building.plan import BuildContext, BuildPlan
+from perfbisect.recipes.build_commands import AGED
+from perfbisect.recipes.build_systems import SYSTEMS
+from perfbisect.recipes.builder_reader import build_of
+
+SOURCE = re.compile(r"\.(?:c|cc|cpp|cxx|c\+\+|C|s|S|asm|f|f90|m|mm)$")
+HEADER = re.compile(r"\.(?:h|hh|hpp|hxx|h\+\+|H|inc|inl|ipp|tcc|tpp|def)$")
+# What no build reads, or no part of it that is measured; sources and headers of such folders count as any other.
+NEUTRAL = re.compile(
+    r"\.(?:md|rst|txt|html?|texi|adoc|pod|[1-8]|po|pot|png|svg|jpe?g|pdf|ya?ml)$|(?:^|/)(?:docs?|tests?|testsuite|t|man|ci)/"
+    r"|(?:^|/)(?:README|NEWS|ChangeLog|CHANGES|AUTHORS|TODO|COPYING|LICENSE)[^/]*$|(?:^|/)\.git"
+)
+
+_NOTE = 'printf "%s\\n" "$2" "$3" "$4" >"$1/base"'
+_READ = 'cat -- "$1/base" 2>/dev/null || :'
+# Whether each object below $1 has a dependency file of its name, here or in another folder; one that automake has begun
+# is empty but for a comment. Prints "yes", or nothing.
+_TRACKED = r"""
+cd -- "$1" && {
+    find . -name '*.o' -type f -printf 'o %f\n'
+    find . -type f -size +16c '(' -name '*.d' -o -name '*.P' -o -name '*.Po' -o -name '*.Plo' -o -name '*.dep' ')' -printf 'd %f\n'
+} | awk '{ sub(/^\./, "", $2); sub(/\.(d|P|Po|Plo|dep)$/, "", $2); sub(/\.l?o$/, "", $2) }
+    $1 == "d" { known[$2] } $1 == "o" { objects[$2] }
+    END { for (each in objects) { some = 1; if (!(each in known)) exit } if (some) print "yes" }'
+"""
+# Whether a file below $1 includes one with a name that the pattern $2 matches.
+_INCLUDED = 'grep -rqsE -e "$2" -- "$1"'
+# $1 the folder of fixed paths; $2 the folder of a kept build whose installation is copied, of a tree that is built in place;
+# $3 where below $1 the tree has a copy. Standard input: paths of that which have changed. Hard links to what is kept are
+# broken, as tools may write into a file that exists.
+_BEGIN = r"""
+cd -- "$1" && rm -rf base prefix objects ccache.log || exit
+if [ -n "$2" ]; then
+    mkdir prefix && tar -C "$2/prefix" --null --no-recursion --format=pax -cf - -T "$2/files/paths" | tar -C prefix -xpf - || exit
+else
+    rm -rf build/.perfbisect.incomplete build/.perfbisect.log build/.perfbisect.log.failed || exit
+    find build -type f -links +1 -exec sh -c 'for each do cp -p -- "$each" "$each.perfbisect" && mv -f -- "$each.perfbisect" "$each" || exit; done' copy {} +
+fi || exit
+[ -n "$3" ] || exit 0
+from=$PWD/source && cd -- "$3" && xargs -0 -r sh -c '
+    from=$0
+    for path do
+        rm -rf -- "$path" || exit
+        [ -e "$from/$path" ] || [ -L "$from/$path" ] || continue
+        case $path in */*) mkdir -p -- "${path%/*}" || exit;; esac
+        cp -a -- "$from/$path" "$path" || exit
+    done' "$from"
+"""
+LONG = 3600.0  # seconds, for copying a large tree
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalBuild:
+    """How a commit is built in the tree of the last build."""
+
+    commands: tuple[tuple[str, list[str]], ...]  # stage, argv
+    kept: str  # the folder of a kept build whose installation is copied; "" unless the tree is built in place
+    copy: str  # where the tree has a copy below the folder of fixed paths; "" where it has none
+    changed: tuple[str, ...]  # paths of the tree
+
+    def begin(self, host: Host, work: PurePosixPath) -> None:
+        """Bring the tree of the last build to the commit that is checked out."""
+        paths = "".join(f"{path}\0" for path in self.changed)
+        host.script(_BEGIN, work, self.kept, self.copy, stdin=paths, timeout=LONG)
+
+
+def how(context: BuildContext, plan: BuildPlan) -> str:
+    """A hash of how a commit is built; "" where nothing may be built in its tree afterwards."""
+    alone = context.training or any(patch.version for patch in context.patches)
+    if alone or not plan.system or SYSTEMS[plan.system].incremental is None:
+        return ""
+    parts = [plan.system, plan.commands, dict(plan.env), context.tools.identity]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def note(context: BuildContext, plan: BuildPlan, commit: str, key: str) -> None:
+    """Note what the tree of the last build is, for the next one."""
+    if made := how(context, plan):
+        context.host.script(_NOTE, context.work, made, commit, key)
+
+
+def begun(context: BuildContext) -> str:
+    """The commit that the tree of the last build is of; "" without such a tree."""
+    return next(iter(_base(context)[1:2]), "")
+
+
+def incremental(context: BuildContext, plan: BuildPlan, commit: str) -> IncrementalBuild | None:
+    """How a commit, which is checked out, is built in the tree of the last build; None where it is built in an empty folder."""
+    host, work, base = context.host, context.work, _base(context)
+    made = how(context, plan)
+    if not made or base[:1] != [made]:
+        return None
+    system, in_place = SYSTEMS[plan.system].incremental, build_of(plan.builder).in_place
+    kept = build_store.folder(host, base[2]) if in_place else None
+    top = kept / "prefix" if kept else work / "build"
+    changed = checkout.changed(host, context.bare, base[1], commit, context.builder.ignore)
+    if changed is None or system is None or not host.run(["test", "-d", str(top)], check=False).ok:
+        return None
+    asks = [path for _, path in changed if re.search(system.inputs, path)]
+    if (asks and not system.fresh) or (not system.tracks and not _safe(host, work, top, changed)):
+        return None
+    again = bool(asks) or (plan.system == "cmake" and any(status != "M" for status, _ in changed))
+    commands = [(stage, argv) for stage, argv in plan.commands if again or stage != CONFIGURE]
+    commands = [(stage, argv) for stage, argv in commands if argv[:2] != ["cp", "-a"]]
+    folder = work / "prefix" / "build" if in_place else work / "build"
+    if asks:
+        commands.insert(0, (CONFIGURE, ["rm", "-rf", *(str(folder / name) for name in system.fresh)]))
+    copy = "prefix" if in_place else "build" if plan.system == "make" else ""
+    if plan.system == "autotools" and not in_place:
+        if host.run(["test", "-e", str(work / "build" / "configure")], check=False).ok:
+            copy = "build"
+        aged = AGED.replace("{{", "{").replace("}}", "}")
+        commands.insert(0, (CONFIGURE, ["sh", "-c", aged, str(work / "source")]))
+    return IncrementalBuild(tuple(commands), str(kept or ""), copy, tuple(path for _, path in changed))
+
+
+def _base(context: BuildContext) -> list[str]:
+    """How the last build was made, of which commit, its key; empty without one."""
+    lines = context.host.script(_READ, context.work).stdout.split("\n")
+    return lines[:3] if len(lines) > 3 else []
+
+
+def _safe(host: Host, work: PurePosixPath, top: PurePosixPath, changed: Sequence[tuple[str, str]]) -> bool:
+    """Whether a Makefile makes what depends on these files, of the tree below ``top``."""
+    read = [(status, path) for status, path in changed if SOURCE.search(path) or HEADER.search(path)]
+    others = [path for _, path in changed if not (SOURCE.search(path) or HEADER.search(path) or NEUTRAL.search(path))]
+    if others or any(status == "D" for status, _ in read):  # an archive may keep the object of a file that is gone
+        return False
+    if not read or host.script(_TRACKED, top, timeout=LONG).stdout:
+        return True
+    if any(HEADER.search(path) for _, path in read):
+        return False
+    names = "|".join(re.escape(PurePosixPath(path).name) for _, path in read)
+    included = host.script(_INCLUDED, work / "source", f'include.*["</]({names})[">]', check=False, timeout=LONG)
+    return included.status == 1
