@@ -58,7 +58,7 @@ class Built:
 
     seconds: float
     error: str = ""
-    remade: bool = False  # by hand: in a new tree, as it had failed in the old one
+    how: str = ""  # "new tree": by hand, as it had failed in the old one; "incremental": in the tree of the last build
     hits: int = 0
     misses: int = 0
     phases: dict[str, float] = field(default_factory=dict)
@@ -123,10 +123,10 @@ class ByHand:
         """Check out and build: as a person does, once more in an empty tree if that fails."""
         began = time.monotonic()
         failed = self.tried(commit, new=new)
-        remade = bool(failed and not new)
-        if remade:
+        how = "new tree" if failed and not new else ""
+        if how:
             failed = self.tried(commit, new=True)
-        return Built(time.monotonic() - began, failed, remade)
+        return Built(time.monotonic() - began, failed, how)
 
     def tried(self, commit: str, *, new: bool) -> str:
         """What is wrong after a build; "" where nothing is."""
@@ -213,7 +213,8 @@ def built(context: BuildContext, commit: str, new: bool) -> Built:
     except PerfBisectError as failure:
         return Built(time.monotonic() - began, str(failure))
     seconds, facts = time.monotonic() - began, building.result.facts
-    return Built(seconds, "", False, facts.cache_hits, facts.cache_misses, dict(facts.phases))
+    how = "incremental" if getattr(facts, "incremental", False) else ""
+    return Built(seconds, "", how, facts.cache_hits, facts.cache_misses, dict(facts.phases))
 
 
 Row = dict[str, Built]  # of one commit, by the side that built it
@@ -230,8 +231,8 @@ def line(*titles: str, rows: Sequence[Row]) -> str:
     cells = list(titles)
     for side in SIDES:
         found = [row[side] for row in rows if side in row]
-        mark = " failed" * any(each.error for each in found) or " new tree" * any(each.remade for each in found)
-        cells.append(f"{sum(each.seconds for each in found):.1f}{mark if len(rows) == 1 else ''}" if found else "")
+        said = [("failed" if each.error else each.how) for each in found] if len(rows) == 1 else []
+        cells.append(" ".join([f"{sum(each.seconds for each in found):.1f}", *said]).strip() if found else "")
     for other in (HAND, AGAINST):
         cells.append(f"{median(found):.2f}" if (found := ratios(rows, other)) else "")
     return f"| {' | '.join(cells)} |"
