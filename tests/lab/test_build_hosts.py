@@ -140,10 +140,10 @@ def test_a_host_whose_root_folder_was_removed_builds_no_further(farm: Farm) -> N
     """What does not build there then is no fault of its commit, whoever has asked for the build."""
     with hold(farm.hosts["b1"], "a hunt") as farm.held["b1"]:
         farm.begin()
-        list(farm.labs["b1"].build_ahead(FAST))
+        list(farm.labs["b1"].build_ahead(BuildOrder(FAST, 0)))
         shutil.rmtree(farm.folder / "b1")
         with pytest.raises(EnvironmentFailure, match=r"root folder .* of host b1 was removed"):
-            list(farm.labs["b1"].build_ahead(SLOW))
+            list(farm.labs["b1"].build_ahead(BuildOrder(SLOW, 0)))
         assert "b1" in farm.made.lost
         farm.made.lost.clear()
         events = measure(farm.lab, Share(SLOW, 0))
@@ -155,7 +155,7 @@ def test_an_end_that_does_not_build_ends_the_hunt_and_not_the_host(farm: Farm) -
     farm.commits = (farm.commits[BROKEN], farm.commits[FAST])
     farm.begin(is_range=True)
     with pytest.raises(PerfBisectError, match=r"because an end of the range, .* cannot be built: ") as caught:
-        list(farm.labs["b1"].build_ahead(0))
+        list(farm.labs["b1"].build_ahead(BuildOrder(0, 0)))
     assert not isinstance(caught.value, EnvironmentFailure), "which would leave the end to the next host"
     assert "b1" not in farm.made.lost
     with pytest.raises(EndFailed):
@@ -165,7 +165,7 @@ def test_an_end_that_does_not_build_ends_the_hunt_and_not_the_host(farm: Farm) -
 
 def test_a_build_of_an_earlier_session_is_found_where_it_is(farm: Farm) -> None:
     """A host that measures builds between its runs, if it may."""
-    list(farm.labs["b2"].build_ahead(FAST))
+    list(farm.labs["b2"].build_ahead(BuildOrder(FAST, 0)))
     farm.begin(builds=True)
     assert finished(measure(farm.lab, Share(FAST, 0))) == [(FAST, "b2", True, None)]
     assert farm.stored("quiet") == farm.stored("b2")
@@ -175,7 +175,7 @@ def test_a_build_of_an_earlier_session_is_found_where_it_is(farm: Farm) -> None:
 
 
 def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
-    list(farm.labs["b1"].build_ahead(FAST))
+    list(farm.labs["b1"].build_ahead(BuildOrder(FAST, 0)))
     AWAY.add("b1")
     again = measure(farm.lab, Share(FAST, 0))
     assert finished(again) == [(FAST, "b2", False, None)]
@@ -192,7 +192,7 @@ def test_a_build_host_that_others_stand_in_for_is_back_with_its_heartbeat(farm: 
     lab.place, lab.stood_in = replace(lab.place, held=lock), True
     AWAY.add("b1")
     with pytest.raises(HostAway, match="is lost") as caught:
-        list(lab.build_ahead(FAST))
+        list(lab.build_ahead(BuildOrder(FAST, 0)))
     assert not caught.value.is_back()
     lock.seen = elapsed()
     assert caught.value.is_back()
@@ -201,10 +201,10 @@ def test_a_build_host_that_others_stand_in_for_is_back_with_its_heartbeat(farm: 
 
 
 def test_a_host_that_would_build_differently_is_refused(farm: Farm) -> None:
-    list(farm.labs["b1"].build_ahead(FAST))
+    list(farm.labs["b1"].build_ahead(BuildOrder(FAST, 0)))
     farm.labs["b2"].builder = structs.replace(BUILDER, name="other", home="small")
     with pytest.raises(EnvironmentFailure, match=r"host b2 would build .* differently than host b1"):
-        list(farm.labs["b2"].build_ahead(SLOW))
+        list(farm.labs["b2"].build_ahead(BuildOrder(SLOW, 0)))
 
 
 @pytest.mark.parametrize("everything", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -236,7 +236,7 @@ def test_cancelled_builds_leave_nothing_running(tmp_path: Path, commits: tuple[s
 
 @pytest.mark.slow
 def test_a_build_host_without_its_builds_makes_them_again(farm: Farm) -> None:
-    list(farm.labs["b1"].build_ahead(FAST))
+    list(farm.labs["b1"].build_ahead(BuildOrder(FAST, 0)))
     shutil.rmtree(farm.folder / "b1" / "builds")
     again = measure(farm.lab, Share(FAST, 0))
     assert [candidate for candidate, _, _, _ in finished(again)] == [FAST]

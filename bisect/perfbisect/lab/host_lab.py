@@ -87,6 +87,7 @@ class HostLab:
     values: Values = field(init=False)  # placeholders that all candidates share
     _context: RunContext = field(init=False)
     _prepared: bool = field(default=False, init=False)
+    _distrusted: set[int] = field(default_factory=set, init=False)  # candidates whose incremental build has failed
     _busiest: float = field(init=False)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
@@ -108,7 +109,8 @@ class HostLab:
         turns: list[Turn] = []
         while True:
             for share in order.plan:
-                clean = not order.incremental or bool(self.candidates.end(share.candidate))
+                distrusted = self.candidates.end(share.candidate) or share.candidate in self._distrusted
+                clean = not order.incremental or bool(distrusted)
                 if not (yield from self.builds.obtain(share.candidate, clean=clean)):
                     return
             turns = turns or self._turns(order)
@@ -236,8 +238,17 @@ class HostLab:
         return True
 
     def _failed(self, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
-        """A build could not be measured. If it failed in a fresh layout only, it is not skipped: layouts are given up."""
+        """A build could not be measured. If it failed in a fresh layout only, it is not skipped: layouts are given up. Nor is
+        the commit of an incremental build: it is built in an empty folder when it is ordered again.
+        """
         host, built = self.place.host, self.builds.made.built[turn.candidate]
+        if built.facts.incremental:
+            self._distrusted.add(turn.candidate)
+            yield Warned(
+                f"the incremental build of {self.candidates.name(turn.candidate)} fails: {failure}",
+                "It is built in an empty folder.",
+            )
+            return
         if not (self.seeds and turn.layout):
             prefix = built.prefix or build_store.prefix(host, built.facts.key)
             failure.advice += not_started(host, prefix, self.workload, self.builder.started, str(failure))

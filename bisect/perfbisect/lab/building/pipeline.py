@@ -294,7 +294,7 @@ class _CommitBuild:
             yield from self.check_out()
         elif job.name.endswith(_AGAIN):
             ended = yield from self.attempt(self.plan(context), job.name, job)
-            if not ended.failed:
+            if not (ended.failed or ended.output.partial):
                 return replace(ended, incremental=True)
             jobs.remove(context.host, job)
             job = None
@@ -329,9 +329,10 @@ class _CommitBuild:
         if way is None:
             return None
         ended = yield from self.attempt(replace(plan, commands=way.commands), f"{self.name}{_AGAIN}", None)
-        if ended.failed:
+        failed = ended.failed or bool(ended.output.partial)  # a program may be there that the last build has left
+        if failed:
             jobs.remove(context.host, ended.job)
-        return replace(ended, plan=plan, incremental=True)
+        return replace(ended, plan=plan, incremental=True, failed=failed)
 
     def check_out(self, *, keep: bool = False) -> Generator[BuildStep]:
         """Check out the commit and its submodules; with ``keep``, what a build has left there stays."""

@@ -1,0 +1,162 @@
+"""Builds in the tree of the last build: real build systems, and changes that a stale object would hide."""
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from perfbisect.core.domain.facts import BuildFacts
+from perfbisect.core.domain.settings import Flags
+from perfbisect.lab.building import links, pipeline
+from perfbisect.recipes.builder import Build, Builder, Variant
+from repos import Files, Repo
+from sharing import Yard
+from waiting import finish
+
+pytestmark = [pytest.mark.tools, pytest.mark.own_ccache]
+
+MAIN = '#include <stdio.h>\n#include "value.h"\nint part(void);\nint main(void) { printf("%d\\n", VALUE + part()); }\n'
+SOURCES = {
+    "main.c": MAIN,
+    "part.c": '#include "rest.c"\nint part(void) { return REST; }\n',
+    "rest.c": "#define REST 100\n",
+    "value.h": "#define VALUE 1\n",
+}
+AM = "bin_PROGRAMS = tool\ntool_SOURCES = main.c part.c\n"
+AC = "AC_INIT([tool], [1])\nAM_INIT_AUTOMAKE([foreign])\nAC_PROG_CC\nAC_CONFIG_FILES([Makefile])\nAC_OUTPUT\n"
+INSTALL = "install: tool\n\tinstall -D tool $(DESTDIR)$(PREFIX)/bin/tool\n"
+MAKE = f"tool: main.o part.o\n\t$(CC) $(CFLAGS) -o $@ $^\n{INSTALL}"
+BY_HAND = "#!/bin/sh\nfor each do case $each in --prefix=*) prefix=${each#*=};; CC=*) cc=${each#*=};; esac; done\n"
+BY_HAND += 'printf \'CC = %s\\nPREFIX = %s\\n\' "$cc" "$prefix" >config.mk\n'
+TREES: dict[str, Files] = {
+    "cmake": {
+        "CMakeLists.txt": "cmake_minimum_required(VERSION 3.10)\nproject(tool C)\nfile(GLOB all *.c)\noption(TWICE \"\" OFF)\n"
+        "list(FILTER all EXCLUDE REGEX rest)\nadd_executable(tool ${all})\ninstall(TARGETS tool)\n"
+        "if(TWICE)\ntarget_compile_definitions(tool PRIVATE VALUE=222)\nendif()\n"
+    },
+    "meson": {"meson.build": "project('tool', 'c')\nexecutable('tool', 'main.c', 'part.c', install: true)\n"},
+    "make": {"Makefile": MAKE},
+    "make-tracked": {"Makefile": f"override CFLAGS += -MMD\n{MAKE}-include main.d part.d\n"},
+    "autotools": {"configure.ac": AC, "Makefile.am": AM},
+    "autotools-by-hand": {"configure": BY_HAND, "Makefile": f"include config.mk\noverride CFLAGS += -MMD\n{MAKE}-include main.d part.d\n"},
+}  # fmt: skip
+RECIPE = Builder(name="tool", summary="a tool", driver="tool", programs=["bin/tool"], build=Build(timeout=300.0))
+NEEDS = {"autotools": "automake"}
+
+
+@dataclass
+class Series(Yard):
+    """Builds one commit after the other."""
+
+    more: dict[str, Any] = field(default_factory=dict)
+    layouts: bool = False
+
+    def next(self, files: Files, *, clean: bool = False) -> BuildFacts:
+        """The build of a commit of these changes."""
+        for name, text in files.items():
+            if text and text.startswith("#!"):
+                (self.git.path / name).write_text(text)
+                (self.git.path / name).chmod(0o755)
+        context = self.context(variants={"o2nofp": Variant(cflags="-O2")}, layouts=self.layouts, **self.more)
+        return finish(pipeline.build(context, self.git.commit(files), clean=clean))[1].facts
+
+    def printed(self, facts: BuildFacts) -> int:
+        return int(self.output(facts.key, self.more.get("programs", RECIPE.programs)[0]))
+
+
+@pytest.fixture
+def series(tmp_path: Path, git: Repo) -> Series:
+    return Series(tmp_path, git, RECIPE)
+
+
+@pytest.fixture(params=TREES)
+def begun(request: pytest.FixtureRequest, series: Series) -> tuple[Series, str]:
+    """After a clean build of a tree."""
+    system = request.param.partition("-")[0]
+    if shutil.which(NEEDS.get(system, system)) is None:
+        pytest.skip(f"{system} is not installed")
+    facts = series.next(SOURCES | TREES[request.param])
+    assert (facts.system, facts.incremental, series.printed(facts)) == (system, False, 101)
+    return series, request.param
+
+
+def test_every_kind_of_change_arrives(begun: tuple[Series, str]) -> None:
+    """In a source, a header, an included source, a new file, one that goes, the build file; and a clean build is the same."""
+    series, tree = begun
+    tracks = tree != "make"
+    globs = "cmake" in tree
+
+    def built(files: Files, value: int, *, incremental: bool) -> BuildFacts:
+        facts = series.next(files)
+        assert (series.printed(facts), facts.incremental) == (value, incremental)
+        return facts
+
+    built({"main.c": MAIN.replace("VALUE +", "10 + VALUE +")}, 111, incremental=True)
+    facts = built({"value.h": "#define VALUE 2\n"}, 112, incremental=tracks)
+    built({"rest.c": "#define REST 200\n"}, 212, incremental=tracks)
+    built({"README.md": "text\n", "value.h": "#define VALUE 2\n"}, 212, incremental=True)
+    if globs:
+        built({"part.c": None, "other.c": "int part(void) { return 5; }\n"}, 17, incremental=True)
+        lists = str(TREES["cmake"]["CMakeLists.txt"])
+        built(
+            {"CMakeLists.txt": lists.replace("OFF", "ON"), "value.h": "#ifndef VALUE\n#endif\n"}, 237, incremental=True
+        )
+    elif tree == "meson":
+        text = str(TREES[tree]["meson.build"]).replace("part.c'", "other.c'")
+        built({"meson.build": text, "other.c": "int part(void) { return 5; }\n"}, 17, incremental=True)
+    else:
+        name = "Makefile.am" if tree == "autotools" else "Makefile"
+        text = str(TREES[tree][name]).replace("part", "other")
+        built({name: text, "other.c": "int part(void) { return 5; }\n"}, 17, incremental=False)
+    series.git("reset", "-q", "--hard", facts.commit)
+    clean = finish(pipeline.build(series.context(variants={"o2nofp": Variant(cflags="-O2")}), facts.commit))[1].facts
+    assert (clean.incremental, clean.binary == facts.binary, series.printed(clean)) == (False, True, 112)
+
+
+@pytest.mark.parametrize("tree", ["make-tracked", "cmake", "autotools"])
+def test_a_tree_that_is_built_in_place_is_copied_from_the_last_build(series: Series, tree: str) -> None:
+    if shutil.which(NEEDS.get(tree, tree.partition("-")[0])) is None:
+        pytest.skip(f"{tree} is not installed")
+    program = "build/tool" if tree == "cmake" else "tool"
+    how = structs.replace(RECIPE.build or Build(), in_place=True)
+    series.more = {"programs": [program], "build": how}
+    first = series.next(SOURCES | TREES[tree])
+    second = series.next({"value.h": "#define VALUE 2\n"})
+    assert (first.incremental, second.incremental) == (False, True)
+    assert (series.printed(second), series.printed(first)) == (102, 101)
+
+
+def test_layouts_of_both_builds_are_their_own(series: Series) -> None:
+    """What the build before is linked again from stays as it is, although objects and archives were written again."""
+    archive = "override CFLAGS += -MMD\ntool: main.o libpart.a\n\t$(CC) -o $@ main.o -L. -lpart\n"
+    archive += f"libpart.a: part.o\n\t$(AR) rcs $@ $^\n{INSTALL}-include main.d part.d\n"
+    series.layouts = True
+    first = series.next(SOURCES | {"Makefile": archive})
+    second = series.next({"value.h": "#define VALUE 2\n", "rest.c": "#define REST 300\n"})
+    third = series.next({"value.h": "#define VALUE 3\n"})
+    assert [each.incremental for each in (first, second, third)] == [False, True, True]
+    context = series.context(variants={"o2nofp": Variant(cflags="-O2")}, layouts=True)
+    if context.recorder is None:
+        pytest.skip("no linker")
+    for facts, value in ((first, 101), (third, 303), (second, 302)):
+        assert not facts.fixed
+        made = links.link(series.host, facts.key, 1, context.recorder.linker)
+        assert int(series.output(made, "bin/tool")) == value
+
+
+def test_what_fails_in_the_tree_of_the_last_build_is_built_in_an_empty_folder(series: Series) -> None:
+    makefile = str(TREES["make-tracked"]["Makefile"]).replace("-o $@ $^", "-o $@ $^ && : >made")
+    checked = makefile.replace("$(CC)", "! grep -q 2 value.h || [ ! -e made ] && $(CC)")
+    series.next(SOURCES | {"Makefile": checked})
+    facts = series.next({"value.h": "#define VALUE 2\n"})
+    assert (facts.incremental, series.printed(facts)) == (False, 102)
+    assert series.next({"value.h": "#define VALUE 3\n"}).incremental
+
+
+def test_another_way_to_build_begins_in_an_empty_folder(series: Series) -> None:
+    series.next(SOURCES | TREES["make-tracked"])
+    series.more = {"flags": Flags(cflags="-DOTHER")}
+    assert not series.next({"value.h": "#define VALUE 2\n"}).incremental
