@@ -81,7 +81,7 @@ SETTINGS = Settings(
     host="local",
     overrides={"time": 10},
     explain=True,
-    policy=Policy(pairing=Pairing.AUTO),
+    policy=Policy(pairing=Pairing.AUTO, incremental=True),
 )
 
 

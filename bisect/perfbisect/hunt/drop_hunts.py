@@ -166,7 +166,9 @@ def read_comparison(history: History, name: str, how: DropOptions) -> HuntedComp
             f"{name} was made of binaries alone: how to hunt in it is not known.",
             "Compare the revisions again, or hunt between two of them with `bisect run`.",
         )
-    policy = replace(settings.policy, min_effect=how.least or settings.policy.min_effect, layouts=True)
+    policy = replace(
+        settings.policy, min_effect=how.least or settings.policy.min_effect, layouts=True, incremental=True
+    )
     settings = replace(settings, policy=policy, explain=how.explain)
     return HuntedComparison(replace(trial, hunts=with_open_reasons(history, trial.hunts, settings)), settings)
 

@@ -40,6 +40,7 @@ FIELDS = {  # option → its field of the settings; of overrides one, or for --s
     "--cxxflags": "flags.cxxflags", "--ldflags": "flags.ldflags", "--patch": "patches", "--skip": "skips",
     "--first-parent": "first_parent", "--retry-failed": "retry_failed", "--no-remedies": "remedies",
     "--all": "policy.all_steps", "--no-explain": "explain", "--no-layouts": "policy.layouts",
+    "--clean-builds": "policy.incremental",
 }  # fmt: skip
 OF_RECIPES = ("build", "then", "run", "rate", "cost", "unit", "operations")  # fields of a command in place of recipes
 SEARCHES = re.compile(r"suspects|skips|policy\.(?!pairing)")  # what only a search has; with the flags
@@ -54,7 +55,7 @@ def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
     usual = Settings(
         "", "", "", "", "", USUAL_HOST, settings.usual_variant, explain=True,
         metric=settings.metric if settings.choose_metric else "",
-        policy=Policy(pairing=Pairing.AUTO, direction=worse, min_effect=least, layouts=layouts),
+        policy=Policy(pairing=Pairing.AUTO, direction=worse, min_effect=least, layouts=layouts, incremental=True),
     )  # fmt: skip
     for option, name in FIELDS.items():
         value, default = attrgetter(name)(settings), attrgetter(name)(usual)

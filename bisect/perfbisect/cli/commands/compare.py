@@ -152,7 +152,9 @@ def compare(given: Given) -> int:
         settings, subjects = read_builds(builds, settings, builder, clone_progress)
     spans: dict[str, int | str] = {}
     if hunt:
-        policy = replace(settings.policy, min_effect=given.min_effect or settings.policy.min_effect, layouts=True)
+        policy = replace(
+            settings.policy, min_effect=given.min_effect or settings.policy.min_effect, layouts=True, incremental=True
+        )
         settings = replace(settings, policy=policy)
         spans = between(settings, subjects)
         for title, reason in spans.items():

@@ -112,7 +112,7 @@ def watch_of(given: Given) -> "Watch":
     from perfbisect.hunt.nightly import Watch
     from perfbisect.hunt.resolve import resolve_commits
 
-    policy = replace(policy_of(given), layouts=True)
+    policy = replace(policy_of(given), layouts=True, incremental=True)
     settings, builder, works = recipes_of(settings_of(given, good="", bad="", policy=policy))
     if builder.installed or not settings.repository:
         raise UsageError("The repository is missing.", "Name your clone with --repo, and fetch before each night.")
