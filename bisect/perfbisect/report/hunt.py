@@ -325,10 +325,11 @@ def costs(costs: HuntCosts) -> Prose:
     """What the hunt has cost, and what was built ahead: how much by each build host, and what was of no use."""
     found = cached(costs.hit_rate, costs.remote_rate)
     cache = f" ({found})" if found else ""
+    incremental = f", {costs.incremental} of them incremental," if costs.incremental else ""
     shared = f" and {costs.shared} from the shared builds" if costs.shared else ""
     largest, phases = went(costs.phases)
     spent = (
-        f"Cost: {count(costs.builds, 'build')}{shared} in {duration(costs.build_seconds)}{largest}{cache},"
+        f"Cost: {count(costs.builds, 'build')}{incremental}{shared} in {duration(costs.build_seconds)}{largest}{cache},"
         f" {count(costs.runs, 'run')} in {duration(costs.run_seconds)}; {duration(costs.seconds)} in all."
     )
     said = tuple(filter(None, (spent, phases)))

@@ -101,6 +101,7 @@ class HuntCosts:
     shared: int = 0  # builds that came from the shared ones
     remote_rate: float | None = None  # share of what ccache answered that came from its remote store
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds of the builds, by phase
+    incremental: int = 0  # builds in the tree of another
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +273,7 @@ class HuntReport:
             shared=sum(build.shared for row in rows for build in row.builds),
             remote_rate=remote_rate(made),
             phases=phases_of(made),
+            incremental=sum(build.incremental for build in made),
         )
 
     def _built_ahead(self) -> BuiltAhead:
