@@ -11,7 +11,6 @@ clock is set. So differences are durations.
 import getpass
 import os
 import re
-import secrets
 import socket
 import time
 from contextlib import suppress
@@ -72,7 +71,7 @@ def _made(path: Path) -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f"maker-{os.getpid()}")
         new.touch(0o600)
-        new.write_text(f"{own_name()}:{secrets.token_hex(8)}")
+        new.write_text(f"{own_name()}:{os.urandom(8).hex()}")
         with suppress(FileExistsError):
             path.hardlink_to(new)
         new.unlink()

@@ -13,9 +13,8 @@ from statistics import median
 from perfbisect.core.domain.facts import pairs_of
 from perfbisect.core.domain.metrics import BUSY, find_metric, values_of
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.domain.settings import TrialType
+from perfbisect.core.domain.settings import GAIN, TrialType
 from perfbisect.core.domain.trials import counting, pairs_made, service_levels
-from perfbisect.core.search.pairing import GAIN
 from perfbisect.core.stats import noise
 from perfbisect.core.stats.paired_comparison import (
     COLUMNS,

@@ -14,12 +14,11 @@ import shlex
 import shutil
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from http import HTTPStatus
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.folders import cache_folder
-from perfbisect.recipes.builder import Builder
 from perfbisect.repository.commits import look_up, tags_of
 from perfbisect.repository.git import (
     NO_WORK_TREE,
@@ -33,6 +32,9 @@ from perfbisect.repository.git import (
     talk,
     to_remotes,
 )
+
+if TYPE_CHECKING:
+    from perfbisect.recipes.builder import Builder
 
 _TAKES = "--repo takes the folder of a git repository."
 
@@ -148,7 +150,7 @@ def clone_path(builder: str) -> Path:
     return cache_folder() / "repositories" / f"{builder}.git"
 
 
-def cached_clone(builder: Builder, revisions: Sequence[str] = (), progress: Progress | None = None) -> Path:
+def cached_clone(builder: "Builder", revisions: Sequence[str] = (), progress: Progress | None = None) -> Path:
     """The path of a bare clone of the recipe's repository.
 
     It is fetched when one of ``revisions`` is missing from it or is a branch, which may have moved.
@@ -183,7 +185,7 @@ def locked(lock: Path) -> Iterator[None]:
         yield
 
 
-def _is_behind(path: Path, builder: Builder, revisions: Sequence[str]) -> bool:
+def _is_behind(path: Path, builder: "Builder", revisions: Sequence[str]) -> bool:
     repo = open_repository(path)
     if configured(repo, "remote.origin.url") != builder.repository:
         return True
@@ -241,7 +243,7 @@ def _fetched(address: str, sha256: str, part: Path) -> Generator[tuple[int, int]
 
     Raises OSError, HTTPException or ValueError when nothing more comes, or nothing that could be an archive.
     """
-    from http.client import HTTPException
+    from http.client import REQUESTED_RANGE_NOT_SATISFIABLE, HTTPException
     from urllib.error import HTTPError  # takes long, and most verbs need no archive
 
     while True:
@@ -252,7 +254,7 @@ def _fetched(address: str, sha256: str, part: Path) -> Generator[tuple[int, int]
             full = False
             if isinstance(error, HTTPError):
                 error.close()  # it is the answer, too, and holds the connection
-                full = error.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+                full = error.code == REQUESTED_RANGE_NOT_SATISFIABLE
             if _size(part) > size:
                 continue
             if not (size and full):
@@ -263,14 +265,14 @@ def _fetched(address: str, sha256: str, part: Path) -> Generator[tuple[int, int]
 
 
 def _appended(address: str, part: Path) -> Generator[tuple[int, int]]:
-    from http.client import HTTPException
+    from http.client import PARTIAL_CONTENT, HTTPException
     from urllib.request import Request, urlopen
 
     headers = {"User-Agent": "perfbisect"} | ({"Range": f"bytes={size}-"} if (size := _size(part)) else {})
     yield 0, 0
     with (
         urlopen(Request(address, headers=headers), timeout=SILENCE) as answer,
-        part.open("ab" if answer.status == HTTPStatus.PARTIAL_CONTENT else "wb") as file,
+        part.open("ab" if answer.status == PARTIAL_CONTENT else "wb") as file,
     ):
         total = file.tell() + int(answer.headers.get("Content-Length", 0))
         while chunk := answer.read(CHUNK):

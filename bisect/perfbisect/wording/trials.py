@@ -1,21 +1,23 @@
 """Comparisons of builds in sentences: the metric with its direction, differences, the runs that figures are from; what a
-comparison of two builds, and a revert of the culprit, show; how builds are compared; and what A/As show of their hosts.
+comparison of two builds, and a revert of the culprit, show; and how builds are compared.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.events import PairingChosen
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Ways
 from perfbisect.core.domain.session_state import SessionState
+from perfbisect.core.domain.settings import GAIN
 from perfbisect.core.domain.trials import counting
-from perfbisect.core.search.pairing import GAIN
-from perfbisect.core.stats.fitness import Fault, Unfit
 from perfbisect.core.stats.paired_comparison import BAD, GOOD, Compared, RevertOutcome, outcome, regained
-from perfbisect.core.stats.release_series import LevelStep
-from perfbisect.wording.quantities import change, count, decimals, moment, percent, ratio, share
-from perfbisect.wording.text import listed, metric_title, printable, shell_word
+from perfbisect.wording.quantities import change, count, decimals, percent, ratio, share
+from perfbisect.wording.text import listed, metric_title, printable
+
+if TYPE_CHECKING:
+    from perfbisect.core.stats.release_series import LevelStep
 
 LOWER = ("lower", "higher")
 WORDS = {"qps": ("slower", "faster"), "rate": ("slower", "faster"), "latency": ("faster", "slower")}  # below 1, above 1
@@ -168,19 +170,7 @@ def pairing_chosen(ways: Ways, good: str = "good", bad: str = "bad") -> PairingC
     return PairingChosen(ways.together, why, ways.by_cpu, alone=ways.alone, beside=ways.beside)
 
 
-def why_unfit(unfit: Unfit) -> str:
-    """What is worse on an unfit host, and since when: its level fell by 7.1 %, since 2026-03-01."""
-    fell = f"its level fell by {percent(1 - unfit.level)}" if Fault.LEVEL in unfit.faults else ""
-    rose = f"its noise rose to {percent(unfit.shown.noise or 0)}" if Fault.NOISE in unfit.faults else ""
-    return f"{' and '.join(filter(None, (fell, rose)))}, since {moment(unfit.since)[:10]}"
-
-
-def unfit_host(name: str, unfit: Unfit) -> str:
-    """That a host is unfit, why, and how it is taken back."""
-    return f"{name} is unfit: {why_unfit(unfit)}. If it is meant to be so: bisect hosts --accept {shell_word(name)}"
-
-
-def step_sentence(step: LevelStep, names: Sequence[str]) -> str:
+def step_sentence(step: "LevelStep", names: Sequence[str]) -> str:
     """A step of a series: where, how large, how sure."""
     where = f"{names[step.before]} → {names[step.after]}"
     if (step.first, step.last) != (step.before, step.after):

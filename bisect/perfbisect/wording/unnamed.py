@@ -2,14 +2,17 @@
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import Inconclusive, Interval, MergeBase, NotReproduced, Reason
 from perfbisect.core.domain.settings import Direction, Policy
-from perfbisect.core.inference.instruction_counts import Shown
 from perfbisect.wording.quantities import change, count, duration, percent, ratio
 from perfbisect.wording.text import metric_title
+
+if TYPE_CHECKING:
+    from perfbisect.core.inference.instruction_counts import Shown
 
 REASONS = {
     Reason.UNBUILDABLE: "the commits that would separate the candidates do not {fail}",
@@ -92,19 +95,19 @@ def what_next(known: Inconclusive, skip_of: SkipOf) -> str:
     return f"Try next: {NEXT[known.reason].format(succeed=fail.replace(' or ', ' and '), again=again)}"
 
 
-def changed_over(shown: Shown, usual: str, time: Interval) -> str:
+def changed_over(shown: "Shown", usual: str, time: Interval) -> str:
     """That a hunt goes on by instructions."""
     seen = f"{metric_title(usual)}, of which bad has {ratio(time)} of good, is not enough to find it"
     return f"The metric is {INSTRUCTIONS} from here on, which shows {shown_by(shown)}; {seen}."
 
 
-def shown_by(one: Shown) -> str:
+def shown_by(one: "Shown") -> str:
     """The change, and the noise that it is seen in."""
     noise = "less than 0.01 %" if one.noise < 0.0001 else percent(one.noise)
     return f"{change(one.ratio)}, where runs are taken to vary by {noise}"
 
 
-def not_taken(shown: Shown, usual: str, policy: Policy) -> tuple[str, str]:
+def not_taken(shown: "Shown", usual: str, policy: Policy) -> tuple[str, str]:
     """Why a rise of the instructions is not hunted, and how it is."""
     small = not shown.large(policy)
     seen = "that is no change of interest" if small else f"{metric_title(usual)} may show another change than this one"

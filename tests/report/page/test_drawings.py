@@ -12,12 +12,12 @@ from markupsafe import Markup
 
 import sample_hunt as sample
 from perfbisect.core.domain.orders import UNKNOWN, Interval
-from perfbisect.report import profiles as flame
 from perfbisect.report.hunt_report import Narrowing
 from perfbisect.report.page import charts
+from perfbisect.report.page import flame_graph as flame
+from perfbisect.report.page.flame_graph import flame_graph, merged, pruned, shade
 from perfbisect.report.page.hunt import LONGEST, any_of, parsed, place_in
 from perfbisect.report.page.svg import Scale, element, interval, linear, plain, scale_of, shown
-from perfbisect.report.profiles import flame_graph, merged, pruned, shade
 
 
 def test_elements_and_their_text_and_attributes_are_escaped() -> None:

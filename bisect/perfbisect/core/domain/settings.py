@@ -25,6 +25,7 @@ class Direction(StrEnum):
 
 
 PAIRS_FIRST = 4  # of both ends at the same time, before the way is chosen
+GAIN = 0.5  # s.d. of the difference of a round, as a share of that of two runs in turns, below which rounds are better
 
 
 class Pairing(StrEnum):

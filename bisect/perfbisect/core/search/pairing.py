@@ -19,7 +19,7 @@ from statistics import mean, median, stdev
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import UNKNOWN, Decision, Interval, Measure, NotReproduced, Purpose, Share, Ways
-from perfbisect.core.domain.settings import PAIRS_FIRST, Direction, Pairing, Policy
+from perfbisect.core.domain.settings import GAIN, PAIRS_FIRST, Direction, Pairing, Policy
 from perfbisect.core.inference.analysis import NOISY, Contrast, contrast, least
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel, behaviour
 from perfbisect.core.inference.observations import Observation, Reading
@@ -36,7 +36,6 @@ AFFORDED = 40  # runs of a budget below which they would take too much of it
 MORE = 2  # further runs of each end in turns, while it is doubtful whether rounds show what these do
 # Little is assumed of the noise when both ways are compared: what is would be taken for the noise of few readings.
 LITTLE, WORTH = 0.005, 1.0
-GAIN = 0.5  # s.d. of the difference of a round, as a share of that of two runs in turns, below which rounds are better
 # Between these shares so many runs in turns are made first: an outlier makes fewer look noisy, chance makes them look steady.
 FAR, NEAR, FEW = 0.2, 1.5, 12
 # Rounds of any builds from which on it is seen whether they are still better; turns are only if they vary less.

@@ -24,7 +24,7 @@ from perfbisect.report.hunt_report import (
 )
 from perfbisect.report.page import pages
 from perfbisect.report.page.charts import by_second, of_pairs, of_runs, posterior
-from perfbisect.report.profiles import flame_graph
+from perfbisect.report.page.flame_graph import flame_graph
 from perfbisect.wording.functions import notes, unit_of
 from perfbisect.wording.quantities import count, figure
 from perfbisect.wording.text import metric_title, titled
