@@ -93,6 +93,7 @@ class SavedLog:
         self.began = history.began(hunt)
         events = ((entry.at, entry.event) for entry in history.events(hunt))
         self.state = fold(events, history.sittings(hunt), SessionState(hunt, began=self.began))
+        history.session_log(hunt, self.state)
         self.entries = self.state.log
         CLOCK.go_on_from(max(self.began, self.state.last or 0.0))
         self.state.begin_session(CLOCK.now())
@@ -101,7 +102,6 @@ class SavedLog:
         """Make ``event`` durable, then return it with its time."""
         at = CLOCK.now()
         self.history.append(self.hunt, event, at)
-        self.state.add(at, event)
         return at, event
 
 

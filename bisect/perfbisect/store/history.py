@@ -142,17 +142,17 @@ class History:
             self.sit(session, at)
             log.append(masked_fields(event), at)
 
-    def session_log(self, session: int) -> "SessionLog":
-        """What appends to the log of a session, as far as it has been written."""
+    def session_log(self, session: int, state: "SessionState | None" = None) -> "SessionLog":
+        """What appends to the log of a session, as far as it has been written; and to ``state``, which is that log, folded."""
         from perfbisect.core.domain.session_state import fold
         from perfbisect.store.log import SessionLog
 
         assert self.writer is not None, "this history was opened read-only"
-        if session not in self.logs:
+        if state or session not in self.logs:
             kind, host = self.columns(session, "kind", "host")
             span = self.candidates(session) if kind == "hunt" else ()
             nodes = {commit: node for node, commit in enumerate(span)} if kind == "hunt" else None
-            state = fold((entry.at, entry.event) for entry in self.events(session))
+            state = state or fold((entry.at, entry.event) for entry in self.events(session))
             self.logs[session] = SessionLog(self.writer, session, host, state, span, nodes)
         return self.logs[session]
 
