@@ -41,21 +41,22 @@ _OF_C = re.compile(r"^[^:]{0,400}\.c:|\.h:\d{1,9}:\d{1,9}: error: unknown type n
 class ErrorPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A pattern of lines that tell an error, and what is known of it; {} in its flags is the group of the pattern."""
 
-    pattern: str
+    pattern: re.Pattern[str]
     known: Known
 
 
 class KnownErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The tables of ``known_errors.toml``."""
 
-    headers: dict[str, tuple[str, str]]  # C++'s header → that of C, a pattern of what both declare
+    headers: dict[str, tuple[str, re.Pattern[str]]]  # C++'s header → that of C, a pattern of what both declare
     errors: list[ErrorPattern]
 
 
 @cache
 def known_errors() -> KnownErrors:
     """What is known of errors of builds."""
-    return msgspec.toml.decode(Path(__file__).with_name("known_errors.toml").read_bytes(), type=KnownErrors)
+    text = Path(__file__).with_name("known_errors.toml").read_bytes()
+    return msgspec.toml.decode(text, type=KnownErrors, dec_hook=lambda _, pattern: re.compile(pattern))
 
 
 class KnownFailure(BuildFailed):
@@ -75,10 +76,10 @@ def known_error(line: str) -> Known | None:
     if absent := _ABSENT.search(line):
         symbol, of_c = absent[1] or absent[2], bool(_OF_C.search(line))
         for cxx, (c, symbols) in tables.headers.items():
-            if (c != "-" or not of_c) and re.fullmatch(symbols, symbol):
+            if (c != "-" or not of_c) and symbols.fullmatch(symbol):
                 return _missing(c if of_c else cxx, of_c)
     for error in tables.errors:
-        if match := re.search(error.pattern, line):
+        if match := error.pattern.search(line):
             cflags, cxxflags = (
                 text.format(match[1]) for text in (error.known.flags.cflags, error.known.flags.cxxflags)
             )
