@@ -256,7 +256,7 @@ def test_the_largest_phase_of_builds_is_said(history: History) -> None:
         for event in (BuildStarted(number, sample.COMMITS[number]), BuildFinished(number, facts, None)):
             history.append(hunt, event, sample.BEGAN)
     story = read_hunt(history, hunt)
-    assert costs(story.costs).texts == (
+    assert costs(story).texts == (
         "Cost: 2 builds in 9 min 20 s, 61 % of it compiling (ccache 90 %), 0 runs in 0.0 s; 0.0 s in all.",
         "Phases of these builds: compiling 5 min 40 s, other work 3 min 30 s, checking out 9.5 s.",
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from perfbisect.core.domain.facts import RunFacts, SkipFacts
+from perfbisect.core.domain.facts import RunFacts, SkipFacts, phases_of
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import SAME
 from perfbisect.core.explain.evidence import Explanation
@@ -28,7 +28,6 @@ from perfbisect.report.hunt_report import (
     COSTS,
     TONES,
     DiffOf,
-    HuntCosts,
     HuntReport,
     NamedChange,
     costs_of,
@@ -89,7 +88,7 @@ def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
             *narrowing,
             Section("Warnings", (Notes(tuple(report.warnings.items())),)) if report.warnings else None,
             Section("Tools and settings", tools(hosts), "conditions"),
-            Section("Costs", (costs(report.costs),), "costs", quiet=True),
+            Section("Costs", (costs(report),), "costs", quiet=True),
             Section("For a mail or an issue", tuple(Code(tuple(issue(report, change))) for change in report.changes)),
             Section("Repeat it", tuple(commands(report)), "repeat", quiet=True),
         ),
@@ -321,13 +320,14 @@ def stopped(runs: Sequence[RunFacts]) -> str:
     return slower_than(first.slower_than, first.seconds) if first else ""
 
 
-def costs(costs: HuntCosts) -> Prose:
+def costs(report: HuntReport) -> Prose:
     """What the hunt has cost, and what was built ahead: how much by each build host, and what was of no use."""
+    costs = report.costs
     found = cached(costs.hit_rate, costs.remote_rate)
     cache = f" ({found})" if found else ""
     incremental = f", {costs.incremental} of them incremental," if costs.incremental else ""
     shared = f" and {costs.shared} from the shared builds" if costs.shared else ""
-    largest, phases = went(costs.phases)
+    largest, phases = went(phases_of(report.made))
     spent = (
         f"Cost: {count(costs.builds, 'build')}{incremental}{shared} in {duration(costs.build_seconds)}{largest}{cache},"
         f" {count(costs.runs, 'run')} in {duration(costs.run_seconds)}; {duration(costs.seconds)} in all."

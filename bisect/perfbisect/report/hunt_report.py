@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event, RunFinished, SessionStarted
 from perfbisect.core.domain.facts import (
     LEFT_OUT,
+    BuildFacts,
     Known,
     RunFacts,
     SkipFacts,
     hit_rate,
     pairs_of,
-    phases_of,
     remote_rate,
 )
 from perfbisect.core.domain.metrics import COMPARED, INSTRUCTIONS, typical, values_of
@@ -100,7 +100,6 @@ class HuntCosts:
     ahead: "BuiltAhead | None" = None
     shared: int = 0  # builds that came from the shared ones
     remote_rate: float | None = None  # share of what ccache answered that came from its remote store
-    phases: Mapping[str, float] = field(default_factory=dict)  # seconds of the builds, by phase
     incremental: int = 0  # builds in the tree of another
 
 
@@ -258,10 +257,14 @@ class HuntReport:
         return profiles(profiled(self.state.studied, usual, self.settings.metric))
 
     @property
+    def made(self) -> list[BuildFacts]:
+        """The builds that were really made."""
+        return [build for row in self.state.tested.values() for build in row.made]
+
+    @property
     def costs(self) -> HuntCosts:
         """What the hunt has cost."""
-        rows = self.state.tested.values()
-        made = [build for row in rows for build in row.made]
+        rows, made = self.state.tested.values(), self.made
         return HuntCosts(
             builds=self.state.build_count,
             build_seconds=sum(row.build_seconds for row in rows),
@@ -272,7 +275,6 @@ class HuntReport:
             ahead=self._built_ahead() if self.state.build_hosts else None,
             shared=sum(build.shared for row in rows for build in row.builds),
             remote_rate=remote_rate(made),
-            phases=phases_of(made),
             incremental=sum(build.incremental for build in made),
         )
 

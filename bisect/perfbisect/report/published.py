@@ -1,10 +1,11 @@
 """Reports as JSON, with the published keys; and what a command that is notified gets: how a session has ended."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from perfbisect.core.domain.facts import phases_of
+from perfbisect.core.domain.facts import BuildFacts, phases_of
 from perfbisect.core.domain.metrics import quotient
 from perfbisect.core.domain.orders import Inconclusive, NotReproduced, Several
 from perfbisect.core.domain.session_state import DropHunt, SessionState, Tested
@@ -68,7 +69,7 @@ def of_hunt(report: HuntReport) -> dict[str, Any]:
         "effect": report.effect,
         "candidates": [of_candidate(report, sha, row) for sha, row in report.tested],
         "warnings": report.warnings,
-        "costs": report.costs,
+        "costs": msgspec.to_builtins(report.costs) | phases(report.made),
         "again": command_to_run(settings, report.history),
         "go_on": command_on("resume", number, report.history),
         "prove": command_on("prove", number, report.history),
@@ -77,9 +78,6 @@ def of_hunt(report: HuntReport) -> dict[str, Any]:
         "together": report.together,
         "proofs": report.proofs,
     })  # fmt: skip
-    for part in (found["costs"], *found["candidates"]):
-        if not part["phases"]:  # as in histories of earlier versions
-            del part["phases"]
     patches = settings.patches
     found["settings"]["patches"] = [
         {"name": patch.name, "file": patch.file, "sha256": patch.identity[1]} for patch in patches
@@ -131,8 +129,12 @@ def of_candidate(report: HuntReport, sha: str, row: Tested) -> dict[str, Any]:
         "stopped": stopped(row.runs),
         "patches": row.builds[-1].patches if row.builds else {},
         "shared": row.shared,
-        "phases": phases_of(row.made),
-    }
+    } | phases(row.made)
+
+
+def phases(builds: Sequence[BuildFacts]) -> dict[str, Any]:
+    """Where the time of builds went, where that is known: earlier versions did not write it down."""
+    return {"phases": found} if (found := phases_of(builds)) else {}
 
 
 def of_trial(made: SessionState) -> dict[str, Any]:
