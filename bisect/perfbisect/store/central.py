@@ -24,7 +24,7 @@ from perfbisect.process import this_process
 from perfbisect.store import schema
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
-from perfbisect.store.listing import SessionSummary, damaged
+from perfbisect.store.listing import KINDS, SessionSummary, damaged
 from perfbisect.store.query import WRITES, QueryResult
 from perfbisect.store.schema import (
     INDEXES,
@@ -177,7 +177,7 @@ def sql_type(table: str, column: str) -> str:
     if is_name(table, column):
         return f"text CHECK ({column} ~ '^[A-Za-z0-9_.@-]{{1,64}}:[0-9]{{1,15}}$')"
     if (table, column) == ("sessions", "kind"):
-        return "text CHECK (kind IN ('hunt', 'compare', 'noise', 'prove'))"
+        return f"text CHECK (kind IN {KINDS})"
     if column in TIMES:
         return f"double precision CHECK ({column} BETWEEN 0 AND {LAST_MOMENT})"
     if column_type(table, column) is float:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 FITNESS_CHECK = "fitness check"  # the name of the settings of an A/A that shows how fit its host is
 ACCEPTED_CHECK = "accepted fitness check"  # and of one whose level the user has accepted as usual
-TRIAL_KINDS = ("compare", "noise", "prove")
-KINDS = ("hunt", *TRIAL_KINDS)
+KINDS = ("hunt", "compare", "noise", "prove")
 DAMAGED = "damaged"  # the state of what stands for a row that cannot be read
 STATES = {
     "Found": "found",
@@ -155,7 +154,7 @@ def check_value(name: str, value: Any, kind: Any) -> Any:
 
 def damaged(number: int, kind: object, why: str, origin: str = "") -> SessionSummary:
     """What stands for a session whose row cannot be read."""
-    known: tuple[int | str, str] = (number, "hunt") if kind == "hunt" else (f"?{number}", TRIAL_KINDS[0])
+    known: tuple[int | str, str] = (number, "hunt") if kind == "hunt" else (f"?{number}", "compare")
     return SessionSummary(known[0], known[1], 0.0, "", "", (), "", "", DAMAGED, 0, 0, why, origin)
 
 
