@@ -40,6 +40,9 @@ def test_the_tables_are_derived_from_the_log_alone(sampled: History, tmp_path: P
         f"SELECT phase, seconds FROM build_phases WHERE session_id = {trial} AND commit_hash = '{sample.CANDIDATES[0]}'"
     )
     assert dict(sampled.select(select)) == phases
+    sampled.append(trial, BuildFinished(1, sample.build(1, binary=sample.build(0).binary), 0), 2.5)
+    same = sampled.select(f"SELECT commit_hash, same_as FROM builds WHERE session_id = {trial} ORDER BY event_id")
+    assert same == [(sample.CANDIDATES[0], None), (sample.CANDIDATES[1], sample.CANDIDATES[0])]
     sampled.append(trial, CandidateSkipped(1, sample.skip(1, "run"), workload=1, round=1), 3.0)
     for number in range(4):
         facts = sample.run(0, 10.0 * number, qps=20_000.0 + 100 * number)

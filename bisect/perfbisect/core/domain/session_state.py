@@ -247,6 +247,8 @@ class SessionState:
                 # Each workload asks for the build anew.
                 seconds = build.seconds or self.request.subjects[number].seconds
                 self._note(number, key=build.key, binary=build.binary, seconds=seconds, trouble="")
+                same = self.binaries.same_as(self._place(event), build)
+                self.tested[build.commit] = replace(self.row(build.commit), same_as=same)
             case CandidateSkipped(number, skip) if self.request.works:
                 if skip.of_build:
                     self._note(number, trouble=skip.reason)
