@@ -1,9 +1,8 @@
 """What a lab does after failures and losses, in which order it works, and what is noticed of a host between two measurements."""
 
-import json
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import replace
-from itertools import count, cycle, repeat
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from msgspec import structs
 
 import sample_hunt
-from fake_host import FakeHost
 from labs import lab_of, measure, skipped, warnings, workload_of
 from machine import here
 from perfbisect.core.domain.events import (
@@ -27,11 +25,12 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.errors import BuildFailed, DataDamaged, EndFailed, EnvironmentFailure, JobLost, RunFailed, UsageError
-from perfbisect.host import jobs
-from perfbisect.host.facts import BOOT, Fact, ask_all, fingerprint_facts, read_fingerprint, read_line
+from perfbisect.host import facts, jobs
+from perfbisect.host.facts import BOOT, PROCESSOR, Fact, ask, ask_all, fingerprint_facts, read_fingerprint, read_line
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import HostLock, hold
-from perfbisect.host.protocol import Command, Host, Result
+from perfbisect.host.protocol import Host
+from perfbisect.hunt import session_hosts
 from perfbisect.hunt.session_hosts import other_processor
 from perfbisect.lab import host_watch
 from perfbisect.lab.building.candidates import Candidates
@@ -159,35 +158,32 @@ def test_work_that_was_lost_is_repeated(scripts: Scripts, what: str) -> None:
         assert [event.number for event in events if isinstance(event, RunStarted)][-1] == last
 
 
-BOOTS = count()
+@pytest.fixture
+def restarting(host: LocalHost, monkeypatch: pytest.MonkeyPatch) -> LocalHost:
+    """The host, which is restarted whenever it is asked."""
+    boots = count()
+    monkeypatch.setattr(host_watch, "ask", lambda *asked: next(boots) if asked == (host, BOOT) else ask(*asked))
+    return host
 
 
-class Restarting(LocalHost):
-    """A host that is restarted whenever it is asked."""
-
-    def execute(self, command: Command) -> Result:
-        result = super().execute(command)
-        return replace(result, stdout=f"boot {next(BOOTS)}\n") if command.argv[-2:] == BOOT.argv else result
-
-
-def test_builds_are_lost_with_the_host_that_builds(scripts: Scripts, tmp_path: Path) -> None:
+def test_builds_are_lost_with_the_host_that_builds(scripts: Scripts, restarting: LocalHost, tmp_path: Path) -> None:
     """A commit that gets itself killed there is skipped, however often the host that measures is restarted."""
-    scripts.host = Restarting("here", here(tmp_path / "here").root)
     scripts.lose("build", LOSSES + 1)
     events = measure(scripts.lab(build_host=here(tmp_path / "maker", "maker")), Share(MIDDLE, 1))
     assert skipped(events).log == f"{tmp_path}/maker/jobs"
     assert scripts.done() == ["build B"] * (LOSSES + 1)
 
 
-def test_a_build_for_another_processor_is_warned_of() -> None:
-    def host(name: str, number: str) -> FakeHost:
-        cpu = {"On-line CPU(s) list:": "0-3", "Model name:": "Quick", "Model:": number}
-        return FakeHost(name, {"lscpu*": json.dumps({"lscpu": [{"field": key, "data": cpu[key]} for key in cpu]})})
-
+def test_a_build_for_another_processor_is_warned_of(
+    host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = here(tmp_path / "maker", "maker")
     expected = "host maker compiles for its own processor, Quick (model 7), and host here has another: Quick (model 8)"
     for cflags, model, warned in ("-march=native", "8", True), ("-march=native", "7", False), ("-O2", "8", False):
         builder = structs.replace(BUILDER, variants={"o2nofp": Variant(cflags=cflags)})
-        found = other_processor(host("here", model), host("maker", "7"), builder, "")
+        known = {(maker, PROCESSOR): "Quick (model 7)", (host, PROCESSOR): f"Quick (model {model})"}
+        monkeypatch.setattr(session_hosts, "ask", lambda *asked, known=known: known[asked])
+        found = other_processor(host, maker, builder, "")
         assert [each.text for each in found] == [expected] * warned
 
 
@@ -387,41 +383,41 @@ def test_a_build_that_falls_behind_is_a_warning_once(watched: HostWatch) -> None
 COMMITS = tuple(letter * 40 for letter in "abcd")
 
 
-def policy(boots: Iterator[str] | None = None, *, is_range: bool = True, free: int = 1 << 40) -> RetryPolicy:
-    """That of a host whose boot is asked for, and that has so many free bytes."""
-    boots = boots or repeat("first")
-    answers = {"cat */boot_id": lambda *_: next(boots), "df *": f"Avail\n{free}\n"}
+def policy(host: Host, *, is_range: bool = True) -> RetryPolicy:
     candidates = Candidates(None, COMMITS, Commit, ends={COMMITS[GOOD]: "the good end"}, is_range=is_range)
-    return RetryPolicy(FakeHost("here", answers), candidates, "bench")
+    return RetryPolicy(host, candidates, "bench")
 
 
 LOST = JobLost("it ended without an exit status")
 
 
-def test_work_that_is_killed_again_and_again_is_skipped() -> None:
+def test_work_that_is_killed_again_and_again_is_skipped(restarting: LocalHost, tmp_path: Path) -> None:
     """Where the host stayed up all the while: most often the kernel had no memory left. A restart is none of its doing."""
-    retry, restarted = policy(), policy(map(str, count()))
+    retry, restarted = policy(here(tmp_path)), policy(restarting)
     for _ in range(LOSSES):
         for each in (retry, restarted):
             assert isinstance(each.lost(MIDDLE, LOST, "compile", 0.0), Warned)
     skipped = retry.lost(MIDDLE, LOST, "compile", 0.0)
     assert isinstance(skipped, CandidateSkipped)
-    assert (skipped.facts.stage, skipped.facts.log) == ("compile", "/here/jobs")
+    assert (skipped.facts.stage, skipped.facts.log) == ("compile", f"{tmp_path}/jobs")
     assert skipped.facts.reason.startswith(f"it was killed {LOSSES + 1} times in a row")
     with pytest.raises(JobLost):
         restarted.lost(MIDDLE, LOST, "compile", 0.0)
 
 
-def test_a_failure_is_the_candidates_unless_nothing_can_be_compared_without_it() -> None:
+def test_a_failure_is_the_candidates_unless_nothing_can_be_compared_without_it(
+    host: LocalHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for failure, text in (
         (BuildFailed("a.c:1: error", stage="compile", log="log"), "cannot be built: a.c:1: error"),
         (RunFailed("status 7", stage="run", log="log"), "fails in workload bench: status 7"),
     ):
         for end, name in ((GOOD, "the good end"), (BAD, "an end of the range")):
             with pytest.raises(EndFailed, match=f"because {name}, {COMMITS[end][:10]}, {text}"):
-                policy().failed(end, failure, 0.0)
-            skipped = policy(is_range=False).failed(end, failure, 0.0)
+                policy(host).failed(end, failure, 0.0)
+            skipped = policy(host, is_range=False).failed(end, failure, 0.0)
             assert (skipped.facts.commit, skipped.facts.reason) == (COMMITS[end], str(failure))
-        assert policy().failed(MIDDLE, failure, 0.0).facts.stage == failure.stage
-        with pytest.raises(EnvironmentFailure, match="no space left on host here: "):
-            policy(free=1 << 20).failed(MIDDLE, failure, 0.0)
+        assert policy(host).failed(MIDDLE, failure, 0.0).facts.stage == failure.stage
+        with monkeypatch.context() as full, pytest.raises(EnvironmentFailure, match="no space left on host here: "):
+            full.setattr(facts, "free", lambda _: Fact(("echo", str(1 << 20)), int))
+            policy(host).failed(MIDDLE, failure, 0.0)
