@@ -311,7 +311,7 @@ def _of_all(steps: Account) -> Iterator[str]:
             f" {unseen} are smaller than the verdict says would have been seen, {missed} are missed."
         )
     if named_in_all := steps.right + steps.wrong:
-        yield f"Of {named_in_all} named commits, {steps.wrong} changed too little or nothing."
+        yield f"Of {named_in_all} named commit{'s' * (named_in_all > 1)}, {steps.wrong} changed too little or nothing."
 
 
 def _number(value: float) -> str:
