@@ -28,10 +28,10 @@ from perfbisect.core.domain.events import (
     SessionStarted,
     Warned,
 )
-from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
+from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts, TrialRun
 from perfbisect.core.domain.measured_log import Logged
 from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Measure, Purpose, Share, Step, interleave
-from perfbisect.core.domain.session_state import SessionState, TrialRun
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import (
     Pairing,
     Policy,

@@ -16,7 +16,7 @@ import pytest
 
 import postgres
 import sample_hunt as sample
-from perfbisect.core.domain.session_state import TrialRun
+from perfbisect.core.domain.facts import TrialRun
 from perfbisect.core.domain.settings import Settings, TrialBuild, TrialWorkload
 from perfbisect.demo.history import DemoAnswer, write_history
 from perfbisect.errors import Interrupted, UsageError

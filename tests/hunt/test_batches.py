@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import sample_hunt as sample
-from perfbisect.core.domain.session_state import DropHunt
+from perfbisect.core.domain.facts import DropHunt
 from perfbisect.core.domain.settings import TrialBuild
 from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.core.stats.paired_comparison import Ratio

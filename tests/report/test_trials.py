@@ -16,8 +16,8 @@ from rich.text import Text
 import sample_hunt as sample
 from perfbisect.core.domain.codec import over_numbers
 from perfbisect.core.domain.events import PairingChosen
-from perfbisect.core.domain.facts import SkipFacts
-from perfbisect.core.domain.session_state import DropHunt, SessionState, TrialRun, TrialSkip
+from perfbisect.core.domain.facts import DropHunt, SkipFacts, TrialRun, TrialSkip
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.stats.watched_branch import Branch
 from perfbisect.report import terminal

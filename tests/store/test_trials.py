@@ -17,8 +17,7 @@ from perfbisect.core.domain.events import (
     SessionStarted,
     Warned,
 )
-from perfbisect.core.domain.facts import HostFacts, RunFacts, SkipFacts
-from perfbisect.core.domain.session_state import DropHunt, TrialRun, TrialSkip
+from perfbisect.core.domain.facts import DropHunt, HostFacts, RunFacts, SkipFacts, TrialRun, TrialSkip
 from perfbisect.core.domain.settings import (
     Reverts,
     Series,

@@ -15,10 +15,10 @@ from shapes import older_branches
 
 import sample_hunt as sample
 from perfbisect.core.domain.events import Commit, SessionStarted
-from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.facts import SkipFacts, TrialRun, TrialSkip
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import UNKNOWN, Fleet, Found, Inconclusive, MergeBase, Reason, Verdict
-from perfbisect.core.domain.session_state import SessionState, TrialRun, TrialSkip
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import (
     NOTHING_KNOWN,
     Policy,

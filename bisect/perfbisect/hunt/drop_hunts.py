@@ -13,7 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
-from perfbisect.core.domain.session_state import DropHunt, SessionState
+from perfbisect.core.domain.facts import DropHunt
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import Settings, TrialBuild, TrialType
 from perfbisect.core.domain.trials import rounds_to_do
 from perfbisect.core.stats.drops import Drop, DropRange, find_drops, lines, ranges

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from perfbisect.core.domain.session_state import DropHunt, SessionState
+from perfbisect.core.domain.facts import DropHunt
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, Settings, TrialBuild, TrialType
 from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.core.stats.paired_comparison import Ratio

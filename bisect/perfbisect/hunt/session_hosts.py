@@ -21,7 +21,7 @@ from perfbisect.host.lock import SESSION, HostLock, WaitCallback, hold, machine,
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.lab.building.candidates import FairLock, LabHost
-from perfbisect.lab.building.pipeline import end_all
+from perfbisect.lab.building.commit_build import end_all
 from perfbisect.lab.building.plan import for_processor
 from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.lab.checks import CheckRequest, Level

@@ -21,8 +21,9 @@ from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.lab import Work
-from perfbisect.lab.building import checkout, pipeline, prebuilt
+from perfbisect.lab.building import checkout, prebuilt
 from perfbisect.lab.building.checkout import for_all
+from perfbisect.lab.building.commit_build import check_out
 from perfbisect.lab.building.plan import BuildContext, BuildPhase, BuildPlan, plan_for, present
 from perfbisect.lab.building.stopwatch import Stopwatch
 from perfbisect.lab.building.toolchain import COMPILERS, Toolchain, cache_namespace, toolchain
@@ -99,7 +100,7 @@ def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[CommandGroup, t
     context = BuildContext(scratch, entry, builder, name, variant, tools, bare, repository, namespace, request.patches)
     try:
         sources = for_all(scratch, bare, commit, request.patches)
-        pipeline.check_out(context, sources, Stopwatch())
+        check_out(context, sources, Stopwatch())
         paths = present(context, sources.commit)
         phases = (BuildPhase.INSTRUMENTED, BuildPhase.OPTIMISED) if request.training else (BuildPhase.PLAIN,)
         needed = prebuilt.needed(scratch, bare, sources, builder, paths)

@@ -21,9 +21,9 @@ from perfbisect.errors import (
 from perfbisect.host.facts import ask
 from perfbisect.lab.building import build_store
 from perfbisect.lab.building.candidates import BuildsMade, Candidates, LabHost
+from perfbisect.lab.building.commit_build import end_all
 from perfbisect.lab.building.links import LayoutSeeds
 from perfbisect.lab.building.log_parser import LINK
-from perfbisect.lab.building.pipeline import end_all
 from perfbisect.lab.builds import BuildSite, CandidateBuilds
 from perfbisect.lab.host_watch import HostWatch, RetryPolicy, with_values
 from perfbisect.lab.measure import counting, perf

@@ -17,7 +17,7 @@ from perfbisect.host import jobs
 from perfbisect.host.facts import free_bytes
 from perfbisect.host.protocol import Host
 from perfbisect.lab import servers
-from perfbisect.lab.building.pipeline import JOB_PREFIX
+from perfbisect.lab.building.commit_build import JOB_PREFIX
 from perfbisect.lab.building.shared_store import Store, StoredObject
 from perfbisect.lab.checks.machine import GIB, LITTLE
 from perfbisect.lab.measure import visit

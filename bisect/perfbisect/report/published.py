@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from perfbisect.core.domain.facts import BuildFacts, phases_of
+from perfbisect.core.domain.facts import BuildFacts, DropHunt, phases_of
 from perfbisect.core.domain.metrics import quotient
 from perfbisect.core.domain.orders import Inconclusive, NotReproduced, Several
-from perfbisect.core.domain.session_state import DropHunt, SessionState, Tested
+from perfbisect.core.domain.session_state import SessionState, Tested
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.domain.trials import service_levels
 from perfbisect.core.inference.classification import classify

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from perfbisect.core.domain.facts import DropHunt
 from perfbisect.core.domain.metrics import find_metric
-from perfbisect.core.domain.session_state import DropHunt, SessionState
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import Direction, Policy, Series
 from perfbisect.core.stats.paired_comparison import compared
 from perfbisect.core.stats.release_series import FEWEST, RATE, Hunt, LevelStep, SpeedLine, hunts_of, is_worse, lines_of

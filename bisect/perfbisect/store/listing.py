@@ -13,7 +13,7 @@ from perfbisect.store.connection import intact
 from perfbisect.store.schema import LAST_MOMENT
 
 if TYPE_CHECKING:
-    from perfbisect.core.domain.session_state import DropHunt
+    from perfbisect.core.domain.facts import DropHunt
     from perfbisect.store.history import History
 
 FITNESS_CHECK = "fitness check"  # the name of the settings of an A/A that shows how fit its host is
@@ -95,7 +95,7 @@ class SessionSummary:
 
     def for_drop(self, work: int, first: int, last: int) -> "DropHunt":
         """This hunt as that for a drop of a comparison, with the commit that its verdict names."""
-        from perfbisect.core.domain.session_state import DropHunt
+        from perfbisect.core.domain.facts import DropHunt
 
         named = (self.culprit or "", self.subject) if self.state in NAMED else ()
         return DropHunt(work, first, last, self.number, self.state, *named)

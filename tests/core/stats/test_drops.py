@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sample_hunt as sample
-from perfbisect.core.domain.session_state import SessionState, TrialRun
+from perfbisect.core.domain.facts import TrialRun
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialBuild
 from perfbisect.core.stats.drops import Drop, differences, find_drops, loss, ranges
 from perfbisect.core.stats.paired_comparison import Ratio, compared, tone

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sample_hunt as sample
-from perfbisect.core.domain.facts import FitnessFacts
-from perfbisect.core.domain.session_state import SessionState, TrialRun
+from perfbisect.core.domain.facts import FitnessFacts, TrialRun
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.stats.fitness import EARLIER, LEAST, Check, Fault, Fitness, course, fitness_facts
 from perfbisect.wording.fitness import why_unfit

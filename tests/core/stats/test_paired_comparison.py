@@ -10,9 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import sample_hunt as sample
-from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.facts import SkipFacts, TrialRun, TrialSkip
 from perfbisect.core.domain.orders import Interval
-from perfbisect.core.domain.session_state import SessionState, TrialRun, TrialSkip
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.trials import order, rounds_to_do, visits
 from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.paired_comparison import (

@@ -271,3 +271,38 @@ def host_differences(before: HostFacts, after: HostFacts) -> tuple[str, ...]:
 def _short(text: str) -> str:
     """A value, cut to the length for a sentence."""
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1].rstrip()}…"
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRun:
+    """One run of a trial. Numbers are positions in its request."""
+
+    round: int  # never shared by two attempts, as the machine may have changed between them
+    work: int
+    subject: int
+    at: float  # when it ended, in seconds since the epoch
+    cost: float  # seconds since the run before, or since its visit was ordered
+    facts: RunFacts
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSkip:
+    """A build that failed in a workload; it is not tried there again."""
+
+    work: int
+    subject: int
+    at: float
+    facts: SkipFacts
+
+
+@dataclass(frozen=True, slots=True)
+class DropHunt:
+    """The hunt for a drop of a comparison, in its present state. Numbers are positions in the request of the comparison."""
+
+    work: int
+    first: int  # the build before the drop
+    last: int
+    hunt: int  # its number in the history
+    state: str  # as `bisect history` lists it: running, interrupted, found, not reproduced …
+    culprit: str = ""  # full hash of the commit that the verdict names
+    subject: str = ""  # of that

@@ -154,8 +154,7 @@ class Step:
     probability: float
     ratio: Interval
     parents: tuple[int, ...]  # the tested builds it was proven against: its parents, or replacements
-    # those of ``parents`` that are no parents of the commit in git: the nearest tested ancestor of a parent that cannot
-    # be measured, and the good end for a commit without parents
+    # those of ``parents`` that are none in git: the nearest tested ancestor of a parent that cannot be measured, or good
     stand_ins: tuple[int, ...] = ()
     prior: float = 1.0  # prior weight of the candidate; 1 is ordinary
     effects: tuple[Effect, ...] = ()  # on each host class, if there are several
@@ -284,13 +283,10 @@ class Decision:
     builds: tuple[BuildOrder, ...] = ()  # to be begun now, on free build hosts
     cancelled: tuple[int, ...] = ()  # the build hosts whose present build is ended, as it is of no use any more
     found: tuple[Step, ...] = ()  # the changes that are proven already while others are hunted, oldest first
-    # A proof contradicts the search, which begins again: from here on incremental builds count no more, and none is made.
-    clean: bool = False
-    ways: Ways | None = (
-        None  # where both are known, and none has been entered in the log as chosen; from here on not stored
-    )
-    # The ratio on each host class: of the named step in the runs of its proof alone, or of the ends with the share of layout;
-    # empty before both ends were measured.
+    clean: bool = False  # a proof contradicts the search, which begins again without incremental builds
+    # Where both are known, and none has been entered in the log as chosen; from here on not stored.
+    ways: Ways | None = None
+    # The ratio on each host class, once both ends were measured: of the named step by its proof, or of the ends with layout.
     evidence: tuple[Interval, ...] = ()
     waits: bool = False  # the order cannot be carried out yet: builds that it needs are not there
     wanted: tuple[int, ...] = ()  # candidates whose builds are needed next, most urgent first

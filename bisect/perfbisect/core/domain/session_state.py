@@ -33,16 +33,24 @@ from perfbisect.core.domain.events import (
     Unexplained,
     Warned,
 )
-from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts, HostFacts, RunFacts, SkipFacts, hit_rate
+from perfbisect.core.domain.facts import (
+    LEFT_OUT,
+    BuildFacts,
+    DropHunt,
+    HostFacts,
+    RunFacts,
+    SkipFacts,
+    TrialRun,
+    TrialSkip,
+    hit_rate,
+)
 from perfbisect.core.domain.measured_log import Binaries, Logged, SetAside, host_of
 from perfbisect.core.domain.orders import Belief, Measure, Purpose, Step, Verdict, named_steps
 from perfbisect.core.domain.settings import SEARCH, Pairing, TrialRequest
 
 FOUND = ("key", "binary", "version", "seconds")  # of a TrialBuild: what is not asked for
 WORK = BuildStarted, BuildFinished, CandidateSkipped, RunFinished  # of which each ends what its host did before
-MUTABLE = (
-    "tested", "log", "aside", "studied", "in_flight", "cancelled", "warnings", "binaries", "since", "runs", "skips",
-)  # fmt: skip
+MUTABLE = "tested log aside studied in_flight cancelled warnings binaries since runs skips".split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,41 +100,6 @@ class Tested:
     def hit_rate(self) -> float | None:
         """Share of compilations that ccache answered; None when nothing was compiled."""
         return hit_rate(self.made)
-
-
-@dataclass(frozen=True, slots=True)
-class TrialRun:
-    """One run of a trial. Numbers are positions in its request."""
-
-    round: int  # never shared by two attempts, as the machine may have changed between them
-    work: int
-    subject: int
-    at: float  # when it ended, in seconds since the epoch
-    cost: float  # seconds since the run before, or since its visit was ordered
-    facts: RunFacts
-
-
-@dataclass(frozen=True, slots=True)
-class TrialSkip:
-    """A build that failed in a workload; it is not tried there again."""
-
-    work: int
-    subject: int
-    at: float
-    facts: SkipFacts
-
-
-@dataclass(frozen=True, slots=True)
-class DropHunt:
-    """The hunt for a drop of a comparison, in its present state. Numbers are positions in the request of the comparison."""
-
-    work: int
-    first: int  # the build before the drop
-    last: int
-    hunt: int  # its number in the history
-    state: str  # as `bisect history` lists it: running, interrupted, found, not reproduced …
-    culprit: str = ""  # full hash of the commit that the verdict names
-    subject: str = ""  # of that
 
 
 @dataclass(slots=True, eq=False)
@@ -342,8 +315,7 @@ class SessionState:
     def _set_aside(self, commits: Collection[str]) -> None:
         """Let what was measured of these commits count no more, until they are built again."""
         self.aside.take(self.log, commits)
-        for sha in commits:
-            row = self.tested[sha]
+        for sha, row in [(sha, self.tested[sha]) for sha in commits]:
             skip = row.skip if row.skip and row.skip.stage == LEFT_OUT else None
             self.tested[sha] = replace(row, runs=(), skip=skip, same_as=None)
         self._compare_binaries(commits)

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from random import Random
 
+from perfbisect.core.domain.facts import TrialRun
 from perfbisect.core.domain.metrics import Background, background, busiest
-from perfbisect.core.domain.session_state import SessionState, TrialRun
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, TrialType
 
 PAIRS = 8  # runs of a build beside itself, which show how much a pair varies

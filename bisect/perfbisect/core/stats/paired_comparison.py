@@ -52,10 +52,10 @@ from decimal import Decimal
 from enum import StrEnum
 from statistics import correlation, mean, median, stdev, variance
 
-from perfbisect.core.domain.facts import RunFacts
+from perfbisect.core.domain.facts import RunFacts, TrialRun
 from perfbisect.core.domain.metrics import COMPARED, by_cpu_time, find_metric, quotient, readable, typical, value
 from perfbisect.core.domain.orders import Interval, ratio_of
-from perfbisect.core.domain.session_state import SessionState, TrialRun
+from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.trials import counting
 from perfbisect.core.stats.distributions import Student
 

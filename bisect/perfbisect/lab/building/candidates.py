@@ -18,6 +18,7 @@ from perfbisect.errors import BuildFailed, EnvironmentFailure, JobLost, UsageErr
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host
 from perfbisect.lab.building import pipeline
+from perfbisect.lab.building.commit_build import incremental_key
 from perfbisect.lab.building.log_parser import BuildStep, KnownFailure
 from perfbisect.lab.building.plan import BuildContext, InstalledBuild
 from perfbisect.lab.building.shared_builds import SharedBuilds
@@ -174,7 +175,7 @@ class BuildsMade:
         name, commits, earlier = context.host.name, self._candidates.commits, self._earlier
         built = next((commit for commit in commits if commit in earlier), None)
         key = pipeline.key_of(context, built) if built else ""
-        if built and earlier[built] not in (key, pipeline.incremental_key(key)):
+        if built and earlier[built] not in (key, incremental_key(key)):
             raise UsageError(
                 f"{built[:10]} would now be built differently than earlier in this hunt, so the runs of then and now"
                 " cannot be compared.",

@@ -252,22 +252,6 @@ def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[st
         return scripted(host, _IDENTITY, [str(bare), sha, *paths]).stdout.split()[0]
 
 
-def changed(
-    host: Host, bare: PurePosixPath, before: str, after: str, ignore: Sequence[str]
-) -> list[tuple[str, str]] | None:
-    """The files that differ between two commits beyond the ignored paths: A, M, D or T, and the path.
-
-    None where that is not known: a submodule differs, or a commit is absent.
-    """
-    options = ["-r", "-z", "--raw", "--no-renames", "--no-ext-diff", "--ignore-submodules=none"]
-    listing = git(host, f"--git-dir={bare}", "diff-tree", *options, before, after, "--", *all_but(ignore), check=False)
-    fields = listing.stdout.split("\0")[:-1]
-    entries = [(facts.split(" "), path) for facts, path in zip(fields[::2], fields[1::2], strict=True)]
-    if not listing.ok or any("160000" in facts[0] or "160000" in facts[1] for facts, _ in entries):
-        return None
-    return [(facts[4], path) for facts, path in entries]
-
-
 def present(
     host: Host, bare: PurePosixPath, sha: str, paths: Collection[str], files: Collection[str] = ()
 ) -> frozenset[str]:

@@ -28,6 +28,7 @@ from perfbisect.lab.building.plan import BuildContext, BuildPlan
 from perfbisect.recipes.build_commands import AGED
 from perfbisect.recipes.build_systems import SYSTEMS
 from perfbisect.recipes.builder_reader import build_of
+from perfbisect.repository.git import all_but
 
 SOURCE = re.compile(r"\.(?:c|cc|cpp|cxx|c\+\+|C|s|S|asm|f|f90|m|mm)$")
 HEADER = re.compile(r"\.(?:h|hh|hpp|hxx|h\+\+|H|inc|inl|ipp|tcc|tpp|def)$")
@@ -119,7 +120,7 @@ def incremental(context: BuildContext, plan: BuildPlan, commit: str) -> Incremen
     system, in_place = SYSTEMS[plan.system].incremental, build_of(plan.builder).in_place
     kept = build_store.folder(host, base[2]) if in_place else None
     top = kept / "prefix" if kept else work / "build"
-    changed = checkout.changed(host, context.bare, base[1], commit, context.builder.ignore)
+    changed = changes(host, context.bare, base[1], commit, context.builder.ignore)
     if changed is None or system is None or not host.run(["test", "-d", str(top)], check=False).ok:
         return None
     asks = [path for _, path in changed if re.search(system.inputs, path)]
@@ -138,6 +139,24 @@ def incremental(context: BuildContext, plan: BuildPlan, commit: str) -> Incremen
         aged = AGED.replace("{{", "{").replace("}}", "}")
         commands.insert(0, (CONFIGURE, ["sh", "-c", aged, str(work / "source")]))
     return IncrementalBuild(tuple(commands), str(kept or ""), copy, tuple(path for _, path in changed))
+
+
+def changes(
+    host: Host, bare: PurePosixPath, before: str, after: str, ignore: Sequence[str]
+) -> list[tuple[str, str]] | None:
+    """The files that differ between two commits beyond the ignored paths: A, M, D or T, and the path.
+
+    None where that is not known: a submodule differs, or a commit is absent.
+    """
+    options = ["-r", "-z", "--raw", "--no-renames", "--no-ext-diff", "--ignore-submodules=none"]
+    listing = checkout.git(
+        host, f"--git-dir={bare}", "diff-tree", *options, before, after, "--", *all_but(ignore), check=False
+    )
+    fields = listing.stdout.split("\0")[:-1]
+    entries = [(facts.split(" "), path) for facts, path in zip(fields[::2], fields[1::2], strict=True)]
+    if not listing.ok or any("160000" in facts[0] or "160000" in facts[1] for facts, _ in entries):
+        return None
+    return [(facts[4], path) for facts, path in entries]
 
 
 def _base(context: BuildContext) -> list[str]:

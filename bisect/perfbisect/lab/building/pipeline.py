@@ -6,95 +6,40 @@ environment, so that only the commit makes a difference. For the search a commit
 instead (``incremental``). Configure, compile and install are one job on the host.
 """
 
-import hashlib
-import re
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator
+from dataclasses import replace
 from pathlib import PurePosixPath
 
-import msgspec
-
 from perfbisect.core.domain.events import Warned
-from perfbisect.core.domain.facts import BuildFacts
-from perfbisect.errors import BuildFailed, EnvironmentFailure
-from perfbisect.host import facts, jobs
+from perfbisect.host import facts
 from perfbisect.host.facts import SYSTEM
 from perfbisect.host.packages import absent
-from perfbisect.host.protocol import TIMED_OUT, Host, no_space
-from perfbisect.lab.building import build_store, checkout, incremental, links, prebuilt
-from perfbisect.lab.building.build_store import hash_artifacts, measured
-from perfbisect.lab.building.checkout import Sources, for_all, for_version
+from perfbisect.host.protocol import Host
+from perfbisect.lab.building import links
+from perfbisect.lab.building.commit_build import commit_build
 from perfbisect.lab.building.log_parser import (
-    CHECKOUT,
-    CONFIGURE,
-    INSTALL,
-    LINK,
-    OUT_OF_MEMORY,
-    TRAIN,
-    BuildLog,
     BuildStep,
-    KnownFailure,
-    follow,
-    script,
 )
 from perfbisect.lab.building.plan import (
     BuildContext,
-    BuildPhase,
-    BuildPlan,
     InstalledBuild,
-    Instrumented,
-    Training,
-    build_key,
-    jobs_of,
-    plan_for,
-    present,
-    resolved_for,
-    version_of,
 )
 from perfbisect.lab.building.shared_builds import SharedBuilds
-from perfbisect.lab.building.stopwatch import PATCH, RECORD, RELINK, Stopwatch
 from perfbisect.lab.building.toolchain import (
-    COMPILERS,
-    EVENTS,
     NEEDED,
     SYSTEM_FACTS,
     cache_namespace,
-    count_cached,
     how_to_build,
     lacking_for,
     own_packages,
     share_cache,
     toolchain,
 )
-from perfbisect.recipes.build_systems import system_of
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import build_of, variant_of
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.git import Repository
-
-JOB_PREFIX = "build-"  # of their names
-
-
-def end_all(host: Host, *, but: Collection[str] = ()) -> jobs.Job | None:
-    """End the builds that run, but for one whose job has one of these names; that one is returned if it runs."""
-    spared = None
-    for job in jobs.running(host):
-        if job.name in but:
-            spared = job
-        elif job.name.startswith(JOB_PREFIX):
-            jobs.kill(host, job)
-    return spared
-
-
-_ALONE = "-alone"  # ends the name of one that is repeated with one job
-_AGAIN = "-again"  # ends the name of one in the tree of the last build
-# Prints the steps that the last build took.
-_STEPS = 'cat "$1/steps" 2>/dev/null || :'
-_EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf base build prefix links objects ccache.log && mkdir build && cat steps 2>/dev/null || :'
-_REMEMBER = f'cd -- "$1" && rm -rf profile && {{ [ -z "$2" ] || printf "%s" "$2" >steps; }} && {EVENTS}'
-_LATE = (TIMED_OUT, 128 + 9)  # statuses of a job that has run out of time
-_SAVE_LOG = '(umask 077; mkdir -p "${2%/*}") && cp -- "$1" "$2"'
 
 
 def build_context(
@@ -127,17 +72,12 @@ def build_context(
 
 def key_of(context: BuildContext, sha: str) -> str:
     """The key of the build of a commit, built or not. Raises BuildFailed for one that git cannot read."""
-    return _commit(context, sha).key
-
-
-def incremental_key(key: str) -> str:
-    """The key of the incremental build of a commit whose clean build has this key."""
-    return hashlib.sha256(f"{key} incremental".encode()).hexdigest()[:32]
+    return commit_build(context, sha).key
 
 
 def find(context: BuildContext, sha: str) -> InstalledBuild | None:
     """The stored build of commit ``sha``; None where there is none. Raises as ``key_of``."""
-    return _commit(context, sha).stored()
+    return commit_build(context, sha).stored()
 
 
 def build(
@@ -154,7 +94,7 @@ def build(
     EnvironmentFailure when something else is the host's fault.
     """
     began = time.monotonic()
-    commit = _commit(context, sha)
+    commit = commit_build(context, sha)
     built = commit.stored()
     if shared and not built and (yield from shared.fetch(context, commit.key)) and (built := commit.stored()):
         return replace(built, facts=replace(built.facts, shared=True, seconds=time.monotonic() - began))
@@ -165,287 +105,3 @@ def build(
     if shared and not built.facts.incremental:
         yield from shared.offer(context, built.facts)
     return built
-
-
-@dataclass(frozen=True, slots=True)
-class _BuildAttempt:
-    """An attempt to build that has ended."""
-
-    plan: BuildPlan
-    job: jobs.Job
-    output: BuildLog
-    status: int
-    failed: bool = True
-    artifacts: Sequence[str] = ()  # what is measured, below the prefix
-    binary: str = ""  # what was installed, by its hash; "" when the recipe names no artifacts
-    incremental: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _CommitBuild:
-    """The build of a commit on a host: ``build`` goes through its stages."""
-
-    context: BuildContext
-    sources: Sources
-    paths: frozenset[str]  # as ``present`` has them
-    needed: Mapping[str, prebuilt.Needed]  # archives, by name
-    key: str
-    clock: Stopwatch  # which has run while the patches were applied that the key depends on
-    incremental: bool = False  # it may be made in the tree of the last build
-
-    @property
-    def name(self) -> str:
-        """The name of the job that builds, by which later sessions find it."""
-        return f"{JOB_PREFIX}{self.context.builder.name}-{self.key}"
-
-    def stored(self) -> InstalledBuild | None:
-        """The build, if the host has it."""
-        key = incremental_key(self.key) if self.incremental else self.key
-        built = build_store.find(self.context.host, key, self.sources.sha)
-        if built is None:
-            return None
-        facts = replace(built.facts, patches=self.patches(built.version))
-        return InstalledBuild(facts, resolved_for(self.context, self.paths, built.version), built.version)
-
-    def patches(self, version: str) -> Mapping[str, bool]:
-        """The patches by their names, and whether they are applied to this version."""
-        context = self.context
-        with self.clock.timed(PATCH):
-            return for_version(context.host, context.bare, self.sources, context.patches, version).patches
-
-    def plan(self, context: BuildContext) -> BuildPlan:
-        """How what is checked out is built."""
-        sums = {name: each.sha256 for name, each in self.needed.items()}
-        return plan_for(context, self.sources.sha, self.paths, sums)
-
-    def build(self) -> Generator[BuildStep | Warned, None, InstalledBuild]:
-        """Make the build, and keep it."""
-        began, context, host = time.monotonic() - self.clock.total, self.context, self.context.host
-        yield BuildStep(CHECKOUT)
-        job = end_all(host, but=(self.name, f"{self.name}{_ALONE}", *([f"{self.name}{_AGAIN}"] * self.incremental)))
-        try:
-            if context.training:
-                if job is None:
-                    yield from self.train(context.training)
-                context = replace(context, phase=BuildPhase.OPTIMISED)
-            ended = yield from replace(self, context=context).made(self.name, job)
-        except BuildFailed:  # a build that was interrupted may still run, and reads the profile
-            host.run(["rm", "-rf", "--", str(context.profile)], timeout=600)
-            raise
-        plan = ended.plan
-        cached = host.script(_REMEMBER, context.work, ended.output.steps, timeout=600).stdout
-        hits, misses, remote = count_cached(cached)
-        key = incremental_key(self.key) if ended.incremental else self.key
-        facts = BuildFacts(
-            commit=self.sources.sha, key=key, binary=ended.binary or key, seconds=time.monotonic() - began,
-            cache_hits=hits, cache_misses=misses, remote_hits=remote, reused=False, log="", system=plan.system,
-            patches=self.patches(plan.version), partial=self.short_paths(ended.output.partial),
-            programs=ended.output.programs, flags=context.builder.flags.options, incremental=ended.incremental,
-        )  # fmt: skip
-        if context.recorder:
-            yield BuildStep(LINK)
-            with self.clock.timed(RELINK):
-                facts = links.keep(host, context.work, ended.artifacts, context.variant, context.recorder, facts)
-            if facts.fixed and ended.incremental:  # a link that was not made again may lack its record
-                return (yield from replace(self, incremental=False).build())
-        with self.clock.timed(RECORD):
-            facts = build_store.keep(host, facts, plan.version, context.work / "prefix", ended.job.folder / "stdout")
-            incremental.note(context, plan, self.sources.commit, key)
-        jobs.remove(host, ended.job)
-        phases = self.clock.phases(time.monotonic() - began)  # of a job that was followed, more than that
-        facts = replace(facts, phases=phases, seconds=sum(phases.values()))
-        return InstalledBuild(facts, plan.builder, plan.version)
-
-    def train(self, training: Training) -> Generator[BuildStep | Warned]:
-        """Make the profile by which the commit is then built: of an instrumented build of it."""
-        training.check()
-        context = replace(self.context, phase=BuildPhase.INSTRUMENTED)
-        ended = yield from replace(self, context=context).made(f"{self.name}-{BuildPhase.INSTRUMENTED}")
-        yield BuildStep(TRAIN)
-        sha, plan = self.sources.sha, ended.plan
-        build = Instrumented(
-            sha, self.key, plan.builder, plan.version, context.work / "prefix", context.profile, context.variant.cc,
-            context.tools.name,
-        )  # fmt: skip
-        try:
-            with self.clock.timed(TRAIN):
-                trained = yield from training.train(build)
-            if not trained:
-                raise BuildFailed(
-                    f"{sha[:10]} has no profile after its training with {training.named}: its programs must be compiled"
-                    " and linked with {cflags} and {ldflags} of the variant, and end by themselves",
-                    stage=TRAIN,
-                    log=self.saved_log(ended),
-                )
-        finally:
-            jobs.remove(context.host, ended.job)
-
-    def made(self, name: str, job: jobs.Job | None = None) -> Generator[BuildStep | Warned, None, _BuildAttempt]:
-        """A build that ended well, by a job of that name; from its checkout on, unless ``job`` makes it already."""
-        context, sha = self.context, self.sources.sha[:10]
-        if job is None:
-            with self.clock.timed(CHECKOUT):
-                yield from prebuilt.bring(context.host, self.needed.values())
-            if self.incremental and incremental.begun(context):
-                yield from self.check_out(keep=True)
-                if (ended := (yield from self.again())) and not ended.failed:
-                    return ended
-                yield BuildStep(CHECKOUT)
-            yield from self.check_out()
-        elif job.name.endswith(_AGAIN):
-            ended = yield from self.attempt(self.plan(context), job.name, job)
-            if not (ended.failed or ended.output.partial):
-                return replace(ended, incremental=True)
-            jobs.remove(context.host, job)
-            job = None
-            yield from self.check_out()
-        ended = yield from self.attempt(self.plan(context), name, job)
-        if ended.failed and ended.job.name == name and (alone := self.alone(ended)):
-            failure, at_once = self.failure(ended), jobs_of(context)
-            yield Warned(f"{failure}: it is repeated with one job instead of {at_once}", failure.advice)
-            yield BuildStep(CHECKOUT)
-            yield from self.check_out()
-            # Without the error, which would be found in the second log, too.
-            stage = ended.output.stage
-            note = f"perfbisect: with {at_once} jobs at once this build did not {stage}, and is repeated with one"
-            ended = yield from self.attempt(alone, f"{name}{_ALONE}", None, note)
-            if not ended.failed and isinstance(failure, BuildFailed):
-                yield Warned(
-                    f"the build of {sha} depends on the order of its parts: it failed with {at_once} jobs, and did not"
-                    " with one",
-                    "What was built with one job counts. With `jobs = 1` in hosts.toml no build is tried twice.",
-                )
-        if ended.failed:
-            raise self.failure(ended)
-        return ended
-
-    def again(self) -> Generator[BuildStep, None, _BuildAttempt | None]:
-        """An attempt to build what is checked out in the tree of the last build; None where that cannot be."""
-        context, plan = self.context, self.plan(self.context)
-        with self.clock.timed(CHECKOUT):
-            way = incremental.incremental(context, plan, self.sources.commit)
-            if way:
-                way.begin(context.host, context.work)
-        if way is None:
-            return None
-        ended = yield from self.attempt(replace(plan, commands=way.commands), f"{self.name}{_AGAIN}", None)
-        failed = ended.failed or bool(ended.output.partial)  # a program may be there that the last build has left
-        if failed:
-            jobs.remove(context.host, ended.job)
-        return replace(ended, plan=plan, incremental=True, failed=failed)
-
-    def check_out(self, *, keep: bool = False) -> Generator[BuildStep]:
-        """Check out the commit and its submodules; with ``keep``, what a build has left there stays."""
-        context, builder = self.context, self.context.builder
-        of = (context.host, builder.work_name, context.repository, self.sources.sha, builder.ignore, builder.repository)
-        with self.clock.timed(CHECKOUT):
-            check_out(context, self.sources, self.clock, (yield from checkout.bring_submodules(*of)), keep=keep)
-
-    def attempt(
-        self, plan: BuildPlan, name: str, job: jobs.Job | None, note: str = ""
-    ) -> Generator[BuildStep, None, _BuildAttempt]:
-        """Build what is checked out as a job of that name, or follow ``job``, which does; in an empty folder, unless it is
-        built in the tree of the last build.
-        """
-        host, work, how = self.context.host, self.context.work, build_of(plan.builder)
-        with self.clock.timed(CHECKOUT):
-            steps = host.script(_STEPS if job or name.endswith(_AGAIN) else _EMPTY, work, timeout=600).stdout
-        output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
-        argv = ["sh", "-c", script(plan.commands, note)]
-        if COMPILERS in plan.env:  # which the build finds first
-            argv = ["sh", "-c", 'PATH=$0:$PATH exec "$@"', plan.env[COMPILERS], *argv]
-        job = job or jobs.start(
-            host, argv, name=name, cwd=work / "build", env=plan.env, timeout=how.timeout, merged=True
-        )
-        status = yield from follow(host, job, output)
-        self.clock.add(output.phases)
-        if status or (output.partial and output.host_trouble):
-            return _BuildAttempt(plan, job, output, status)
-        prefix = work / "prefix"
-        try:
-            with self.clock.timed(RECORD):
-                artifacts = measured(host, prefix, how.artifacts, with_libraries=plan.with_libraries)
-                binary = hash_artifacts(host, prefix, artifacts) if artifacts else ""
-            if not (binary or host.run(["test", "-d", str(prefix)], check=False).ok):
-                raise FileNotFoundError("anything")
-        except FileNotFoundError as absent:
-            output.error, output.stage = f"it did not install {absent}", INSTALL
-            return _BuildAttempt(plan, job, output, 0)
-        return _BuildAttempt(plan, job, output, 0, False, artifacts, binary)
-
-    def alone(self, ended: _BuildAttempt) -> BuildPlan | None:
-        """How a failed build is repeated with one job; None where that would change nothing."""
-        trouble = ended.output.host_trouble
-        of_the_host = (bool(trouble) and not trouble.startswith(OUT_OF_MEMORY)) or facts.is_full(self.context.host)
-        if of_the_host or ended.output.stage == CONFIGURE or ended.status in _LATE:
-            return None
-        alone = self.plan(replace(self.context, entry=msgspec.structs.replace(self.context.entry, jobs=1)))
-        return alone if (alone.commands, alone.env) != (ended.plan.commands, ended.plan.env) else None
-
-    def saved_log(self, ended: _BuildAttempt) -> str:
-        """Where the log of a build now is, for as long as the user may want it."""
-        host, sha = self.context.host, self.sources.sha
-        log = str(host.root / "logs" / f"{self.context.builder.name}-{sha[:10]}-{self.key[:10]}.log")
-        host.script(_SAVE_LOG, ended.job.folder / "stdout", log)
-        return log
-
-    def short_paths(self, text: str) -> str:
-        """A line of a compiler; ccache makes paths relative to the build folder."""
-        return re.sub(rf"(?:{re.escape(str(self.context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", text)
-
-    def failure(self, ended: _BuildAttempt) -> BuildFailed | EnvironmentFailure:
-        """The error for a failed build; its log is saved."""
-        host, output, sha = self.context.host, ended.output, self.sources.sha[:10]
-        if output.host_trouble.startswith("no space") or facts.is_full(host):
-            return no_space(host.name, f"the build of {sha} stopped at: {output.why()}")
-        log = self.saved_log(ended)
-        jobs.remove(host, ended.job)
-        if output.host_trouble:
-            return EnvironmentFailure(
-                f"the build of {sha} stopped on host {host.name}: {output.host_trouble}",
-                f"Fewer jobs at once, with `jobs` in hosts.toml, need less memory. See {log}.",
-            )
-        late, stage, builder = ended.status in _LATE, output.stage, self.context.builder
-        reason = (
-            f"not done after {build_of(ended.plan.builder).timeout:g} s" if late else self.short_paths(output.why())
-        )
-        hint = how_to_build(builder, facts.ask_all(host, SYSTEM_FACTS)) if stage == CONFIGURE else ""
-        hint = hint and f"{hint}."
-        which = f"the {self.context.phase} build of " if self.context.phase else ""
-        sentence = f"{which}{sha} does not {stage}: {reason}"
-        if output.known and not late:
-            return KnownFailure(sentence, output.known, stage=stage, log=log, hint=hint)
-        return BuildFailed(sentence, stage=stage, log=log, hint=hint)
-
-
-def _commit(context: BuildContext, sha: str) -> _CommitBuild:
-    """Raises BuildFailed for a commit that git cannot read or whose archives are unknown, and EnvironmentFailure."""
-    host, builder, bare = context.host, context.builder, context.bare
-    with (clock := Stopwatch()).timed(PATCH):
-        sources = for_all(host, bare, sha, context.patches)
-    paths = present(context, sources.commit)
-    tree = checkout.filtered_tree(host, bare, sources.commit, builder.ignore)
-    tree = checkout.with_submodules(tree, context.repository, sha, builder.ignore)
-    needed = prebuilt.needed(host, bare, sources, builder, paths)
-    sums = [each.sha256 for each in needed.values()]
-    key = build_key(context, tree, paths, sha, system_of(builder, paths) or "", sums)
-    return _CommitBuild(context, sources, paths, needed, key, clock)
-
-
-def check_out(
-    context: BuildContext,
-    sources: Sources,
-    clock: Stopwatch,
-    parts: Sequence[checkout.SubTree] = (),
-    *,
-    keep: bool = False,
-) -> None:
-    """Check out what is built of a commit, with these submodules; see ``checkout.checkout``."""
-    host, bare, place = context.host, context.bare, (context.work / "source", context.builder.ignore, parts)
-    checkout.checkout(host, bare, sources.commit, *place, keep=keep)
-    if any(patch.version for patch in context.patches):
-        version = version_of(context, sources.sha)
-        with clock.timed(PATCH):
-            fitting = for_version(host, bare, sources, context.patches, version)
-        if fitting.commit != sources.commit:
-            checkout.checkout(host, bare, fitting.commit, *place)
