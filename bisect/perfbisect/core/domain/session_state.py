@@ -50,7 +50,19 @@ from perfbisect.core.domain.settings import SEARCH, Pairing, TrialRequest
 
 FOUND = ("key", "binary", "version", "seconds")  # of a TrialBuild: what is not asked for
 WORK = BuildStarted, BuildFinished, CandidateSkipped, RunFinished  # of which each ends what its host did before
-MUTABLE = "tested log aside studied in_flight cancelled warnings binaries since runs skips".split()
+MUTABLE = [
+    "tested",
+    "log",
+    "aside",
+    "studied",
+    "in_flight",
+    "cancelled",
+    "warnings",
+    "binaries",
+    "since",
+    "runs",
+    "skips",
+]
 
 
 @dataclass(frozen=True, slots=True)
