@@ -30,7 +30,7 @@ AUTO = "auto"  # in the place of a system: each commit has its own
 class Incremental:
     """When a build system may build a commit in the tree of another."""
 
-    inputs: str  # a pattern of the files that its configure step reads
+    inputs: str  # a pattern of the files on which depends what its configure step finds out
     # What is removed of the folder of the build where one of them has changed, so that the step asks for everything again;
     # empty: the commit is built in an empty folder.
     fresh: tuple[str, ...] = ()
@@ -47,8 +47,6 @@ class BuildSystem:
     compiler: tuple[str, ...] = ()  # prints the version of one that is not the variant's
     incremental: Incremental | None = None  # None: it keeps nothing between builds but its own cache
 
-
-_MAKEFILES = r"(?:^|/)(?:GNUm|m|M)akefile|(?:^|/)configure[^/]*$|\.(?:ac|am|m4|in|mk|mak|make)$"
 
 # By preference. cmake and meson build out of the tree and have the compiler's options in one place; a Makefile has neither.
 SYSTEMS: dict[str, BuildSystem] = {
@@ -70,13 +68,13 @@ SYSTEMS: dict[str, BuildSystem] = {
         build_commands.autotools,
         ("make",),
         ("configure", "configure.ac", "configure.in"),
-        incremental=Incremental(_MAKEFILES, tracks=False),
+        incremental=Incremental(r"(?:^|/)configure(?:\.ac|\.in)?$|\.(?:ac|m4)$", tracks=False),
     ),
     "make": BuildSystem(
         build_commands.make,
         ("make",),
         ("GNUmakefile", "makefile", "Makefile"),
-        incremental=Incremental(_MAKEFILES, tracks=False),
+        incremental=Incremental("(?!)", tracks=False),
     ),
     "cargo": BuildSystem(
         build_commands.cargo,

@@ -6,9 +6,10 @@ is checked out over its sources, where git leaves files alone that do not change
 - cmake, meson and cargo know which files an object depends on. Where a file has changed that the configure step reads, that
   step begins anew: what it has found out about options and the compiler may be wrong now. Else it is left out; except by
   cmake where files came or went, which it may look for by a pattern.
-- make and autotools know it by dependency files, if each object has one. Else only sources may have changed that no file
-  includes. Where a Makefile, a configure script or what such is made from has changed, the commit is built in an empty folder.
-  So it is where a script or data has: what is made from it is not known.
+- make and autotools know it by dependency files, if each object has one. Where a Makefile has changed, or files came or went,
+  programs and archives are removed, so that they are linked again; autotools make their Makefiles again by config.status. Without
+  dependency files only sources may have changed that no file includes, and texts. Where a configure script has changed, or what
+  it is made from, the commit is built in an empty folder.
 
 What is known to be safe is no proof: a rule may lack a dependency. So the search proves what it names by other builds
 (``core/search/clean_builds.py``).
@@ -52,6 +53,18 @@ cd -- "$1" && {
 """
 # Whether a file below $1 includes one with a name that the pattern $2 matches.
 _INCLUDED = 'grep -rqsE -e "$2" -- "$1"'
+_MAKEFILE = re.compile(r"(?:^|/)(?:GNUm|m|M)akefile[^/]*$|\.(?:am|in|mk|inc|make)$")
+# Removes what links make below $1, where $2 is the tree; libtool has a script, or a list, beside each. The next make does it again.
+_UNLINK = r"""
+cd -- "$1" && find . -type f '(' -perm -u+x -o -name '*.a' -o -name '*.so' -o -name '*.so.*' ')' ! -path './.perfbisect/*' -exec sh -c '
+    from=$0
+    for path do
+        [ ! -e "$from/$path" ] || continue
+        case $(head -c 7 -- "$path" | tr -d "\0") in ?ELF*|"!<arch>"|"!<thin>") ;; *) continue;; esac
+        rm -f -- "$path" || exit
+        case $path in */.libs/*) name=${path##*/}; rm -f -- "${path%/.libs/*}/$name" "${path%/.libs/*}/${name%%.*}.la";; esac
+    done' "$2" {} +
+"""
 # $1 the folder of fixed paths; $2 the folder of a kept build whose installation is copied, of a tree that is built in place;
 # $3 where below $1 the tree has a copy. Standard input: paths of that which have changed. Hard links to what is kept are
 # broken, as tools may write into a file that exists.
@@ -73,6 +86,8 @@ from=$PWD/source && cd -- "$3" && xargs -0 -r sh -c '
         cp -a -- "$from/$path" "$path" || exit
     done' "$from"
 """
+_CONFIGURED = "[ ! -e config.status ] || ./config.status"
+_BUILD = "", "build"  # below the folder of a build, and in the copy of a tree that is built in place
 LONG = 3600.0  # seconds, for copying a large tree
 
 
@@ -84,11 +99,14 @@ class IncrementalBuild:
     kept: str  # the folder of a kept build whose installation is copied; "" unless the tree is built in place
     copy: str  # where the tree has a copy below the folder of fixed paths; "" where it has none
     changed: tuple[str, ...]  # paths of the tree
+    unlinked: str = ""  # the folder in which what links make is removed; "" for none
 
     def begin(self, host: Host, work: PurePosixPath) -> None:
         """Bring the tree of the last build to the commit that is checked out."""
         paths = "".join(f"{path}\0" for path in self.changed)
         host.script(_BEGIN, work, self.kept, self.copy, stdin=paths, timeout=LONG)
+        if self.unlinked:
+            host.script(_UNLINK, work / self.unlinked, work / "source", timeout=LONG)
 
 
 def how(context: BuildContext, plan: BuildPlan) -> str:
@@ -124,21 +142,33 @@ def incremental(context: BuildContext, plan: BuildPlan, commit: str) -> Incremen
     if changed is None or system is None or not host.run(["test", "-d", str(top)], check=False).ok:
         return None
     asks = [path for _, path in changed if re.search(system.inputs, path)]
-    if (asks and not system.fresh) or (not system.tracks and not _safe(host, work, top, changed)):
+    if asks and not system.fresh:
+        return None
+    by_make = not system.tracks
+    if by_make and not (host.script(_TRACKED, top, timeout=LONG).stdout or _safe(host, work, changed)):
         return None
     again = bool(asks) or (plan.system == "cmake" and any(status != "M" for status, _ in changed))
     commands = [(stage, argv) for stage, argv in plan.commands if again or stage != CONFIGURE]
     commands = [(stage, argv) for stage, argv in commands if argv[:2] != ["cp", "-a"]]
-    folder = work / "prefix" / "build" if in_place else work / "build"
+    folder = work / "prefix" if in_place else work / "build"
     if asks:
-        commands.insert(0, (CONFIGURE, ["rm", "-rf", *(str(folder / name) for name in system.fresh)]))
+        commands.insert(
+            0, (CONFIGURE, ["rm", "-rf", *(str(folder / _BUILD[in_place] / name) for name in system.fresh)])
+        )
     copy = "prefix" if in_place else "build" if plan.system == "make" else ""
-    if plan.system == "autotools" and not in_place:
-        if host.run(["test", "-e", str(work / "build" / "configure")], check=False).ok:
-            copy = "build"
+    makefiles = by_make and any(status != "M" or _MAKEFILE.search(path) for status, path in changed)
+    if plan.system == "autotools":
+        made_here = host.run(["test", "-e", str(work / "build" / "configure")], check=False).ok
+        copy = copy or "build" * made_here
+        generated = not checkout.present(host, context.bare, commit, ["configure"])
+        if generated and any(path.endswith(".am") for _, path in changed):
+            return None
+        if makefiles:
+            commands.insert(0, (CONFIGURE, ["env", "-C", str(folder), "sh", "-c", _CONFIGURED]))
         aged = AGED.replace("{{", "{").replace("}}", "}")
-        commands.insert(0, (CONFIGURE, ["sh", "-c", aged, str(work / "source")]))
-    return IncrementalBuild(tuple(commands), str(kept or ""), copy, tuple(path for _, path in changed))
+        commands.insert(0, (CONFIGURE, ["sh", "-c", aged, str(folder if copy else work / "source")]))
+    paths = tuple(path for _, path in changed)
+    return IncrementalBuild(tuple(commands), str(kept or ""), copy, paths, folder.name * makefiles)
 
 
 def changes(
@@ -165,16 +195,12 @@ def _base(context: BuildContext) -> list[str]:
     return lines[:3] if len(lines) > 3 else []
 
 
-def _safe(host: Host, work: PurePosixPath, top: PurePosixPath, changed: Sequence[tuple[str, str]]) -> bool:
-    """Whether a Makefile makes what depends on these files, of the tree below ``top``."""
-    read = [(status, path) for status, path in changed if SOURCE.search(path) or HEADER.search(path)]
-    others = [path for _, path in changed if not (SOURCE.search(path) or HEADER.search(path) or NEUTRAL.search(path))]
-    if others or any(status == "D" for status, _ in read):  # an archive may keep the object of a file that is gone
+def _safe(host: Host, work: PurePosixPath, changed: Sequence[tuple[str, str]]) -> bool:
+    """Whether a Makefile without dependency files makes what depends on these files."""
+    sources = [PurePosixPath(path).name for _, path in changed if SOURCE.search(path)]
+    if any(status != "M" or HEADER.search(path) for status, path in changed if not NEUTRAL.search(path)):
         return False
-    if not read or host.script(_TRACKED, top, timeout=LONG).stdout:
-        return True
-    if any(HEADER.search(path) for _, path in read):
+    if not all(SOURCE.search(path) or NEUTRAL.search(path) for _, path in changed):
         return False
-    names = "|".join(re.escape(PurePosixPath(path).name) for _, path in read)
-    included = host.script(_INCLUDED, work / "source", f'include.*["</]({names})[">]', check=False, timeout=LONG)
-    return included.status == 1
+    pattern = f'include.*["</]({"|".join(map(re.escape, sources))})[">]'
+    return not sources or host.script(_INCLUDED, work / "source", pattern, check=False, timeout=LONG).status == 1
