@@ -50,19 +50,9 @@ from perfbisect.core.domain.settings import SEARCH, Pairing, TrialRequest
 
 FOUND = ("key", "binary", "version", "seconds")  # of a TrialBuild: what is not asked for
 WORK = BuildStarted, BuildFinished, CandidateSkipped, RunFinished  # of which each ends what its host did before
-MUTABLE = [
-    "tested",
-    "log",
-    "aside",
-    "studied",
-    "in_flight",
-    "cancelled",
-    "warnings",
-    "binaries",
-    "since",
-    "runs",
-    "skips",
-]
+MUTABLE = (
+    "tested", "log", "aside", "studied", "in_flight", "cancelled", "warnings", "binaries", "since", "runs", "skips",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +142,7 @@ class SessionState:
     last: float | None = None  # when the latest event happened
     build_count: int = 0  # builds that were really made
     run_count: int = 0  # runs that were made, those included that count no more
-    cost: float = 0.0  # seconds that the latest run took, its start and warm-up included; 0 where it ran beside another
+    cost: float = 0.0  # seconds of the latest run with its start and warm-up; 0 where it ran beside another
     since: dict[str, float] = field(default_factory=dict)  # when each host did its latest work in this session
 
     @classmethod
@@ -359,8 +349,9 @@ class SessionState:
     @property
     def built_again(self) -> set[str]:
         """The commits that were built in an empty folder after an incremental build."""
-        rows = ((sha, [build.incremental for build in row.builds]) for sha, row in self.tested.items())
-        return {sha for sha, incremental in rows if any(incremental) and not incremental[-1]}
+        return {
+            sha for sha, row in self.tested.items() if not row.incremental and any(x.incremental for x in row.builds)
+        }
 
     def built(self, candidate: int) -> BuildFacts | None:
         """The latest build of a candidate; None where it was not built."""
@@ -376,8 +367,7 @@ class SessionState:
 
     def measured(self, sha: str) -> bool:
         """Whether a commit, or another one with the same binary, has been measured."""
-        binary = self.binary_of(sha)
-        return any(row.runs and self.binary_of(other) == binary for other, row in self.tested.items())
+        return any(row.runs and self.binary_of(other) == self.binary_of(sha) for other, row in self.tested.items())
 
     @property
     def unused(self) -> list[Tested]:
@@ -392,10 +382,8 @@ class SessionState:
 
     def runs_of(self, step: Step, *, exact: bool) -> tuple[list[RunFacts], list[RunFacts]]:
         """The runs of both sides of a step, parents first, that were counted exactly, or that were timed."""
-        sides = (
-            self.runs_like(*(self.commits[parent] for parent in step.parents)),
-            self.runs_like(self.commits[step.candidate]),
-        )
+        parents = (self.commits[parent] for parent in step.parents)
+        sides = self.runs_like(*parents), self.runs_like(self.commits[step.candidate])
         before, after = ([run for run in runs if bool(run.counted) is exact] for runs in sides)
         return before, after
 
