@@ -214,7 +214,7 @@ def built(context: BuildContext, commit: str, new: bool) -> Built:
         return Built(time.monotonic() - began, str(failure))
     seconds, facts = time.monotonic() - began, building.result.facts
     how = "incremental" if getattr(facts, "incremental", False) else ""
-    return Built(seconds, "", how, facts.cache_hits, facts.cache_misses, dict(facts.phases))
+    return Built(seconds, "", how, facts.cache_hits, facts.cache_misses, dict(getattr(facts, "phases", {})))
 
 
 Row = dict[str, Built]  # of one commit, by the side that built it
