@@ -12,6 +12,7 @@ from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.settings import Flags
 from perfbisect.lab.building import links, pipeline
 from perfbisect.recipes.builder import Build, Builder, Variant
+from perfbisect.recipes.requested import quick_builder
 from repos import Files, Repo
 from sharing import Yard
 from waiting import finish
@@ -164,3 +165,14 @@ def test_another_way_to_build_begins_in_an_empty_folder(series: Series) -> None:
     series.next(SOURCES | TREES["make-tracked"])
     series.more = {"flags": Flags(cflags="-DOTHER")}
     assert not series.next({"value.h": "#define VALUE 2\n"}).incremental
+
+
+@pytest.mark.parametrize(("commands", "incremental"), [(("make",), True), (("make", "sh -c 'make'"), False)])
+def test_commands_of_the_user_that_are_those_of_make(
+    series: Series, commands: tuple[str, ...], incremental: bool
+) -> None:
+    recipe = quick_builder(commands, str(series.git.path))
+    series.recipe = structs.replace(recipe, folder=series.recipe.folder, programs=["tool"])
+    series.next(SOURCES | TREES["make-tracked"])
+    facts = series.next({"value.h": "#define VALUE 2\n"})
+    assert (facts.incremental, int(series.output(facts.key, "tool"))) == (incremental, 102)

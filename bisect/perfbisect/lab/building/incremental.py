@@ -11,6 +11,8 @@ is checked out over its sources, where git leaves files alone that do not change
   dependency files only sources may have changed that no file includes, and texts. Where a configure script has changed, or what
   it is made from, the commit is built in an empty folder.
 
+Commands of ``--build`` are such systems', if they start nothing else.
+
 What is known to be safe is no proof: a rule may lack a dependency. So the search proves what it names by other builds
 (``core/search/clean_builds.py``).
 """
@@ -27,7 +29,7 @@ from perfbisect.lab.building import build_store, checkout
 from perfbisect.lab.building.log_parser import CONFIGURE
 from perfbisect.lab.building.plan import BuildContext, BuildPlan
 from perfbisect.recipes.build_commands import AGED
-from perfbisect.recipes.build_systems import SYSTEMS
+from perfbisect.recipes.build_systems import SYSTEMS, Incremental
 from perfbisect.recipes.builder_reader import build_of
 from perfbisect.repository.git import all_but
 
@@ -86,6 +88,9 @@ from=$PWD/source && cd -- "$3" && xargs -0 -r sh -c '
         cp -a -- "$from/$path" "$path" || exit
     done' "$from"
 """
+# Programs of commands that build: some know which files an object depends on.
+MAKES, KNOWS = {"make", "gmake", "configure"}, {"cmake", "ninja", "meson", "cargo"}
+_ASKED = "|".join(each.incremental.inputs for each in SYSTEMS.values() if each.incremental)
 _CONFIGURED = "[ ! -e config.status ] || ./config.status"
 _BUILD = "", "build"  # below the folder of a build, and in the copy of a tree that is built in place
 LONG = 3600.0  # seconds, for copying a large tree
@@ -109,10 +114,28 @@ class IncrementalBuild:
             host.script(_UNLINK, work / self.unlinked, work / "source", timeout=LONG)
 
 
+def rules(plan: BuildPlan, prefix: str) -> Incremental | None:
+    """When a commit may be built in the tree of another: by its build system, or by commands in a copy of the tree that are
+    those of build systems alone. None where it may not.
+    """
+    if plan.system:
+        return SYSTEMS[plan.system].incremental
+    (_, copying), *others = plan.commands or (("", []),)
+    programs = {_program(argv) if argv[:3] == ["env", "-C", prefix] else "" for _, argv in others}
+    if copying[:2] != ["cp", "-a"] or copying[-1] != prefix or not programs or not programs <= MAKES | KNOWS:
+        return None
+    return Incremental(_ASKED, tracks=bool(programs & KNOWS))
+
+
+def _program(argv: Sequence[str]) -> str:
+    """The name of the program that ``env -C FOLDER VARIABLES…`` starts."""
+    return next((PurePosixPath(word).name for word in argv[3:] if not re.match(r"\w+=", word)), "")
+
+
 def how(context: BuildContext, plan: BuildPlan) -> str:
     """A hash of how a commit is built; "" where nothing may be built in its tree afterwards."""
     alone = context.training or any(patch.version for patch in context.patches)
-    if alone or not plan.system or SYSTEMS[plan.system].incremental is None:
+    if alone or rules(plan, str(context.work / "prefix")) is None:
         return ""
     parts = [plan.system, plan.commands, dict(plan.env), context.tools.identity]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
@@ -135,7 +158,7 @@ def incremental(context: BuildContext, plan: BuildPlan, commit: str) -> Incremen
     made = how(context, plan)
     if not made or base[:1] != [made]:
         return None
-    system, in_place = SYSTEMS[plan.system].incremental, build_of(plan.builder).in_place
+    system, in_place = rules(plan, str(work / "prefix")), build_of(plan.builder).in_place or not plan.system
     kept = build_store.folder(host, base[2]) if in_place else None
     top = kept / "prefix" if kept else work / "build"
     changed = changes(host, context.bare, base[1], commit, context.builder.ignore)
