@@ -79,14 +79,10 @@ else
     find build -type f -links +1 -exec sh -c 'for each do cp -p -- "$each" "$each.perfbisect" && mv -f -- "$each.perfbisect" "$each" || exit; done' copy {} +
 fi || exit
 [ -n "$3" ] || exit 0
-from=$PWD/source && cd -- "$3" && xargs -0 -r sh -c '
-    from=$0
-    for path do
-        rm -rf -- "$path" || exit
-        [ -e "$from/$path" ] || [ -L "$from/$path" ] || continue
-        case $path in */*) mkdir -p -- "${path%/*}" || exit;; esac
-        cp -a -- "$from/$path" "$path" || exit
-    done' "$from"
+cat >changed && (cd -- "$3" && xargs -0 -r rm -rf -- ) <changed && (
+    cd source && xargs -0 -r sh -c 'for path do if [ -e "$path" ] || [ -L "$path" ]; then printf "%s\\0" "$path"; fi; done' there <../changed |
+        tar --null --no-recursion --format=pax -cf - -T -
+) | tar -C "$3" -xpf -
 """
 # Programs of commands that build: some know which files an object depends on.
 MAKES, KNOWS = {"make", "gmake", "configure"}, {"cmake", "ninja", "meson", "cargo"}
