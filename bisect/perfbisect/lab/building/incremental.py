@@ -171,9 +171,7 @@ def incremental(context: BuildContext, plan: BuildPlan, commit: str) -> Incremen
     commands = [(stage, argv) for stage, argv in commands if argv[:2] != ["cp", "-a"]]
     folder = work / "prefix" if in_place else work / "build"
     if asks:
-        commands.insert(
-            0, (CONFIGURE, ["rm", "-rf", *(str(folder / _BUILD[in_place] / name) for name in system.fresh)])
-        )
+        commands.insert(0, (CONFIGURE, ["env", "-C", str(folder / _BUILD[in_place]), *system.fresh]))
     copy = "prefix" if in_place else "build" if plan.system == "make" else ""
     makefiles = by_make and any(status != "M" or _MAKEFILE.search(path) for status, path in changed)
     if plan.system == "autotools":
