@@ -49,7 +49,7 @@ class BuildSystem:
 
 
 # Of cmake's cache, results of checks stay, and what was found of the system; options have their defaults again.
-_WITHOUT_OPTIONS = ("sed", "-i", "-E", "/^[^:#]*:(BOOL|STRING|PATH|UNINITIALIZED)=/d", "CMakeCache.txt")
+_WITHOUT_OPTIONS = ("sed", "-i", "-E", r"/^\/\/|^[^:]*:(BOOL|STRING|PATH|UNINITIALIZED)=/d", "CMakeCache.txt")
 
 # By preference. cmake and meson build out of the tree and have the compiler's options in one place; a Makefile has neither.
 SYSTEMS: dict[str, BuildSystem] = {
