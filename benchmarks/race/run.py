@@ -76,12 +76,13 @@ def ours(case: dict[str, object], repo: Path, place: Path, history: Path) -> dic
 def by_hand(case: dict[str, object], repo: Path, place: Path) -> dict[str, object]:
     """`git bisect run` in one clone, whose files of the build before stay."""
     words = argparse.ArgumentParser()
-    for name in ("--build", "--run", "--rate", "--cost"):
+    words.add_argument("--build", action="append", default=[])
+    for name in ("--run", "--rate", "--cost"):
         words.add_argument(name, default="")
     option, _ = words.parse_known_args(case["options"])  # type: ignore[call-overload]
     tree = place / "clone"
     subprocess.run(["git", "clone", "-q", str(repo), str(tree)], check=True)
-    build = option.build.replace("{jobs}", str(os.cpu_count()))
+    build = " && ".join(option.build).replace("{jobs}", str(os.cpu_count()))
     steps: list[float] = []
 
     def measured(commit: str) -> float | None:
