@@ -132,7 +132,7 @@ def measured_by(lab: ComputedLab, metric: str = "qps") -> WorkersFor:
 
 def hunt(
     problem: SearchProblem,
-    started: SessionStarted,
+    started: SessionStarted | None,
     log: SavedLog,
     workers_for: WorkersFor,
     failed: Sequence[SkipFacts] = (),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Generator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import pytest
@@ -35,7 +35,7 @@ from perfbisect.core.domain.events import (
     SessionEnded,
     SessionStarted,
 )
-from perfbisect.core.domain.facts import LEFT_OUT, SkipFacts
+from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts, SkipFacts
 from perfbisect.core.domain.orders import (
     UNKNOWN,
     Found,
@@ -228,6 +228,64 @@ def test_options_that_are_added_set_aside_what_was_measured_until_a_build_is_the
     costs = read_hunt(history, log.hunt).costs
     assert (costs.builds, costs.runs) == (4, 3), "of all that was made"
     assert history.select("SELECT build_count, run_count FROM sessions") == [(4, 3)]
+
+
+@dataclass
+class StaleLab(ComputedLab):
+    """Builds as it is ordered to; incremental builds of two commits after the culprit are stale, and as fast as good."""
+
+    incremental: dict[str, bool] = field(default_factory=dict)
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        """As a real lab does it."""
+        stale = self.commits[CULPRIT + 3 : CULPRIT + 5]
+        for share in order.plan:
+            commit, end = self.commits[share.candidate], share.candidate in (0, len(self.commits) - 1)
+            wanted = order.incremental and not end
+            if self.incremental.get(commit, True) and (not wanted or commit not in self.incremental):
+                self.incremental[commit] = wanted
+                of_it = f"{commit}{wanted * 'i'}", f"{commit}{(wanted and commit in stale) * '~'}"
+                facts = BuildFacts(commit, *of_it, 5.0, 1, 1, False, "log", incremental=wanted)
+                yield BuildFinished(share.candidate, facts, None)
+        self.built = list(self.incremental)
+        for event in super().measure(order):
+            if isinstance(event, RunFinished) and event.facts.commit in stale and self.incremental[event.facts.commit]:
+                event = replace(event, facts=replace(event.facts, operations=round(event.facts.operations / 0.8)))
+            yield event
+
+
+@pytest.mark.parametrize("cut", [500, 12, 20, 25, 30])
+def test_a_search_that_stale_builds_mislead_begins_again_and_is_resumed_and_replayed_as_it_was(
+    log: SavedLog, cut: int
+) -> None:
+    rules = replace(problem(NAMES), policy=Policy(incremental=True))
+    lab = StaleLab(NAMES, speeds(NAMES, CULPRIT))
+    list(islice(hunt(rules, started(NAMES), log, measured_by(lab)), cut))
+    if log.state.verdict is None:
+        log = SavedLog(log.history, log.hunt)
+        list(hunt(rules, None, log, measured_by(lab)))
+    decided = [event.decision for _, event in kept(log) if isinstance(event, Decided)]
+    assert sum(decision.clean for decision in decided) == 1
+    assert isinstance(decided[-1].order, Found) and decided[-1].order.step.candidate == CULPRIT
+    assert [text for text in log.state.warnings if "begins again without incremental builds" in text]
+    again = SavedLog(log.history, log.hunt)
+    assert (again.entries, again.state.proofs, again.state.clean) == (log.entries, log.state.proofs, True)
+    check_replay(rules, log)
+
+
+def test_what_ran_before_a_build_of_another_binary_or_one_that_failed_counts_no_more(history: History) -> None:
+    """Where one of the two is incremental; a proof is what has ordered it."""
+    first = replace(sample.build(3, binary="one"), incremental=True)
+    log = SavedLog(history, sample.begin(history))
+    for event in (BuildFinished(3, first, None), RunFinished(3, sample.run(3, 10.0)), BuildFinished(3, first, None)):
+        log.append(event)
+    assert len(of(log, RunFinished)) == 1, "it is the same"
+    log.append(BuildFinished(3, replace(first, binary="two"), None))
+    assert not of(log, RunFinished), "made in another tree, under the same key"
+    log.append(RunFinished(3, sample.run(3, 20.0)))
+    log.append(CandidateSkipped(3, sample.skip(3)))
+    assert not of(log, RunFinished) and not log.state.row(sample.CANDIDATES[3]).runs
+    assert not log.state.proofs
 
 
 @pytest.mark.parametrize(

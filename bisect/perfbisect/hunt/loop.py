@@ -135,9 +135,9 @@ def run(planner: Planner, append: Append[E, T], workers: Workers[E]) -> Generato
                 given = order is not None and not step.waits and fleet.is_free(order.host)
                 ends = order is None and not step.goes_on and (step.at_once or not present.busy)
                 if (given or ends or step.goes_on) and step.decided:
-                    yield append(step.decided, step.workload)
-                    if isinstance(step.decided, Decided) and step.decided.decision.clean:
+                    if order and isinstance(step.decided, Decided) and step.decided.decision.clean:
                         yield append(BEGUN_AGAIN, step.workload)
+                    yield append(step.decided, step.workload)
                 if step.goes_on:
                     continue
                 if ends:

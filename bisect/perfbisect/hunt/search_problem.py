@@ -61,6 +61,8 @@ class SearchProblem:
         Runs that were timed before instructions were counted are no readings, and count as spent.
         """
         chosen, policy = state.pairing, self.policy
+        if self.hosts:  # each has a build of its own: one may be stale where another is clean
+            policy = replace(policy, incremental=False)
         if chosen:
             pairing = Pairing.TOGETHER if chosen.together else Pairing.TURNS
             policy = replace(policy, pairing=pairing, chosen=True)
@@ -70,7 +72,7 @@ class SearchProblem:
         by_cpu = chosen is not None and chosen.by_cpu
         node = {commit: index for index, commit in enumerate(self.commits)}
         seen = observations(state.log, node, self.metric, state.began, self.hosts, self.build_hosts, by_cpu=by_cpu)
-        proofs = frozenset(node[sha] for sha in state.built_again if sha in node)
+        proofs = frozenset(node[sha] for sha in state.proofs if sha in node)
         return Situation(
             self.graph,
             seen,
@@ -207,8 +209,10 @@ def replay(
     shared = shared or any(isinstance(event, BuildFinished) and event.facts.for_another for _, event in log)
     state = SessionState(began=began)
     for place, (at, event) in enumerate(events):
-        state.add(at, event)
-        if isinstance(event, Decided) and place > begins:
+        if not isinstance(event, Decided):
+            state.add(at, event)
+            continue
+        if place > begins:
             now = problem.situation(state, event.fleet, shared=shared)
             decision = decide(now)
             order = decision.order
@@ -218,3 +222,4 @@ def replay(
             yield len(runs) + sum(run.partner is not None for run in runs), decision
             if not isinstance(order, Measure):
                 return
+        state.add(at, event)  # afterwards: it may end the use of incremental builds

@@ -6,7 +6,7 @@ from functools import partial
 
 from perfbisect.core.domain.events import Decided, PairingChosen, Warned
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, Measure, Verdict, Ways
+from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, Measure, Purpose, Verdict, Ways
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.search.clean_builds import incremental_builds
@@ -52,9 +52,11 @@ class MemoryLog:
             if not self.pairing or self.pairing.by_cpu:
                 self.pairing = event.decision.ways or self.pairing
         elif not isinstance(event, Warned | PairingChosen):
-            if isinstance(event, Built) and event.candidate in incremental_builds(self.observations):
+            if not isinstance(event, Reading) and event.candidate in incremental_builds(self.observations):
                 self._set_aside({event.candidate})
-                self.proofs.add(event.candidate)
+                order = self.decision.order if self.decision else None
+                if isinstance(event, Built) and isinstance(order, Measure) and order.purpose is Purpose.CONFIRM:
+                    self.proofs.add(event.candidate)
             self.observations.append(event)
 
     def _set_aside(self, gone: Collection[int]) -> None:
@@ -187,7 +189,7 @@ def hunt(
 
     ``builds_between``: the hosts build, too, while they would wait for the build hosts.
     """
-    log = MemoryLog()
+    log, policy = MemoryLog(), replace(policy, incremental=policy.incremental and hosts == 1)
     workers: Workers[Observation] = SimulatedWorkers(world, hosts, most_orders, build_hosts, builds_between)
     for _ in run(SimulatedSearch(world.graph, policy, prior, log), log.append, workers):
         pass

@@ -51,7 +51,7 @@ from perfbisect.core.domain.settings import SEARCH, Pairing, TrialRequest
 FOUND = ("key", "binary", "version", "seconds")  # of a TrialBuild: what is not asked for
 WORK = BuildStarted, BuildFinished, CandidateSkipped, RunFinished  # of which each ends what its host did before
 MUTABLE = (
-    "tested", "log", "aside", "studied", "in_flight", "cancelled", "warnings", "binaries", "since", "runs", "skips",
+    "tested", "log", "aside", "studied", "in_flight", "cancelled", "warnings", "binaries", "since", "runs", "skips", "proofs",
 )  # fmt: skip
 
 
@@ -136,6 +136,7 @@ class SessionState:
     purpose: Purpose | None = None  # of the latest order
     found: tuple[Step, ...] = ()  # changes that were proven by then; the verdict has them, too
     clean: bool = False  # a proof has contradicted the search: since then incremental builds count no more
+    proofs: set[str] = field(default_factory=set)  # commits that a proof had built again, after an incremental build
     verdict: Verdict | None = None  # of the present session
     elapsed: float = 0.0  # seconds of all sessions
     binaries: Binaries = field(default_factory=Binaries)
@@ -236,8 +237,11 @@ class SessionState:
                 self.runs.append(TrialRun(event.round, event.workload, number, at, took, run))
             case BuildFinished(facts=build):
                 row = self.row(build.commit)
-                if row.incremental and build.key != row.builds[-1].key:
-                    self._set_aside({build.commit})  # its runs count again if the binary is the same
+                last = row.builds[-1] if row.builds else build
+                if last.incremental and not build.incremental and self.purpose is Purpose.CONFIRM:
+                    self.proofs.add(build.commit)
+                if (last.incremental or build.incremental) and build.binary != last.binary:
+                    self._set_aside({build.commit})
                     row = self.row(build.commit)
                 same = self.binaries.same_as(self._place(event), build) or row.same_as
                 runs = self.aside.give_back(build, self.log)
@@ -245,6 +249,8 @@ class SessionState:
             case BuildCancelled(seconds=seconds):
                 self.cancelled.append(seconds)
             case CandidateSkipped(facts=skip):
+                if skip.of_build and self.row(skip.commit).incremental:  # what has run was no program of this commit
+                    self._set_aside({skip.commit})
                 row = self.row(skip.commit)
                 lost = skip.seconds if skip.of_build and not skip.for_another else 0.0
                 self._log(at, event, replace(row, skip=skip, failed_seconds=row.failed_seconds + lost))
@@ -345,13 +351,6 @@ class SessionState:
     def build_hosts(self) -> tuple[str, ...]:
         """The names of the hosts that build ahead."""
         return self.started.build_hosts if self.started else ()
-
-    @property
-    def built_again(self) -> set[str]:
-        """The commits that were built in an empty folder after an incremental build."""
-        return {
-            sha for sha, row in self.tested.items() if not row.incremental and any(x.incremental for x in row.builds)
-        }
 
     def built(self, candidate: int) -> BuildFacts | None:
         """The latest build of a candidate; None where it was not built."""

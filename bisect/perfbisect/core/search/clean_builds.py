@@ -2,15 +2,27 @@
 
 For the search a commit may be built in the tree of the last build: the build system makes what has changed. That is quick, and
 now and then wrong, as a Makefile may not know that an object depends on a header. So the ends, a named commit, and its parents
-are built in an empty folder. If such a build has another binary than the incremental build before it, the readings of that are
-dropped (``SessionState``). If a proof by clean builds contradicts the search, the search begins again: readings of incremental
-builds count no more, except of commits whose clean build has the same binary, and none is made from then on.
+are built in an empty folder. If such a build has another binary than the incremental build before it, or fails, the readings of
+that are dropped (``SessionState``). If a proof by clean builds contradicts the search, or it ends without a name, it begins again:
+readings of incremental builds count no more, except of commits whose clean build has the same binary, and none is made from then on.
 """
 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from perfbisect.core.domain.orders import Decision, Inconclusive, Measure, Purpose, Reason, Share, all_steps
+from perfbisect.core.domain.orders import (
+    Decision,
+    Found,
+    Inconclusive,
+    Measure,
+    NotReproduced,
+    Order,
+    Purpose,
+    Reason,
+    Share,
+    Step,
+    all_steps,
+)
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.search.situation import Situation
 
@@ -31,27 +43,46 @@ def with_clean_builds(decision: Decision, now: Situation) -> Decision:
         )
         return replace(decision, order=order, builds=tuple(builds))
     incremental = incremental_builds(now.observations)
-    named = [each for step in all_steps(decision.order) for each in (step.candidate, *step.parents)]
-    if unproven := [each for each in dict.fromkeys(named) if each in incremental]:
+    if unproven := [each for each in named(decision.order) if each in incremental]:
         plan = tuple(Share(each, 0) for each in unproven)
         return replace(decision, order=Measure(plan, Purpose.CONFIRM, now.fleet.free_host))
     return decision
 
 
 def contradicted(decision: Decision, now: Situation) -> bool:
-    """Whether clean builds, made for a proof, have shown that incremental builds misled the search."""
+    """Whether incremental builds may have misled the search: by clean builds, made for a proof, or as it ends. A name counts if
+    the clean builds alone ``suspect`` it, too.
+    """
     incremental = incremental_builds(now.observations)
-    if now.clean or not any(isinstance(seen, Reading) and seen.candidate in incremental for seen in now.observations):
+    if now.clean or not any(seen.candidate in incremental and _tells(seen) for seen in now.observations):
         return False
     match decision.order:
+        case Found() as found:  # it waits for the builds that it needs; then it has to follow from clean builds alone
+            return not incremental.intersection(named(found))
+        case NotReproduced():
+            return True
         case Inconclusive(reason=reason):
             return reason not in OTHER
         case Measure(purpose=Purpose.SEARCH):
-            named = {each for step in decision.found for each in (step.candidate, *step.parents)}
-            tried = now.proofs - named
+            tried = now.proofs.difference(*((step.candidate, *step.parents) for step in decision.found))
             return bool(tried) and int(decision.belief.culprit.argmax()) not in tried
         case _:
             return False
+
+
+def named(order: Order) -> tuple[int, ...]:
+    """The candidates that a verdict names, with their parents, each once."""
+    return tuple(dict.fromkeys(each for step in all_steps(order) for each in (step.candidate, *step.parents)))
+
+
+def suspect(by_clean: Decision, step: Step) -> bool:
+    """Whether the clean builds alone suspect the commit of a step most."""
+    return int(by_clean.belief.culprit.argmax()) == step.candidate
+
+
+def _tells(seen: Observation) -> bool:
+    """Whether an observation of a build says how fast it is: a run, or that it has the binary of another."""
+    return isinstance(seen, Reading) or (isinstance(seen, Built) and seen.same_as is not None)
 
 
 def incremental_builds(observations: Iterable[Observation]) -> frozenset[int]:

@@ -39,6 +39,7 @@ from perfbisect.core.domain.orders import (
     Building,
     Decision,
     Fleet,
+    Found,
     Measure,
     Purpose,
     Share,
@@ -49,7 +50,7 @@ from perfbisect.core.inference.observations import Built
 from perfbisect.core.search.acquisition import RUNS
 from perfbisect.core.search.build_forecast import BUILD_EXPONENT, chances, price
 from perfbisect.core.search.build_orders import with_builds
-from perfbisect.core.search.clean_builds import contradicted, with_clean_builds, without_incremental
+from perfbisect.core.search.clean_builds import contradicted, suspect, with_clean_builds, without_incremental
 from perfbisect.core.search.pairing import with_pairing
 from perfbisect.core.search.situation import Situation, Spent
 from perfbisect.core.stats.distributions import bits, entropy
@@ -66,9 +67,13 @@ def decide(now: Situation) -> Decision:
         now = now.with_readings(lambda seen: not seen.layout)
         policy = replace(policy, layouts=False)
     now = replace(now, policy=policy, model=EXACT if now.prior.exact else USUAL)
+    if policy.incremental and now.clean:  # other hosts, and other workloads, may still make incremental builds
+        now = without_incremental(now)
     decision, fleet = with_pairing(now), now.fleet
     if policy.incremental and contradicted(decision, now):
-        return replace(decide(without_incremental(now)), clean=True)
+        by_clean = decide(without_incremental(now))
+        if not (isinstance(decision.order, Found) and suspect(by_clean, decision.order.step)):
+            return replace(by_clean, clean=True)
     order = decision.order
     if policy.slow_after and isinstance(order, Measure) and fleet.is_free(order.host):
         of_good = (seen for seen in now.readings if seen.host == order.host and now.record.name(seen.candidate) == 0)

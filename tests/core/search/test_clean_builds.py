@@ -1,0 +1,106 @@
+"""Which builds are made in an empty folder, and when incremental builds count no more; hunts in worlds where some are stale."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.orders import Found, Measure, NotReproduced, Purpose, Share
+from perfbisect.core.domain.settings import Policy
+from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
+from perfbisect.core.search.clean_builds import contradicted, with_clean_builds, without_incremental
+from perfbisect.core.search.decide import decide
+from perfbisect.core.search.situation import Situation
+from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.world import Habits, World
+
+LINE = Graph.line(8)
+POLICY = Policy(incremental=True)
+FAST, SLOW = 0.0, -0.1
+
+
+def seen(levels: dict[int, float], incremental: Sequence[int] = (), runs: int = 6) -> list[Observation]:
+    """Builds, and so many runs of each in turns, which vary little."""
+    built = [Built(each, 60.0, incremental=each in incremental) for each in levels]
+    timed = [
+        Reading(each, level + 0.002 * ((turn * 7 + each) % 3 - 1), float(turn * len(levels) + place), place)
+        for turn in range(runs)
+        for place, (each, level) in enumerate(levels.items())
+    ]
+    return [*built, *timed]
+
+
+def at(levels: dict[int, float], incremental: Sequence[int] = (), **more: object) -> Situation:
+    return replace(Situation(LINE, seen(levels, incremental), POLICY), **more)
+
+
+HALF = {0: FAST, 8: SLOW, 3: FAST, 4: SLOW}
+
+
+def test_what_a_verdict_names_is_built_in_an_empty_folder_first() -> None:
+    now = at(HALF)
+    found = decide(now)
+    assert isinstance(found.order, Found) and found.order.step.parents == (3,)
+    assert with_clean_builds(found, now) == found
+    waiting = with_clean_builds(found, at(HALF, [3, 4])).order
+    assert isinstance(waiting, Measure)
+    assert (waiting.plan, waiting.purpose, waiting.incremental) == ((Share(4, 0), Share(3, 0)), Purpose.CONFIRM, False)
+
+
+def test_a_verdict_without_a_name_counts_only_without_incremental_builds() -> None:
+    """That nothing changed, too; and a build that has the binary of another tells as much as runs."""
+    now = at({0: FAST, 8: FAST})
+    ended = decide(now)
+    assert isinstance(ended.order, NotReproduced)
+    assert not contradicted(ended, now), "only clean builds have been seen"
+    stale = [*now.observations, Built(4, 60.0, same_as=0, incremental=True)]
+    assert contradicted(ended, replace(now, observations=stale))
+    assert not contradicted(ended, replace(now, observations=stale, clean=True))
+    assert not contradicted(ended, replace(now, observations=[*stale[:-1], Built(4, 60.0, incremental=True)]))
+
+
+def test_a_name_that_clean_builds_do_not_suspect_begins_the_search_again() -> None:
+    """An incremental build before the culprit's parent is fast, as it is stale; the parent is as slow as bad."""
+    now = at({0: FAST, 8: SLOW, 5: FAST, 6: SLOW - 0.001, 7: SLOW - 0.06}, [5])
+    again = decide(now)
+    assert not isinstance(again.order, Found) or again.order.step.candidate == 7
+    now = at({**HALF, 2: FAST, 6: SLOW}, [2, 6])
+    assert isinstance(decide(now).order, Found)
+
+
+def test_once_begun_again_no_incremental_build_counts() -> None:
+    """Neither one that was under way on another host then; its runs have been spent."""
+    now = at({**HALF, 6: FAST}, [6], clean=True)
+    clean = without_incremental(now)
+    assert not [each for each in clean.observations if each.candidate == 6]
+    assert clean.elsewhere.runs == 6
+    assert isinstance(decide(now).order, Found) and decide(now).order == decide(clean).order
+
+
+class Deceiving(World):
+    """Some commits build in the tree of another alone."""
+
+    def build(self, candidate: int, host: int = 0, *, incremental: bool = False) -> Built | Skipped | None:
+        if candidate % 3 == 2 and not incremental:
+            return Skipped(candidate, "does not build", 1.0)
+        return super().build(candidate, host, incremental=incremental)
+
+
+@pytest.mark.calibration
+@pytest.mark.parametrize(
+    ("kind", "effect", "stale", "least"),
+    [
+        (World, 0.08, 0.2, 20),
+        (Deceiving, 0.08, 0.2, 6),
+        pytest.param(World, 0.03, 0.5, 15, marks=pytest.mark.slow),
+    ],
+)
+def test_no_stale_build_makes_a_wrong_name(kind: type[World], effect: float, stale: float, least: int) -> None:
+    named = 0
+    for seed in range(20):
+        culprit = 1 + seed * 37 % 100
+        verdict = hunt(kind(Graph.line(100), {culprit: -effect}, Habits(stale=stale), seed=seed), POLICY).verdict
+        assert not isinstance(verdict, Found) or verdict.step.candidate == culprit
+        named += isinstance(verdict, Found)
+    assert named >= least
