@@ -31,9 +31,7 @@ class Incremental:
     """When a build system may build a commit in the tree of another."""
 
     inputs: str  # a pattern of the files on which depends what its configure step finds out
-    # The command that makes the step begin anew in its folder where one of them has changed; empty: the commit is built in an
-    # empty folder.
-    fresh: tuple[str, ...] = ()
+    anew: bool = False  # that step can begin anew in a folder that exists; else the commit is built in an empty folder
     tracks: bool = True  # it knows which files an object depends on; False: only where dependency files say so
 
 
@@ -48,24 +46,19 @@ class BuildSystem:
     incremental: Incremental | None = None  # None: it keeps nothing between builds but its own cache
 
 
-# Of cmake's cache, results of checks stay, and what was found of the system; options have their defaults again.
-_WITHOUT_OPTIONS = ("sed", "-i", "-E", r"/^\/\/|^[^:]*:(BOOL|STRING|PATH|UNINITIALIZED)=/d", "CMakeCache.txt")
-
 # By preference. cmake and meson build out of the tree and have the compiler's options in one place; a Makefile has neither.
 SYSTEMS: dict[str, BuildSystem] = {
     "cmake": BuildSystem(
         build_commands.cmake,
         ("cmake", "make"),
         ("CMakeLists.txt",),
-        incremental=Incremental(r"(?:^|/)CMakeLists\.txt$|\.cmake$|\.in$", _WITHOUT_OPTIONS),
+        incremental=Incremental(r"(?:^|/)CMakeLists\.txt$|\.cmake$|\.in$", anew=True),
     ),
     "meson": BuildSystem(
         build_commands.meson,
         ("meson", "ninja"),
         ("meson.build",),
-        incremental=Incremental(
-            r"(?:^|/)meson(?:\.build|_options\.txt|\.options)$|\.in$", ("rm", "-rf", "meson-private", "meson-info")
-        ),
+        incremental=Incremental(r"(?:^|/)meson(?:\.build|_options\.txt|\.options)$|\.in$", anew=True),
     ),
     "autotools": BuildSystem(
         build_commands.autotools,

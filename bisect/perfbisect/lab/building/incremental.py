@@ -86,9 +86,13 @@ cat >changed && (cd -- "$3" && xargs -0 -r rm -rf -- ) <changed && (
 """
 # Programs of commands that build: some know which files an object depends on.
 MAKES, KNOWS = {"make", "gmake", "configure"}, {"cmake", "ninja", "meson", "cargo"}
-_ASKED = "|".join(each.incremental.inputs for each in SYSTEMS.values() if each.incremental)
+# Makes configure steps begin anew: of cmake's cache results of checks stay, and what was found of the system, while options have
+# their defaults again; meson asks for everything again.
+_ANEW = r"""
+find . -name CMakeCache.txt -exec sed -i -E '/^\/\/|^[^:]*:(BOOL|STRING|PATH|UNINITIALIZED)=/d' {} + &&
+    find . -type d '(' -name meson-private -o -name meson-info ')' -prune -exec rm -rf {} +
+"""
 _CONFIGURED = "[ ! -e config.status ] || ./config.status"
-_BUILD = "", "build"  # below the folder of a build, and in the copy of a tree that is built in place
 LONG = 3600.0  # seconds, for copying a large tree
 
 
@@ -120,7 +124,9 @@ def rules(plan: BuildPlan, prefix: str) -> Incremental | None:
     programs = {_program(argv) if argv[:3] == ["env", "-C", prefix] else "" for _, argv in others}
     if copying[:2] != ["cp", "-a"] or copying[-1] != prefix or not programs or not programs <= MAKES | KNOWS:
         return None
-    return Incremental(_ASKED, tracks=bool(programs & KNOWS))
+    systems = [SYSTEMS[name].incremental for name in ("cmake", "meson", *(["autotools"] * ("configure" in programs)))]
+    inputs = "|".join(each.inputs for each in systems if each)
+    return Incremental(inputs, anew="configure" not in programs, tracks=bool(programs & KNOWS))
 
 
 def _program(argv: Sequence[str]) -> str:
@@ -161,7 +167,7 @@ def incremental(context: BuildContext, plan: BuildPlan, commit: str) -> Incremen
     if changed is None or system is None or not host.run(["test", "-d", str(top)], check=False).ok:
         return None
     asks = [path for _, path in changed if re.search(system.inputs, path)]
-    if asks and not system.fresh:
+    if asks and not system.anew:
         return None
     by_make = not system.tracks
     if by_make and not (host.script(_TRACKED, top, timeout=LONG).stdout or _safe(host, work, changed)):
@@ -171,7 +177,7 @@ def incremental(context: BuildContext, plan: BuildPlan, commit: str) -> Incremen
     commands = [(stage, argv) for stage, argv in commands if argv[:2] != ["cp", "-a"]]
     folder = work / "prefix" if in_place else work / "build"
     if asks:
-        commands.insert(0, (CONFIGURE, ["env", "-C", str(folder / _BUILD[in_place]), *system.fresh]))
+        commands.insert(0, (CONFIGURE, ["env", "-C", str(folder), "sh", "-c", _ANEW]))
     copy = "prefix" if in_place else "build" if plan.system == "make" else ""
     makefiles = by_make and any(status != "M" or _MAKEFILE.search(path) for status, path in changed)
     if plan.system == "autotools":
