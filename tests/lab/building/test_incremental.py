@@ -10,7 +10,7 @@ from msgspec import structs
 
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.settings import Flags
-from perfbisect.lab.building import links, pipeline
+from perfbisect.lab.building import incremental, links, pipeline
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.requested import quick_builder
 from repos import Files, Repo
@@ -176,3 +176,73 @@ def test_commands_of_the_user_that_are_those_of_make(
     series.next(SOURCES | TREES["make-tracked"])
     facts = series.next({"value.h": "#define VALUE 2\n"})
     assert (facts.incremental, int(series.output(facts.key, "tool"))) == (incremental, 102)
+
+
+BY_SED = "BUILT_SOURCES = value.h\nAM_CPPFLAGS = -I.\nvalue.h: value.h.in\n\tsed s/@ONE@/1/ $(srcdir)/value.h.in >$@\n"
+AT_ONCE = "tool: main.c libpart.a\n\t$(CC) -o $@ main.c libpart.a\nlibpart.a: part.o\n\t$(AR) rcs $@ $^\n"
+MOVED = "cmake_minimum_required(VERSION 3.10)\nproject(tool C)\nadd_subdirectory({})\n"
+ONE = '#include <stdio.h>\nint main(void) {{ puts("{}"); }}\n'
+ADDED = "override CFLAGS += -MMD -DVALUE={}\n" + MAKE + "-include main.d part.d\n"
+# A tree, what changes in it, what the program prints then, and whether the build is incremental.
+HIDDEN: dict[str, tuple[Files, Files, int, bool]] = {
+    "a header of tests": (
+        {"Makefile": MAKE, "main.c": MAIN.replace("value.h", "test/value.h"), "test/value.h": "#define VALUE 1\n"},
+        {"test/value.h": "#define VALUE 2\n"}, 102, False,
+    ),
+    "a template of a header": (
+        {"configure.ac": AC, "Makefile.am": AM + BY_SED, "value.h": None, "value.h.in": "#define VALUE @ONE@\n"},
+        {"value.h.in": "#define VALUE 2\n"}, 102, True,
+    ),
+    "a template by a script of its own": (
+        {"configure": BY_HAND + "cp Makefile.in Makefile\n", "Makefile.in": ADDED.format(1), "value.h": ""},
+        {"Makefile.in": ADDED.format(1).replace("part", "other"), "other.c": "int part(void) { return 5; }\n"}, 6, False,
+    ),
+    "a program that is compiled and linked at once": (
+        {"Makefile": f"override CFLAGS += -MMD\n{AT_ONCE}{INSTALL}-include part.d\n"},
+        {"value.h": "#define VALUE 2\n"}, 102, True,
+    ),
+    "options": ({"Makefile": ADDED.format(1), "value.h": ""}, {"Makefile": ADDED.format(2)}, 102, False),
+    "a program elsewhere": (
+        {"CMakeLists.txt": MOVED.format("a"), "a/CMakeLists.txt": "add_executable(tool main.c)\n", "a/main.c": ONE.format(101)},
+        {"CMakeLists.txt": MOVED.format("b"), "a/CMakeLists.txt": None, "a/main.c": None,
+         "b/CMakeLists.txt": "add_executable(tool main.c)\n", "b/main.c": ONE.format(102)}, 102, True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", HIDDEN)
+def test_what_build_systems_do_not_see_does_not_stay_stale(series: Series, change: str) -> None:
+    tree, changed, value, in_tree = HIDDEN[change]
+    if "configure.ac" in tree and shutil.which("automake") is None:
+        pytest.skip("automake is not installed")
+    if "a/main.c" in tree:
+        series.more = {"programs": ["tool"]}
+    assert (
+        series.printed(series.next({name: text for name, text in (SOURCES | tree).items() if text is not None})) == 101
+    )
+    facts = series.next(changed)
+    assert (series.printed(facts), facts.incremental) == (value, in_tree)
+
+
+def test_what_went_is_removed_before_what_came(series: Series) -> None:
+    """A folder became a link that leads out of the tree: nothing is removed there."""
+    outside = series.folder / "outside"
+    outside.mkdir()
+    (outside / "notes").write_text("ours")
+    series.next(SOURCES | TREES["make-tracked"] | {"data/notes": "theirs\n"})
+    (series.git.path / "data" / "notes").unlink()
+    (series.git.path / "data").rmdir()
+    (series.git.path / "data").symlink_to(outside)
+    facts = series.next({"value.h": "#define VALUE 2\n"})
+    assert (facts.incremental, series.printed(facts), (outside / "notes").read_text()) == (True, 102, "ours")
+
+
+def test_what_is_interrupted_after_its_checkout_leaves_no_tree_to_build_in(
+    series: Series, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a checkout may be there, of which git knows nothing."""
+    series.next(SOURCES | TREES["cmake"])
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(incremental, "incremental", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        series.next({"more.c": "int more;\n"})
+    assert not series.next({"more.c": None}).incremental

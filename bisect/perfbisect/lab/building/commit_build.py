@@ -16,6 +16,7 @@ from perfbisect.host.protocol import TIMED_OUT, Host, no_space
 from perfbisect.lab.building import build_store, checkout, incremental, links, prebuilt
 from perfbisect.lab.building.build_store import hash_artifacts, measured
 from perfbisect.lab.building.checkout import Sources, for_all, for_version
+from perfbisect.lab.building.incremental import Base
 from perfbisect.lab.building.log_parser import (
     CHECKOUT,
     CONFIGURE,
@@ -149,7 +150,9 @@ class CommitBuild:
             host.run(["rm", "-rf", "--", str(context.profile)], timeout=600)
             raise
         plan = ended.plan
-        cached = host.script(_REMEMBER, context.work, ended.output.steps, timeout=600).stdout
+        cached = host.script(
+            _REMEMBER, context.work, "" if ended.incremental else ended.output.steps, timeout=600
+        ).stdout
         hits, misses, remote = count_cached(cached)
         key = incremental_key(self.key) if ended.incremental else self.key
         facts = BuildFacts(
@@ -163,10 +166,12 @@ class CommitBuild:
             with self.clock.timed(RELINK):
                 facts = links.keep(host, context.work, ended.artifacts, context.variant, context.recorder, facts)
             if facts.fixed and ended.incremental:  # a link that was not made again may lack its record
+                jobs.remove(host, ended.job)
                 return (yield from replace(self, incremental=False).build())
         with self.clock.timed(RECORD):
             facts = build_store.keep(host, facts, plan.version, context.work / "prefix", ended.job.folder / "stdout")
-            incremental.note(context, plan, self.sources.commit, key)
+            if not ended.output.partial:  # what of that is absent would be looked for again, in vain
+                incremental.note(context, plan, self.sources.commit, key)
         jobs.remove(host, ended.job)
         phases = self.clock.phases(time.monotonic() - began)  # of a job that was followed, more than that
         facts = replace(facts, phases=phases, seconds=sum(phases.values()))
@@ -202,9 +207,9 @@ class CommitBuild:
         if job is None:
             with self.clock.timed(CHECKOUT):
                 yield from prebuilt.bring(context.host, self.needed.values())
-            if self.incremental and incremental.begun(context):
+            if self.incremental and (base := incremental.take(context)):
                 yield from self.check_out(keep=True)
-                if (ended := (yield from self.again())) and not ended.failed:
+                if (ended := (yield from self.again(base))) and not ended.failed:
                     return ended
                 yield BuildStep(CHECKOUT)
             yield from self.check_out()
@@ -235,11 +240,11 @@ class CommitBuild:
             raise self.failure(ended)
         return ended
 
-    def again(self) -> Generator[BuildStep, None, BuildAttempt | None]:
+    def again(self, base: Base) -> Generator[BuildStep, None, BuildAttempt | None]:
         """An attempt to build what is checked out in the tree of the last build; None where that cannot be."""
         context, plan = self.context, self.plan(self.context)
         with self.clock.timed(CHECKOUT):
-            way = incremental.incremental(context, plan, self.sources.commit)
+            way = incremental.incremental(context, plan, self.sources.commit, base)
             if way:
                 way.begin(context.host, context.work)
         if way is None:
