@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -30,6 +31,7 @@ from perfbisect.host.protocol import Command, Result, StoppableHost
 from perfbisect.hunt.loop import OrderEnded
 from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.workers import BuildWorker, ThreadWorkers
+from perfbisect.lab.building import build_store
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.builds import BuildSite
 from perfbisect.lab.host_lab import HostLab
@@ -198,6 +200,24 @@ def test_a_build_host_that_others_stand_in_for_is_back_with_its_heartbeat(farm: 
     assert caught.value.is_back()
     lock.lost = True
     assert not caught.value.is_back(), "another session builds there"
+
+
+def test_what_takes_the_place_of_a_build_is_brought_too(farm: Farm) -> None:
+    """A clean build in place of an incremental one; and an incremental one of another binary, under the same key."""
+    list(farm.labs["b1"].build_ahead(BuildOrder(FAST, 0)))
+    measure(farm.lab, Share(FAST, 0))
+    list(farm.labs["b1"].build_ahead(BuildOrder(SLOW, 0)))
+    farm.made.built[FAST] = farm.made.built[SLOW]
+    assert measure(farm.lab, Share(FAST, 0))
+    assert farm.stored("quiet") == farm.stored("b1")
+    key = farm.made.built[SLOW].facts.key
+    for name, binary in (("b1", "one"), ("quiet", "other")):
+        record = farm.folder / name / "builds" / key / "build.json"
+        known = msgspec.json.decode(record.read_bytes())
+        known["facts"] |= {"incremental": True, "binary": binary}
+        record.write_bytes(msgspec.json.encode(known))
+    build_store.ship(farm.hosts["b1"], BUILDER.work_name, key, farm.quiet)
+    assert b'"one"' in record.read_bytes()
 
 
 def test_a_host_that_would_build_differently_is_refused(farm: Farm) -> None:

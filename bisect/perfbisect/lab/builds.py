@@ -236,7 +236,9 @@ class CandidateBuilds:
         self.host = host
         self.candidates = candidates
         self.made = made
-        self._here: set[int] = set(candidates.prebuilt)
+        self._here = {
+            candidate: built.facts.key for candidate, built in candidates.prebuilt.items()
+        }  # the keys of what it has
         self.alone = False  # no build of an earlier session runs on ``host``
         self._linked: dict[str, tuple[Host, str]] = {}  # key of a layout → where it was linked, key of its build
 
@@ -247,16 +249,21 @@ class CandidateBuilds:
         It is not where it is skipped, or was built just now and is the binary of another.
         Raises EnvironmentFailure, and UsageError when builds would differ from earlier sessions'.
         """
-        while candidate not in self._here or not self.made.usable(candidate, clean=clean):
+        while not self._is_here(candidate) or not self.made.usable(candidate, clean=clean):
             new = not self.made.usable(candidate, clean=clean)
             if new:
-                self._here.discard(candidate)
+                self._here.pop(candidate, None)
             if new and not (yield from self._found(candidate)) and not (yield from self._build(candidate, clean)):
                 return False
             yield from self._bring(candidate)
-            if new and candidate in self._here and self.made.same_binary(candidate) != candidate:
+            if new and self._is_here(candidate) and self.made.same_binary(candidate) != candidate:
                 return False
         return True
+
+    def _is_here(self, candidate: int) -> bool:
+        """Whether ``host`` has the present build of a candidate: others may have had it built again."""
+        built = self.made.built.get(candidate)
+        return built is not None and self._here.get(candidate) == built.facts.key
 
     def _found(self, candidate: int) -> Generator[LabEvent, None, bool]:
         """Whether one of several sites has built the candidate earlier; a single one looks for itself when it builds."""
@@ -308,7 +315,7 @@ class CandidateBuilds:
             except EnvironmentFailure as failure:
                 yield self.give_up(candidate, failure)
                 return
-        self._here.add(candidate)
+        self._here[candidate] = facts.key
 
     def give_up(self, candidate: int, failure: EnvironmentFailure) -> Warned:
         """Forget a build that cannot be had from the host that made it. Raises ``failure`` where it has another cause."""
@@ -317,7 +324,7 @@ class CandidateBuilds:
         if here or site.has(self.made.built[candidate].facts.key):
             raise failure
         self.made.places.pop(candidate, None)
-        self._here.discard(candidate)
+        self._here.pop(candidate, None)
         name = self.candidates.name(candidate)
         return Warned(f"{name} cannot be brought from host {site.name}: {failure}", "It is built again.")
 
@@ -358,6 +365,6 @@ class CandidateBuilds:
             if built.tarball:
                 prebuilt.unpack(self.host, built.tarball)
                 continue
-            self._here.discard(candidate)
+            self._here.pop(candidate, None)
             if self.made.place(candidate) == changed.host:
                 self.made.places.pop(candidate, None)

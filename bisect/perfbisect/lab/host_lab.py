@@ -194,9 +194,17 @@ class HostLab:
                 if not isinstance(event, Warned):
                     return False
             except RunFailed as failure:
-                yield self.retry.failed(candidate, failure, began)
+                yield self._distrust(candidate, failure) or self.retry.failed(candidate, failure, began)
                 return False
         return True
+
+    def _distrust(self, candidate: int, failure: BuildFailed | RunFailed) -> Warned | None:
+        """A warning where it is an incremental build that fails: when its commit is ordered again it is built in an empty folder."""
+        if not self.builds.made.built[candidate].facts.incremental:
+            return None
+        self._distrusted.add(candidate)
+        text = f"the incremental build of {self.candidates.name(candidate)} fails: {failure}"
+        return Warned(text, "It is built in an empty folder.")
 
     def _turns(self, order: Measure) -> list[Turn]:
         """The runs of a measurement in their order. Successive runs of one build in one layout share a visit of its server.
@@ -239,15 +247,11 @@ class HostLab:
 
     def _failed(self, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
         """A build could not be measured. If it failed in a fresh layout only, it is not skipped: layouts are given up. Nor is
-        the commit of an incremental build: it is built in an empty folder when it is ordered again.
+        the commit of an incremental build.
         """
         host, built = self.place.host, self.builds.made.built[turn.candidate]
-        if built.facts.incremental:
-            self._distrusted.add(turn.candidate)
-            yield Warned(
-                f"the incremental build of {self.candidates.name(turn.candidate)} fails: {failure}",
-                "It is built in an empty folder.",
-            )
+        if told := self._distrust(turn.candidate, failure):
+            yield told
             return
         if not (self.seeds and turn.layout):
             prefix = built.prefix or build_store.prefix(host, built.facts.key)

@@ -98,6 +98,7 @@ fi
 _FIND = """\
 cd -- "$1" 2>/dev/null && cat build.json && { [ -e links/plan ] || printf '\\f'; }
 """
+_RECORD = 'cat -- "$1/build.json" 2>/dev/null || :'
 # The time of a build's folder ($3; empty for one outside the root folder) is that of its last use.
 _POINT = f"""\
 {FUNCTIONS}mkdir -p "${{2%/*}}" && rm -rf "$2" && ln -s -- "$1" "$2" || exit
@@ -265,6 +266,13 @@ def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | No
     return fixed
 
 
+def _incremental(host: Host, key: str) -> str:
+    """The binary of an incremental build, which may have been made in several trees; "" for one whose key says all of it."""
+    record = host.script(_RECORD, folder(host, key)).stdout
+    facts = msgspec.json.decode(record, type=BuildRecord).facts if record else None
+    return facts.binary if facts and facts.incremental else ""
+
+
 ATTEMPTS = 3  # at a stream during which a connection broke off
 CHUNK = 1 << 20  # bytes of it at once
 
@@ -278,13 +286,14 @@ _DONE = (
 
 
 def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
-    """Send the build with that key to ``host``, unless it has it. Its links stay where it was built.
+    """Send the build with that key to ``host``, unless it has it: an incremental one, if it is of the same binary. Its links
+    stay where it was built.
 
     Raises EnvironmentFailure when the build contains the path of its installation, which differs on ``host``, and
     BuildChanged where it is not as it was made.
     """
     source, target = folder(build_host, key), folder(host, key)
-    if has(host, key):
+    if has(host, key) and _incremental(host, key) == _incremental(build_host, key):
         return
     check(build_host, key)
     fixed = str(build_host.root / "work" / builder / "prefix")
