@@ -133,6 +133,19 @@ def test_a_candidate_that_fails_is_skipped_and_ends_the_order(scripts: Scripts) 
     assert runs(measure(lab, Share(BAD, 1))) == [BAD]
 
 
+@pytest.mark.parametrize("step", ["load", "run"])
+def test_an_incremental_build_that_fails_is_no_verdict_on_its_commit(scripts: Scripts, step: str) -> None:
+    lab = scripts.lab(scripts.commits(f"{step} B"))
+    measure(lab, Share(MIDDLE, 0))
+    built = lab.builds.made.built[MIDDLE]
+    lab.builds.made.built[MIDDLE] = replace(built, facts=replace(built.facts, incremental=True))
+    order = Measure((Share(MIDDLE, 1),), Purpose.SEARCH, incremental=True)
+    first, second = [*lab.measure(order)], [*lab.measure(order)]
+    assert isinstance(first[-1], Warned) and "the incremental build of " in first[-1].text
+    assert not lab.builds.made.built[MIDDLE].facts.incremental
+    assert skipped(second)
+
+
 def test_a_build_that_changes_though_nothing_runs_is_made_again_once(scripts: Scripts) -> None:
     lab, events = scripts.lab(), []
     for event in lab.measure(Measure((Share(MIDDLE, 1), Share(OTHER, 1)), Purpose.SEARCH)):
