@@ -10,6 +10,7 @@ from msgspec import structs
 
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.settings import Flags
+from perfbisect.host import jobs
 from perfbisect.lab.building import incremental, links, pipeline
 from perfbisect.recipes.builder import Build, Builder, Variant
 from perfbisect.recipes.requested import quick_builder
@@ -246,3 +247,18 @@ def test_what_is_interrupted_after_its_checkout_leaves_no_tree_to_build_in(
         patched.setattr(incremental, "incremental", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         series.next({"more.c": "int more;\n"})
     assert not series.next({"more.c": None}).incremental
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_one_that_a_killed_session_has_left_running_is_followed_unless_it_has_to_be_clean(
+    series: Series, clean: bool
+) -> None:
+    slow = str(TREES["make-tracked"]["Makefile"]).replace("$(CC)", "sleep 3; $(CC)")
+    series.next(SOURCES | {"Makefile": slow})
+    context = series.context(variants={"o2nofp": Variant(cflags="-O2")})
+    left = pipeline.build(context, series.git.commit({"value.h": "#define VALUE 2\n"}), clean=False)
+    while not jobs.running(series.host):
+        next(left)
+    facts = finish(pipeline.build(context, series.git("rev-parse", "HEAD").strip(), clean=clean))[1].facts
+    assert (facts.incremental, series.printed(facts)) == (not clean, 102)
+    left.close()
