@@ -1,5 +1,6 @@
 """Builds in the tree of the last build: real build systems, and changes that a stale object would hide."""
 
+import platform
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -262,3 +263,13 @@ def test_one_that_a_killed_session_has_left_running_is_followed_unless_it_has_to
     facts = finish(pipeline.build(context, series.git("rev-parse", "HEAD").strip(), clean=clean))[1].facts
     assert (facts.incremental, series.printed(facts)) == (not clean, 102)
     left.close()
+
+
+def test_an_object_of_assembly_code_has_no_dependency_file_and_is_made_again(series: Series) -> None:
+    code = '#include "value.h"\n.globl part\npart: mov $VALUE, %eax\nret\n.section .note.GNU-stack,"",@progbits\n'
+    makefile = str(TREES["make-tracked"]["Makefile"]) + "part.o: part.S\n\t$(CC) -c -o $@ part.S\n"
+    if platform.machine() != "x86_64":
+        pytest.skip("assembly code of another processor")
+    series.next({"main.c": MAIN, "value.h": SOURCES["value.h"], "Makefile": makefile, "part.S": code})
+    facts = series.next({"value.h": "#define VALUE 2\n"})
+    assert (facts.incremental, series.printed(facts)) == (True, 4)

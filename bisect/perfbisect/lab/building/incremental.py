@@ -44,12 +44,13 @@ NEUTRAL = re.compile(
 _NOTE = 'printf "%s\\n" "$2" "$3" "$4" >"$1/base"'
 _TAKE = 'cd -- "$1" 2>/dev/null && [ -e base ] && cat base && rm -f base || :'
 # Whether each object below $1 has a dependency file of its name, here or in another folder; one that automake has begun
-# is empty but for a comment. Prints "yes", or nothing.
+# is empty but for a comment. Objects of assembly code in the tree $2 need none, as they are removed. Prints "yes", or nothing.
 _TRACKED = r"""
 cd -- "$1" && {
     find . -name '*.o' -type f -printf 'o %f\n'
     find . -type f -size +16c '(' -name '*.d' -o -name '*.P' -o -name '*.Po' -o -name '*.Plo' -o -name '*.dep' ')' -printf 'd %f\n'
-} | awk '{ sub(/^\./, "", $2); sub(/\.(d|P|Po|Plo|dep)$/, "", $2); sub(/\.l?o$/, "", $2) }
+    find "$2" -type f -name '*.[sS]' -printf 'd %f\n'
+} | awk '{ sub(/^\./, "", $2); sub(/\.(d|P|Po|Plo|dep|s|S)$/, "", $2); sub(/\.l?o$/, "", $2) }
     $1 == "d" { known[$2] } $1 == "o" { objects[$2] }
     END { for (each in objects) { some = 1; if (!(each in known)) exit } if (some) print "yes" }'
 """
@@ -64,7 +65,7 @@ git --git-dir="$bare" diff -U0 --no-color --no-ext-diff --no-textconv "$before" 
     -e '^[+-].*[[:space:]=]-(O|std=|[DU][A-Za-z_]|[fm][a-z0-9]{2})' && echo yes || :
 """
 _MAKEFILE = re.compile(r"(?:^|/)(?:GNUm|m|M)akefile[^/]*$|\.(?:am|in|mk|inc|make)$")
-# Removes what links make below $1, at most $3 folders deep, where $2 is the tree; libtool has a script, or a list, beside each.
+# Removes what links make, and objects of assembly code, below $1, at most $3 folders deep, where $2 is the tree; libtool has a script, or a list, beside each.
 # The next build makes it again, unless nothing does any more. By make that is always done: a program may be made of sources at once,
 # and a library of objects that have gone.
 _UNLINK = r"""
@@ -77,6 +78,9 @@ cd -- "$1" && find . -maxdepth "$3" -type f '(' -perm -u+x -o -name '*.a' -o -na
         rm -f -- "$path" || exit
         case $path in */.libs/*) name=${path##*/}; rm -f -- "${path%/.libs/*}/$name" "${path%/.libs/*}"/*.la;; esac
     done' "$2" {} +
+find "$2" -type f -name '*.[sS]' -printf '%f\n' | while IFS= read -r name; do
+    find . -maxdepth "$3" -type f '(' -name "${name%.[sS]}.o" -o -name "${name%.[sS]}.lo" ')' -exec rm -f {} +
+done
 """
 # $1 the folder of fixed paths; $2 the folder of a kept build whose installation is copied, of a tree that is built in place;
 # $3 where below $1 the tree has a copy. Standard input: paths of that which have changed, behind A, M, D or T: where one went, a
@@ -242,7 +246,10 @@ class _Change:
             return True
         if self.plan.system == "autotools" and not self._configured():
             return False
-        if not (host.script(_TRACKED, self.last, timeout=LONG).stdout or _safe(host, self.context.work, self.changed)):
+        if not (
+            host.script(_TRACKED, self.last, self.context.work / "source", timeout=LONG).stdout
+            or _safe(host, self.context.work, self.changed)
+        ):
             return False
         where = [str(self.context.bare), self.base.commit, self.commit]
         return not (self.makefiles and checkout.scripted(host, _OPTIONS, [*where, *self.makefiles]).stdout)
