@@ -54,7 +54,10 @@ def contradicted(decision: Decision, now: Situation) -> bool:
     the clean builds alone ``suspect`` it, too.
     """
     incremental = incremental_builds(now.observations)
-    if now.clean or not any(seen.candidate in incremental and _tells(seen) for seen in now.observations):
+    telling = (  # how fast a build is: runs, or that it has the binary of another
+        seen for seen in now.observations if isinstance(seen, Reading) or getattr(seen, "same_as", None) is not None
+    )
+    if now.clean or incremental.isdisjoint(seen.candidate for seen in telling):
         return False
     match decision.order:
         case Found() as found:  # it waits for the builds that it needs; then it has to follow from clean builds alone
@@ -78,11 +81,6 @@ def named(order: Order) -> tuple[int, ...]:
 def suspect(by_clean: Decision, step: Step) -> bool:
     """Whether the clean builds alone suspect the commit of a step most."""
     return int(by_clean.belief.culprit.argmax()) == step.candidate
-
-
-def _tells(seen: Observation) -> bool:
-    """Whether an observation of a build says how fast it is: a run, or that it has the binary of another."""
-    return isinstance(seen, Reading) or (isinstance(seen, Built) and seen.same_as is not None)
 
 
 def incremental_builds(observations: Iterable[Observation]) -> frozenset[int]:

@@ -141,17 +141,15 @@ def rules(plan: BuildPlan, prefix: str) -> Incremental | None:
     if plan.system:
         return SYSTEMS[plan.system].incremental
     (_, copying), *others = plan.commands or (("", []),)
-    programs = {_program(argv) if argv[:3] == ["env", "-C", prefix] else "" for _, argv in others}
+    programs = set()
+    for _, argv in others:
+        words = [word for word in argv[3:] if not re.match(r"\w+=", word)]  # without variables
+        programs.add(PurePosixPath(words[0]).name if words and argv[:3] == ["env", "-C", prefix] else "")
     if copying[:2] != ["cp", "-a"] or copying[-1] != prefix or not programs or not programs <= MAKES | KNOWS:
         return None
     systems = [SYSTEMS[name].incremental for name in ("cmake", "meson", *(["autotools"] * ("configure" in programs)))]
     inputs = "|".join(each.inputs for each in systems if each)
     return Incremental(inputs, anew="configure" not in programs, tracks=bool(programs & KNOWS))
-
-
-def _program(argv: Sequence[str]) -> str:
-    """The name of the program that ``env -C FOLDER VARIABLES…`` starts."""
-    return next((PurePosixPath(word).name for word in argv[3:] if not re.match(r"\w+=", word)), "")
 
 
 def how(context: BuildContext, plan: BuildPlan) -> str:
@@ -194,12 +192,12 @@ def incremental(context: BuildContext, plan: BuildPlan, commit: str, base: Base)
     changed = changes(context.host, context.bare, base.commit, commit, context.builder.ignore)
     if changed is None:
         return None
-    way = _Change(context, plan, commit, base, rule, changed)
+    way = _TreeChange(context, plan, commit, base, rule, changed)
     return way.build() if way.possible() else None
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class _TreeChange:
     """What has changed since the last build: whether the build system can make it in the tree of that, and by what."""
 
     context: BuildContext
