@@ -178,6 +178,9 @@ def test_commands_of_the_user_that_are_those_of_make(
     series.next(SOURCES | TREES["make-tracked"])
     facts = series.next({"value.h": "#define VALUE 2\n"})
     assert (facts.incremental, int(series.output(facts.key, "tool"))) == (incremental, 102)
+    clean = series.next({}, clean=True)
+    assert (clean.incremental, clean.binary == facts.binary, clean.key != facts.key) == (False, True, incremental)
+    assert series.next({"README": "x"}, clean=True).binary != clean.binary
 
 
 BY_SED = "BUILT_SOURCES = value.h\nAM_CPPFLAGS = -I.\nvalue.h: value.h.in\n\tsed s/@ONE@/1/ $(srcdir)/value.h.in >$@\n"

@@ -155,8 +155,10 @@ class CommitBuild:
         ).stdout
         hits, misses, remote = count_cached(cached)
         key = incremental_key(self.key) if ended.incremental else self.key
+        with self.clock.timed(RECORD):
+            binary = ended.binary or self.hash_programs(plan) or key
         facts = BuildFacts(
-            commit=self.sources.sha, key=key, binary=ended.binary or key, seconds=time.monotonic() - began,
+            commit=self.sources.sha, key=key, binary=binary, seconds=time.monotonic() - began,
             cache_hits=hits, cache_misses=misses, remote_hits=remote, reused=False, log="", system=plan.system,
             patches=self.patches(plan.version), partial=self.short_paths(ended.output.partial),
             programs=ended.output.programs, flags=context.builder.flags.options, incremental=ended.incremental,
@@ -293,6 +295,15 @@ class CommitBuild:
             output.error, output.stage = f"it did not install {absent}", INSTALL
             return BuildAttempt(plan, job, output, 0)
         return BuildAttempt(plan, job, output, 0, False, artifacts, binary)
+
+    def hash_programs(self, plan: BuildPlan) -> str:
+        """A hash of the commit and of what was compiled of it, by which its clean build and its incremental build may be equal; ""
+        where there is no incremental build.
+        """
+        host, prefix = self.context.host, self.context.work / "prefix"
+        if not incremental.how(self.context, plan) or not (programs := incremental.programs(host, prefix)):
+            return ""
+        return hashlib.sha256(f"{self.key} {hash_artifacts(host, prefix, programs)}".encode()).hexdigest()
 
     def alone(self, ended: BuildAttempt) -> BuildPlan | None:
         """How a failed build is repeated with one job; None where that would change nothing."""

@@ -111,6 +111,13 @@ find . -name CMakeCache.txt -exec sed -i -E '/^\/\/|^[^:]*:(BOOL|STRING|PATH|UNI
 _AGED = """\
 find "$0" -type f '(' -name configure -o -name '*.ac' -o -name '*.am' -o -name '*.m4' ')' -exec touch -d @315532800 {} +
 """
+# Prints the programs and shared libraries below $1.
+_PROGRAMS = r"""
+[ -d "$1" ] && cd -- "$1" || exit 0
+find . '(' -name CMakeFiles -o -name meson-private ')' -prune -o -type f '(' -perm -u+x -o -name '*.so' -o -name '*.so.*' ')' -print0 |
+LC_ALL=C sort -z | xargs -0 -r sh -c 'for each do case $(head -c 4 -- "$each" | tr -d "\0") in ?ELF) printf "%s\0" "$each";; esac; done' find
+"""
+MOST = 200  # of them that are compared
 DEEP = 100  # folders
 LONG = 3600.0  # seconds, for copying a large tree
 
@@ -159,6 +166,12 @@ def how(context: BuildContext, plan: BuildPlan) -> str:
         return ""
     parts = [plan.system, plan.commands, dict(plan.env), context.tools.identity, [*context.builder.ignore]]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def programs(host: Host, prefix: PurePosixPath) -> list[str]:
+    """The programs and shared libraries below ``prefix``; none where they are too many, or a name is no text."""
+    paths = host.script(_PROGRAMS, prefix, timeout=LONG).stdout.split("\0")[:-1]
+    return [] if len(paths) > MOST or any("\N{REPLACEMENT CHARACTER}" in path for path in paths) else paths
 
 
 def note(context: BuildContext, plan: BuildPlan, commit: str, key: str) -> None:
