@@ -255,8 +255,12 @@ class _TreeChange:
             return False
         if self.rule.tracks:
             return True
-        if self.plan.system == "autotools" and not self._configured():
-            return False
+        if self.plan.system == "autotools":  # config.status makes again what is made from templates
+            am, templates = (any(path.endswith(end) for _, path in self.changed) for end in (".am", ".in"))
+            if am and not checkout.present(host, self.context.bare, self.commit, ["configure"]):
+                return False
+            if templates and not am and not self._has("config.status"):
+                return False
         if not (
             host.script(_TRACKED, self.last, self.context.work / "source", timeout=LONG).stdout
             or _safe(host, self.context.work, self.changed)
@@ -264,13 +268,6 @@ class _TreeChange:
             return False
         where = [str(self.context.bare), self.base.commit, self.commit]
         return not (self.makefiles and checkout.scripted(host, _OPTIONS, [*where, *self.makefiles]).stdout)
-
-    def _configured(self) -> bool:
-        """Whether config.status makes again what is made from the templates that have changed."""
-        host, paths = self.context.host, [path for _, path in self.changed]
-        if any(path.endswith(".am") for path in paths):
-            return bool(checkout.present(host, self.context.bare, self.commit, ["configure"]))
-        return not any(path.endswith(".in") for path in paths) or self._has("config.status")
 
     def _has(self, name: str) -> bool:
         return self.context.host.run(["test", "-e", str(self.last / name)], check=False).ok
