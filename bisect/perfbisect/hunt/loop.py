@@ -23,8 +23,8 @@ T = TypeVar("T")  # what the log returns for it
 
 UNLIMITED = 0.0, 0.0
 BEGUN_AGAIN = Warned(
-    "a proof by clean builds contradicts the search, which begins again without incremental builds",
-    "The build system does not know all that its objects depend on: --clean-builds makes each build in an empty folder.",
+    "the search may have been misled by stale parts of builds, and begins again without incremental builds",
+    "If the build system does not know all that its objects depend on, begin with --clean-builds.",
 )
 
 

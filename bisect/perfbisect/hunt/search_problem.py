@@ -73,17 +73,8 @@ class SearchProblem:
         node = {commit: index for index, commit in enumerate(self.commits)}
         seen = observations(state.log, node, self.metric, state.began, self.hosts, self.build_hosts, by_cpu=by_cpu)
         proofs = frozenset(node[sha] for sha in state.proofs if sha in node)
-        return Situation(
-            self.graph,
-            seen,
-            policy,
-            self.prior,
-            fleet,
-            shared=shared,
-            elsewhere=spent,
-            clean=state.clean,
-            proofs=proofs,
-        )
+        known = Situation(self.graph, seen, policy, self.prior, fleet, shared=shared, elsewhere=spent)
+        return replace(known, clean=state.clean, proofs=proofs)
 
 
 class SavedLog:

@@ -236,9 +236,8 @@ class CandidateBuilds:
         self.host = host
         self.candidates = candidates
         self.made = made
-        self._here = {
-            candidate: built.facts.key for candidate, built in candidates.prebuilt.items()
-        }  # the keys of what it has
+        # Candidate → the key of its build that ``host`` has.
+        self._here = {candidate: built.facts.key for candidate, built in candidates.prebuilt.items()}
         self.alone = False  # no build of an earlier session runs on ``host``
         self._linked: dict[str, tuple[Host, str]] = {}  # key of a layout → where it was linked, key of its build
 

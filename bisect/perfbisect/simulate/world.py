@@ -66,12 +66,9 @@ class World:
     _links: Counter[int] = field(default_factory=Counter)
     _built: dict[int, list[int]] = field(default_factory=dict)  # host → the candidates that it has built, in this order
     _shared: list[int] = field(default_factory=list)  # what build hosts have built
-    _incremental: set[int] = field(
-        default_factory=set
-    )  # candidates whose present build was made in the tree of another
-    _stale: dict[int, int] = field(
-        default_factory=dict
-    )  # those of them that are stale → the build that they are as fast as
+    # Candidates whose present build was made in the tree of another; and those that are stale → the build with their speed.
+    _incremental: set[int] = field(default_factory=set)
+    _stale: dict[int, int] = field(default_factory=dict)
 
     @property
     def now(self) -> float:

@@ -98,7 +98,6 @@ fi
 _FIND = """\
 cd -- "$1" 2>/dev/null && cat build.json && { [ -e links/plan ] || printf '\\f'; }
 """
-_RECORD = 'cat -- "$1/build.json" 2>/dev/null || :'
 # The time of a build's folder ($3; empty for one outside the root folder) is that of its last use.
 _POINT = f"""\
 {FUNCTIONS}mkdir -p "${{2%/*}}" && rm -rf "$2" && ln -s -- "$1" "$2" || exit
@@ -186,13 +185,8 @@ def find(host: Host, key: str, sha: str) -> BuildRecord | None:
 
     That is where none exists, its record is unreadable, or its links were freed, with which it could be linked again.
     """
-    listing = host.script(_FIND, folder(host, key), check=False)
-    if not listing.ok:
-        return None
-    record, unlinked, _ = listing.stdout.partition("\f")
-    try:
-        stored = msgspec.json.decode(record, type=BuildRecord)
-    except msgspec.DecodeError:
+    stored, unlinked = _stored(host, key)
+    if stored is None:
         return None
     if unlinked and stored.facts.linker:
         return None
@@ -200,6 +194,14 @@ def find(host: Host, key: str, sha: str) -> BuildRecord | None:
     facts = replace(stored.facts, key=key, commit=sha, seconds=0.0, reused=True, log=log)
     facts = replace(facts, cache_hits=0, cache_misses=0, remote_hits=0)
     return BuildRecord(facts, stored.version)
+
+
+def _stored(host: Host, key: str) -> tuple[BuildRecord | None, bool]:
+    """The record of a finished build, None where none exists or it is unreadable; and whether the build has no links."""
+    record, mark, _ = host.script(_FIND, folder(host, key), check=False).stdout.partition("\f")
+    with suppress(msgspec.DecodeError):
+        return msgspec.json.decode(record, type=BuildRecord), bool(mark)
+    return None, bool(mark)
 
 
 def has(host: Host, key: str) -> bool:
@@ -268,9 +270,8 @@ def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | No
 
 def _incremental(host: Host, key: str) -> str:
     """The binary of an incremental build, which may have been made in several trees; "" for one whose key says all of it."""
-    record = host.script(_RECORD, folder(host, key)).stdout
-    facts = msgspec.json.decode(record, type=BuildRecord).facts if record else None
-    return facts.binary if facts and facts.incremental else ""
+    stored, _ = _stored(host, key)
+    return stored.facts.binary if stored and stored.facts.incremental else ""
 
 
 ATTEMPTS = 3  # at a stream during which a connection broke off
