@@ -65,9 +65,9 @@ git --git-dir="$bare" diff -U0 --no-color --no-ext-diff --no-textconv "$before" 
     -e '^[+-].*[[:space:]=]-(O|std=|[DU][A-Za-z_]|[fm][a-z0-9]{2})' && echo yes || :
 """
 _MAKEFILE = re.compile(r"(?:^|/)(?:GNUm|m|M)akefile[^/]*$|\.(?:am|in|mk|inc|make)$")
-# Removes what links make, and objects of assembly code, below $1, at most $3 folders deep, where $2 is the tree; libtool has a script, or a list, beside each.
-# The next build makes it again, unless nothing does any more. By make that is always done: a program may be made of sources at once,
-# and a library of objects that have gone.
+# Removes what links make, and objects of assembly code, below $1, at most $3 folders deep, where $2 is the tree; libtool has a
+# script, or a list, beside each. The next build makes it again, unless nothing does any more. By make that is always done: a
+# program may be made of sources at once, and a library of objects that have gone.
 _UNLINK = r"""
 [ -d "$1" ] || exit 0
 cd -- "$1" && find . -maxdepth "$3" -type f '(' -perm -u+x -o -name '*.a' -o -name '*.so' -o -name '*.so.*' ')' ! -path './.perfbisect/*' -exec sh -c '
@@ -83,9 +83,9 @@ find "$2" -type f -name '*.[sS]' -printf '%f\n' | while IFS= read -r name; do
 done
 """
 # $1 the folder of fixed paths; $2 the folder of a kept build whose installation is copied, of a tree that is built in place;
-# $3 where below $1 the tree has a copy. Standard input: paths of that which have changed, behind A, M, D or T: where one went, a
-# link may be in its place that leads elsewhere. Hard links to what is kept are
-# broken, as tools may write into a file that exists.
+# $3 where below $1 the tree has a copy. Standard input: paths of the tree that have changed, behind A, M, D or T: where a file
+# went, a link may be in its place that leads elsewhere. Hard links to kept builds are broken, as tools may write into a file
+# that exists.
 _BEGIN = r"""
 cd -- "$1" && rm -rf base prefix objects ccache.log || exit
 if [ -n "$2" ]; then
