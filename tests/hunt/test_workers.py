@@ -17,7 +17,7 @@ from perfbisect.host.protocol import StoppableHost
 from perfbisect.host.registry import connect
 from perfbisect.hunt.loop import UNLIMITED, Listed, NextAction, OrderEnded, Planner, Workers, run
 from perfbisect.hunt.session_hosts import clear
-from perfbisect.hunt.workers import MeasuringWorker, ThreadWorkers
+from perfbisect.hunt.workers import EventQueue, MeasuringWorker, ThreadWorkers
 from perfbisect.lab.building.candidates import FairLock
 from perfbisect.process import CLOCK
 from perfbisect.recipes.inventory import load_host
@@ -85,6 +85,21 @@ def test_an_event_that_comes_before_the_end_of_the_time_is_not_lost() -> None:
     assert workers.next() == (0, RunProgress(0, 1.0, 2.0))
     assert workers.next() == (0, OrderEnded())
     assert workers.minutes == 1.0
+
+
+def test_an_event_that_was_lost_as_it_arrived_keeps_no_thread_waiting() -> None:
+    """Ctrl-C may come after the queue has given the event away, and before anyone has it."""
+    queue = EventQueue[int]()
+
+    def put() -> None:
+        with pytest.raises(Cancelled):
+            queue.put(0, 1)
+
+    thread = threading.Thread(target=put, daemon=True)
+    thread.start()
+    queue._arrived.get()
+    queue.close([thread])
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("limited", [False, True])

@@ -69,14 +69,17 @@ class EventQueue(Generic[E]):
     def __init__(self) -> None:
         self._arrived: SimpleQueue[tuple[int, E, threading.Event]] = SimpleQueue()
         self._latest = threading.Event()
+        self._waiting: set[threading.Event] = set()  # also of an event that Ctrl-C took from ``next`` as it arrived
         self._closed = False
 
     def put(self, host: int, event: E) -> None:
         """Add an event; returns when it has been dealt with. Raises Cancelled when the queue is closed."""
         dealt_with = threading.Event()
+        self._waiting.add(dealt_with)
         if not self._closed:
             self._arrived.put((host, event, dealt_with))
             dealt_with.wait()
+        self._waiting.discard(dealt_with)
         if self._closed:
             raise Cancelled
 
@@ -89,16 +92,12 @@ class EventQueue(Generic[E]):
     def close(self, threads: Collection[threading.Thread]) -> None:
         """Take nothing more, and wait for the end of ``threads``, which are being cancelled: at most PATIENCE."""
         self._closed = True
-        self._latest.set()
         left = PATIENCE
         while left > 0 and (alive := [thread for thread in threads if thread.is_alive()]):
+            for waiting in list(self._waiting):
+                waiting.set()
             alive[0].join(0.1)
             left -= 0.1
-            try:
-                while True:
-                    self._arrived.get_nowait()[2].set()
-            except Empty:
-                pass
 
 
 class ThreadWorkers:
