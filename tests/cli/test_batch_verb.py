@@ -22,7 +22,7 @@ import tickets
 from perfbisect.cli.batch_file import read_batch_file
 from perfbisect.cli.commands.batch import batch as batch_verb
 from perfbisect.cli.commands.history import batch_line
-from perfbisect.cli.commands.show import batch_table
+from perfbisect.cli.commands.report import batch_table
 from perfbisect.cli.sessions import follow
 from perfbisect.core.domain.events import SessionEnded
 from perfbisect.core.domain.orders import Inconclusive, Interval, Reason

@@ -16,7 +16,7 @@ from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
 from perfbisect.store.listing import ACCEPTED_CHECK
 from perfbisect.store.prior_data import read_checks
-from perfbisect.wording.fitness import unfit_host
+from perfbisect.wording.trials import unfit_host
 
 Courses = dict[str, list[Fitness]]  # of each machine that was checked: after each of its checks, oldest first
 

@@ -1,5 +1,5 @@
 """Comparisons of builds in sentences: the metric with its direction, differences, the runs that figures are from; what a
-comparison of two builds, and a revert of the culprit, show; and how builds are compared.
+comparison of two builds, a revert of the culprit, and fitness checks of a host show; and how builds are compared.
 """
 
 from collections import Counter
@@ -12,9 +12,10 @@ from perfbisect.core.domain.orders import Ways
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import GAIN
 from perfbisect.core.domain.trials import counting
+from perfbisect.core.stats.fitness import Fault, Unfit
 from perfbisect.core.stats.paired_comparison import BAD, GOOD, Compared, RevertOutcome, outcome, regained
-from perfbisect.wording.quantities import change, count, decimals, percent, ratio, share
-from perfbisect.wording.text import listed, metric_title, printable
+from perfbisect.wording.quantities import change, count, decimals, moment, percent, ratio, share
+from perfbisect.wording.text import listed, metric_title, printable, shell_word
 
 if TYPE_CHECKING:
     from perfbisect.core.stats.release_series import LevelStep
@@ -177,3 +178,15 @@ def step_sentence(step: "LevelStep", names: Sequence[str]) -> str:
         where += f" (95 %: within {names[step.first]} to {names[step.last]})"
     alone = "; one release alone, which may be its code placement" if step.alone else ""
     return f"{where}: ×{ratio(step.size)}, {change(step.size.middle)}{alone}"
+
+
+def why_unfit(unfit: Unfit) -> str:
+    """What is worse on an unfit host, and since when: its level fell by 7.1 %, since 2026-03-01."""
+    fell = f"its level fell by {percent(1 - unfit.level)}" if Fault.LEVEL in unfit.faults else ""
+    rose = f"its noise rose to {percent(unfit.shown.noise or 0)}" if Fault.NOISE in unfit.faults else ""
+    return f"{' and '.join(filter(None, (fell, rose)))}, since {moment(unfit.since)[:10]}"
+
+
+def unfit_host(name: str, unfit: Unfit) -> str:
+    """That a host is unfit, why, and how it is taken back."""
+    return f"{name} is unfit: {why_unfit(unfit)}. If it is meant to be so: bisect hosts --accept {shell_word(name)}"

@@ -16,7 +16,7 @@ from perfbisect.core.domain.facts import FitnessFacts, TrialRun
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.stats.fitness import EARLIER, LEAST, Check, Fault, Fitness, course, fitness_facts
-from perfbisect.wording.fitness import why_unfit
+from perfbisect.wording.trials import why_unfit
 
 LEVEL, NOISE = (Fault.LEVEL,), (Fault.NOISE,)
 DAY = 86400.0

@@ -135,7 +135,7 @@ def batch(given: Given) -> int:
 
 def show_jobs(name: str, given: Path | None, *, cancel: bool) -> None:
     """Show the jobs of a batch, or cancel them."""
-    from perfbisect.cli.commands.show import batch_table
+    from perfbisect.cli.commands.report import batch_table
     from perfbisect.hunt import slurm
     from perfbisect.hunt.batch import log_of, title_of
     from perfbisect.hunt.slurm import is_kept, look

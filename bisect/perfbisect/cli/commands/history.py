@@ -1,9 +1,13 @@
-"""`bisect history`: list hunts, comparisons, proofs and A/As; its subcommands copy them from and to other histories."""
+"""`bisect history`: list hunts, comparisons, proofs and A/As; its subcommands copy them from and to other histories.
+
+`bisect push` carries what is new in the local history to a central one, which many people read.
+"""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -14,6 +18,7 @@ from perfbisect.cli.options.common import (
     EXISTING,
     FILE,
     Given,
+    clone_progress,
     history_option,
     json_option,
     output_width,
@@ -24,7 +29,7 @@ from perfbisect.cli.options.common import (
 from perfbisect.cli.options.completion import any_id
 from perfbisect.cli.options.param_types import ANY, Id
 from perfbisect.cli.options.stored import from_option, opened_history
-from perfbisect.errors import UsageError
+from perfbisect.errors import ENVIRONMENT, UsageError
 from perfbisect.store.batches import all_batches
 from perfbisect.store.connection import default_place, explained
 from perfbisect.store.history import History
@@ -151,12 +156,12 @@ def export(given: Given) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             beside = TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent)
         with beside as folder:
-            partial = Path(folder) / file.name
-            with closing(History.open(partial)) as target:
+            unfinished = Path(folder) / file.name
+            with closing(History.open(unfinished)) as target:
                 with target.transaction():
                     done = transfer.copy(source, target, wanted, "", "exported")
                 target.connection.execute("PRAGMA journal_mode = DELETE")  # one file, also beside no other
-            partial.rename(file)
+            unfinished.rename(file)
     hunts_written = sum(each.name.startswith("hunt") for each in done)
     others = len(done) - hunts_written
     also = f"; comparisons, proofs and A/As: {others}" if others else ""
@@ -235,3 +240,51 @@ def tell(file: Path, done: "Sequence[Copied]") -> int:
     found = Counter(one.how for one in done)
     say(f"{name}: {found['new']} new, {found['grown']} grown, {found['known']} known already")
     return found["conflict"]
+
+
+@verb_command()
+@click.option("--to", "address", metavar="URL", help="The central history. Default: that of config.toml.")
+@click.option("--as", "origin", metavar="ORIGIN", help="What this history is called there.")
+@click.option("--sql", is_flag=True, help="Print the SQL that makes a central history, and push nothing.")
+@history_option
+def push(given: Given) -> int:
+    """Push new hunts, comparisons and A/As of the local history to a central one in PostgreSQL.
+
+    \b
+    Examples:
+      bisect push --sql | psql postgresql://HOST/DATABASE    once: tables, views and roles
+      bisect push --to postgresql://HOST/DATABASE --as ORIGIN
+      bisect push                                  to that of config.toml
+      bisect history --from central                what is there
+      bisect show ORIGIN:12 --from central
+
+    \b
+    With this in config.toml, every session pushes while it runs and when it ends:
+      [central]
+      address = "postgresql://HOST/DATABASE"   # the password is in ~/.pgpass
+      origin = "ORIGIN"                             # default: USER@MACHINE
+
+    \b
+    Only what is new is sent; a push that was cut off goes on with the same command. Passwords in addresses are masked. Exit status: 0 all is there, 4 it is not.
+    """
+    from perfbisect.hunt.pushing import origin_of
+    from perfbisect.recipes.configuration import configured_address
+    from perfbisect.store.central import connected, definition
+    from perfbisect.store.push import push as push_all
+
+    if given.sql:
+        say("\n".join(definition()))
+        return 0
+    address = given.address or configured_address()
+    origin = origin_of(given.origin)
+    with closing(History.open(given.history, read_only=True)) as opened, connected(address, pushes=True) as central:
+        done = push_all(opened, central, origin, said=partial(clone_progress, "Sessions"))
+    for sentence in done.refused:
+        note(f"Not pushed: {printable(sentence)}")
+    what = f"{count(done.entries, 'event')} of {count(done.sessions, 'session')}"
+    say(
+        f"Pushed {what} to {printable(address)} as {origin}."
+        if done.sessions
+        else f"Nothing new for {printable(address)}."
+    )
+    return ENVIRONMENT if done.refused else 0

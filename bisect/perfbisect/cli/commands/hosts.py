@@ -65,8 +65,8 @@ def hosts(given: Given) -> int:
     from perfbisect.hunt.fitness import accept as accept_hosts
     from perfbisect.recipes.inventory import Inventory, LeaseEntry, load_host, load_hosts, load_leases
     from perfbisect.recipes.toml import to_toml
-    from perfbisect.wording.fitness import unfit_host
     from perfbisect.wording.table import columns, table
+    from perfbisect.wording.trials import unfit_host
 
     show, check, names, history, hosts = given.show, given.check, given.names, given.history, given.hosts or ""
     actions = bool(show) + check + given.accept
@@ -109,9 +109,9 @@ def listed_courses(history: Path | None, hosts: Collection[str]) -> "Courses":
 
 def fitness_cells(course: "Sequence[Fitness]") -> tuple[str, ...]:
     """What checks have shown of a host: the columns behind its summary."""
-    from perfbisect.wording.fitness import why_unfit
     from perfbisect.wording.glyphs import glyphs_for, sparkline
     from perfbisect.wording.quantities import MISSING, moment
+    from perfbisect.wording.trials import why_unfit
 
     if not course:
         return ("",) * (len(HEAD) - 3)
