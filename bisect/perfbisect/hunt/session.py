@@ -11,8 +11,9 @@ an end of the range while others go on. What ends all of them (the host, Ctrl-C)
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from perfbisect.core.domain.events import SessionStarted, Warned
 from perfbisect.core.domain.orders import Verdict
@@ -23,6 +24,7 @@ from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import Caller, HuntOutcome, SessionAttempt, refuse_imported, verdict_of
 from perfbisect.hunt.fitness import unfit_hosts
 from perfbisect.hunt.lifecycle import on_each_like_first
+from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.session_hosts import lock_hosts
 from perfbisect.hunt.setup import Recipes, SessionSetup
 from perfbisect.hunt.trials.builds import configured
@@ -58,6 +60,8 @@ class Resumption:
     leased: Leased | None = None
     # A hunt goes on for the reason of its verdict alone, for so many seconds; 0: as many as usual
     why: float | None = None
+    # How much more hunts may spend, by the limits of their policy (``max_runs``); others stay as they are
+    further: Mapping[str, float] = field(default_factory=dict)
 
 
 def begin(
@@ -150,8 +154,12 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
             numbers = [trial.id if trial else int(session)]
         for each in numbers:
             refuse_imported(history, each, "it is not gone on with here", trial.name if trial else "")
+        if trial and how.further:
+            raise UsageError(f"{trial.name} has no limits: its rounds say how long it takes.", "Leave out --max-….")
         if trial and trial.state == "done":
             raise UsageError(f"{trial.name} is complete.", f"See it: {command_on('show', trial.name, history.path)}")
+        if how.further:
+            raise_limits(history, numbers, how.further)
         requested = [how.continued(history.settings(each)) for each in numbers]
         if how.leased:
             events = (entry.event for entry in history.events(numbers[0]))
@@ -171,6 +179,21 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
         if batch:
             continue_batch(history, batch.id)
         return SessionAttempt(history, caller, numbers, batch, held, unable, how.why).carry_out(setups)
+
+
+def raise_limits(history: History, numbers: Sequence[int], further: Mapping[str, float]) -> None:
+    """Store the limits with which hunts that share them can spend ``further`` beyond what they have spent."""
+    states = [SavedLog(history, number).state for number in numbers]
+    attempted = {sha for state in states for sha, row in state.tested.items() if row.builds or row.failed_seconds}
+    spent = {
+        "max_runs": sum(state.run_count for state in states),
+        "max_builds": len(attempted),
+        "max_minutes": (CLOCK.now() - min(state.began for state in states)) / 60,
+    }
+    for number in numbers:
+        settings = history.settings(number)
+        limits: dict[str, Any] = {name: spent[name] + more for name, more in further.items()}
+        history.update_settings(number, replace(settings, policy=replace(settings.policy, **limits)))
 
 
 def enter_verdicts(history: History, batch: Batch, numbers: Sequence[int]) -> list[Verdict | None]:

@@ -37,16 +37,16 @@ REASONS = {
     Reason.MINUTES_SPENT: "the budget of time is used up",
 }
 
-BUDGET = "a new hunt with a larger {}, for which the builds of this one are made already."
+BUDGET = "bisect resume HUNT {}, which goes on with all that is known."
 DOUBTED = (Reason.NOT_CONFIRMED, Reason.BY_CHANCE)  # reasons for which even a single suspect may be none
 NEXT = {  # what to try
     Reason.TOO_NOISY: "longer runs (--time), a quieter host, or a metric that varies less (instructions/o).",
     Reason.NOT_CONFIRMED: "longer runs (--time) or a quieter host.",
     Reason.BY_CHANCE: "longer runs (--time), or another variant, which changes the code layout.",
     Reason.LAYOUT_TIE: "another compiler or variant, which changes the code layout; more runs do not help.",
-    Reason.RUNS_SPENT: BUDGET.format("--max-runs"),
-    Reason.BUILDS_SPENT: BUDGET.format("--max-builds"),
-    Reason.MINUTES_SPENT: BUDGET.format("--max-time"),
+    Reason.RUNS_SPENT: BUDGET.format("--max-runs MORE"),
+    Reason.BUILDS_SPENT: BUDGET.format("--max-builds MORE"),
+    Reason.MINUTES_SPENT: BUDGET.format("--max-time MORE"),
     Reason.GOOD_UNMEASURABLE: "another good; or a recipe or a --patch with which this one builds and runs.",
     Reason.BAD_UNMEASURABLE: "another bad; or a recipe or a --patch with which this one builds and runs.",
     Reason.NO_HOST: "the same hunt once a host can be reached.",

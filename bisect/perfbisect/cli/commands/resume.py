@@ -18,7 +18,7 @@ from perfbisect.cli.options.common import (
     waiting_option,
 )
 from perfbisect.cli.options.measurement import announced_recipes
-from perfbisect.cli.options.param_types import ANY, MINUTES
+from perfbisect.cli.options.param_types import ANY, COUNT, MINUTES
 from perfbisect.cli.sessions import carried_out, conclude, follow, leasing_for, open_view, say_failures
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
@@ -38,11 +38,15 @@ UNFINISHED = ("interrupted", "failed")
 @click.option(
     "--all", "everything", is_flag=True, help="Continue all interrupted hunts, and begin what is left of batches."
 )
+@click.option("--max-time", type=MINUTES, help="Let the hunt go on for this time from now: 90s, 45m, 2h.")
+@click.option("--max-builds", type=COUNT, help="Let it make this many builds more.")
+@click.option("--max-runs", type=COUNT, help="Let it make this many timed runs more.")
 @session_options
 def resume(given: Given) -> int:
     """Continue HUNT (default: the latest unfinished session) after an interruption or a failure, without repeating finished work.
 
-    A hunt that was begun with others, for several workloads, goes on with them.
+    A hunt that was begun with others, for several workloads, goes on with them. A hunt that has spent its --max-time,
+    --max-builds or --max-runs goes on with more of it.
 
     \b
     Examples:
@@ -51,15 +55,23 @@ def resume(given: Given) -> int:
       bisect resume c3     a comparison; so are proofs (p5) and A/As (n4)
       bisect resume b3     hunts of several workloads, which share their builds
       bisect resume --all  all interrupted hunts and batches, as many at once as their hosts allow
+      bisect resume 12 --max-time 30m  which had stopped as its time was spent
     """
     if given.everything:
-        if given.hunt is not None or given.view == "json" or given.notify:
-            raise click.UsageError("--all continues all hunts: leave out HUNT, --json and --notify.")
+        if given.hunt is not None or given.view == "json" or given.notify or further_of(given):
+            raise click.UsageError("--all continues all hunts: leave out HUNT, --json, --notify and --max-….")
         return resume_all(given.history, given.view)
-    return resume_session(given, latest_unfinished(given.history) if given.hunt is None else given.hunt)
+    hunt = latest_unfinished(given.history) if given.hunt is None else given.hunt
+    return resume_session(given, hunt, further_of(given))
 
 
-def resume_session(given: Given, name: int | str) -> int:
+def further_of(given: Given) -> dict[str, float]:
+    """How much more the hunt may spend, by the limits of its policy."""
+    asked = {"max_minutes": given.max_time, "max_builds": given.max_builds, "max_runs": given.max_runs}
+    return {name: more for name, more in asked.items() if more is not None}
+
+
+def resume_session(given: Given, name: int | str, further: Mapping[str, float] | None = None) -> int:
     """Continue a hunt, a batch or a trial by its id, with the recipes announced; returns the exit status."""
     from perfbisect.hunt import session
     from perfbisect.hunt.attempt import Caller
@@ -71,7 +83,7 @@ def resume_session(given: Given, name: int | str) -> int:
     def leased(settings: Settings, nodes: Mapping[str, str]) -> AbstractContextManager[None]:
         return leasing_for(settings, history, nodes, 0 if batch else settings.policy.max_minutes)
 
-    how = session.Resumption(announced, leased)
+    how = session.Resumption(announced, leased, further=further or {})
     with notifying(given.notify, history, note) as notifier:
         if not is_trial:
             caller = Caller(history, open_view(history, given.view), given.waiting, notifier)
