@@ -140,6 +140,7 @@ def test_a_ticket_that_another_user_leaves_does_not_end_a_hunt_that_measures(hos
         held.confirm()
 
 
+@pytest.mark.usefixtures("quick")
 def test_who_waits_gets_it_in_the_order_of_arrival(host: LocalHost, tmp_path: Path) -> None:
     """One at a time; each learns for whom it waits, and when it waits no more."""
     inside, got = threading.Lock(), list[str]()
