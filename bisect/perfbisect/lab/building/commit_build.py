@@ -16,6 +16,7 @@ from perfbisect.host.protocol import TIMED_OUT, Host, no_space
 from perfbisect.lab.building import build_store, checkout, incremental, links, prebuilt
 from perfbisect.lab.building.build_store import hash_artifacts, measured
 from perfbisect.lab.building.checkout import Sources, for_all, for_version
+from perfbisect.lab.building.configure_results import with_results
 from perfbisect.lab.building.incremental import Base
 from perfbisect.lab.building.log_parser import (
     CHECKOUT,
@@ -274,7 +275,8 @@ class CommitBuild:
         with self.clock.timed(CHECKOUT):
             steps = host.script(_STEPS if job or name.endswith(_AGAIN) else _EMPTY, work, timeout=600).stdout
         output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
-        argv = ["sh", "-c", script(plan.commands, note)]
+        commands = plan.commands if name.endswith(_AGAIN) else with_results(self.context, plan)
+        argv = ["sh", "-c", script(commands, note)]
         if COMPILERS in plan.env:  # which the build finds first
             argv = ["sh", "-c", 'PATH=$0:$PATH exec "$@"', plan.env[COMPILERS], *argv]
         job = job or jobs.start(

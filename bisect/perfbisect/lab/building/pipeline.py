@@ -10,6 +10,7 @@ import time
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import PurePosixPath
+from secrets import token_hex
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.host import facts
@@ -67,7 +68,10 @@ def build_context(
     share_cache(host, entry.ccache_remote)
     tools = toolchain(host, settings)
     namespace = cache_namespace(host, tools.processor)
-    return BuildContext(host, entry, builder, name, settings, tools, bare, repository, namespace, recorder=recorder)
+    session = token_hex(8)
+    return BuildContext(
+        host, entry, builder, name, settings, tools, bare, repository, namespace, recorder=recorder, session=session
+    )
 
 
 def key_of(context: BuildContext, sha: str) -> str:

@@ -129,6 +129,7 @@ class BuildContext:
     recorder: links.Recorder | None = None  # where builds are to be linked again in other layouts
     training: Training | None = None  # where builds are optimised with a profile
     phase: BuildPhase = BuildPhase.PLAIN
+    session: str = ""  # what its configure steps find out stays the same for so long
 
     @property
     def work(self) -> PurePosixPath:

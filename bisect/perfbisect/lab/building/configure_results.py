@@ -1,0 +1,73 @@
+"""What cmake's configure step found out, for the next clean build of a session whose configure step would find the same.
+
+A clean build that configures in full keeps results of checks, as ``HAVE_FSEEKO``, and what was found of the compiler, in
+``root/work/BUILDER/configured``. The next one starts with them if it would run the same checks: by the same commands, in the same session,
+on the same host, with the same ``CMakeLists.txt``, ``*.cmake`` and ``*.in``. It must then generate the same files, byte for byte, as the
+build that configured in full; else it configures in full, too, and so do the following ones. Left out are results that may depend on other files of the tree: of
+``try_compile`` itself, and of programs that are checked where a tree reads files.
+
+autotools have a cache of their own for this, and many a tree's configure script goes wrong with it: what such a script does besides, within
+a check, is left out where its result is known.
+"""
+
+from collections.abc import Sequence
+
+from perfbisect.lab.building import incremental
+from perfbisect.lab.building.log_parser import CONFIGURE
+from perfbisect.lab.building.plan import BuildContext, BuildPlan
+from perfbisect.recipes.programs import AGAIN, SAID
+
+MOST = 16  # results of so many configure steps are kept
+# $0 where results are kept, $1 the tree, $2 the folder of the build, then cmake's command, which may read an earlier CMakeCache.txt there.
+# Generated files are compared without lists of the modules that were read. Checks leave files in folders of temporary ones.
+_CONFIGURE = rf"""
+all=$0 tree=$1 folder=$2
+shift 2
+inputs() {{ find "$tree" -type f '(' -name CMakeLists.txt -o -name '*.cmake' -o -name '*.in' ')' -print0 | LC_ALL=C sort -z; }}
+says() {{ inputs | xargs -0 -r grep -qsiE -e "$1"; }}
+result() {{
+    (cd -- "$folder" && find . '(' -iname '*tmp*' -o -path './CMakeFiles/[0-9]*' -o -path './CMakeFiles/Check*' ')' -prune -o -type f ! -name CMakeCache.txt \
+        ! -path './.perfbisect*' ! -path './CMakeFiles/*.log' ! -path './CMakeFiles/*.yaml' ! -name Makefile.cmake ! -name build.ninja -print0 |
+        LC_ALL=C sort -z | xargs -0 -r sha256sum && sed -E '/RERUN_CMAKE|^build .*: phony$|_PDB = /d' build.ninja 2>/dev/null) | sha256sum
+}}
+[ ! -e "$all.unlike" ] || exec "$@"
+kept=$all-$(inputs | xargs -0 -r sha256sum | sha256sum | cut -c -32)
+if [ -d "$kept" ]; then
+    mkdir -p "$folder/CMakeFiles" && cp -R -- "$kept/found/." "$folder"
+    "$@" && [ "$(result)" = "$(cat "$kept/result")" ] && touch -- "$kept" && exit
+    echo '{SAID}{AGAIN}] ' && : >"$all.unlike"
+    if [ "$folder" = . ]; then find . -mindepth 1 -delete; else rm -rf -- "$folder"; fi || exit
+    [ ! -d "../source/${{folder##*/}}" ] || [ "$folder" = . ] || cp -a "../source/${{folder##*/}}" "$folder" || exit
+    exec "$@"
+fi
+"$@" || exit
+! says '(REQUIRED_(INCLUDES|FLAGS|DEFINITIONS)|EXTRA_INCLUDE_FILES|check_[a-z_]+ *\().*(SOURCE|LIST)_DIR' || exit 0
+tests='|Test'
+! says 'file *\( *(READ|STRINGS)' || tests=
+new=$all.part
+rm -rf "$new" && mkdir -p "$new/found/CMakeFiles" && awk -v kind="^//(Have$tests|CHECK_TYPE_SIZE:) " '
+    /^\/\// {{ if (help == "") help = $0; next }}
+    {{ name = $0; sub(/:.*/, "", name) }}
+    NR == FNR && help ~ /^\/\/CHECK_TYPE_SIZE:/ {{ sized["HAVE_" name] }}
+    NR > FNR && ((help ~ kind || name in sized) && /:INTERNAL=/ || /^CMAKE_[A-Za-z0-9_-]+:(FILEPATH|INTERNAL)=/) {{ print help; print }}
+    {{ help = "" }}' "$folder/CMakeCache.txt" "$folder/CMakeCache.txt" >"$new/found/CMakeCache.txt" &&
+    cp -R -- "$folder"/CMakeFiles/[0-9]* "$new/found/CMakeFiles" && result >"$new/result" && mv -T -- "$new" "$kept" &&
+    cd -- "${{all%/*}}" && ls -t | tail -n +{MOST + 1} | xargs -r rm -rf --
+:
+"""
+
+
+def with_results(context: BuildContext, plan: BuildPlan) -> Sequence[tuple[str, list[str]]]:
+    """The commands of a clean build, with a configure step that uses and keeps results of checks where that is safe."""
+    made = incremental.how(context, plan)
+    if plan.system != "cmake" or not (made and context.session):
+        return plan.commands
+    kept = str(context.work / "configured" / f"{context.session}-{made}")
+    return tuple((stage, _kept(kept, argv) if stage == CONFIGURE else argv) for stage, argv in plan.commands)
+
+
+def _kept(kept: str, argv: list[str]) -> list[str]:
+    if "-S" not in argv:  # the copy of the tree, or what looks at the log
+        return argv
+    tree, folder = (argv[argv.index(option) + 1] for option in ("-S", "-B"))
+    return ["sh", "-c", _CONFIGURE, kept, tree, folder, *argv]
