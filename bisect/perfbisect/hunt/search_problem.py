@@ -26,7 +26,7 @@ from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import PLAIN
 from perfbisect.core.inference.instruction_counts import with_counts
-from perfbisect.core.inference.observations import Reading, observations
+from perfbisect.core.inference.observations import count_runs, observations
 from perfbisect.core.search.decide import decide, runs_of_one
 from perfbisect.core.search.situation import Situation, Spent
 from perfbisect.hunt.loop import Search, Workers, run
@@ -209,8 +209,7 @@ def replay(
             order = decision.order
             if not isinstance(order, Measure):
                 decision = replace(decision, order=with_counts(order, problem.commits, log))
-            runs = [each for each in now.observations if isinstance(each, Reading)]
-            yield len(runs) + sum(run.partner is not None for run in runs), decision
+            yield count_runs(now.observations), decision
             if not isinstance(order, Measure):
                 return
         state.add(at, event)  # afterwards: it may end the use of incremental builds

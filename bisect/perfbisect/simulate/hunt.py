@@ -8,7 +8,7 @@ from perfbisect.core.domain.events import Decided, PairingChosen, Warned
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, Measure, Purpose, Verdict, Ways
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
-from perfbisect.core.inference.observations import Built, Observation, Reading
+from perfbisect.core.inference.observations import Built, Observation, Reading, count_runs, without
 from perfbisect.core.search.clean_builds import incremental_builds
 from perfbisect.core.search.pairing import timed_by_cpu
 from perfbisect.core.search.situation import Situation, Spent
@@ -61,15 +61,8 @@ class MemoryLog:
 
     def _set_aside(self, gone: Collection[int]) -> None:
         """Drop what was seen of builds that count no more."""
-        kept: list[Observation] = []
-        for seen in self.observations:
-            partner = seen.partner if isinstance(seen, Reading) else None
-            if seen.candidate in gone or partner in gone:
-                self.aside += isinstance(seen, Reading) * (1 if partner is None else 2)
-            elif isinstance(seen, Built) and seen.same_as in gone:
-                kept.append(replace(seen, same_as=None))
-            else:
-                kept.append(seen)
+        kept = without(self.observations, gone)
+        self.aside += count_runs(self.observations) - count_runs(kept)
         self.observations = kept
 
 

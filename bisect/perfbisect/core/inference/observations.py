@@ -7,7 +7,7 @@ The list of observations is the whole state of a hunt between two decisions.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, PairingChosen, RunFinished
@@ -145,6 +145,17 @@ def observations(
                     else:
                         begun[run.round] = one
     return seen
+
+
+def count_runs(seen: Iterable[Observation]) -> int:
+    """The runs that were made, two in each round."""
+    return sum(1 if each.partner is None else 2 for each in seen if isinstance(each, Reading))
+
+
+def without(seen: Iterable[Observation], gone: Collection[int]) -> list[Observation]:
+    """The observations without those of candidates whose builds count no more; none has the binary of these then."""
+    kept = (each for each in seen if each.candidate not in gone and getattr(each, "partner", None) not in gone)
+    return [replace(each, same_as=None) if isinstance(each, Built) and each.same_as in gone else each for each in kept]
 
 
 def without_refused(seen: list[Observation], chosen: PairingChosen | None) -> list[Observation]:

@@ -23,7 +23,7 @@ from perfbisect.core.domain.orders import (
     Step,
     all_steps,
 )
-from perfbisect.core.inference.observations import Built, Observation, Reading
+from perfbisect.core.inference.observations import Built, Observation, Reading, without
 from perfbisect.core.search.situation import Situation
 
 # Reasons for an end without a name that do not follow from readings.
@@ -91,11 +91,5 @@ def incremental_builds(observations: Iterable[Observation]) -> frozenset[int]:
 
 def without_incremental(now: Situation) -> Situation:
     """The situation by clean builds alone; runs of other builds have been spent elsewhere."""
-    stale = incremental_builds(now.observations)
-    kept = now.seen_as(
-        lambda seen: None if seen.candidate in stale else seen.candidate,
-        lambda built: None if built.same_as in stale else built.same_as,
-        clean=True,
-    )
-    runs = now.elsewhere.runs + now.record.spent - kept.record.spent
-    return replace(kept, elsewhere=replace(now.elsewhere, runs=runs))
+    kept = without(now.observations, incremental_builds(now.observations))
+    return replace(now, observations=kept, clean=True).charged(now)

@@ -3,6 +3,11 @@
 The search is a pure function of its arguments. It keeps no state, so a hunt that is resumed, replayed or simulated
 takes the same course as the first time.
 
+Each layer asks the one below about a situation of its own, made of this one, and gives an order of its own where that needs
+another measurement first: pairing (readings in turns, or in rounds), layouts (as linked, or fresh ones), all changes (the
+range, or a part of it), older branches (as if all had begun like good), and the hunt for a single change. Nothing else rewrites
+an answer: ``decide`` adds which builds are made ahead, which are incremental, and the clean ones that a verdict needs.
+
 Where slow runs are stopped, the good end is timed first on each host: its runs set the limit.
 
 ``decide_together`` is the same for hunts of several workloads over one range, which share their builds.
@@ -46,7 +51,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import EXACT, USUAL
-from perfbisect.core.inference.observations import Built
+from perfbisect.core.inference.observations import Built, count_runs
 from perfbisect.core.search.acquisition import RUNS
 from perfbisect.core.search.build_forecast import BUILD_EXPONENT, chances, price
 from perfbisect.core.search.build_orders import with_builds
@@ -186,7 +191,7 @@ def _among(members: Sequence[Situation], number: int, fleet: Fleet) -> Situation
         return now
     runs = [seen for i, each in enumerate(members) if i != number for seen in each.readings]
     under_way = sum(share.runs for order in fleet.busy if order.workload != number for share in order.plan)
-    made = sum(1 if run.partner is None else 2 for run in runs) + sum(each.elsewhere.runs for each in members)
+    made = count_runs(runs) + sum(each.elsewhere.runs for each in members)
     spent = Spent(made + under_way, max((run.at + run.seconds / 120 for run in runs), default=0.0))
     return replace(now, fleet=seen_by(number, fleet), shared=True, elsewhere=spent)
 

@@ -140,8 +140,7 @@ def _corrected(
     lost[-1] = False  # bad was compared with good itself
 
     def same(seen: Built) -> int | None:
-        here = seen.same_as is not None and start[seen.same_as] == start[seen.candidate]
-        return seen.same_as if here else None
+        return seen.same_as if seen.same_as is not None and start[seen.same_as] == start[seen.candidate] else None
 
     def offset(seen: Reading) -> float:
         ratios = offsets.get(int(start[seen.candidate]))

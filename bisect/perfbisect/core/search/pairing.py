@@ -57,56 +57,61 @@ ALIKE = 2.0  # times the smallest effect of interest by which ends may differ in
 
 def with_pairing(now: Situation) -> Decision:
     """The decision of the search, whose readings are made in turns or in rounds, as ``policy.pairing`` or the ends say."""
-    rounds = sum(isinstance(seen, Reading) and seen.partner is not None for seen in now.observations)
-    spent = replace(now.elsewhere, runs=now.elsewhere.runs + 2 * rounds)
-    turns = now.with_readings(lambda seen: seen.partner is None, elsewhere=spent)
     if now.model.exact:
-        return with_layouts(turns)
+        return _by_turns(now)
     if now.policy.pairing is not Pairing.AUTO:
-        return _as_chosen(now, turns, now.policy.pairing is Pairing.TOGETHER, again=now.policy.chosen)
+        return _as_chosen(now, now.policy.pairing is Pairing.TOGETHER, again=now.policy.chosen)
     alone, beside = _ends_seen(now)
     ways = _ways(alone, beside, now)
     if ways is None or 0 < now.policy.max_runs < AFFORDED:
-        return with_layouts(turns)
+        return _by_turns(now)
     if ways.clear or ways.waiting:
-        decision = with_layouts(turns)
+        decision = _by_turns(now)
         goes_on = not isinstance(decision.order, Measure) or decision.order.purpose is not Purpose.ENDS
         return replace(decision, ways=ways if goes_on else None)
     if len(beside) < PAIRS_FIRST or ways.doubtful:
-        decision = with_layouts(turns)
+        decision = _by_turns(now)
         if not isinstance(decision.order, Measure) and settled(decision.order):
             return decision
         together = len(beside) < PAIRS_FIRST and not ways.doubtful
-        plan = tuple(Share(end, PAIRS_FIRST if together else MORE) for end in (now.bad, 0))
-        order = Measure(plan, Purpose.ENDS, now.fleet.free_host, together=together)
-        return afforded(replace(decision, order=order, evidence=()), now)  # turns may not be what is searched by
-    decision = _as_chosen(now, turns, ways.together, by_cpu=ways.by_cpu, again=True)
+        decision = replace(decision, evidence=())  # turns may not be what is searched by
+        return _with_ends(decision, now, PAIRS_FIRST if together else MORE, together=together)
+    decision = _as_chosen(now, ways.together, by_cpu=ways.by_cpu, again=True)
     return replace(decision, ways=decision.ways or ways)
 
 
-def _as_chosen(now: Situation, turns: Situation, together: bool, *, by_cpu: bool = False, again: bool) -> Decision:
+def _as_chosen(now: Situation, together: bool, *, by_cpu: bool = False, again: bool) -> Decision:
     """The decision in the way that was chosen; with ``again`` in the other one, where all readings show that it is better."""
     alone, beside = _ends_seen(now, every=True) if again else ([], [])
     ways = _ways(alone, beside, now) if alone and len(beside) >= PAIRS_FIRST else None
     if together:
         if ways is None or len(beside) < AGAIN or not ways.in_turns < ways.in_rounds < math.inf:
-            return _by_rounds(_in_rounds(now, turns, by_cpu=by_cpu))
+            return _by_rounds(_in_rounds(now, by_cpu=by_cpu))
         if len(alone) >= FEW:
-            return replace(with_layouts(turns), ways=replace(ways, together=False))
-        order = Measure(tuple(Share(end, MORE) for end in (now.bad, 0)), Purpose.ENDS, now.fleet.free_host)
-        return afforded(replace(with_layouts(turns), order=order, evidence=()), now)
+            return replace(_by_turns(now), ways=replace(ways, together=False))
+        return _with_ends(replace(_by_turns(now), evidence=()), now, MORE)
     if ways and ways.together and not ways.doubtful:
-        return replace(_by_rounds(_in_rounds(now, turns, by_cpu=ways.by_cpu)), ways=ways)
-    return with_layouts(turns)
+        return replace(_by_rounds(_in_rounds(now, by_cpu=ways.by_cpu)), ways=ways)
+    return _by_turns(now)
 
 
-def _in_rounds(now: Situation, turns: Situation, *, by_cpu: bool) -> Situation:
-    """The situation by its rounds alone; what was measured in ``turns`` has been spent elsewhere."""
-    spent = replace(now.elsewhere, runs=now.elsewhere.runs + turns.record.spent)
+def _with_ends(decision: Decision, now: Situation, runs: int, *, together: bool = False) -> Decision:
+    """The decision with so many runs of each end as its order, or rounds of both."""
+    plan = tuple(Share(end, runs) for end in (now.bad, 0))
+    return afforded(replace(decision, order=Measure(plan, Purpose.ENDS, now.fleet.free_host, together=together)), now)
+
+
+def _by_turns(now: Situation) -> Decision:
+    """The decision of the search by what was measured in turns; rounds have been spent elsewhere."""
+    return with_layouts(now.with_readings(lambda seen: seen.partner is None).charged(now))
+
+
+def _in_rounds(now: Situation, *, by_cpu: bool) -> Situation:
+    """The situation by its rounds alone; what was measured in turns has been spent elsewhere."""
     rounds = now.with_readings(
         lambda seen: seen.partner is not None and not (by_cpu and seen.cpu is None),
-        prior=replace(now.prior, noise=None), model=USUAL.of_rounds, elsewhere=spent,
-    )  # fmt: skip
+        prior=replace(now.prior, noise=None), model=USUAL.of_rounds,
+    ).charged(now)  # fmt: skip
     return replace(rounds, observations=timed_by_cpu(rounds.observations)) if by_cpu else rounds
 
 
@@ -118,9 +123,7 @@ def _by_rounds(rounds: Situation) -> Decision:
         return decision
     more = _waits_more(rounds)
     if len(more) < WAITS_SEEN:
-        plan = tuple(Share(end, WAITS_SEEN - len(more)) for end in (rounds.bad, 0))
-        order = Measure(plan, Purpose.ENDS, rounds.fleet.free_host, together=True)
-        return afforded(replace(decision, order=order), rounds)
+        return _with_ends(decision, rounds, WAITS_SEEN - len(more), together=True)
     error = stdev(more) / math.sqrt(len(more)) or math.inf
     if abs(Student(len(more) - 1).score(mean(more) / error)) < WAITED:
         return decision

@@ -269,8 +269,7 @@ def _analysis(now: Situation, own: Situation, groups: Hypotheses) -> Analysis | 
     record = own.record
     if min(record.runs(0), record.runs(own.bad)) == 0:
         return None
-    rows = [now.record.builds.index(build) for build in record.builds]
-    groups = replace(groups, slow=groups.slow[rows])
+    groups = replace(groups, slow=groups.slow[[now.record.builds.index(build) for build in record.builds]])
     return analyse(own.graph, own.policy, record, groups, own.prior.noise, model=own.model, subrange=own.subrange)
 
 
@@ -311,8 +310,7 @@ def _best(now: Situation, each: Sequence[_HostClass], main: Analysis | None, bel
         return budget.within(min(measures, key=lambda order: (not now.fleet.is_free(order.host), order.host)))
     ended = next((order for order, _ in orders if isinstance(order, Inconclusive)), None)
     if lost and not ended:  # the change shows on no other class: an order for a lost host, so that the loop fails
-        look = first_look(now.bad, now.model)
-        return replace(look, host=now.prior.host_classes.index(lost[0].name))
+        return replace(first_look(now.bad, now.model), host=now.prior.host_classes.index(lost[0].name))
     assert main
     return ended or main.not_reproduced
 

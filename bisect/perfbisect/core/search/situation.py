@@ -40,7 +40,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
-from perfbisect.core.inference.observations import Built, Observation, Reading
+from perfbisect.core.inference.observations import Built, Observation, Reading, count_runs
 from perfbisect.core.inference.record import Record, arrange
 
 
@@ -197,6 +197,11 @@ class Situation:
             lambda seen: seen.candidate if not isinstance(seen, Reading) or counts(seen) else None, **others
         )
 
+    def charged(self, whole: "Situation") -> "Situation":
+        """This part of ``whole``, whose other runs have been spent elsewhere."""
+        runs = whole.elsewhere.runs + count_runs(whole.observations) - count_runs(self.observations)
+        return replace(self, elsewhere=replace(whole.elsewhere, runs=runs))
+
     def missing(self, order: Measure) -> tuple[int, ...]:
         """The candidates of ``order`` whose builds are not there, where build hosts make them; empty where hosts build."""
         if not self.fleet.builds_ahead:
@@ -238,8 +243,7 @@ class Subrange:
         name: dict[int, int] = {}
         for seen in whole.observations:
             if isinstance(seen, Built) and seen.same_as is not None:
-                first = name.get(seen.same_as, seen.same_as)
-                name[seen.candidate] = first
+                name[seen.candidate] = name.get(seen.same_as, seen.same_as)
         inside: dict[int, int] = {}  # name of a binary → node of the subrange that represents it
         for candidate in sorted({*name, *name.values()}, key=lambda c: (self.place[c] < 0, c)):
             inside.setdefault(name.get(candidate, candidate), int(self.place[candidate]))
@@ -282,8 +286,7 @@ class Subrange:
         Empty where nothing between them can be measured.
         ``chance`` (whole's size,) is the probability that a candidate builds.
         """
-        weight = self.graph.weight / self.graph.weight.sum()
-        below = ancestry_of(self.graph).sums(weight)
+        below = ancestry_of(self.graph).sums(self.graph.weight / self.graph.weight.sum())
         uneven = np.abs(np.where(np.isnan(below), 2.0, below) - 0.5)
         uneven += (1 - chance[self.nodes]) / 2
         uneven[[0, -1]] = np.inf
