@@ -154,8 +154,7 @@ def follow(tasks: "Sequence[Task]", history: History, given: Path | None, go_on:
         note(f"  its output: {task.log(history)}")
     say(f"{len(tasks) - len(open_ones)} of {count(len(tasks), 'hunt')} ended with a verdict.")
     for number in dict.fromkeys(task.batch for task in tasks if task.batch is not None):
-        batch = read_batch_at_end(history, number)
-        say(f"Their page: {command_on('report', batch.name, given)}")
+        say(f"Their page: {command_on('report', read_batch_at_end(history, number).name, given)}")
     if open_ones:
         note(f"Go on with the others: {go_on}")
     return max((task.status or 0 for task in tasks), default=0)

@@ -64,8 +64,7 @@ for command do said=$(sh -c "$command" 2>/dev/null </dev/null); printf '%s\\f%s\
 def ask_all(host: Host, facts: Iterable[Fact[object]]) -> Answers:
     """Many facts in one command, for a single round trip."""
     commands = list(dict.fromkeys(fact.argv for fact in facts))
-    script = host.script(_ALL, *map(shlex.join, commands), timeout=120)
-    parts = script.stdout.split("\f")
+    parts = host.script(_ALL, *map(shlex.join, commands), timeout=120).stdout.split("\f")
     return Answers(
         {argv: output for argv, status, output in zip(commands, parts[::2], parts[1::2], strict=False) if status == "0"}
     )

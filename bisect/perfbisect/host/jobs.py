@@ -297,8 +297,7 @@ def _command(host: Host, argv: Sequence[str], cwd: PurePosixPath, env: Mapping[s
 def _job(folder: PurePosixPath, stat: str) -> Job:
     """A job from the /proc/PID/stat of its leader; the name in brackets may itself hold blanks and brackets."""
     pid, _, _ = stat.partition(" ")
-    after_name = stat.rpartition(") ")[2].split()
-    return Job(folder, int(pid), int(after_name[19]))
+    return Job(folder, int(pid), int(stat.rpartition(") ")[2].split()[19]))
 
 
 def _poll(

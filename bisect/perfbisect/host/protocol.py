@@ -139,8 +139,7 @@ class Host(ABC):
         Raises CommandFailed when ``check`` and the status is not 0 (124 when ``timeout`` seconds have passed),
         EnvironmentFailure when the host cannot be reached or the program does not exist.
         """
-        result = self.execute(Command(tuple(argv), cwd, env, stdin.encode(), timeout))
-        return judged(self.name, result, check)
+        return judged(self.name, self.execute(Command(tuple(argv), cwd, env, stdin.encode(), timeout)), check)
 
     def script(
         self, text: str, *arguments: object, stdin: str = "", timeout: float = 60.0, check: bool = True

@@ -116,8 +116,7 @@ def title_of(planned: PlannedHunt) -> str:
     *options, good, bad = planned.arguments
     given = values_of(options)
     system = given.get("builder") or Path(planned.folder, given.get("repo", "")).name
-    workload = given.get("workload") or given.get("run", "")
-    return " ".join(filter(None, (system, workload, f"{good}..{bad}")))
+    return " ".join(filter(None, (system, given.get("workload") or given.get("run", ""), f"{good}..{bad}")))
 
 
 def values_of(arguments: Sequence[str]) -> dict[str, str]:

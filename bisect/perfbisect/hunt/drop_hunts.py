@@ -185,8 +185,7 @@ def hunt_drops(name: str, caller: Caller, how: DropOptions) -> list[DropHunt | N
         policy = replace(kept.policy, min_effect=found.settings.policy.min_effect)
         history.update_settings(found.trial.id, replace(kept, policy=policy))
         again = f"go on with: {command_on('compare', name, caller.path)} --hunt{'' if how.explain else ' --no-explain'}"
-        read = partial(read_comparison, history, name, how)
-        found, _ = hunt_all(history, read, caller, again)
+        found, _ = hunt_all(history, partial(read_comparison, history, name, how), caller, again)
         return [found.hunt_of(drop) for span in found.ranges() for drop in span.drops]
 
 

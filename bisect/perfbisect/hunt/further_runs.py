@@ -129,8 +129,7 @@ def by_instructions(
     changed = replace(changed, settings=replace(changed.settings, run_hash=changed.run_hash(changed.workload)))
     with log.history.transaction():
         log.history.update_settings(log.hunt, changed.settings)
-        why = changed_over(shown, settings.metric, time)
-        chosen = log.append(MetricChosen(INSTRUCTIONS, why, settings.metric))
+        chosen = log.append(MetricChosen(INSTRUCTIONS, changed_over(shown, settings.metric, time), settings.metric))
     yield chosen
     return changed
 

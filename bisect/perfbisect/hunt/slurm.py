@@ -85,8 +85,7 @@ def job_states(jobs: Collection[str]) -> dict[str, JobState]:
     """The state of each job that Slurm knows; of ended ones it forgets most after minutes, unless it keeps accounts."""
     asked = ",".join([*jobs, *jobs])  # of a single number that it does not know, squeue makes an error
     fields = "JobID:30,State:30,exit_code:30,Reason:80"
-    queue = ["squeue", "--noheader", "--states=all", f"--jobs={asked}", f"--Format={fields}"]
-    queued = _run(queue) if jobs else ""
+    queued = _run(["squeue", "--noheader", "--states=all", f"--jobs={asked}", f"--Format={fields}"]) if jobs else ""
     states_of = {}
     for job, word, waited, *reason in (line.split(maxsplit=3) for line in queued.splitlines()):
         states_of[job] = _state(word, int(waited) >> 8, int(waited) & 127, "".join(reason).strip())

@@ -280,8 +280,7 @@ def content_of(path: Path) -> bytes:
 def load_builder(name: str, given: str | Path = "") -> Builder:
     """The builder of that name. Raises RecipeError when none exists, or when its recipe has a mistake."""
     folders = recipe_places(BUILDERS, given)
-    files = found_in(folders, FILE)
-    return read_builder(chosen("builder", name, files), folders)
+    return read_builder(chosen("builder", name, found_in(folders, FILE)), folders)
 
 
 def load_builders(given: str | Path = "") -> list[Builder]:

@@ -106,8 +106,7 @@ def check_placeholders(table: Table, location: Location) -> None:
             check_texts(table.get(section, {}).get(key, []), location.at(section, key), allowed)
 
     for name, config in table.get("configs", {}).items():
-        where = location.at("configs", name, "settings")
-        check_texts(config.get("settings", {}), where, SERVER_PLACEHOLDERS)
+        check_texts(config.get("settings", {}), location.at("configs", name, "settings"), SERVER_PLACEHOLDERS)
 
 
 def placeholders_in(argv: Sequence[str]) -> set[str]:

@@ -289,8 +289,7 @@ class ServerConfig:
     @property
     def hash(self) -> str:
         """A hash of what it says."""
-        said = json.dumps([sorted(self.settings.items()), self.text])
-        return hashlib.sha256(said.encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps([sorted(self.settings.items()), self.text]).encode()).hexdigest()[:16]
 
     def applied(self, builder: Builder) -> Builder:
         """The recipe with it; its ``addition`` is the end of the server's file."""
@@ -344,8 +343,7 @@ def config_of_file(text: str, reserved: list[str]) -> ServerConfig:
 
 def unknown_config(builder: Builder, name: str) -> UsageError:
     """The error for a name that is neither a configuration nor a file."""
-    folder = Path(name).expanduser().parent
-    beside = {str(path) for path in folder.glob("*") if path.is_file()}
+    beside = {str(path) for path in Path(name).expanduser().parent.glob("*") if path.is_file()}
     return UsageError(
         f"'{name}' is neither a configuration of builder {builder.name} nor a file.{hint(name, [*builder.configs, *beside])}",
         f"Configurations of {builder.name}: {listed(builder.configs)}. A file is given by its path.",

@@ -249,8 +249,7 @@ def broken(branch: Branch) -> Iterator[str]:
 def branch_document(trial: SessionState, branch: Branch, page_name: Callable[[int], str]) -> Document:
     """The page of the line; ``page_name`` is the address of the page of a hunt that names a commit."""
     request = trial.request
-    y = f"{metric_title(request.metric)} relative to the first tip"
-    figures = drawings(trial, branch.lines, y, "tips")
+    figures = drawings(trial, branch.lines, f"{metric_title(request.metric)} relative to the first tip", "tips")
     rows = []
     for line, step, hunt, outcome in hunted_steps(trial, branch.lines):
         after, since, _, size = step_cells(trial, step)

@@ -350,5 +350,4 @@ class CallerSearch:
         paths = sorted((path for path in paths if "\n" not in path), key=lambda path: (path not in self.first, path))
         named = {path: f"{self.commit}:{path}" for path in paths[:SEARCHED]}
         sizes = dict(zip(named, sizes_of(self.repo, [*named.values()]), strict=True))
-        chosen = {path: named[path] for path in fitting(sizes, LARGEST, TOGETHER, SEARCHED)}
-        return texts(self.repo, chosen)
+        return texts(self.repo, {path: named[path] for path in fitting(sizes, LARGEST, TOGETHER, SEARCHED)})

@@ -108,8 +108,7 @@ def entries(repo: Repository, tree: str, *, whole: bool = False) -> list[TreeEnt
 
 def top_level(repo: Repository, commit: str) -> frozenset[str]:
     """The names of the files at the top of a commit's tree."""
-    files = (FILE, LINK)
-    return frozenset(entry.path for entry in entries(repo, commit) if entry.type in files)
+    return frozenset(entry.path for entry in entries(repo, commit) if entry.type in (FILE, LINK))
 
 
 def listing(repo: Repository, commit: str) -> Listing:

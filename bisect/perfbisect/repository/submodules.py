@@ -261,8 +261,7 @@ def origin_of(repo: Repository, commit: str, submodule: Submodule, upstream: str
 def _address(repo: Repository) -> str:
     """The address from which the clone came; "" without one."""
     url = configured(repo, "remote.origin.url")
-    is_path = url and not re.match("[^/]*:", url)
-    return os.path.normpath(repo.folder / url) if is_path else url
+    return os.path.normpath(repo.folder / url) if url and not re.match("[^/]*:", url) else url
 
 
 def _places(repo: Repository, submodule: Submodule, name: str) -> Iterator[Path]:

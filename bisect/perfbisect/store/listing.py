@@ -189,8 +189,7 @@ def summary(history: "History", row: Sequence[Any]) -> SessionSummary:
         if ended is None:
             found, leader = so_far(history, number)
             named, suspect = found or named, leader if state == "running" else ()
-            subjects = "SELECT subject FROM commits WHERE commit_hash = ?"
-            [(subject,)] = history.select(subjects, named[:1]) or [("",)]
+            [(subject,)] = history.select("SELECT subject FROM commits WHERE commit_hash = ?", named[:1]) or [("",)]
         elif state == STATES["Inconclusive"]:
             named, subject = (None, None, named[2]), ""
         more = dict(zip(OF_HUNT, (*row[17:22], *named, subject or "", *suspect), strict=False))

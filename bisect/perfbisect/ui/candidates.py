@@ -83,8 +83,7 @@ def marks(view: SessionView, size: int, columns: int, glyphs: Glyphs) -> Text:
         place = candidate * columns // size + half
         if what is not None and (place not in found or RANK.index(what) > RANK.index(found[place])):
             found[place] = what
-    signs = (sign(found.get(place), glyphs) for place in range(columns))
-    line = Text("".join(signs), "dim")
+    line = Text("".join(sign(found.get(place), glyphs) for place in range(columns)), "dim")
     for place, what in found.items():
         line.stylize(f"not dim {STYLES[what]}", place, place + 1)
     return line

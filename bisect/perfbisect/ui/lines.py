@@ -349,8 +349,7 @@ class PlainLines:
         with self._writing:
             for at, event in events:
                 view = self.views[hunt] = update(self.views[hunt], event, at)
-                written = self.together and self._is_written(hunt, event)
-                said = [] if written else [*lines(view, event, at)]
+                said = [] if self.together and self._is_written(hunt, event) else [*lines(view, event, at)]
                 if self.together and isinstance(event, Decided) and view.decided:
                     said.append(f"{time_of_day(at)}  {'decided':9} {view.brief}")
                 for line in said if not self.quiet or isinstance(event, Warned | CandidateSkipped) else ():

@@ -20,8 +20,7 @@ class Terminal(Console):
     """A console without markup, emoji names and highlighting. Only control sequences of rich itself reach the stream."""
 
     def __init__(self, stream: TextIO) -> None:
-        raw = guarded(stream).raw
-        super().__init__(file=raw, markup=False, emoji=False, highlight=False, stderr=False)
+        super().__init__(file=guarded(stream).raw, markup=False, emoji=False, highlight=False, stderr=False)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """The segments of ``renderable``, made safe."""

@@ -66,8 +66,7 @@ class Layout:
         drop: Sequence[str] = (),
     ) -> "Layout":
         """The layout that suits these rows; see ``table``."""
-        cells = (header, *rows)
-        wide = [max(cell_len(row[place]) for row in cells) for place in range(len(header))]
+        wide = [max(cell_len(row[place]) for row in (header, *rows)) for place in range(len(header))]
         shown = list(range(len(header)))
         if width is not None:
             for title in drop:

@@ -66,8 +66,7 @@ def shell_word(word: str) -> str:
     """One word of such a command, in the `$'…'` of POSIX shells if it has unsafe characters or several lines."""
     if not UNSAFE.search(word) and "\n" not in word and "\t" not in word:
         return shlex.quote(word)
-    parts = (_in_quotes(sign) for sign in word)
-    return f"$'{''.join(parts)}'"
+    return f"$'{''.join(_in_quotes(sign) for sign in word)}'"
 
 
 _QUOTED = {"\\": "\\\\", "'": "\\'", "\n": "\\n", "\t": "\\t"}

@@ -145,8 +145,7 @@ class Teller:
         if not is_speed(self.metric):
             state, classes = self.state, self.state.started.host_classes if self.state.started else ()
             # What the step does to the metric of the workload; None where that was not measured.
-            speed = effect_of(state, step, state.chosen.usual, state.hosts, classes)
-            yield self.in_time(speed, step.ratio)
+            yield self.in_time(effect_of(state, step, state.chosen.usual, state.hosts, classes), step.ratio)
         yield self.proof(step)
         yield from self.in_layouts(step)
         yield from self.build_changed(step)

@@ -167,8 +167,7 @@ def simulate(given: Given) -> None:
         return hunt(world, policy, prior, **how).verdict
 
     policy = replace(policy_of(given), incremental=given.stale > 0)
-    seeds = range(given.seed, given.seed + given.hunts)
-    tally = Tally.of(attempts(scenario, policy, rule, seeds))
+    tally = Tally.of(attempts(scenario, policy, rule, range(given.seed, given.seed + given.hunts)))
     if given.as_json:
         asked = {key: value for key, value in vars(given).items() if value is not None and key not in NO_OPTIONS}
         asked |= {each: " ".join(map(str, getattr(given, each))) for each in ("build_cost", "link_cost")}

@@ -136,8 +136,7 @@ def function_rows(
         remainder = abs(gained(group, by_key))
         for key, partner in group.items():
             by_key[key], rank[key] = replace(by_key[key], partner=partner[0]), remainder
-    ranked = [by_key[key] for key in sorted(by_key, key=lambda key: -rank[key])]
-    rows = shortened(ranked)
+    rows = shortened([by_key[key] for key in sorted(by_key, key=lambda key: -rank[key])])
     return tuple(marked(rows, both, change, functions_in(chain(*both)) if seen is None else seen) if change else rows)
 
 

@@ -298,8 +298,7 @@ def compared_with(graph: Graph, record: Record, culprit: int) -> tuple[int, ...]
 
     A parent that cannot be measured is replaced by its nearest tested ancestor.
     """
-    parents = graph.parents_of(culprit) or (0,)
-    return tuple(dict.fromkeys(tested(graph, record, parent) for parent in parents))
+    return tuple(dict.fromkeys(tested(graph, record, parent) for parent in (graph.parents_of(culprit) or (0,))))
 
 
 def tested(graph: Graph, record: Record, candidate: int) -> int:

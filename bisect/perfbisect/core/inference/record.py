@@ -263,8 +263,7 @@ def united(record: Record, weight: Array) -> tuple[Record, Array, float]:
         kept[members[1:]] = False
         repeated += max(float(total[first]) - 1.0, 0.0)
     rows = {name: getattr(record, name)[kept] for name in ("build", "partner", *COLUMNS)}
-    fewer = replace(record, value=value[kept], **rows)
-    return fewer, total[kept], repeated
+    return replace(record, value=value[kept], **rows), total[kept], repeated
 
 
 def beyond(record: Record, distance: float) -> Record:

@@ -192,8 +192,7 @@ def _among_equals(observations: Sequence[Observation], bad: int, model: NoiseMod
     if found.freedom <= 0 or not builds:
         return {}
     ratios = dict(zip(builds, found.ratios(builds, 0), strict=True))
-    same = {candidate: ratios[name] for candidate, name in record.same.items() if name in ratios}
-    return ratios | same
+    return ratios | {candidate: ratios[name] for candidate, name in record.same.items() if name in ratios}
 
 
 def step_ratio(observations: Sequence[Observation], bad: int, candidate: int, parent: int) -> Interval | None:

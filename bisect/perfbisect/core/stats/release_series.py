@@ -112,8 +112,7 @@ class StepSearch:
         found = self.arc(start, end)
         if not found:
             return []
-        bounds = [start, *found, end]
-        return sorted({*found, *(cut for a, b in pairwise(bounds) for cut in self.cuts(a, b))})
+        return sorted({*found, *(cut for a, b in pairwise([start, *found, end]) for cut in self.cuts(a, b))})
 
     def arc(self, start: int, end: int) -> list[int]:
         """The ends of the arc that stands out most, without those that are ends of the part; none where none does."""

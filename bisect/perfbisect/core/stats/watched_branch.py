@@ -103,8 +103,7 @@ def branch_line(work: str, visits: Visits, tips: int, rate: float) -> SpeedLine:
     line = line_of(work, visits, tips, rate)
     steps = {step.after: step for step in line.steps}
     for jump in jumps(line, visits, JUMP * rate / RATE):
-        known = steps.get(jump.after, jump)
-        steps[jump.after] = replace(known, first=jump.first, last=jump.last)
+        steps[jump.after] = replace(steps.get(jump.after, jump), first=jump.first, last=jump.last)
     return replace(line, steps=tuple(replace(steps[place], alone=False) for place in sorted(steps)))
 
 

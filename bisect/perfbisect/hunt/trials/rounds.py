@@ -87,8 +87,7 @@ class RoundsPlan:
         for work in range(len(request.works)):
             for subject in order(range(len(request.subjects)), number, shuffled=request.series is not None):
                 if (work, subject) in visits(trial) and (subject or not trial.together):
-                    beside = (Share(0, request.runs),) if trial.together else ()
-                    plan = (Share(subject, request.runs), *beside)
+                    plan = (Share(subject, request.runs), *((Share(0, request.runs),) if trial.together else ()))
                     yield Measure(plan, Purpose.ENDS, workload=work, round=number, together=trial.together)
 
     def _both_ways(self) -> Iterator[Measure | PairingChosen]:

@@ -128,8 +128,7 @@ def in_time(run: RunDrawing, place: int, of: int, scale: Scale) -> Markup:
         stretched = {"viewBox": f"0 0 100 {number(HEIGHT)}", "preserveAspectRatio": "none"}
         inner = element("svg", line, x=percent(left), width=percent(width), height=HEIGHT, **stretched)
         marks = [inner, across(left, left + width, y, "median")]
-    area = bar(left, width, 0.0, HEIGHT, "hover")
-    return element("g", title, area, *marks, class_=run.side)
+    return element("g", title, bar(left, width, 0.0, HEIGHT, "hover"), *marks, class_=run.side)
 
 
 BELOW = 80.0  # height of the ratios of pairs

@@ -27,8 +27,7 @@ def element(name: str, *content: str, **attributes: Attribute) -> Markup:
         for key, value in attributes.items()
         if value is not None
     )
-    inner = Markup("").join(map(shown, content))
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), given, inner)
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), given, Markup("").join(map(shown, content)))
 
 
 def shown(value: object) -> Markup:
