@@ -38,12 +38,7 @@ from perfbisect.process import CLOCK
 from perfbisect.recipes.requested import requested_builder
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.hunt_report import read_hunt
-from perfbisect.store.batches import (
-    Batch,
-    end_batch,
-    enter_status,
-    jobs_of,
-)
+from perfbisect.store.batches import Batch, end_batch, enter_status, jobs_of
 from perfbisect.store.history import History
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable, shell_words

@@ -24,15 +24,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BUILDING
 from perfbisect.core.domain.measured_log import is_of_build
-from perfbisect.core.domain.orders import (
-    CodePlacement,
-    Fleet,
-    Interval,
-    Measure,
-    Verdict,
-    first_step,
-    named_steps,
-)
+from perfbisect.core.domain.orders import CodePlacement, Fleet, Interval, Measure, Verdict, first_step, named_steps
 from perfbisect.core.domain.orders import Step as Change
 from perfbisect.core.inference.instruction_counts import indistinct
 from perfbisect.core.search.decide import decide_together, seen_by

@@ -5,12 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from perfbisect.core.domain.events import (
-    RunFinished,
-    SessionEnded,
-    SessionStarted,
-    Warned,
-)
+from perfbisect.core.domain.events import RunFinished, SessionEnded, SessionStarted, Warned
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.metrics import INSTRUCTIONS
@@ -37,15 +32,7 @@ from perfbisect.hunt.explanation import explain, read_change
 from perfbisect.hunt.further_runs import by_instructions, confirming_runs
 from perfbisect.hunt.labs import SessionLabs
 from perfbisect.hunt.loop import Listed, run
-from perfbisect.hunt.search_problem import (
-    SavedLog,
-    SearchProblem,
-    TimedEvent,
-    WorkersFor,
-    ending,
-    opening,
-    pursue,
-)
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor, ending, opening, pursue
 from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.lab.host_watch import changed

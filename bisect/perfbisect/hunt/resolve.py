@@ -20,10 +20,7 @@ from perfbisect.repository.objects import listing, texts_in, top_level
 
 
 def resolve_settings(
-    settings: Settings,
-    direction: Direction | None = None,
-    *,
-    clone_progress: Progress | None = None,
+    settings: Settings, direction: Direction | None = None, *, clone_progress: Progress | None = None
 ) -> Settings:
     """The settings with all that recipe and repository determine: metric, clone, variant, commits.
 
@@ -116,11 +113,7 @@ def builder_of(settings: Settings) -> Builder:
 
 
 def resolve_commits(
-    settings: Settings,
-    builder: Builder,
-    revisions: Sequence[str],
-    *,
-    clone_progress: Progress | None = None,
+    settings: Settings, builder: Builder, revisions: Sequence[str], *, clone_progress: Progress | None = None
 ) -> tuple[Settings, list[str]]:
     """The settings with repository, variant and build system, and the commit of each revision.
 

@@ -72,10 +72,7 @@ def begin(
     ``in_batch`` is the batch of a file that a single hunt belongs to, and its number there.
     """
     first = setups[0]
-    with (
-        lock_hosts(first.hosts, first.purpose, caller.waiting) as held,
-        closing(History.open(caller.path)) as history,
-    ):
+    with lock_hosts(first.hosts, first.purpose, caller.waiting) as held, closing(History.open(caller.path)) as history:
         trial = bool(first.request.works)
         machines = (site.facts.settings.get("node", site.facts.name) for site in first.hosts)
         unfit = (Warned(f"Host {why}") for why in unfit_hosts(history.path, machines).values())

@@ -203,12 +203,7 @@ class SessionSetup:
         return build_fingerprint(self.builder, variant_of(self.builder, self.settings.variant), self.patches)
 
     def lab(
-        self,
-        candidates: Candidates,
-        earlier: Earlier,
-        site: PreparedHost,
-        workload: Workload,
-        locks: HostLocks,
+        self, candidates: Candidates, earlier: Earlier, site: PreparedHost, workload: Workload, locks: HostLocks
     ) -> HostLab:
         """A lab that measures these candidates at ``site``."""
         place = locks.place(site.host, site.entry)

@@ -8,14 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TypeVar
 
-from perfbisect.core.domain.events import (
-    BuildFinished,
-    BuildProgress,
-    BuildStarted,
-    CandidateSkipped,
-    LabEvent,
-    Warned,
-)
+from perfbisect.core.domain.events import BuildFinished, BuildProgress, BuildStarted, CandidateSkipped, LabEvent, Warned
 from perfbisect.core.domain.orders import BuildOrder
 from perfbisect.errors import (
     BuildChanged,

@@ -265,8 +265,7 @@ def named(scope: str) -> str:
 
 
 def changed(
-    hunks: Mapping[str, Sequence[HunkLines]],
-    *sides: tuple[Mapping[str, str], Mapping[str, Sequence[Definition]]],
+    hunks: Mapping[str, Sequence[HunkLines]], *sides: tuple[Mapping[str, str], Mapping[str, Sequence[Definition]]]
 ) -> Iterator[str]:
     """The functions that hunks touch and whose text differs; ``sides`` are texts and functions, the parent's first."""
     touched: dict[str, None] = {}

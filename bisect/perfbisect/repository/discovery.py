@@ -100,8 +100,7 @@ def _refuse_bytes(path: Path) -> None:
         str(path).encode()
     except UnicodeEncodeError:
         raise UsageError(
-            f"The path of the repository {printable(path)} is not UTF-8.",
-            "Rename the folder, or clone the repository.",
+            f"The path of the repository {printable(path)} is not UTF-8.", "Rename the folder, or clone the repository."
         ) from None
 
 

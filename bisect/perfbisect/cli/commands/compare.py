@@ -7,14 +7,7 @@ from contextlib import closing
 import click
 from click.core import ParameterSource
 
-from perfbisect.cli.options.common import (
-    Given,
-    LongCommand,
-    clone_progress,
-    explain_option,
-    say,
-    verb_command,
-)
+from perfbisect.cli.options.common import Given, LongCommand, clone_progress, explain_option, say, verb_command
 from perfbisect.cli.options.completion import build_name, host_name, revision, several_workloads_option
 from perfbisect.cli.options.measurement import (
     command_options,

@@ -8,14 +8,7 @@ from pathlib import Path
 
 import click
 
-from perfbisect.cli.options.common import (
-    PATH,
-    Given,
-    explain_option,
-    history_option,
-    verb_command,
-    view_options,
-)
+from perfbisect.cli.options.common import PATH, Given, explain_option, history_option, verb_command, view_options
 from perfbisect.cli.options.measurement import hosts_option, inventory_option, pairing_option
 from perfbisect.cli.options.param_types import SEED, Percent
 from perfbisect.errors import INTERRUPTED

@@ -4,13 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 from perfbisect.cli.options.common import Given, history_option, id_argument, say, verb_command
-from perfbisect.cli.options.measurement import (
-    announce,
-    confidence_option,
-    effect_option,
-    limit_options,
-    policy_of,
-)
+from perfbisect.cli.options.measurement import announce, confidence_option, effect_option, limit_options, policy_of
 from perfbisect.ui.stream import note
 
 UNDECIDED = 2

@@ -4,14 +4,7 @@ from contextlib import closing
 
 import click
 
-from perfbisect.cli.options.common import (
-    Given,
-    LongCommand,
-    clone_progress,
-    host_argument,
-    id_argument,
-    verb_command,
-)
+from perfbisect.cli.options.common import Given, LongCommand, clone_progress, host_argument, id_argument, verb_command
 from perfbisect.cli.options.completion import revision, workload_option
 from perfbisect.cli.options.measurement import (
     announced_recipes,

@@ -220,12 +220,7 @@ def _group(record: Record, weight: Array) -> _Groups:
 
 
 def _whiten(
-    groups: _Groups,
-    builds: int,
-    drift: Array,
-    memory: Array,
-    visit: Array,
-    host_offset: float,
+    groups: _Groups, builds: int, drift: Array, memory: Array, visit: Array, host_offset: float
 ) -> tuple[Array, Array, Array, Array]:
     """The columns [reading, build indicators, host indicators] made independent, and log|S|, for every law.
 

@@ -38,17 +38,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.orders import (
-    ALL_FREE,
-    OF_OTHERS,
-    Building,
-    Decision,
-    Fleet,
-    Found,
-    Measure,
-    Purpose,
-    Share,
-)
+from perfbisect.core.domain.orders import ALL_FREE, OF_OTHERS, Building, Decision, Fleet, Found, Measure, Purpose, Share
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.observations import Built, count_runs

@@ -51,13 +51,7 @@ from perfbisect.core.inference.posterior import NEVER, Posterior
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.relative_speed import leading, strongest
 from perfbisect.core.search.acquisition import choose, hopeless, meanwhile
-from perfbisect.core.search.situation import (
-    Budget,
-    Situation,
-    no_suspect,
-    pointless,
-    undecided,
-)
+from perfbisect.core.search.situation import Budget, Situation, no_suspect, pointless, undecided
 
 DOUBTFUL = 0.5  # probability of any change below which a search that cannot go on has found nothing
 LARGE = 0.9  # of the smallest effect of interest: smaller steps are not named where every step shows

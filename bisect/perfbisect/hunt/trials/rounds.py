@@ -9,11 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfbisect.core.domain.events import (
-    PairingChosen,
-    RunFinished,
-    Warned,
-)
+from perfbisect.core.domain.events import PairingChosen, RunFinished, Warned
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.domain.settings import (
