@@ -28,8 +28,7 @@ from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.domain.trials import pairs_to_try, rounds_to_do, visits
 from perfbisect.core.explain.explanation import reason
-from perfbisect.core.inference.classification import ratios
-from perfbisect.core.inference.observations import observations, without_refused
+from perfbisect.core.inference.classification import observed, ratios
 from perfbisect.core.inference.relative_speed import step_ratio
 from perfbisect.ui.session_view import ActiveBuild, ActiveRun, ExpectedRuns, OrderPhase, SessionView, TimedEvent, bits
 from perfbisect.wording import reasons
@@ -145,14 +144,13 @@ def with_ratios(view: SessionView) -> SessionView:
 
 def layouts_so_far(view: SessionView) -> str:
     """What fresh layouts show so far of a commit: 0.981 (0.965–0.997) of 5e6e15a942 in 12 layouts; "" before there are two of each."""
-    state, log = view.state, view.state.log
+    state = view.state
     runs = [view.rows[each].runs if each in view.rows else () for each in view.beside]
     if (compared := min((sum(run.layout > 0 for run in some) for some in runs), default=0)) < 2:
         return ""
     culprit, other = view.beside
-    by_cpu = state.pairing is not None and state.pairing.by_cpu
-    seen = observations(log, state.node, view.metric, log[0][0], state.hosts, state.build_hosts, by_cpu=by_cpu)
-    found = step_ratio(without_refused(seen, state.pairing), len(state.commits) - 1, culprit, other)
+    seen = observed(state, state.node, view.metric, state.hosts)
+    found = step_ratio(seen, len(state.commits) - 1, culprit, other)
     return f"{ratio(found)} of {view.commit(other).short} in {count(compared, 'layout')}" if found else ""
 
 

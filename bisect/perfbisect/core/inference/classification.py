@@ -7,10 +7,24 @@ from enum import StrEnum
 from perfbisect.core.domain.orders import SAME, CodePlacement, Interval, NotReproduced, Step, named_steps
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.inference.noise_model import EXACT, USUAL
-from perfbisect.core.inference.observations import counted_exactly, observations, without_refused
+from perfbisect.core.inference.observations import Observation, Reading, counted_exactly, observations
 from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
 
 SURE = 0.95
+
+
+def observed(
+    state: SessionState, node: Mapping[str, int], metric: str, hosts: Sequence[str], *, in_time: bool = False
+) -> list[Observation]:
+    """The observations of a hunt about the commits in ``node``, without rounds where it was chosen not to compare by them.
+
+    Rounds are by CPU time where the hunt compares them by it, unless ``in_time``.
+    """
+    chosen = state.pairing
+    by_cpu = chosen is not None and chosen.by_cpu and not in_time
+    seen = observations(state.log, node, metric, state.log[0][0], hosts, state.build_hosts, by_cpu=by_cpu)
+    rounds = chosen is None or chosen.together
+    return seen if rounds else [each for each in seen if not isinstance(each, Reading) or each.partner is None]
 
 
 def ratios(
@@ -28,10 +42,7 @@ def ratios(
     found: dict[str, Interval] = {}
     model = EXACT if counted_exactly(state.log, metric) else USUAL
     for node in (wider, state.node) if outside else (state.node,):
-        by_cpu = state.pairing is not None and state.pairing.by_cpu
-        seen = observations(state.log, node, metric, state.log[0][0], hosts, state.build_hosts, by_cpu=by_cpu)
-        seen = without_refused(seen, state.pairing)
-        speeds = relative_speeds(seen, len(state.commits) - 1, host_classes, model)
+        speeds = relative_speeds(observed(state, node, metric, hosts), len(state.commits) - 1, host_classes, model)
         found |= {sha: speeds[number] for sha, number in node.items() if number in speeds}
     good = state.commits[0]
     same = [sha for sha in state.tested if sha != good and state.binary_of(sha) == state.binary_of(good)]
@@ -48,8 +59,7 @@ def effect_of(
     """
     if len(set(host_classes)) > 1 or not state.log:
         return None
-    seen = observations(state.log, state.node, metric, state.log[0][0], hosts, state.build_hosts)
-    seen = without_refused(seen, state.pairing)
+    seen = observed(state, state.node, metric, hosts, in_time=True)
     each = [step_ratio(seen, len(state.commits) - 1, step.candidate, parent) for parent in step.parents]
     known = [ratio for ratio in each if ratio is not None]
     return min(known, key=lambda ratio: abs(math.log(ratio.middle))) if known and len(known) == len(each) else None

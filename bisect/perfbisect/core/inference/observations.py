@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, PairingChosen, RunFinished
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
 from perfbisect.core.domain.facts import LEFT_OUT
 from perfbisect.core.domain.measured_log import Binaries, Logged, host_of
 from perfbisect.core.domain.metrics import by_cpu_time, exact, find_metric, readable
@@ -156,10 +156,3 @@ def without(seen: Iterable[Observation], gone: Collection[int]) -> list[Observat
     """The observations without those of candidates whose builds count no more; none has the binary of these then."""
     kept = (each for each in seen if each.candidate not in gone and getattr(each, "partner", None) not in gone)
     return [replace(each, same_as=None) if isinstance(each, Built) and each.same_as in gone else each for each in kept]
-
-
-def without_refused(seen: list[Observation], chosen: PairingChosen | None) -> list[Observation]:
-    """The observations without rounds, where it was chosen not to compare by them."""
-    if chosen is None or chosen.together:
-        return seen
-    return [each for each in seen if not isinstance(each, Reading) or each.partner is None]
