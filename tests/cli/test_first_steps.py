@@ -215,7 +215,7 @@ def test_an_interrupted_comparison_keeps_its_answers_to_itself(tmp_path: Path, m
     def interrupted(**_options: object) -> int:
         return INTERRUPTED
 
-    monkeypatch.setattr("perfbisect.cli.commands.compare.compare", interrupted)
+    monkeypatch.setattr("perfbisect.cli.commands.trials.compare", interrupted)
     done = CliRunner().invoke(demo, ["--changes", "3", "--folder", str(tmp_path)], standalone_mode=False)
     assert done.return_value == INTERRUPTED, done.output
     assert "planted" not in done.output

@@ -15,8 +15,8 @@ import pytest
 from click.shell_completion import get_completion_class
 
 import sample_hunt as sample
-from perfbisect.cli.commands.compare import compare
 from perfbisect.cli.commands.report import report, show
+from perfbisect.cli.commands.trials import compare
 from perfbisect.cli.main import VERBS, bisect
 from perfbisect.cli.sessions import leasing
 from perfbisect.errors import EnvironmentFailure

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 import sample_hunt as sample
-from perfbisect.cli.commands.compare import compare as compare_command
 from perfbisect.cli.commands.run import run as run_command
+from perfbisect.cli.commands.trials import compare as compare_command
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.settings import (
     COUNTED,

@@ -53,7 +53,7 @@ VERBS: Mapping[str, str] = {
 }
 IN = {  # verb → its module, unless that has its name
     "builders": "recipes", "workloads": "recipes", "init": "recipes", "why": "resume", "noise": "trials", "prove": "trials",
-    "push": "history", "show": "report",
+    "compare": "trials", "push": "history", "show": "report",
 }  # fmt: skip
 
 

@@ -51,8 +51,8 @@ def demo(given: Given) -> int:
         raise click.UsageError(f"--{given.view} is for a single hunt: leave out --{given.view} or --changes.")
     import msgspec
 
-    from perfbisect.cli.commands.compare import compare
     from perfbisect.cli.commands.run import run
+    from perfbisect.cli.commands.trials import compare
     from perfbisect.demo.history import write_history
     from perfbisect.folders import cache_folder
 

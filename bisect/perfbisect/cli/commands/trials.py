@@ -1,14 +1,35 @@
-"""`bisect noise` and `bisect prove`: the noise of a host; and good, bad, and bad without the culprit."""
+"""`bisect compare`, `bisect noise` and `bisect prove`: several builds relative to the first, and with `--hunt` the commits of its
+drops; the noise of a host; and good, bad, and bad without the culprit.
+"""
 
+import re
+import sys
 from contextlib import closing
 
 import click
+from click.core import ParameterSource
 
-from perfbisect.cli.options.common import Given, LongCommand, clone_progress, host_argument, id_argument, verb_command
-from perfbisect.cli.options.completion import revision, workload_option
+from perfbisect.cli.options.common import (
+    Given,
+    LongCommand,
+    clone_progress,
+    explain_option,
+    host_argument,
+    id_argument,
+    say,
+    verb_command,
+)
+from perfbisect.cli.options.completion import (
+    build_name,
+    host_name,
+    revision,
+    several_workloads_option,
+    workload_option,
+)
 from perfbisect.cli.options.measurement import (
     announced_recipes,
     command_options,
+    effect_option,
     how_options,
     json_form_option,
     pairing_option,
@@ -17,12 +38,185 @@ from perfbisect.cli.options.measurement import (
     settings_of,
     what_options,
 )
+from perfbisect.cli.options.stored import form_options, print_trial
+from perfbisect.errors import ENVIRONMENT, INCONCLUSIVE
 from perfbisect.ui.stream import note
 
-COMMON = "--rev --build --run --rate --cost --builder --workload --repo --metric --visits --runs --json"
+OF_HUNTS = {  # what is not decided by a stored comparison
+    "builds", "hunt", "min_effect", "explain", "dry_run", "waiting", "notify", "history", "as_json", "as_csv", "as_tsv", "as_markdown",
+}  # fmt: skip
+
+# The options that `--help` has of `compare`, and of `noise`.
+COMPARING = "--build --run --rate --cost --builder --workload --repo --metric --host --each-release --hunt --visits --dry-run --json"
+OF_NOISE = "--rev --build --run --rate --cost --builder --workload --repo --metric --visits --runs --json"
 
 
-@verb_command(LongCommand, common=COMMON)
+@verb_command(LongCommand, common=COMPARING)
+@click.argument("builds", nargs=-1, metavar="BUILD...", shell_complete=build_name)
+@several_workloads_option("… and what it runs: workloads, groups or suites.")
+@command_options
+@what_options
+@click.option(
+    "--host", multiple=True, default=("local",), show_default=True, metavar="NAME", shell_complete=host_name,
+    help="Host to measure on. With --builder host, repeat it for each host that is compared.",
+)  # fmt: skip
+@click.option(
+    "--each-release", default="", metavar="A..B", shell_complete=revision,
+    help="Instead of BUILDs: every release from A to B, as a line with its steps, and what to hunt.",
+)  # fmt: skip
+@click.option("--hunt", is_flag=True, help="After the table, hunt every drop in it that is real, and name its commit.")
+@effect_option("With --hunt, the smallest drop of interest. Default: 2%.")
+@explain_option
+@click.option("--dry-run", is_flag=True, help="Print what would be measured and what it costs, without doing it.")
+@how_options
+@form_options
+@pairing_option
+@round_options(5, 2, "Rounds: visits of each build.")
+def compare(given: Given) -> int:
+    """Measure each BUILD relative to the first.
+
+    All builds take turns, so that drift of the machine cancels. Ratios and their 95 % intervals are computed from the
+    rounds in which both builds were measured. Red and green are differences of 5 % or more that are real: at most 5 % of
+    those called real in a table are expected to be none. With --builder host nothing is built, and each --host is
+    measured relative to the first. --each-release draws the line of all releases of a range instead, says where it has
+    steps, and prints the commands that hunt them.
+
+    \b
+    Examples:
+      bisect compare v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
+      bisect compare 8.0.28 8.0.29 --builder mysql --workload point,write --host spare
+      bisect compare 8.0.28 8.0.29 8.0.30 -b mysql -w point,write --hunt
+      bisect compare 3.41.0 3.42.0 HEAD --builder sqlite --workload update-index
+      bisect compare 8.0.37 8.0.37@lto 8.0.37+my.cnf --builder mysql --workload point
+      bisect compare 15=/usr/lib/postgresql/15 17=/usr/lib/postgresql/17 -b postgres -w scan
+      bisect compare --builder host --workload cpu,memory --host old --host new
+      bisect compare old=kv-1.2.tar.xz v1.3 --builder kv --workload get --visits 8
+      bisect compare 8.0.28 8.0.29 -b mysql -w point,write --tsv > qps.rel.tsv
+      bisect compare c3 --hunt --dry-run     the drops of a stored one, and what is between their builds
+      bisect compare c3 --hunt
+      bisect compare --each-release 8.0.20..8.0.40 -b mysql -w point,write --visits 6 --runs 1
+
+    \b
+    A BUILD is a release as the builder's tags spell it, any git revision, or NAME=PATH for
+    prebuilt binaries: a folder on the host, or a tarball on this machine. REV@VARIANT is built
+    with other compiler settings; +CONFIG behind a build configures its server otherwise: a
+    name in the recipe's configs, or a file. `bisect builders --show NAME` lists both.
+    Ctrl-C keeps what was measured, and `bisect resume c3` continues it. `bisect history` lists
+    comparisons, `bisect show c3` prints one again in any form (--csv, --tsv, --markdown, --json),
+    with what each operation costs; `bisect report c3` writes a page.
+
+    \b
+    --hunt looks for the commits of drops. A drop is a build that is slower than the one before it
+    by --min-effect or more; or, where no drop up to it is seen, than the first one. It is announced
+    where it is real: false discoveries are kept at 5 % over all these differences of all workloads.
+    It is hunted between its two builds, together with all other drops between them, which share
+    their builds. Exit status then: 2 where a hunt names no commit.
+
+    \b
+    Exit status: 0 complete, 2 some builds could not be measured, 3 usage or configuration error,
+    4 environment failure, 130 interrupted.
+    """
+    from dataclasses import replace
+
+    from perfbisect.cli.sessions import conclude, measured, session
+    from perfbisect.core.domain.settings import TrialType
+    from perfbisect.core.stats.paired_comparison import whole
+    from perfbisect.hunt.drop_hunts import DropOptions, between, outlook, read_comparison
+    from perfbisect.hunt.trials.builds import check_words, cost, hosts_as_builds, read_builds, read_releases
+    from perfbisect.hunt.trials.rounds import TrialDesign
+    from perfbisect.store.history import History
+    from perfbisect.wording.quantities import count
+
+    builds, each_release, hunt, history = given.builds, given.each_release, given.hunt, given.history
+    if given.min_effect and not hunt:
+        raise click.UsageError("--min-effect is for --hunt.")
+    if len(builds) == 1 and (ends := re.fullmatch(r"([^=]+?)\.{2,3}([^=.][^=]*)", builds[0])):  # git's A..B
+        builds = ends.groups()
+    stored = builds[0] if builds and re.fullmatch(r"c\d{1,15}", builds[0]) else ""
+    if hunt and stored and len(builds) == 1 and not given.workload:
+        ctx = click.get_current_context()
+        for parameter in ctx.command.params:
+            own = ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+            if own and parameter.name not in OF_HUNTS:
+                raise click.UsageError(f"{parameter.opts[0]} has no effect: {stored} keeps how it was measured.")
+        with closing(History.open(history, read_only=True)) as opened:
+            found = read_comparison(opened, stored, DropOptions(given.min_effect, given.explain))
+        if given.dry_run:
+            say("\n".join(outlook(found)))
+            return 0
+        with session(given, found.settings) as notifier:
+            notifier(stored)
+            return hunt_and_print(stored, given)
+    if stored and not (given.command or (given.workload and given.builder)):
+        shown = f"{stored} in the history is printed by `bisect show {stored}`; `bisect compare {stored} --hunt` alone hunts its drops."
+        raise click.UsageError(f"{'--builder' if given.workload else '--workload'} is missing. {shown}")
+    settings, builder, chosen = recipes_of(settings_of(given, good="", bad="", explain=False))
+    if each_release and builds:
+        raise click.UsageError("--each-release measures all releases of its range: leave out the BUILDs.")
+    if each_release and hunt:
+        raise click.UsageError("--each-release prints the command that hunts each step; --hunt is for BUILDs.")
+    check_words(builds or (each_release,) * bool(each_release), settings, builder)
+    series = None
+    if each_release:
+        settings, subjects, series = read_releases(each_release, settings, builder, history, clone_progress)
+    elif builder.installed:
+        settings, subjects = hosts_as_builds(settings, builder, least=2)
+    else:
+        settings = replace(settings, good=builds[0], bad=builds[-1])
+        settings, subjects = read_builds(builds, settings, builder, clone_progress)
+    spans: dict[str, int | str] = {}
+    if hunt:
+        policy = replace(
+            settings.policy, min_effect=given.min_effect or settings.policy.min_effect, layouts=True, incremental=True
+        )
+        settings = replace(settings, policy=policy)
+        spans = between(settings, subjects)
+        for title, reason in spans.items():
+            if isinstance(reason, str):
+                note(f"warning: nothing can be hunted between {title}: {reason}")
+    with session(given, settings) as notifier:
+        rounds = TrialDesign(TrialType.COMPARE, subjects, chosen, given.visits, given.runs, series=series)
+        setup = rounds.set_up(settings, given.waiting)
+        if given.dry_run:
+            sizes = (count(each, "candidate") if isinstance(each, int) else f"none: {each}" for each in spans.values())
+            hunts = (f"hunts, {title}: {size}" for title, size in zip(spans, sizes, strict=True))
+            say("\n".join([*cost(setup, settings, history), *hunts]))
+            return 0
+        if series and not given.form:
+            note("\n".join(cost(setup, settings, history)))
+        trial, cut = measured(setup, given, notifier)
+        if hunt and not cut:
+            if not given.form:
+                print_trial(trial, "", detailed=False)
+            return hunt_and_print(trial.name, given) or (0 if whole(trial) else INCONCLUSIVE)
+    return conclude((trial, cut), given)
+
+
+def hunt_and_print(name: str, given: Given) -> int:
+    """Hunt the drops of a comparison, and print it with the culprits; returns the exit status.
+
+    The hunts are shown as those of `bisect run`; where standard output is for the table alone, as lines on standard error.
+    """
+    from perfbisect.cli.sessions import open_view
+    from perfbisect.hunt.attempt import Caller
+    from perfbisect.hunt.drop_hunts import OPEN, DropOptions, hunt_drops
+    from perfbisect.store.history import History
+
+    history, form = given.history, given.form
+    shown = open_view(history, "plain" if form else None, sys.stderr if form else None)
+    hunts = hunt_drops(
+        name, Caller(history, shown, given.waiting, say=note), DropOptions(given.min_effect, given.explain)
+    )
+    if not hunts:
+        note(f"No drop of {name} is real and large enough to be hunted.")
+    with closing(History.open(history, read_only=True)) as opened:
+        print_trial(opened.trial(name), form, detailed=False)
+    if any(hunt is None or hunt.state in OPEN for hunt in hunts):
+        return ENVIRONMENT
+    return 0 if all(hunt and hunt.culprit for hunt in hunts) else INCONCLUSIVE
+
+
+@verb_command(LongCommand, common=OF_NOISE)
 @host_argument
 @workload_option("… and what it runs.", default="")
 @click.option(
