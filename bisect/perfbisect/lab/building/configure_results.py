@@ -6,8 +6,8 @@ on the same host, with the same ``CMakeLists.txt``, ``*.cmake`` and ``*.in``. It
 build that configured in full; else it configures in full, too, and so do the following ones. Left out are results that may depend on other files of the tree: of
 ``try_compile`` itself, and of programs that are checked where a tree reads files.
 
-autotools have a cache of their own for this, and many a tree's configure script goes wrong with it: what such a script does besides, within
-a check, is left out where its result is known.
+autotools have a cache of their own for this, which is not used: what many a configure script does besides, within a check, is left out
+where its result is known, and checks read headers of the tree.
 """
 
 from collections.abc import Sequence
