@@ -120,7 +120,8 @@ def _breaks(random: Random) -> list[Unit]:
     first, first_fix, second, second_fix = read_changes("broken")
     if random.random() < 0.5:
         return [(first, first_fix), (second, second_fix)]
-    return [(first, second, Change(FIXED_TOGETHER, "Mend the build", first_fix.edits + second_fix.edits))]
+    fix = Change(FIXED_TOGETHER, "Mend the build", first_fix.edits + second_fix.edits)
+    return [(first, second, fix)]
 
 
 def _in_order(units: Sequence[Unit]) -> list[Unit]:

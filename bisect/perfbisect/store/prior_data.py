@@ -103,7 +103,8 @@ def free_name(history: "History", quick: Quick, name: str) -> str:
     columns = ", ".join(f"coalesce(json_extract(settings, '$.quick.{key}'), '')" for key in IDENTITY)
     select = f"SELECT DISTINCT workload, {columns} FROM sessions WHERE origin IS NULL AND json_valid(settings)"
     others = {called for called, *key in history.select(select) if key != [getattr(quick, each) for each in IDENTITY]}
-    return next(each for each in chain([name], (f"{name} {number}" for number in count(2))) if each not in others)
+    numbered = (f"{name} {number}" for number in count(2))
+    return next(each for each in chain([name], numbered) if each not in others)
 
 
 def read_failures(history: "History", settings: Settings, since: float) -> tuple[SkipFacts, ...]:
@@ -111,7 +112,8 @@ def read_failures(history: "History", settings: Settings, since: float) -> tuple
 
     Failures with another version of the recipe do not count.
     """
-    return tuple(SkipFacts(*row) for row in history.select(FAILURES, parameters(settings) | {"since": since}))
+    rows = history.select(FAILURES, parameters(settings) | {"since": since})
+    return tuple(SkipFacts(*row) for row in rows)
 
 
 def read_costs(history: "History", settings: Settings) -> TypicalCosts:
