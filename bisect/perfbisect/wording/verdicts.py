@@ -265,7 +265,7 @@ class Teller:
             yield f"{least}; changes that cancel each other were not sought."
         if steps and self.metric == INSTRUCTIONS:
             yield "Whether these cost time was not measured; `bisect compare` of a commit and its parent shows it."
-        yield from dict.fromkeys(what_next(subrange.known, self.skip_of) for subrange in unsettled)
+        yield from dict.fromkeys(what_next(subrange.known, self.skip_of, self.state.id) for subrange in unsettled)
         if not (steps or unsettled):
             yield f"Try next: {self.older}."
 
@@ -328,7 +328,7 @@ class Teller:
             yield f"{self.of_ends(verdict.ratio)}: {differ}."
         yield from self.by_host_class(verdict.effects)
         yield from self.listing(verdict)
-        yield what_next(verdict, self.skip_of)
+        yield what_next(verdict, self.skip_of, self.state.id)
 
     def narrowed(self, known: Inconclusive) -> str:
         """To which commits the culprit was narrowed, how surely, and how many are excluded."""
