@@ -45,7 +45,7 @@ from perfbisect.core.domain.orders import (
     Share,
 )
 from perfbisect.store.history import History
-from perfbisect.ui.candidates import table
+from perfbisect.ui.candidates import cells, table
 from perfbisect.ui.lines import JsonLines, PlainLines, encode, lines
 from perfbisect.ui.screen import lines as screen
 from perfbisect.ui.screen import verdict
@@ -125,6 +125,17 @@ def test_a_ratio_has_the_name_of_its_metric_and_a_counted_run_a_count(events: Ev
     (line,) = lines(view, replace(event, facts=facts), at)
     assert "5,432 instructions/o" in line
     assert "QPS" not in line, "neither as its unit, nor in the ratio of the timed runs"
+
+
+def test_the_rate_of_a_row_is_of_the_runs_that_its_ratio_is_of(views: list[SessionView]) -> None:
+    """Of runs in fresh layouts only where the baseline has some, too."""
+    view, bad = views[-1], len(views[-1].state.commits) - 1
+    run = view.rows[bad].runs[0]
+    fresh = tuple(replace(run, operations=run.operations * 9, layout=seed) for seed in range(1, 30))
+    for linked_again in ({bad}, {0, bad}):
+        more = {each: replace(view.rows[each], runs=(*view.rows[each].runs, *fresh)) for each in linked_again}
+        changed = replace(view, rows={**view.rows, **more})
+        assert (cells(changed, bad)["rate"] == cells(view, bad)["rate"]) is (linked_again == {bad})
 
 
 def test_what_fresh_layouts_have_shown_is_on_the_line_of_the_commit(events: Events, views: list[SessionView]) -> None:

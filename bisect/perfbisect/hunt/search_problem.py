@@ -10,7 +10,6 @@ from statistics import median
 from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
-    Commit,
     Decided,
     Event,
     LabEvent,
@@ -181,17 +180,9 @@ def opening(
             yield log.append(CandidateSkipped(inner[facts.commit], facts))
 
 
-def ending(
-    problem: SearchProblem,
-    log: SavedLog,
-    verdict: Verdict,
-    *,
-    reason_follows: bool = False,
-    suspects: tuple[Commit, ...] = (),
-) -> TimedEvent:
+def ending(problem: SearchProblem, log: SavedLog, verdict: Verdict, *, reason_follows: bool = False) -> TimedEvent:
     """Enter the verdict, which ends the hunt."""
-    counted = with_counts(verdict, problem.commits, log.entries)
-    return log.append(SessionEnded(counted, reason_follows, suspects=suspects))
+    return log.append(SessionEnded(with_counts(verdict, problem.commits, log.entries), reason_follows))
 
 
 def replay(

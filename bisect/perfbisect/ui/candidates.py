@@ -167,7 +167,8 @@ def cells(view: SessionView, candidate: int) -> dict[str, str]:
     How probable it is to be the culprit is left out where that is next to nothing, or the ends may be alike.
     """
     row, commit, activity = view.rows[candidate], view.commit(candidate), view.activity(candidate)
-    rates = [shown(run, view.metric) for run in row.runs if comparable(run, view.metric)]
+    good = view.rows[0].runs if 0 in view.rows else ()
+    rates = [shown(run, view.metric) for run in alike(row.runs, good) if comparable(run, view.metric)]
     ratio, interval = compared(view.ratio(candidate), baseline=bool(row.runs) and view.is_baseline(candidate))
     belief = view.state.belief
     culprit = belief.culprit if belief is not None and view.ends_differ else ()
@@ -191,6 +192,16 @@ def cells(view: SessionView, candidate: int) -> dict[str, str]:
         "culprit": chance(share) if share >= 0.005 else "",
         "state": state,
     }
+
+
+def alike(runs: Sequence[RunFacts], good: Sequence[RunFacts]) -> Sequence[RunFacts]:
+    """Those of the runs that were made as some of ``good``, the baseline's, in the last way if in several: its ratio is by them.
+
+    All of them if none was. In turns and in rounds, and as they are linked and in fresh layouts, builds have other rates.
+    """
+    ways = [(bool(run.layout), bool(run.round)) for run in runs]
+    last = max({*ways} & {(bool(run.layout), bool(run.round)) for run in good}, default=None)
+    return [run for run, way in zip(runs, ways, strict=True) if last in (None, way)]
 
 
 def brief(seconds: float) -> str:

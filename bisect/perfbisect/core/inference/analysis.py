@@ -23,10 +23,11 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, Interval, Measure, NotReproduced, Purpose, Share
 from perfbisect.core.domain.settings import CAP, Policy
 from perfbisect.core.inference.ancestry import Hypotheses, ancestry_of
+from perfbisect.core.inference.host_jumps import between_jumps
 from perfbisect.core.inference.noise_model import USUAL, Behaviour, NoiseModel, judged
 from perfbisect.core.inference.posterior import BASE, CHANGE, Posterior, infer
 from perfbisect.core.inference.record import BEYOND, Record, beyond
-from perfbisect.core.inference.relative_speed import Speeds, speeds
+from perfbisect.core.inference.relative_speed import Speeds, speeds, speeds_of
 from perfbisect.core.inference.state_space import Fit, Levels, fit, levels_of
 from perfbisect.core.stats.distributions import Student
 
@@ -246,7 +247,8 @@ def analyse(
     subrange: bool = False,
 ) -> Analysis:
     """What follows from the readings of ``record``, in which both ends have some; ``noise`` is that of a run, if known."""
-    bad = record.name(graph.size - 1)
+    bad, parted = record.name(graph.size - 1), between_jumps(record, model)
+    jumped = parted is not record
     record, seen = judged(record, 0, bad, model)
 
     def inferred(fitted: Fit) -> tuple[Levels, Contrast, Posterior]:
@@ -266,9 +268,8 @@ def analyse(
         )
         culprit = np.mean([one.culprit for one in by_distance], axis=0)
         posterior = replace(posterior, culprit=culprit, change=change, several=several)
-    return Analysis(
-        graph, policy, record, levels, speeds(record, fitted), groups, posterior, ends, seen, by_distance, subrange
-    )
+    shown = speeds_of(parted, 0, bad, model) if jumped else speeds(record, fitted)
+    return Analysis(graph, policy, record, levels, shown, groups, posterior, ends, seen, by_distance, subrange)
 
 
 PLAINLY = 3.5  # standard errors of a clear difference, for which one fresh run less is enough

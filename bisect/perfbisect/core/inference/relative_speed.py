@@ -17,6 +17,7 @@ import numpy as np
 
 from perfbisect.core.domain.orders import Interval, ratio_of
 from perfbisect.core.domain.settings import Policy
+from perfbisect.core.inference.host_jumps import between_jumps
 from perfbisect.core.inference.noise_model import FRESH, USUAL, NoiseModel, behaviour, judged
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import Record, arrange, direction
@@ -43,7 +44,8 @@ class Speeds:
     def ratios(self, builds: Sequence[int], baseline: int) -> list[Interval]:
         """The metric of each of ``builds`` relative to ``baseline``.
 
-        The high end is infinite where no run was repeated. Where runs were stopped, the ratio has a bound on one side.
+        From zero to infinity where no run was repeated, or the two cannot be compared. Where runs were stopped, the ratio
+        has a bound on one side.
         """
         rows = [self.record.builds.index(self.record.name(build)) for build in builds]
         origin = self.record.builds.index(self.record.name(baseline))
@@ -55,9 +57,12 @@ class Speeds:
         scale = np.sqrt(np.maximum(variance, EXACT**2))
         logs = Student(self.freedom).mixture_quantiles(self.probability, difference, scale, PROBABILITIES)
         sides, other = [direction(self.record, build) for build in builds], direction(self.record, baseline)
+        linked = self.compared[self.record.name(baseline)]
         return [
             open_ended(Interval(*map(ratio_of, each)), side, other)
-            for each, side in zip(logs.tolist(), sides, strict=True)
+            if self.record.name(build) in linked
+            else Interval.around(each[1], None)
+            for build, each, side in zip(builds, logs.tolist(), sides, strict=True)
         ]
 
     def ratio(self, build: int, baseline: int) -> Interval:
@@ -69,6 +74,12 @@ def open_ended(ratio: Interval, build: int, baseline: int) -> Interval:
     """A ratio of levels of which either may lie beyond what was read: -1 below it, +1 above, 0 neither."""
     below, above = -1 in (build, -baseline), 1 in (build, -baseline)
     return Interval(0.0 if below else ratio.low, ratio.middle, math.inf if above else ratio.high)
+
+
+def speeds_of(record: Record, good: int, bad: int, model: NoiseModel) -> Speeds:
+    """The levels by the readings of ``record``, which are judged first."""
+    record, seen = judged(record, good, bad, model)
+    return speeds(record, fit(record, seen.weight, model))
 
 
 def speeds(record: Record, fitted: Fit) -> Speeds:
@@ -186,8 +197,7 @@ def _among_equals(observations: Sequence[Observation], bad: int, model: NoiseMod
     record = arrange(observations, Policy(), bad)
     if 0 not in record.builds or len(record.builds) < 2:
         return {}
-    record, seen = judged(record, 0, bad, model)
-    found = speeds(record, fit(record, seen.weight, model))
+    found = speeds_of(between_jumps(record, model), 0, bad, model)
     builds = [build for build in record.builds if build and build in found.compared[0]]
     if found.freedom <= 0 or not builds:
         return {}
@@ -207,6 +217,7 @@ def step_ratio(observations: Sequence[Observation], bad: int, candidate: int, pa
             record, model = of_sort, own if own.rounds else USUAL
     if record is None:
         return None
+    record = between_jumps(record, model)
     found = speeds(record, fit(record, behaviour(record, record.name(parent), candidate, model).weight, model))
     if found.freedom <= 0 or record.name(candidate) not in found.compared[record.name(parent)]:
         return None
