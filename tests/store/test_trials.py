@@ -17,7 +17,7 @@ from perfbisect.core.domain.events import (
     SessionStarted,
     Warned,
 )
-from perfbisect.core.domain.facts import DropHunt, HostFacts, RunFacts, SkipFacts, TrialRun, TrialSkip
+from perfbisect.core.domain.facts import DropHunt, RunFacts, SkipFacts, TrialRun, TrialSkip
 from perfbisect.core.domain.settings import (
     Reverts,
     Series,
@@ -30,8 +30,6 @@ from perfbisect.core.domain.settings import (
 from perfbisect.core.domain.trials import visits as to_visit
 from perfbisect.core.stats.noise import noise_in
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.report.terminal import lines
-from perfbisect.report.trial import document
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_noise
 from perfbisect.store.transfer import completed, copy
@@ -245,25 +243,3 @@ def test_a_copy_has_the_hunts_under_their_numbers_there(tmp_path: Path, later: b
         copy(source, target, wanted, "anna")
         assert target.trial("c2").hunts == (replace(source.trial("c1").hunts[0], hunt=3),)
         assert {done.how for done in copy(source, target, wanted, "anna")} == {"known"}
-
-
-def test_a_comparison_that_an_earlier_version_stored_of_results_by_hand_is_still_read(history: History) -> None:
-    """Such rows have an origin, and no commits, keys or latencies."""
-    builds = TrialBuild("one", path="/x.one"), TrialBuild("two", path="/x.two")
-    works = (TrialWorkload("scan", "range", 0.0, 0.0),)
-    request = TrialRequest(TrialType.COMPARE, "innodb", "", "unknown", "qps", {}, builds, works, rounds=1, runs=1)
-    settings = Settings("", "", "", "innodb", "", "unknown", metric="qps")
-    trial = history.begin(
-        settings, SessionStarted(0, HostFacts("unknown", "", 0, 0, "", ""), False, request=request), 1.0
-    )
-    history.connection.execute("UPDATE sessions SET origin = 'by hand: anna' WHERE id = ?", [trial])
-    system = {"cs": 26.0, "us": 0.003, "sy": 0.0}
-    for place, operations in enumerate((10**9, 55 * 10**7)):
-        run = RunFacts("", "", "0", "unknown", 1.0, 1e6, operations, {}, (), {}, system=system)
-        history.append(trial, RunFinished(place, run, workload=0, round=0), 1.0)
-    history.append(trial, SessionEnded(), 1.0)
-    (listed,) = history.listing()
-    assert (listed.origin, listed.runs, listed.state) == ("by hand: anna", 2, "done")
-    shown = "\n".join(map(str, lines(document(history.trial(listed.id)))))
-    assert "imported from by hand: anna" in shown
-    assert " 0.55  scan" in shown

@@ -136,7 +136,7 @@ def commit_of(candidate: int) -> Commit:
 
 def teller_of(metric: str = "qps", usual: str = "qps", **known: Any) -> Teller:
     """Of a hunt of which nothing is known but what is given."""
-    state = {"pairing": None, "belief": None, "started": None, "hosts": (), "built": lambda _: None}
+    state = {"id": 7, "pairing": None, "belief": None, "started": None, "hosts": (), "built": lambda _: None}
     known = state | {"row": lambda _: NOT_SKIPPED, "chosen": SimpleNamespace(usual=usual), "metric": metric} | known
     return Teller(cast("SessionState", SimpleNamespace(**known)), commit_of)
 

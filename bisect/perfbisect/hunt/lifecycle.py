@@ -1,11 +1,12 @@
 """What a session does before its plan gives orders, and what it does afterwards."""
 
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from perfbisect.core.domain.events import RunFinished, SessionEnded, SessionStarted, Warned
+from perfbisect.core.domain.events import Commit, RunFinished, SessionEnded, SessionStarted, Warned
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.metrics import INSTRUCTIONS
@@ -26,7 +27,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.settings import Direction, Pairing, Settings
 from perfbisect.core.stats.fitness import fitness_facts
-from perfbisect.errors import UsageError
+from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.host.lock import HostLock
 from perfbisect.hunt.explanation import explain, read_change
 from perfbisect.hunt.further_runs import by_instructions, confirming_runs
@@ -37,11 +38,14 @@ from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.lab.host_watch import changed
 from perfbisect.report.command_line import command_to_run
+from perfbisect.repository.commits import describe
+from perfbisect.repository.discovery import open_repository
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_failures
 from perfbisect.wording.quantities import ratio
 from perfbisect.wording.text import metric_title
 
+DESCRIBED = 100  # suspects, of which each takes a call of git
 REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
 
 
@@ -138,7 +142,7 @@ class SessionLifecycle:
             case _:
                 pass
         explains = settings.explain and first_step(verdict) is not None
-        yield ending(problem, log, verdict, reason_follows=explains)
+        yield ending(problem, log, verdict, reason_follows=explains, suspects=suspects(verdict, log, settings))
         if explains:
             usual = setup.by_metric(replace(settings, metric=setup.workload.metric)) if settings.prior.exact else setup
             workers = partial(self._workers_of(usual), problem.commits)
@@ -153,6 +157,23 @@ class SessionLifecycle:
         """What works after a verdict, for which no budget counts, by builds as they were."""
         settings = replace(setup.settings, policy=setup.settings.policy.unlimited(), remedies=False)
         return self._labs_of(replace(setup, settings=settings)).workers
+
+
+def suspects(verdict: Verdict, log: SavedLog, settings: Settings) -> tuple[Commit, ...]:
+    """The suspects of a verdict that were never built, as the user's clone describes them."""
+    known = (
+        [verdict] if isinstance(verdict, Inconclusive) else [each.known for each in getattr(verdict, "unsettled", ())]
+    )
+    unknown = [
+        sha
+        for each in known
+        for node in each.candidates
+        if not log.state.row(sha := log.state.commits[node]).commit.date
+    ]
+    with suppress(PerfBisectError, OSError):  # the set stands without
+        repository = open_repository(Path(settings.repository))
+        return tuple(describe(repository, sha) for sha in unknown[:DESCRIBED])
+    return ()
 
 
 def changes_since(before: Sequence[SessionStarted], setup: SessionSetup) -> tuple[Warned, ...]:

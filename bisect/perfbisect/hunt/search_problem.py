@@ -10,6 +10,7 @@ from statistics import median
 from perfbisect.core.domain.events import (
     BuildFinished,
     CandidateSkipped,
+    Commit,
     Decided,
     Event,
     LabEvent,
@@ -180,9 +181,17 @@ def opening(
             yield log.append(CandidateSkipped(inner[facts.commit], facts))
 
 
-def ending(problem: SearchProblem, log: SavedLog, verdict: Verdict, *, reason_follows: bool = False) -> TimedEvent:
+def ending(
+    problem: SearchProblem,
+    log: SavedLog,
+    verdict: Verdict,
+    *,
+    reason_follows: bool = False,
+    suspects: tuple[Commit, ...] = (),
+) -> TimedEvent:
     """Enter the verdict, which ends the hunt."""
-    return log.append(SessionEnded(with_counts(verdict, problem.commits, log.entries), reason_follows))
+    counted = with_counts(verdict, problem.commits, log.entries)
+    return log.append(SessionEnded(counted, reason_follows, suspects=suspects))
 
 
 def replay(

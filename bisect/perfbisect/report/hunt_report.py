@@ -279,7 +279,9 @@ class HuntReport:
         )
 
     def _built_ahead(self) -> BuiltAhead:
-        state, unused = self.state, self.state.unused
+        state = self.state
+        # built in vain: neither the commit nor another one with the same binary was measured
+        unused = [row for sha, row in state.tested.items() if row.made and not state.measured(sha)]
         makers = [event.host for _, event in state.log if isinstance(event, BuildFinished)]
         return BuiltAhead(
             builds={name: makers.count(name) for name in state.build_hosts},

@@ -18,6 +18,7 @@ from perfbisect.core.domain.events import (
     BuildStarted,
     CandidateSkipped,
     ChangedFunctions,
+    Commit,
     Counted,
     Event,
     LabEvent,
@@ -189,8 +190,7 @@ class SessionLog:
                 asked = event.request
                 self._set(ended=None, **({"request": compact(asked), "metric": asked.metric} if asked.works else {}))
             case BuildStarted(commit=built):
-                known = {"commit_hash": built.sha, "date": built.date, "author": built.author, "subject": built.subject}
-                self.db.table("commits").insert(clean(known), ignore=self.foreign, replace=not self.foreign)
+                self._commit(built)
             case BuildFinished(facts=build):
                 same = self.state.row(build.commit).same_as if event.same_as is not None else None
                 reused = 2 if build.shared else int(build.reused)
@@ -211,10 +211,17 @@ class SessionLog:
                 if noise := noise_of_trial(self.state) if alone else None:
                     self._set(between_visits=noise.between, within_visits=noise.within, noise=noise.run)
                 self._set(ended=at)
+                for suspect in event.suspects:
+                    self._commit(suspect)
                 if verdict:
                     self._verdict(verdict, event_id, at)
             case _:
                 pass
+
+    def _commit(self, known: Commit) -> None:
+        """Enter what is known of a commit."""
+        row = {"commit_hash": known.sha, "date": known.date, "author": known.author, "subject": known.subject}
+        self.db.table("commits").insert(clean(row), ignore=self.foreign, replace=not self.foreign)
 
     def _set(self, **columns: object) -> None:
         """Change columns of the session."""

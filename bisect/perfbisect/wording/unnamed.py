@@ -37,7 +37,7 @@ REASONS = {
     Reason.MINUTES_SPENT: "the budget of time is used up",
 }
 
-BUDGET = "bisect resume HUNT {}, which goes on with all that is known."
+BUDGET = "bisect resume {{hunt}} {}, which goes on with all that is known."
 DOUBTED = (Reason.NOT_CONFIRMED, Reason.BY_CHANCE)  # reasons for which even a single suspect may be none
 NEXT = {  # what to try
     Reason.TOO_NOISY: "longer runs (--time), a quieter host, or a metric that varies less (instructions/o).",
@@ -86,13 +86,14 @@ def failing(known: Inconclusive, skip_of: SkipOf) -> str:
     return " or ".join(sorted({"build" if skip.of_build else "run" for skip in skips})) or "build or run"
 
 
-def what_next(known: Inconclusive, skip_of: SkipOf) -> str:
-    """What to try where no culprit is named."""
+def what_next(known: Inconclusive, skip_of: SkipOf, hunt: int) -> str:
+    """What to try where the hunt of that number names no culprit."""
     if isinstance(base := known.detail, MergeBase):
-        return f"{what_next(base.known, skip_of)} Or, without good: bisect run {base.commit} BAD"
+        return f"{what_next(base.known, skip_of, hunt)} Or, without good: bisect run {base.commit} BAD"
     fail = failing(known, skip_of)
     again = "--retry-failed" if "build" in fail else "a new hunt"  # which remembers builds that failed, and no runs
-    return f"Try next: {NEXT[known.reason].format(succeed=fail.replace(' or ', ' and '), again=again)}"
+    named = hunt or "HUNT"
+    return f"Try next: {NEXT[known.reason].format(succeed=fail.replace(' or ', ' and '), again=again, hunt=named)}"
 
 
 def changed_over(shown: "Shown", usual: str, time: Interval) -> str:

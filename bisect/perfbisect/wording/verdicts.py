@@ -49,7 +49,7 @@ PHASES = {  # what is done in orders of a purpose, each run in another layout or
 
 CLASSIFICATIONS = {Classification.BASELINE: "good", Classification.UNCLEAR: "unclear"}
 
-LISTED = 10  # candidates of an inconclusive hunt that are listed; the others are summed up
+LISTED = 100  # candidates of an inconclusive hunt that are listed; the others are summed up
 REGAINED = 0.5  # share of the effect of the culprit, as a logarithm, below which bad is said to have most of it no more
 LIKELY = 0.5  # from this probability of more than one change on, a single culprit is named with an "if" only
 # The smallest change that could be seen, below which nothing smaller matters: such are those of exact counts.
@@ -265,7 +265,7 @@ class Teller:
             yield f"{least}; changes that cancel each other were not sought."
         if steps and self.metric == INSTRUCTIONS:
             yield "Whether these cost time was not measured; `bisect compare` of a commit and its parent shows it."
-        yield from dict.fromkeys(what_next(subrange.known, self.skip_of) for subrange in unsettled)
+        yield from dict.fromkeys(what_next(subrange.known, self.skip_of, self.state.id) for subrange in unsettled)
         if not (steps or unsettled):
             yield f"Try next: {self.older}."
 
@@ -296,9 +296,10 @@ class Teller:
         yield from (f"  {line}" for line in self.listing(known))
 
     def listing(self, known: Inconclusive) -> Iterator[str]:
-        """The suspects, a line each; the least probable of many in one line."""
+        """The suspects, oldest first, a line each; the least probable of very many in one line."""
         pairs = list(zip(known.candidates, known.probabilities, strict=True))
-        yield from (f"  {chance(p):>6}  {cited(self.commit_of(candidate))}" for candidate, p in pairs[:LISTED])
+        shown = sorted(pairs[:LISTED])
+        yield from (f"  {chance(p):>6}  {cited(self.commit_of(candidate))}" for candidate, p in shown)
         if rest := pairs[LISTED:]:
             yield f"  {chance(sum(p for _, p in rest)):>6}  the {len(rest)} others together"
 
@@ -327,7 +328,7 @@ class Teller:
             yield f"{self.of_ends(verdict.ratio)}: {differ}."
         yield from self.by_host_class(verdict.effects)
         yield from self.listing(verdict)
-        yield what_next(verdict, self.skip_of)
+        yield what_next(verdict, self.skip_of, self.state.id)
 
     def narrowed(self, known: Inconclusive) -> str:
         """To which commits the culprit was narrowed, how surely, and how many are excluded."""

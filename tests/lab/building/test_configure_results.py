@@ -59,12 +59,16 @@ def test_what_configuring_found_is_used_where_it_would_be_found_again(
     context = yard.context(variants={"o2nofp": Variant(cflags="-O2")})
     another = replace(context, session="another")
     printed, asked = [], []
-    for session, each in ((context, files), (context, {"main.c": MAIN.format(200), **change}), (another, {"new": ""})):
+    for session, each in (
+        (context, files),
+        (context, {"main.c": MAIN.format(200), "build/notes": "new\n", **change}),
+        (another, {"new": ""}),
+    ):
         facts = finish(pipeline.build(session, git.commit(each)))[1].facts
         log = Path(facts.log).read_text(encoding="utf-8")
         printed.append(int(yard.output(facts.key, program)))
         asked.append({each for each in QUESTIONS if f"-- {each}" in log})
-        assert not in_place or yard.installed(facts.key, "build/notes").read_text() == "of the tree\n"
+        assert not in_place or yard.installed(facts.key, "build/notes").read_text() == each.get("build/notes", "new\n")
     assert printed == [*values, values[1]]
     assert (asked[0], not asked[1]) == (QUESTIONS, found)
     assert "The C compiler identification" in asked[2]

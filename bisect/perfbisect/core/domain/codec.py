@@ -16,7 +16,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.events import CandidateSkipped, Decided, Event, RunFinished, SessionEnded, SessionStarted
+from perfbisect.core.domain.events import (
+    CandidateSkipped,
+    Commit,
+    Decided,
+    Event,
+    RunFinished,
+    SessionEnded,
+    SessionStarted,
+)
 from perfbisect.core.domain.facts import FitnessFacts
 from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, Measure, Order, Step
 
@@ -57,8 +65,8 @@ def encode(event: Event) -> dict[str, Any]:
             return {"hunt": session} | {
                 name: field for name, field in fields.items() if name not in ("session", "request")
             }
-        case SessionEnded(verdict, follows) if verdict:
-            return {"verdict": tagged(verdict), **({"reason_follows": True} if follows else {})}
+        case SessionEnded(verdict) if verdict:
+            return {"verdict": tagged(verdict), **filled(event, ("reason_follows", "suspects"))}
         case SessionEnded():
             return filled(event, ("fitness",))
         case _:
@@ -88,7 +96,8 @@ def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
                 case Measure():
                     raise ValueError("a measurement is not a verdict")
                 case verdict:
-                    return SessionEnded(verdict, bool(body.get("reason_follows")))
+                    suspects = msgspec.convert(body.get("suspects", ()), tuple[Commit, ...])
+                    return SessionEnded(verdict, bool(body.get("reason_follows")), suspects=suspects)
         case _ if kind in EVENTS:
             return msgspec.convert(body, EVENTS[kind])
         case _:

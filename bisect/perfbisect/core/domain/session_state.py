@@ -138,6 +138,7 @@ class SessionState:
     clean: bool = False  # a proof has contradicted the search: since then incremental builds count no more
     proofs: set[str] = field(default_factory=set)  # commits that a proof had built again, after an incremental build
     verdict: Verdict | None = None  # of the present session
+    named: dict[str, Commit] = field(default_factory=dict)  # suspects that were never built
     elapsed: float = 0.0  # seconds of all sessions
     binaries: Binaries = field(default_factory=Binaries)
     last: float | None = None  # when the latest event happened
@@ -264,6 +265,7 @@ class SessionState:
                 self.studied.append(event)
             case SessionEnded(verdict):
                 self.verdict = verdict
+                self.named = self.named | {commit.sha: commit for commit in event.suspects}
                 if not verdict:
                     self.state = "done"
         if self.build_hosts or self.in_flight:
@@ -357,8 +359,8 @@ class SessionState:
         return next(reversed(self.row(self.commits[candidate]).builds), None)
 
     def row(self, sha: str) -> Tested:
-        """What is known of a commit; nothing but its hash if it was not tested."""
-        return self.tested.get(sha) or Tested(Commit(sha))
+        """What is known of a commit; nothing but its hash if it was neither tested nor suspected."""
+        return self.tested.get(sha) or Tested(self.named.get(sha) or Commit(sha))
 
     def binary_of(self, sha: str) -> str:
         """The first commit that was built with the binary of a commit."""
@@ -367,11 +369,6 @@ class SessionState:
     def measured(self, sha: str) -> bool:
         """Whether a commit, or another one with the same binary, has been measured."""
         return any(row.runs and self.binary_of(other) == self.binary_of(sha) for other, row in self.tested.items())
-
-    @property
-    def unused(self) -> list[Tested]:
-        """What was built in vain: neither the commit nor another one with the same binary was measured."""
-        return [row for sha, row in self.tested.items() if row.made and not self.measured(sha)]
 
     def runs_like(self, *shas: str) -> list[RunFacts]:
         """The runs of these commits and of others with the same binaries, in order of time."""

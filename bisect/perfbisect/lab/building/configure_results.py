@@ -25,10 +25,17 @@ all=$0 tree=$1 folder=$2
 shift 2
 inputs() {{ find "$tree" -type f '(' -name CMakeLists.txt -o -name '*.cmake' -o -name '*.in' ')' -print0 | LC_ALL=C sort -z; }}
 says() {{ inputs | xargs -0 -r grep -qsiE -e "$1"; }}
-result() {{
-    (cd -- "$folder" && find . '(' -iname '*tmp*' -o -path './CMakeFiles/[0-9]*' -o -path './CMakeFiles/Check*' ')' -prune -o -type f ! -name CMakeCache.txt \
+sums() {{
+    (cd -- "$1" && find . '(' -iname '*tmp*' -o -path './CMakeFiles/[0-9]*' -o -path './CMakeFiles/Check*' ')' -prune -o -type f ! -name CMakeCache.txt \
         ! -path './.perfbisect*' ! -path './CMakeFiles/*.log' ! -path './CMakeFiles/*.yaml' ! -name Makefile.cmake ! -name build.ninja -print0 |
-        LC_ALL=C sort -z | xargs -0 -r sha256sum && sed -E '/RERUN_CMAKE|^build .*: phony$|_PDB = /d' build.ninja 2>/dev/null) | sha256sum
+        xargs -0 -r sha256sum | LC_ALL=C sort)
+}}
+result() {{ # without the files of a tree that is built in place
+    if [ "$folder" = . ]; then :; else sums "../source/${{folder##*/}}"; fi >"$all.tree" 2>/dev/null
+    {{
+        sums "$folder" | LC_ALL=C comm -23 - "$all.tree"
+        sed -E '/RERUN_CMAKE|^build .*: phony$|_PDB = /d' "$folder/build.ninja" 2>/dev/null
+    }} | sha256sum
 }}
 [ ! -e "$all.unlike" ] || exec "$@"
 kept=$all-$(inputs | xargs -0 -r sha256sum | sha256sum | cut -c -32)
