@@ -106,14 +106,17 @@ def test_other_recipes(listing: Listing, ours: Path) -> None:
 def test_what_a_hunt_takes_is_said_before_it_begins(ends: tuple[str, str], git: Repo) -> None:
     """Without a history little is known; what is not committed is said, too, and so are commits that change nothing."""
     asked = ["run", *ends, *SCRIPT, "--no-explain"]
-    first = "1 commit, 1 candidate; about 2 builds and 8 to 14 runs"
-    unknown = f"{first}; time and disk are known after the first ones"
+    first = "1 commit, 1 candidate; about 2 builds"
+    unknown = f"{first}; runs: not known before the ends are measured; time and disk are known after the first ones"
     assert printed(*asked, "--dry-run").startswith(f"# {unknown}\n")
     Path("repo/run.sh").write_text("echo rate 5\n")
     ended = run(*asked, "--plain", "--name", "nightly 7")
     assert unknown in ended.err
     assert re.search(r"warning +\S+/repo has uncommitted changes, which are not measured", ended.out)
-    assert re.match(rf"# {first}; about [\d s]+(to [\d s]+)?; [\d.]+ [kM]?B of disk\n", printed(*asked, "--dry-run"))
+    assert re.match(rf"# {unknown.rpartition(';')[0]}; [\d.]+ [kM]?B of disk\n", printed(*asked, "--dry-run"))
+    assert "of one run" in printed("noise", "local", "--rev", ends[0], *SCRIPT, "--visits", "6", "--runs", "1")
+    known = rf"# {first} and \d+ to \d+ runs; about [\d s]+(to [\d smin]+)?; [\d.]+ [kM]?B of disk\n"
+    assert re.match(known, printed(*asked, "--dry-run"))
     assert printed("show", "nightly 7").startswith("Hunt 1, ")
     assert " nightly 7: " in printed("history")
     assert "nor the name of a hunt" in exits(3, "show", "nightly")

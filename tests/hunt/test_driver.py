@@ -34,6 +34,7 @@ from perfbisect.core.domain.events import (
     CandidateSkipped,
     Decided,
     Event,
+    Foreseen,
     LabEvent,
     RunFinished,
     RunStarted,
@@ -297,6 +298,20 @@ def test_a_hunt_that_will_take_many_runs_says_so_once_and_goes_on(history: Histo
         )
         assert "--metric instructions/o" in warning.advice
         assert any(isinstance(event, RunFinished) for event in events[place:])
+
+
+@pytest.mark.parametrize(("noise", "slow"), [(0.01, 0.9), (0.05, 0.6)])
+def test_what_a_hunt_takes_is_said_once_when_the_ends_are_measured(history: History, noise: float, slow: float) -> None:
+    lab = ComputedLab(NAMES, speeds(NAMES, 17, slow=slow), noise=noise)
+    events = [event for _, event in Session([log_of(history, NAMES)], [lab]).events()]
+    [place] = [place for place, event in enumerate(events) if isinstance(event, Foreseen)]
+    assert {event.candidate for event in events[:place] if isinstance(event, RunFinished)} == {0, len(NAMES) - 1}
+    said = cast("Foreseen", events[place]).text
+    found = re.fullmatch(r"about (\d+) to (\d+) builds and (\d+) to (\d+) runs in all, as the ends differ by .*", said)
+    assert found, said
+    low, high, few, many = map(int, found.groups())
+    assert low <= len(lab.built) <= high
+    assert few <= sum(isinstance(event, RunFinished) for event in events) <= many
 
 
 LINE = commits(30)

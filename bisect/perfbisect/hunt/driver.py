@@ -24,13 +24,22 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BUILDING
 from perfbisect.core.domain.measured_log import is_of_build
-from perfbisect.core.domain.orders import CodePlacement, Fleet, Interval, Measure, Verdict, first_step, named_steps
+from perfbisect.core.domain.orders import (
+    CodePlacement,
+    Fleet,
+    Interval,
+    Measure,
+    Purpose,
+    Verdict,
+    first_step,
+    named_steps,
+)
 from perfbisect.core.domain.orders import Step as Change
 from perfbisect.core.inference.instruction_counts import indistinct
 from perfbisect.core.search.decide import decide_together, seen_by
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.loop import NextAction, Planner, Workers, run
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, constant, ill_timed, outlook
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, constant, foreseen, ill_timed, outlook
 from perfbisect.lab import Lab
 from perfbisect.wording.trials import pairing_chosen
 
@@ -64,6 +73,7 @@ class SessionMember:
     asked: bool = False  # whether it has looked, as the search would take very many runs
     unpromising: Interval | None = None  # that ratio, while it is to look
     found: tuple[Change, ...] = ()  # what its latest decision names
+    foreseen: bool = False  # whether it has said how long it will probably take
     warned: bool = False  # whether it has said that it will take very many runs
 
     @property
@@ -73,10 +83,15 @@ class SessionMember:
 
     def decided(self, event: Decided) -> Iterator[TimedEvent]:
         """Enter a decision, and once what it shows of the length of the hunt."""
+        before = self.log.state.purpose
         yield self.log.append(event)
         ways, known = event.decision.ways, self.log.state.pairing
         if ways and (not known or known.by_cpu or known.together is not ways.together):
             yield self.log.append(pairing_chosen(ways))
+        begins = before is Purpose.ENDS and not self.foreseen
+        if self.problem and begins and (said := foreseen(self.problem, event.decision)):
+            self.foreseen = True
+            yield self.log.append(said)
         if not self.problem or self.warned:
             return
         belief, runs = event.decision.belief, [run.facts for _, run in self.log.entries if isinstance(run, RunFinished)]

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory, gettempdir
 import msgspec
 
 from perfbisect.core.domain.settings import Settings
+from perfbisect.core.search.decide import likely_builds, likely_runs
 from perfbisect.errors import BuildFailed, EnvironmentFailure, UsageError
 from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, MEMORY_MIB, ask
@@ -23,6 +24,7 @@ from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
 from perfbisect.hunt.hunt_range import read_hunt_range
 from perfbisect.hunt.patches import patches_of
+from perfbisect.hunt.session import with_prior_knowledge
 from perfbisect.hunt.setup import Recipes
 from perfbisect.lab import Work
 from perfbisect.lab.building import checkout, prebuilt
@@ -45,12 +47,10 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import CommitRange
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs, read_kept
-from perfbisect.wording.quantities import count, estimate, extent, size
+from perfbisect.wording.quantities import estimate, extent, size, span_of
 from perfbisect.wording.text import listed, shell_word, shell_words
 
-# Simulated hunts lie between them: of a change of 20 % with noise of 1 %, and of one of 5 % with noise of 2 %.
-SPARED = 2  # builds fewer than expected
-LEAST, MOST = 6, 7  # runs more than builds; runs for each build
+DROPS = (0.5, 0.04)  # that a hunt is expected for before its ends are measured
 
 PID = 2**31 - 1  # placeholder for the processes of a server
 BESIDE = "&  # ends when it is stopped"
@@ -80,29 +80,25 @@ class ListingRequest:
 
 
 def forecast(path: Path | None, every: Sequence[Settings], span: CommitRange, host: Host) -> str:
-    """A line about these hunts. Time and disk are known from earlier ones in the history at ``path``, if there are any."""
-    policy, size_of_range = every[0].policy, len(span.candidates)
-    most = expected_builds(size_of_range, policy.max_builds)
-    builds = (max(2, most - SPARED), most)
-    runs = [min(number, policy.max_runs or number) for number in (builds[0] + LEAST, most * MOST)]
-    begin = f"{extent(span.commits, len(span.graph.candidates), span.merges)}; about"
-    cost = f"{between(builds[0], most, 'build')} and {between(runs[0], runs[1], 'run')}"
-    parts = [f"{begin} {cost}{' of each workload' * (len(every) > 1)}"]
+    """A line about these hunts, by the earlier ones in the history at ``path``: their noise, and what builds and runs took."""
+    policy, choices = every[0].policy, len(span.graph.candidates)
+    builds, known, further = likely_builds(choices, policy), "; runs: not known before the ends are measured", []
     with suppress(UsageError), closing(History.open(path, read_only=True)) as history:  # there may be none yet
-        costs = [read_costs(history, each) for each in every]
-        if costs[0].build and all(cost.run for cost in costs):
-            run = sum(cost.run or 0.0 for cost in costs)
-            minutes = [(made * costs[0].build + ran * run) / 60 for made, ran in zip(builds, runs, strict=True)]
-            low, high = (estimate(min(each, policy.max_minutes or each)) for each in minutes)
-            parts.append(low if low == high else f"{low} to {high.removeprefix('about ')}")
+        costs, prior = [read_costs(history, each) for each in every], with_prior_knowledge(history, every[0]).prior
+        if prior.noise:
+            drops = [max(drop, policy.min_effect) for drop in DROPS]
+            runs = likely_runs(choices, drops, prior.noise, prior.build_cost, policy)
+            known = f" and {span_of(*runs, 'run')}{' of each workload' * (len(every) > 1)}"
+            if costs[0].build and all(cost.run for cost in costs):
+                run = sum(cost.run or 0.0 for cost in costs)
+                minutes = [(made * costs[0].build + ran * run) / 60 for made, ran in zip(builds, runs, strict=True)]
+                low, high = (estimate(min(each, policy.max_minutes or each)) for each in minutes)
+                further.append(low if low == high else f"{low} to {high.removeprefix('about ')}")
+        most = expected_builds(len(span.candidates), policy.max_builds)
         if needed := space_needed(host, *read_kept(history, every[0]), most):
-            parts.append(f"{size(int(needed[0]))} of disk")
-    return "; ".join(parts if parts[1:] else (*parts, "time and disk are known after the first ones"))
-
-
-def between(low: int, high: int, noun: str) -> str:
-    """From ``low`` to ``high``."""
-    return f"{low} to {count(high, noun)}" if low < high else count(high, noun)
+            further.append(f"{size(int(needed[0]))} of disk")
+    begin = f"{extent(span.commits, choices, span.merges)}; about {span_of(*builds, 'build')}{known}"
+    return "; ".join((begin, *(further or ["time and disk are known after the first ones"])))
 
 
 def lines(path: Path | None, every: Sequence[Settings]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from perfbisect.core.domain.events import (
     Commit,
     Decided,
     Event,
+    Foreseen,
     LabEvent,
     MetricChosen,
     RunFinished,
@@ -22,18 +23,18 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import ALL_FREE, Decision, Fleet, Interval, Measure, Verdict
+from perfbisect.core.domain.orders import ALL_FREE, Decision, Fleet, Interval, Measure, Purpose, Verdict
 from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import PLAIN
 from perfbisect.core.inference.instruction_counts import with_counts
 from perfbisect.core.inference.observations import count_runs, observations
-from perfbisect.core.search.decide import decide, runs_of_one
+from perfbisect.core.search.decide import decide, likely_builds, likely_runs, runs_of_one
 from perfbisect.core.search.situation import Situation, Spent
 from perfbisect.hunt.loop import Search, Workers, run
 from perfbisect.process import CLOCK
 from perfbisect.store.history import History
-from perfbisect.wording.quantities import figure, percent
+from perfbisect.wording.quantities import figure, percent, span_of
 
 TimedEvent = tuple[float, Event]  # seconds since the epoch, what happened
 NOISE_KNOWN = 10  # runs, after which the noise of a host is known well enough to say what it means
@@ -130,6 +131,20 @@ def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned
     return Warned(
         text, "What would help: a quieter host; or exact counts (--metric instructions/o), where they can be had."
     )
+
+
+def foreseen(problem: SearchProblem, decision: Decision) -> Foreseen | None:
+    """How many builds and runs the hunt will probably take, by what the ends have shown; None before the search begins."""
+    effect, noise, order, policy = decision.belief.effect, decision.belief.noise, decision.order, problem.policy
+    if not isinstance(order, Measure) or order.purpose is Purpose.ENDS or not effect.low or math.isinf(effect.high):
+        return None
+    small, large = sorted(1 - math.exp(-abs(math.log(each))) for each in (effect.low, effect.high))
+    drops = [min(max(each, policy.min_effect), CAP) for each in (large, small * effect.excludes_one)]
+    choices = len(problem.graph.candidates)
+    builds, runs = likely_builds(choices, policy), likely_runs(choices, drops, noise, problem.prior.build_cost, policy)
+    cost = f"{span_of(*builds, 'build')} and {span_of(*runs, 'run')}"
+    differ = f"the ends differ by {percent(abs(effect.middle - 1))} and runs vary by {percent(noise)}"
+    return Foreseen(f"about {cost} in all, as {differ}")
 
 
 def constant(log: SavedLog) -> Warned | None:

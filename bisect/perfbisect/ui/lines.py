@@ -36,6 +36,7 @@ from perfbisect.core.domain.events import (
     Decided,
     Event,
     ExecutionStarted,
+    Foreseen,
     MetricChosen,
     PairingChosen,
     Planned,
@@ -90,6 +91,8 @@ def texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]:
             yield "remedied", f"{event.why}: all builds are made with that, and readings stay where the binary does"
         case PairingChosen(why=why):
             yield "pairing", why
+        case Foreseen(text):
+            yield "forecast", text
         case Warned(text, advice):
             yield "warning", advised(text, advice)
         case Decided(Decision(order=Measure() as order)):

@@ -290,11 +290,12 @@ def belief(view: SessionView, room: int, glyphs: Glyphs) -> list[Text]:
 
 
 def warnings(view: SessionView, room: int, whole: bool) -> list[Text]:
-    """The warnings; the latest ones if there are many."""
+    """How long the hunt will probably take, and the warnings; the latest ones if there are many."""
+    first = folded(view.foreseen, room, "", 2, "dim") if view.foreseen and view.state.verdict is None else ()
     texts = [advised(text, advice) for text, advice in view.state.warnings.items()]
     texts += [printable(text) for text in (view.state.belief.warnings if view.state.belief is not None else ())]
     texts = texts if whole else texts[-WARNINGS:]
-    return [line for text in texts for line in folded(f"! {text}", room, "  ", 9 if whole else 2, "yellow")]
+    return [*first, *(line for text in texts for line in folded(f"! {text}", room, "  ", 9 if whole else 2, "yellow"))]
 
 
 def verdict_sentences(view: SessionView, verdict: Verdict) -> tuple[str, ...]:

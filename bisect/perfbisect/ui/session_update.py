@@ -12,6 +12,7 @@ from perfbisect.core.domain.events import (
     Decided,
     Event,
     ExecutionStarted,
+    Foreseen,
     LabEvent,
     MetricChosen,
     PairingChosen,
@@ -83,6 +84,8 @@ def _with(view: SessionView, event: Event, at: float) -> SessionView:
         case SessionStarted():
             begins = view.ended is not None or view.stands
             return replace(view, began=at, ended=None, decided=None, stands=False) if begins else view
+        case Foreseen(text):
+            return replace(view, foreseen=text)
         case PairingChosen():
             return replace(view, place="", expected=expected_runs(state)) if view.trial else view
         case CandidateSkipped(number, skip, workload=work) if view.trial:

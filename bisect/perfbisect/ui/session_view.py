@@ -109,6 +109,7 @@ class SessionView:
     layouts: str = ""  # what fresh layouts show so far, while a commit is compared with another build in them
     report: Report = REPORT  # the command that shows the report of a hunt
     expected: ExpectedRuns = ExpectedRuns()  # of a trial
+    foreseen: str = ""  # how many builds and runs a hunt will probably take, once its ends are measured
     place: str = ""  # the round, workload and build of a trial that are measured
     moved: bool = False  # whether the latest event began that place
 

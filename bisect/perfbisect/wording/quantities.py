@@ -161,6 +161,11 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def span_of(low: int, high: int, noun: str) -> str:
+    """A number of things between two: 8 to 14 runs, 2 builds."""
+    return f"{low} to {count(high, noun)}" if low < high else count(high, noun)
+
+
 def estimate(minutes: float) -> str:
     """An estimated length of time, rounded to what is known of it: about 20 s, about 4 min, about 1 h 20 min."""
     if minutes < 0.75:

@@ -1,7 +1,8 @@
-"""Properties that every decision has, whatever was observed. What counts against the budget of builds, and what a build is taken to cost. Hunts by counts that repeat: one run a build, small steps everywhere, and the largest is named."""
+"""Properties that every decision has, whatever was observed. What counts against the budget of builds, and what a build is taken to cost. Hunts by counts that repeat: one run a build, small steps everywhere, and the largest is named. What a hunt will take is foreseen."""
 
 from collections import Counter
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from perfbisect.core.inference.observations import Built, Observation, Reading, 
 from perfbisect.core.inference.posterior import infer
 from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import fit, levels_of
+from perfbisect.core.search.decide import likely_builds, likely_runs
 from perfbisect.core.search.situation import Budget
 from perfbisect.simulate.hunt import HuntResult, hunt
 from perfbisect.simulate.scenario import Scenario, merging
@@ -287,3 +289,45 @@ def test_noise_is_learnt() -> None:
     outcome = hunt(world, SMALLEST, EXACT)
     assert isinstance(outcome.verdict, NotReproduced) and outcome.belief.noise > 0.0005
     assert hunt(world, SMALLEST, PriorKnowledge(noise=0.05, exact=True)).belief.noise < 0.01
+
+
+def surprises(seed: int, noise: float, candidates: int) -> tuple[bool, bool, bool]:
+    """Whether a hunt for a drop of 4 to 50 % took other builds than foreseen, other runs, and others than its ends show."""
+    rng = np.random.default_rng(seed)
+    drop, cost = float(np.exp(rng.uniform(np.log(0.04), np.log(0.5)))), float(rng.choice([1.0, 10.0, 40.0]))
+    rules = Policy(layouts=bool(rng.random() < 0.5), incremental=bool(rng.random() < 0.7))
+    host = Habits(noise=noise, run_seconds=10.0, build_seconds=10 * cost, link_seconds=2.0, stale=0.02)
+    scenario, prior = Scenario(Graph.line(candidates), drop, habits=host), PriorKnowledge(cost)
+    ended = hunt(scenario.world(seed), rules, prior, most_orders=600)
+    ends = [0, candidates]
+    first = [*takewhile(lambda one: one.candidate in ends, ended.observations)]
+    known = decide(scenario.graph, first, rules, prior).belief
+    sizes = sorted(1 - np.exp(-abs(np.log([max(known.effect.low, 0.01), min(known.effect.high, 99.0)]))))
+    drops = [max(sizes[1], 0.02), max(sizes[0] * known.effect.excludes_one, 0.02)]
+    builds = likely_builds(candidates, rules)
+    before = likely_runs(candidates, (0.5, 0.04), noise, cost, rules)
+    after = likely_runs(candidates, drops, known.noise, cost, rules)
+    outcomes = (builds, ended.builds), (before, ended.runs), (after, ended.runs)
+    low, middle, high = (not few <= number <= many for (few, many), number in outcomes)
+    return low, middle, high
+
+
+def test_most_hunts_take_what_was_foreseen() -> None:
+    found = np.mean([surprises(seed, 0.01, 60) for seed in range(12)], axis=0)
+    assert found.max() <= 0.25, found
+
+
+@pytest.mark.calibrate
+@pytest.mark.calibration
+def test_nine_hunts_in_ten_take_what_was_foreseen() -> None:
+    worlds = [(noise, candidates) for noise in (0.005, 0.02, 0.05, 0.1) for candidates in (5, 20, 60, 200, 1000)]
+    found = np.mean([surprises(seed, *worlds[seed % 20]) for seed in range(160)], axis=0)
+    assert found.max() <= 0.13, found
+
+
+def test_budgets_bound_what_is_foreseen() -> None:
+    """The builds of a proof come on top of the budget of builds."""
+    assert likely_builds(1000, Policy(max_builds=8)) == (8, 8)
+    assert likely_builds(1000, Policy(max_builds=8, incremental=True)) == (10, 10)
+    assert likely_builds(1, Policy()) == likely_builds(1, Policy(incremental=True)) == (2, 2)
+    assert likely_runs(1000, (0.5, 0.04), 0.1, 1.0, Policy(max_runs=9)) == (9, 9)

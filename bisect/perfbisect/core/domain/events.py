@@ -123,6 +123,13 @@ class Warned:
 
 
 @dataclass(frozen=True, slots=True)
+class Foreseen:
+    """How many builds and runs a hunt will probably take, once the ends are measured."""
+
+    text: str  # a sentence
+
+
+@dataclass(frozen=True, slots=True)
 class Decided:
     """The search has decided, from everything that was observed so far."""
 
@@ -288,11 +295,11 @@ class SessionEnded:
     ] = ()  # those of the verdict that were never built, of which nothing else says date and subject
 
 
-PASSING = (BuildProgress, RunStarted, RunProgress, ExecutionStarted)
+PASSING = (BuildProgress, Foreseen, RunStarted, RunProgress, ExecutionStarted)
 """Events for live views only; they are not stored."""
 LabEvent = (
     BuildStarted | BuildProgress | BuildFinished | BuildCancelled | CandidateSkipped | RunStarted | RunProgress
     | ExecutionStarted | RunFinished | Warned | Counted | Profiled | Planned | Unexplained | PairingChosen
 )  # fmt: skip
 Studied = Counted | Profiled | Planned | ChangedFunctions | Unexplained  # for the reason, after the verdict
-Event = SessionStarted | MetricChosen | Remedied | Decided | LabEvent | ChangedFunctions | SessionEnded
+Event = SessionStarted | MetricChosen | Remedied | Foreseen | Decided | LabEvent | ChangedFunctions | SessionEnded

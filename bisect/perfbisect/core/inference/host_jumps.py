@@ -16,6 +16,7 @@ Where a host is known to jump, runs show nothing of each other unless some build
 them; and a single run of a build, which load may have disturbed, does not tie two parts together.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -41,18 +42,16 @@ def between_jumps(record: Record, model: NoiseModel) -> Record:
     """The record with the runs between two jumps as those of a host of their own, all at about one speed; itself without jumps."""
     if model.exact or model.rounds or record.bound.any():
         return record
-    part, jumped = np.zeros(len(record.host), np.int64), False
-    for host in np.unique(record.host):
+    part, hosts = np.zeros(len(record.host), np.int64), np.unique(record.host)
+    for host in hosts:
         rows = np.flatnonzero(record.host == host)
         rows = rows[np.argsort(record.at[rows], kind="stable")]
-        _, first, visit = np.unique(
-            np.cumsum(np.diff(record.visit[rows], prepend=-1) != 0), return_index=True, return_inverse=True
-        )
+        visit = np.cumsum(np.diff(record.visit[rows], prepend=record.visit[rows[0]]) != 0)
+        first = np.searchsorted(visit, np.arange(visit[-1] + 1))
         value = np.bincount(visit, record.value[rows]) / np.bincount(visit)
         found = _jumps(record.build[rows[first]].tolist(), value.tolist())
-        jumped |= bool(found)
         part[rows] = part.max() + 1 + np.searchsorted(found, visit, side="right")
-    if not jumped:
+    if len(np.unique(part)) == len(hosts):
         return record
     cell = record.build * (part.max() + 1) + part
     alone = np.flatnonzero((np.bincount(cell)[cell] == 1) & (np.bincount(record.build)[record.build] > 1))
@@ -63,14 +62,10 @@ def between_jumps(record: Record, model: NoiseModel) -> Record:
 
 def _jumps(build: Sequence[int], value: Sequence[float]) -> list[int]:
     """The places, in the order of time, at which a part begins that belongs to no other; none if the host did not jump."""
-    last: dict[int, float] = {}
-    steps = []
-    for row, one in zip(build, value, strict=True):
-        if row in last:
-            steps.append(abs(one - last[row]))
-        last[row] = one
-    noise = max(1.05 * median(steps), TINY) if steps else 0.0  # s.d. of normal readings by their differences
-    if len(steps) < ENOUGH or max(steps) < LEAST * noise:
+    order = np.argsort(build, kind="stable")
+    steps = np.abs(np.diff(np.array(value)[order])[np.diff(np.array(build)[order]) == 0])
+    noise = max(1.05 * float(np.median(steps)), TINY) if len(steps) else 0.0  # s.d. of normal readings by differences
+    if len(steps) < ENOUGH or steps.max() < LEAST * noise:
         return []
     found, parts = set[int](), [(0, len(value))]
     while parts:
@@ -80,20 +75,16 @@ def _jumps(build: Sequence[int], value: Sequence[float]) -> list[int]:
             places = [at for at, gain in enumerate(gains, start) if gain > max(gains) - NEARLY * noise]
             found.update(places)
             parts += [(start, places[0]), (places[-1], end)]
-    apart = [
-        at
-        for start, end in pairwise(sorted({0, len(value), *found}) if found else [])
-        for at in range(start + 1, end)
-        if not {*build[start:at]} & {*build[at:end]}
-    ]
-    return sorted(found.union(apart))
+    for start, end in pairwise(sorted({0, len(value), *found}) if found else ()):
+        found.update(at for at in range(start + 1, end) if not {*build[start:at]} & {*build[at:end]})
+    return sorted(found)
 
 
 def _gain(build: Sequence[int], value: Sequence[float], start: int, at: int, end: int) -> float:
     """What a jump before the run ``at``, of those from ``start`` to ``end``, takes from the sum of absolute deviations."""
     before = _nearest(build, value, range(at - 1, max(start, at - NEAR) - 1, -1))
     after = _nearest(build, value, range(at, min(end, at + NEAR)))
-    both = [(before[row], after[row]) for row in before.keys() & after.keys()]
+    both = [(before[row][:NEAREST], after[row][:NEAREST]) for row in before.keys() & after.keys()]
     shifts = [median(late) - median(early) for early, late in both for _ in range(min(len(early), len(late)))]
     if len(shifts) < ENOUGH:
         return 0.0
@@ -102,10 +93,9 @@ def _gain(build: Sequence[int], value: Sequence[float], start: int, at: int, end
 
 
 def _nearest(build: Sequence[int], value: Sequence[float], places: range) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = {}
+    found: dict[int, list[float]] = defaultdict(list)
     for at in places:
-        if len(own := found.setdefault(build[at], [])) < NEAREST:
-            own.append(value[at])
+        found[build[at]].append(value[at])
     return found
 
 
@@ -117,13 +107,10 @@ def _deviation(values: Sequence[float]) -> float:
 def _speeds(record: Record, part: NDArray[np.int64]) -> NDArray[np.float64]:
     """The speed of each part, by least squares that are reweighted for Student's distribution."""
     builds = len(record.builds)
-    rows, weight = np.arange(len(part)), np.ones(len(part))
-    columns = np.zeros((len(part), builds + int(part.max()) + 1))
-    columns[rows, record.build] = columns[rows, builds + part] = 1.0
+    columns, weight = np.hstack((np.eye(builds)[record.build], np.eye(part.max() + 1)[part])), np.ones(len(part))
     for _ in range(ROUNDS):
         root = np.sqrt(weight)
         fitted = np.linalg.lstsq(columns * root[:, None], record.value * root, rcond=None)[0]
         left = np.abs(record.value - columns @ fitted)
-        size = max(1.48 * float(np.median(left)), TINY)
-        weight = (FREEDOM + 2) / (FREEDOM + (left / size) ** 2)
+        weight = (FREEDOM + 2) / (FREEDOM + (left / max(1.48 * float(np.median(left)), TINY)) ** 2)
     return np.asarray(fitted[builds:], np.float64)

@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import ALL_FREE, OF_OTHERS, Building, Decision, Fleet, Found, Measure, Purpose, Share
+from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.observations import Built, count_runs
@@ -94,6 +95,29 @@ def runs_of_one(candidates: int, drop: float, noise: float, build_runs: float) -
     best = int((gain / (build_runs**BUILD_EXPONENT + RUNS)).argmax())
     fixed = min(FIXED * max(1.0, (CLEAR / size) ** 2), MOST_FIXED)
     return fixed + float(RUNS[best] / gain[best]) * math.log2(candidates)
+
+
+# Of hunts for a drop between two sizes nine in ten take so many times the runs of one for the larger, to so many times those
+# of one for the smaller, and that much more where builds are linked again; simulated as in tests/core/search/test_forecast.py.
+LIKELY, LINKED_AGAIN = (0.55, 1.4), 1.3
+
+
+def likely_runs(
+    candidates: int, drops: Sequence[float], noise: float, build_runs: float, policy: Policy
+) -> tuple[int, int]:
+    """From how many runs to how many nine hunts in ten take, for a drop from the larger to the smaller of ``drops``."""
+    few, many = (runs_of_one(candidates, drop, noise, build_runs) for drop in drops)
+    most = math.ceil(LIKELY[1] * many * (LINKED_AGAIN if policy.layouts else 1.0))
+    most = min(most, policy.max_runs or most)
+    return min(math.ceil(LIKELY[0] * few), most), most
+
+
+def likely_builds(candidates: int, policy: Policy) -> tuple[int, int]:
+    """From how many builds to how many nine hunts in ten take, with those that a proof makes again in an empty folder."""
+    halvings, again = math.log2(max(candidates, 2)), policy.incremental
+    most = min(math.ceil((2 + again) * halvings) + 1, (candidates + 1) * (1 + again) - 2 * again)
+    most = min(most, (policy.max_builds or most) + 2 * again)
+    return min(math.ceil(halvings) + 1, candidates + 1, most), most
 
 
 Array = NDArray[np.float64]
