@@ -98,7 +98,7 @@ def runs_of_one(candidates: int, drop: float, noise: float, build_runs: float) -
 
 
 # Of hunts for a drop between two sizes nine in ten take so many times the runs of one for the larger, to so many times those
-# of one for the smaller, and that much more where builds are linked again; simulated as in tests/core/search/test_forecast.py.
+# of one for the smaller, and that much more where builds are linked again; simulated as in tests/core/search/test_decide.py.
 LIKELY, LINKED_AGAIN = (0.55, 1.4), 1.3
 
 
