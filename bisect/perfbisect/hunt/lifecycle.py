@@ -252,7 +252,7 @@ def known_failures(history: History, settings: Settings, now: float) -> tuple[Sk
 
 
 def on_each_like_first(settings: Settings) -> list[Settings]:
-    """The settings with each host of the first one's class as the only host, the first one first."""
+    """The settings with each host of the first one's class as the only host, the first one first; alone before classes are known."""
     classes = settings.prior.host_classes or ("",)
-    alike = (name for name, one in zip(settings.hosts, classes, strict=True) if one == classes[0])
+    alike = (name for name, one in zip(settings.hosts, classes, strict=False) if one == classes[0])
     return [replace(settings, host=name, further_hosts=()) for name in alike]

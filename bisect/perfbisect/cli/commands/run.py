@@ -134,7 +134,7 @@ def run(given: Given) -> int:
         return 0
     with session(given, every[0], minutes) as notifier:
         setups = SessionSetup.set_up(every, waiting)
-        note(forecast(history, every, setups[0].span, setups[0].host))
+        note(forecast(history, [setup.settings for setup in setups], setups[0].span, setups[0].host))
         announce_system(every[0])
         caller = Caller(history, open_view(history, given.view), waiting, notifier)
         return say_failures(begin(setups, caller, place), history)
