@@ -290,9 +290,8 @@ class SessionEnded:
     verdict: Verdict | None = None  # None: all rounds of a trial were made
     reason_follows: bool = False
     fitness: FitnessFacts | None = None  # of an A/A
-    suspects: tuple[
-        Commit, ...
-    ] = ()  # those of the verdict that were never built, of which nothing else says date and subject
+    # Those of the verdict that were never built, of which nothing else says date and subject
+    suspects: tuple[Commit, ...] = ()
 
 
 PASSING = (BuildProgress, Foreseen, RunStarted, RunProgress, ExecutionStarted)
