@@ -11,10 +11,11 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from html import escape
 from pathlib import Path
 from signal import SIGINT
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -22,10 +23,12 @@ import pytest
 import sample_hunt as sample
 from explained_hunt import PROFILES
 from perfbisect.core.domain.settings import Settings
+from perfbisect.host.lock import HostLock
 from perfbisect.hunt.driver import Driver
 from perfbisect.hunt.resolve import resolve_settings
+from perfbisect.hunt.session_hosts import lock_hosts
 from perfbisect.hunt.setup import SessionSetup
-from perfbisect.process import maker
+from perfbisect.process import CLOCK, maker
 from perfbisect.report.profiles import folded, speedscope
 from perfbisect.store.batches import begin_batch, end_batch
 from perfbisect.store.history import History
@@ -262,13 +265,23 @@ def test_a_hunt_that_has_failed_goes_on_as_it_began(script: Script, seal: Path, 
 
 
 @pytest.mark.parametrize(("limit", "more"), [("--max-runs=4", "60"), ("--max-builds=2", "5"), ("--max-time=1s", "10m")])
-def test_a_hunt_that_has_spent_its_budget_goes_on_with_more(script: Script, limit: str, more: str) -> None:
-    """Without more it ends as before. Each commit of a set has its date and subject, also if it was not built."""
+def test_a_hunt_that_has_spent_its_budget_goes_on_with_more(
+    script: Script, limit: str, more: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without more it ends as before. Each commit of a set has its date and subject, also if it was not built. An hour in
+    which it waits for its host does not count.
+    """
     commits, option = [script(f"echo rate {rate} # {rate}") for rate in (100, 101, 51, 50)], limit.partition("=")[0]
     tries = f"Try next: bisect resume 1 {option} MORE"
     assert tries in (said := exits(2, "run", commits[0], commits[-1], limit, *HUNT))
     assert said.count("(2020-01-02, “change”)") == 3 or "time" in limit  # which may end before anyone is suspected
     assert tries in exits(2, "resume", "1", "--plain")
+
+    def waits(*args: Any) -> AbstractContextManager[dict[str, HostLock]]:
+        CLOCK.go_on_from(CLOCK.now() + 3600)
+        return lock_hosts(*args)
+
+    monkeypatch.setattr("perfbisect.hunt.session.lock_hosts", waits)
     assert f"The culprit is {commits[2][:10]}" in exits(0, "resume", "1", option, more, "--plain")
 
 

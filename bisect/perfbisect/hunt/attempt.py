@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from perfbisect.core.domain.events import LabEvent, SessionEnded, SessionStarted
 from perfbisect.core.domain.orders import Verdict
@@ -85,6 +86,8 @@ class SessionAttempt:
     unable: Mapping[int, PerfBisectError] | None = None
     # A hunt with a verdict goes on for its reason alone, for so many seconds; 0: as many as usual
     why: float | None = None
+    # Of a resumed session: how much more its hunts may spend, by the limits of their policy (``max_runs``)
+    further: Mapping[str, float] = field(default_factory=dict)
     members: list[SessionMember] = field(default_factory=list)
     name: str = ""  # by which commands are given the session: 12, b3, c4
 
@@ -96,6 +99,8 @@ class SessionAttempt:
         """
         history, numbers, unable = self.history, self.numbers, self.unable or {}
         logs = [SavedLog(history, number) for number in numbers]
+        if self.further:
+            setups = self._with_limits(logs, setups)
         some = next(iter(setups.values()))
         trial = bool(some.request.works)
         names = [f"{some.request.kind[0]}{number}" if trial else str(number) for number in numbers]
@@ -156,6 +161,24 @@ class SessionAttempt:
         if stopped:
             raise stopped
         return outcomes
+
+    def _with_limits(self, logs: Sequence[SavedLog], setups: Mapping[int, SessionSetup]) -> Mapping[int, SessionSetup]:
+        """The setups with limits, which are stored: the hunts, which share them, can spend ``further`` beyond what they have."""
+        states, further, self.further = [log.state for log in logs], self.further, {}
+        attempted = {sha for state in states for sha, row in state.tested.items() if row.builds or row.failed_seconds}
+        spent = {
+            "max_runs": sum(state.run_count for state in states),
+            "max_builds": len(attempted),
+            "max_minutes": (CLOCK.now() - min(state.began for state in states)) / 60,
+        }
+        limits: dict[str, Any] = {name: spent[name] + more for name, more in further.items()}
+
+        def raised(settings: Settings) -> Settings:
+            return replace(settings, policy=replace(settings.policy, **limits))
+
+        for number in self.numbers:
+            self.history.update_settings(number, raised(self.history.settings(number)))
+        return {place: replace(setup, settings=raised(setup.settings)) for place, setup in setups.items()}
 
     def fail(self, place: int, trouble: PerfBisectError) -> None:
         """Enter that a member cannot go on."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from perfbisect.core.domain.events import SessionStarted, Warned
 from perfbisect.core.domain.orders import Verdict
@@ -24,7 +23,6 @@ from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import Caller, HuntOutcome, SessionAttempt, refuse_imported, verdict_of
 from perfbisect.hunt.fitness import unfit_hosts
 from perfbisect.hunt.lifecycle import on_each_like_first
-from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.session_hosts import lock_hosts
 from perfbisect.hunt.setup import Recipes, SessionSetup
 from perfbisect.hunt.trials.builds import configured
@@ -155,8 +153,6 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
             raise UsageError(f"{trial.name} has no limits: its rounds say how long it takes.", "Leave out --max-….")
         if trial and trial.state == "done":
             raise UsageError(f"{trial.name} is complete.", f"See it: {command_on('show', trial.name, history.path)}")
-        if how.further:
-            raise_limits(history, numbers, how.further)
         requested = [how.continued(history.settings(each)) for each in numbers]
         if how.leased:
             events = (entry.event for entry in history.events(numbers[0]))
@@ -175,22 +171,7 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
             check_trial_unchanged(trial, setups[0])
         if batch:
             continue_batch(history, batch.id)
-        return SessionAttempt(history, caller, numbers, batch, held, unable, how.why).carry_out(setups)
-
-
-def raise_limits(history: History, numbers: Sequence[int], further: Mapping[str, float]) -> None:
-    """Store the limits with which hunts that share them can spend ``further`` beyond what they have spent."""
-    states = [SavedLog(history, number).state for number in numbers]
-    attempted = {sha for state in states for sha, row in state.tested.items() if row.builds or row.failed_seconds}
-    spent = {
-        "max_runs": sum(state.run_count for state in states),
-        "max_builds": len(attempted),
-        "max_minutes": (CLOCK.now() - min(state.began for state in states)) / 60,
-    }
-    for number in numbers:
-        settings = history.settings(number)
-        limits: dict[str, Any] = {name: spent[name] + more for name, more in further.items()}
-        history.update_settings(number, replace(settings, policy=replace(settings.policy, **limits)))
+        return SessionAttempt(history, caller, numbers, batch, held, unable, how.why, how.further).carry_out(setups)
 
 
 def enter_verdicts(history: History, batch: Batch, numbers: Sequence[int]) -> list[Verdict | None]:

@@ -199,9 +199,8 @@ def alike(runs: Sequence[RunFacts], good: Sequence[RunFacts]) -> Sequence[RunFac
 
     All of them if none was. In turns and in rounds, and as they are linked and in fresh layouts, builds have other rates.
     """
-    ways = [(bool(run.layout), bool(run.round)) for run in runs]
-    last = max({*ways} & {(bool(run.layout), bool(run.round)) for run in good}, default=None)
-    return [run for run, way in zip(runs, ways, strict=True) if last in (None, way)]
+    last = max({run.way for run in runs} & {run.way for run in good}, default=None)
+    return [run for run in runs if last in (None, run.way)]
 
 
 def brief(seconds: float) -> str:

@@ -81,7 +81,8 @@ def resume_session(given: Given, name: int | str, further: Mapping[str, float] |
     batch = None if is_trial else unfinished_together(name, history)
 
     def leased(settings: Settings, nodes: Mapping[str, str]) -> AbstractContextManager[None]:
-        return leasing_for(settings, history, nodes, 0 if batch else settings.policy.max_minutes)
+        minutes = (further or {}).get("max_minutes", settings.policy.max_minutes)
+        return leasing_for(settings, history, nodes, 0 if batch else minutes)
 
     how = session.Resumption(announced, leased, further=further or {})
     with notifying(given.notify, history, note) as notifier:

@@ -109,6 +109,14 @@ class RunFacts:
         return self.operations / self.seconds
 
     @property
+    def way(self) -> tuple[bool, bool]:
+        """Whether it was made in a fresh layout, and whether in a round; runs made in different ways cannot be compared.
+
+        Ways are in order: the later tells more.
+        """
+        return bool(self.layout), bool(self.round)
+
+    @property
     def cores_used(self) -> float:
         """How many cores what is counted has used on average; 0 where that is unknown."""
         return (self.counters.get("task-clock") or 0.0) / 1000 / self.seconds

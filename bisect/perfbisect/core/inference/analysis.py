@@ -151,9 +151,10 @@ class Analysis:
 
     graph: Graph
     policy: Policy
+    read: Record  # as it was before ``record`` was judged
     record: Record
     levels: Levels
-    speeds: Speeds
+    fitted: Fit
     groups: Hypotheses
     posterior: Posterior
     ends: Contrast
@@ -165,6 +166,14 @@ class Analysis:
     def model(self) -> NoiseModel:
         """What the readings can be disturbed by."""
         return self.levels.model
+
+    @cached_property
+    def speeds(self) -> Speeds:
+        """The levels as ratios show them: between jumps of the hosts, on which decisions do not depend."""
+        parted = between_jumps(self.read, self.model)
+        if parted is self.read:
+            return speeds(self.record, self.fitted)
+        return speeds_of(parted, 0, self.record.name(self.graph.size - 1), self.model)
 
     @cached_property
     def effect(self) -> Interval:
@@ -247,9 +256,8 @@ def analyse(
     subrange: bool = False,
 ) -> Analysis:
     """What follows from the readings of ``record``, in which both ends have some; ``noise`` is that of a run, if known."""
-    bad, parted = record.name(graph.size - 1), between_jumps(record, model)
-    jumped = parted is not record
-    record, seen = judged(record, 0, bad, model)
+    read, bad = record, record.name(graph.size - 1)
+    record, seen = judged(read, 0, bad, model)
 
     def inferred(fitted: Fit) -> tuple[Levels, Contrast, Posterior]:
         levels = levels_of(fitted, noise)
@@ -268,8 +276,7 @@ def analyse(
         )
         culprit = np.mean([one.culprit for one in by_distance], axis=0)
         posterior = replace(posterior, culprit=culprit, change=change, several=several)
-    shown = speeds_of(parted, 0, bad, model) if jumped else speeds(record, fitted)
-    return Analysis(graph, policy, record, levels, shown, groups, posterior, ends, seen, by_distance, subrange)
+    return Analysis(graph, policy, read, record, levels, fitted, groups, posterior, ends, seen, by_distance, subrange)
 
 
 PLAINLY = 3.5  # standard errors of a clear difference, for which one fresh run less is enough

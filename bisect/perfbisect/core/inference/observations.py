@@ -38,6 +38,11 @@ class Reading:
     time: float | None = None  # as ``value``, by time, where that is by CPU time
 
     @property
+    def way(self) -> tuple[bool, bool]:
+        """As ``RunFacts.way``."""
+        return bool(self.layout), self.partner is not None
+
+    @property
     def by_cpu(self) -> "Reading":
         """The same with CPU time in place of time, where it is known."""
         return self if self.cpu is None or self.time is not None else replace(self, value=self.cpu, time=self.value)

@@ -144,30 +144,25 @@ def relative_speeds(
     ``host_classes`` by number, show the same ratios. Of several classes the leading one is shown, and others where that
     did not measure a candidate. What was measured in rounds, or in fresh layouts, as good was, is compared with it in these.
     """
-    sorts = in_sorts(observations) if model is USUAL else iter([(model, observations)])
+    ways = in_ways(observations) if model is USUAL else iter([(model, observations)])
     found: dict[int, Interval] = {}
-    for own, alike in sorts:
-        found |= _in_one_sort(alike, bad, host_classes, own)
+    for own, alike in ways:
+        found |= _in_one_way(alike, bad, host_classes, own)
     return found
 
 
-def in_sorts(observations: Sequence[Observation]) -> Iterator[tuple[NoiseModel, Sequence[Observation]]]:
-    """The observations with the readings of each sort that there is: in turns, in rounds, and both in fresh layouts.
-
-    Readings of different sorts cannot be compared. The later one tells more.
+def in_ways(observations: Sequence[Observation]) -> Iterator[tuple[NoiseModel, Sequence[Observation]]]:
+    """The observations with the readings that were made in each way that there is: in turns, in rounds, and both in fresh
+    layouts.
     """
     for fresh, model in ((False, USUAL), (True, FRESH)):
         for rounds in (False, True):
-            alike = [
-                seen
-                for seen in observations
-                if not isinstance(seen, Reading) or (seen.layout > 0, seen.partner is not None) == (fresh, rounds)
-            ]
+            alike = [seen for seen in observations if not isinstance(seen, Reading) or seen.way == (fresh, rounds)]
             if any(isinstance(seen, Reading) for seen in alike):
                 yield model.of_rounds if rounds else model, alike
 
 
-def _in_one_sort(
+def _in_one_way(
     observations: Sequence[Observation], bad: int, host_classes: Sequence[str], model: NoiseModel
 ) -> Mapping[int, Interval]:
     """The same where all readings are in the usual layout, or all in fresh ones."""
@@ -208,13 +203,13 @@ def _among_equals(observations: Sequence[Observation], bad: int, model: NoiseMod
 def step_ratio(observations: Sequence[Observation], bad: int, candidate: int, parent: int) -> Interval | None:
     """The metric of a candidate relative to another one; None unless both have two readings, on a common host.
 
-    In the last sort in which both have two of them.
+    By those that were made in the last way in which both have two of them.
     """
     record, model = None, USUAL
-    for own, alike in in_sorts(observations):
-        of_sort = arrange(alike, Policy(), bad)
-        if min(of_sort.runs(candidate), of_sort.runs(parent)) >= 2:
-            record, model = of_sort, own if own.rounds else USUAL
+    for own, alike in in_ways(observations):
+        made_so = arrange(alike, Policy(), bad)
+        if min(made_so.runs(candidate), made_so.runs(parent)) >= 2:
+            record, model = made_so, own if own.rounds else USUAL
     if record is None:
         return None
     record = between_jumps(record, model)
