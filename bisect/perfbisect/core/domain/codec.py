@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 import numpy as np
@@ -26,11 +26,12 @@ from perfbisect.core.domain.events import (
     SessionStarted,
 )
 from perfbisect.core.domain.facts import FitnessFacts
-from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, Measure, Order, Step
+from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, Interval, Measure, Order, Step
 
 ENDS = SessionStarted | SessionEnded  # stored under names of their own for a hunt, HuntStarted, and a trial
 EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event) if not issubclass(kind, ENDS)}
 ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in get_args(Order)}
+BELIEF: Mapping[str, Any] = {**get_type_hints(Belief), "effect": Interval}  # the type of each part of a belief
 BEGUN: Mapping[str, Any] = {  # what a decision has besides its order and its belief, in order
     "builds": tuple[BuildOrder, ...], "cancelled": tuple[int, ...], "found": tuple[Step, ...],
     "clean": bool,
@@ -83,8 +84,10 @@ def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
         case "Decided":
             body = unbounded(body) if infinite else body
             begun = [msgspec.convert(body[name], of) if name in body else of() for name, of in BEGUN.items()]
-            belief = msgspec.convert(body["belief"], Belief, dec_hook=unpacked)
-            decision = Decision(untagged(body["order"]), belief, *begun)
+            parts = {
+                name: msgspec.convert(part, BELIEF[name], dec_hook=unpacked) for name, part in body["belief"].items()
+            }
+            decision = Decision(untagged(body["order"]), Belief(ends=parts.pop("effect"), **parts), *begun)
             return Decided(decision, msgspec.convert(body["fleet"], Fleet))
         case "HuntStarted" | "TrialStarted":
             number = body["hunt" if kind == "HuntStarted" else "trial"]

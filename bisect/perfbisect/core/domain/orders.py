@@ -4,9 +4,10 @@ Hosts measure. Build hosts make builds for them meanwhile; without any, each hos
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from itertools import count
 
 import numpy as np
@@ -259,19 +260,24 @@ Verdict = Found | Several | NotReproduced | Inconclusive | CodePlacement
 Order = Measure | Verdict
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Belief:
     """The posterior of the search at one moment; for views and for the record."""
 
     culprit: NDArray[np.float64]  # shape (size,): probability that the candidate is the culprit
     change: float  # probability of any change in the direction hunted; the other probabilities assume one
     noise: float  # s.d. of one run, as a fraction
-    effect: Interval  # bad against good
+    ends: Interval | Callable[[], Interval]  # bad against good, made when it is asked for: no decision depends on it
     warnings: tuple[str, ...] = ()  # about the host: "two speeds", "drift", …
     # shape (size,): probability that the candidate is slow, so that the culprit is it or an ancestor; 0.5 where that was
     # not computed in a huge history
     slow: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
     several: float = 0.0  # probability that there is more than one change, if there is any
+
+    @cached_property
+    def effect(self) -> Interval:
+        """The metric of the bad end relative to the good end."""
+        return self.ends() if callable(self.ends) else self.ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ class Analysis:
         slow[list(self.record.builds)] = self.groups.slow @ posterior.culprit
         change = float(np.clip(posterior.change, 1 - CAP, CAP))
         noticed = warnings(self.levels, self.seen, posterior.several)
-        return Belief(culprit, change, self.levels.noise, self.effect, noticed, _known(slow), posterior.several)
+        return Belief(culprit, change, self.levels.noise, lambda: self.effect, noticed, _known(slow), posterior.several)
 
     @property
     def searching(self) -> bool:

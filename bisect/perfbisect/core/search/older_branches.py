@@ -202,5 +202,5 @@ def _explained(
     if effect and isinstance(order, NotReproduced | Inconclusive) and order.ratio.known:
         order = replace(order, ratio=effect)
     warnings = (*decision.belief.warnings, *noticed)
-    belief = replace(decision.belief, warnings=warnings, effect=effect or decision.belief.effect)
+    belief = replace(decision.belief, warnings=warnings, ends=effect or decision.belief.ends)
     return replace(decision, order=order, belief=belief)

@@ -16,6 +16,7 @@ is follows from how well the classes agree about the place.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -229,16 +230,20 @@ def single_change(now: Situation) -> Decision:
     if main:
         noticed = [(one.name, text) for one in each if one.known for text in one.known.belief.warnings]
         warnings = tuple(f"{name}: {text}" if name else text for name, text in noticed)
-        ratios = [one.known.effect if one.known else None for one in each]
-        belief = replace(main.belief, effect=ratios[leading(ratios)] or UNKNOWN, warnings=warnings)
+        belief = replace(main.belief, ends=partial(_leading, each), warnings=warnings)
     order, wanted = _order(now, each, main, belief)
     step = order.step if isinstance(order, Found) else None
-    effects, evidence = _by_class(each, step)
     if len(each) > 1 and step:
-        order = Found(replace(step, effects=effects))
+        order = Found(replace(step, effects=_effects(each, step)))
     elif len(each) > 1 and isinstance(order, NotReproduced | Inconclusive):
-        order = replace(order, ratio=belief.effect if main else order.ratio, effects=effects)
-    return Decision(order, belief, evidence=evidence, wanted=wanted)
+        order = replace(order, ratio=belief.effect if main else order.ratio, effects=_effects(each, step))
+    return Decision(order, belief, evidence=_evidence(each, step), wanted=wanted)
+
+
+def _leading(each: Sequence[_HostClass]) -> Interval:
+    """The metric of the bad end relative to the good end, on the leading host class."""
+    ratios = [one.known.effect if one.known else None for one in each]
+    return ratios[leading(ratios)] or UNKNOWN
 
 
 def _host_classes(now: Situation) -> list[_HostClass]:
@@ -309,25 +314,30 @@ def _best(now: Situation, each: Sequence[_HostClass], main: Analysis | None, bel
     return ended or main.not_reproduced
 
 
-def _by_class(each: Sequence[_HostClass], step: Step | None) -> tuple[tuple[Effect, ...], tuple[Interval, ...]]:
-    """The effect on each host class: of ``step`` where it was compared with its parents, of the whole range elsewhere.
+def _effects(each: Sequence[_HostClass], step: Step | None) -> tuple[Effect, ...]:
+    """The effect on each host class: of ``step`` where it was compared with its parents, of the whole range elsewhere."""
+    effects = []
+    for one in each:
+        if (known := one.known) and step and (proof := one.proof(step)) and proof.contrast:
+            effects.append(Effect(one.name, known.speeds.ratio(step.candidate, proof.parent), ends=False))
+        elif known:
+            effects.append(Effect(one.name, known.effect, ends=True))
+    return tuple(effects)
 
-    And the evidence, see ``Decision``: where ``step`` was not compared and the ends differ, that of another class.
-    """
-    effects: list[Effect] = []
+
+def _evidence(each: Sequence[_HostClass], step: Step | None) -> tuple[Interval, ...]:
+    """See ``Decision``: where ``step`` was not compared and the ends differ, that of another class."""
     found: list[Interval | None] = []
     for one in each:
         ratio = None
         if (known := one.known) and step and (proof := one.proof(step)) and proof.contrast:
-            effects.append(Effect(one.name, known.speeds.ratio(step.candidate, proof.parent), ends=False))
             ratio = proof.contrast.ratio(known.record.sign)
         elif known:
-            effects.append(Effect(one.name, known.effect, ends=True))
             ends = known.ends.ratio(known.record.sign)
             ratio = None if step and ends.excludes_one else ends
         found.append(ratio)
     certain = [ratio for ratio in found if ratio]
-    return tuple(effects), tuple(ratio or strongest(certain) for ratio in found) if certain else ()
+    return tuple(ratio or strongest(certain) for ratio in found) if certain else ()
 
 
 APART = 0.01  # prior that the largest change is not the same on all classes
