@@ -3,10 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from perfbisect.lab.building import pipeline
+from perfbisect.lab.building.configure_results import configured_in
 from perfbisect.recipes.builder import Build, Builder, Variant
+from perfbisect.recipes.requested import quick_builder, words
 from repos import Files, Repo
 from sharing import Yard
 from waiting import finish
@@ -38,23 +41,35 @@ QUESTIONS = {"The C compiler identification", "Looking for qsort", "Check size o
 BROKEN = "int main(void) { return nothing; }\n"
 
 
-@pytest.mark.parametrize("in_place", [False, True])
+CASES: dict[str, tuple[str, Files, tuple[int, int], bool]] = {
+    "found": (LOOKS, {}, (101, 201), True),
+    "a check does more": (BESIDES, {}, (111, 211), False),
+    "a source is read": (READS, {"part.c": BROKEN}, (111, 201), False),
+    "a source is tried": (TRIES, {"part.c": BROKEN}, (111, 201), False),
+    "other checks": (LOOKS, {"CMakeLists.txt": LISTS.format("")}, (101, 200), False),
+}
+COMMANDS = ("cmake -B ./build/ -DX=1 .", "cmake --build build")
+
+
 @pytest.mark.parametrize(
-    ("checks", "change", "values", "found"),
+    ("case", "commands", "in_place"),
     [
-        pytest.param(LOOKS, {}, (101, 201), True, id="found"),
-        pytest.param(BESIDES, {}, (111, 211), False, id="a-check-does-more"),
-        pytest.param(READS, {"part.c": BROKEN}, (111, 201), False, id="a-source-is-read"),
-        pytest.param(TRIES, {"part.c": BROKEN}, (111, 201), False, id="a-source-is-tried"),
-        pytest.param(LOOKS, {"CMakeLists.txt": LISTS.format("")}, (101, 200), False, id="other-checks"),
+        *((case, (), in_place) for case in CASES for in_place in (False, True)),
+        ("found", COMMANDS, True),
+        ("a check does more", COMMANDS, True),
+        pytest.param("found", (COMMANDS[0], *COMMANDS), True, id="found-configured-twice"),
     ],
 )
 def test_what_configuring_found_is_used_where_it_would_be_found_again(
-    tmp_path: Path, git: Repo, in_place: bool, checks: str, change: Files, values: tuple[int, int], found: bool
+    tmp_path: Path, git: Repo, case: str, commands: tuple[str, ...], in_place: bool
 ) -> None:
+    checks, change, values, found = CASES[case]
     program = "build/tool" if in_place else "bin/tool"
     build = Build(timeout=300.0, in_place=in_place)
-    yard = Yard(tmp_path, git, Builder(name="tool", summary="", driver="tool", programs=[program], build=build))
+    recipe = Builder(name="tool", summary="", driver="tool", programs=[program], build=build)
+    if commands:
+        recipe = msgspec.structs.replace(quick_builder(commands, str(git.path)), programs=[program])
+    yard = Yard(tmp_path, git, recipe)
     files = SOURCES | {"CMakeLists.txt": LISTS.format(checks), "build/notes": "of the tree\n"}
     context = yard.context(variants={"o2nofp": Variant(cflags="-O2")})
     another = replace(context, session="another")
@@ -70,5 +85,24 @@ def test_what_configuring_found_is_used_where_it_would_be_found_again(
         asked.append({each for each in QUESTIONS if f"-- {each}" in log})
         assert not in_place or yard.installed(facts.key, "build/notes").read_text() == each.get("build/notes", "new\n")
     assert printed == [*values, values[1]]
-    assert (asked[0], not asked[1]) == (QUESTIONS, found)
+    assert (asked[0], not asked[1]) == (QUESTIONS, found and len(commands) < 3)
     assert "The C compiler identification" in asked[2]
+
+
+@pytest.mark.parametrize(
+    ("command", "folder"),
+    [
+        ("cmake -S . -B build", "build"),
+        ("/opt/bin/cmake -H. -Bout -G Ninja -DCMAKE_BUILD_TYPE=Release -Wno-dev", "out"),
+        ("cmake -S /p/sub -B /p/b1 -D X=..", "b1"),
+        *((other, "") for other in (
+            "cmake .", "cmake ..", "cmake -B .", "cmake -B ../build", "cmake -B a/b", "cmake -B /tmp/b", "cmake -S /src -B b",
+            "cmake -S ../x -B b", "cmake --preset x -B b", "cmake --fresh -B b", "cmake -C x.cmake -B b", "cmake -P x -B b",
+            "cmake --build build", "cmake", "make -B build", "env CC=gcc cmake -B build",
+        )),
+    ],
+)  # fmt: skip
+def test_of_commands_only_plain_configure_steps_are_recognised(command: str, folder: str) -> None:
+    for variables in ([], ["PERFBISECT_FILES=1"]):
+        at, found = configured_in(["env", "-C", "/p", *variables, *words(command)], "/p")
+        assert (at, found) == (3 + len(variables), folder)

@@ -6,11 +6,16 @@ on the same host, with the same ``CMakeLists.txt``, ``*.cmake`` and ``*.in``. It
 build that configured in full; else it configures in full, too, and so do the following ones. Left out are results that may depend on other files of the tree: of
 ``try_compile`` itself, and of programs that are checked where a tree reads files.
 
+Commands of ``--build`` do so, if they are those of build systems alone and the first is a configure step of cmake, the only one, that
+makes a folder of the copy of the tree. All of that copy counts as the tree.
+
 autotools have a cache of their own for this, which is not used: what many a configure script does besides, within a check, is left out
 where its result is known, and checks read headers of the tree.
 """
 
+import re
 from collections.abc import Sequence
+from pathlib import PurePosixPath
 
 from perfbisect.lab.building import incremental
 from perfbisect.lab.building.log_parser import CONFIGURE
@@ -67,9 +72,17 @@ rm -rf "$new" && mkdir -p "$new/found/CMakeFiles" && awk -v kind="^//(Have$tests
 def with_results(context: BuildContext, plan: BuildPlan) -> Sequence[tuple[str, list[str]]]:
     """The commands of a clean build, with a configure step that uses and keeps results of checks where that is safe."""
     made = incremental.how(context, plan)
-    if plan.system != "cmake" or not (made and context.session):
+    if plan.system not in ("cmake", "") or not (made and context.session):
         return plan.commands
     kept = str(context.work / "configured" / f"{context.session}-{made}")
+    if not plan.system:
+        copying, (stage, first), *others = plan.commands
+        at, folder = configured_in(first, str(context.work / "prefix"))
+        if not folder or any(
+            "cmake" in map(_name, argv) and not {"--build", "--install"} & {*argv} for _, argv in others
+        ):
+            return plan.commands
+        return (copying, (stage, [*first[:at], "sh", "-c", _CONFIGURE, kept, ".", folder, *first[at:]]), *others)
     return tuple((stage, _kept(kept, argv) if stage == CONFIGURE else argv) for stage, argv in plan.commands)
 
 
@@ -78,3 +91,34 @@ def _kept(kept: str, argv: list[str]) -> list[str]:
         return argv
     tree, folder = (argv[argv.index(option) + 1] for option in ("-S", "-B"))
     return ["sh", "-c", _CONFIGURE, kept, tree, folder, *argv]
+
+
+_BELOW = r"[\w+-][\w.+-]*"  # the name of a file or a folder, which leads nowhere else
+
+
+def configured_in(argv: Sequence[str], prefix: str) -> tuple[int, str]:
+    """Where in a command of ``--build`` its program is, and the folder that this makes, if it is cmake's configure step.
+
+    "" where it is not, or is not sure to read the copy of the tree in ``prefix`` alone and to make a new folder of it.
+    """
+    at = next((place for place, word in enumerate(argv) if place > 2 and not re.match(r"\w+=", word)), len(argv))
+    folder, source, words = "", ".", iter(argv[at + 1 :])
+    if at == len(argv) or _name(argv[at]) != "cmake":
+        return at, ""
+    for word in words:
+        option = re.fullmatch(r"-([SHBDGW])(.*)", word, re.DOTALL)
+        value = (option[2] or next(words, "")) if option else word
+        if not option and word.startswith("-"):
+            return at, ""
+        if not option or option[1] in "SHB":
+            path = str(PurePosixPath(value.removeprefix(f"{prefix}/")))
+            if option and option[1] == "B":
+                folder = path
+            else:
+                source = "." if path == prefix else path
+    within = source == "." or re.fullmatch(rf"{_BELOW}(/{_BELOW})*", source)
+    return at, folder if within and re.fullmatch(_BELOW, folder) else ""
+
+
+def _name(program: str) -> str:
+    return PurePosixPath(program).name
