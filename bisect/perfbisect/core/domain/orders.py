@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
 from itertools import count
 
 import numpy as np
@@ -53,9 +52,8 @@ class Interval:
     @classmethod
     def around(cls, middle: float, half: float | None) -> "Interval":
         """From the logarithm of a ratio, and half of the length of its interval; None where that is not known."""
-        if half is None:
-            return cls(0.0, ratio_of(middle), math.inf)
-        return cls(ratio_of(middle - half), ratio_of(middle), ratio_of(middle + half))
+        low, high = (0.0, math.inf) if half is None else (ratio_of(middle - half), ratio_of(middle + half))
+        return cls(low, ratio_of(middle), high)
 
 
 def ratio_of(log: float) -> float:
@@ -120,8 +118,8 @@ class Measure:
 
     def renumbered(self, place: Mapping[int, int]) -> "Measure":
         """The order under other numbers of the candidates, without those that are not in ``place``."""
-        shares = (replace(share, candidate=place[share.candidate]) for share in self.plan if share.candidate in place)
-        return replace(self, plan=tuple(shares))
+        left = (share for share in self.plan if share.candidate in place)
+        return replace(self, plan=tuple(replace(share, candidate=place[share.candidate]) for share in left))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +258,7 @@ Verdict = Found | Several | NotReproduced | Inconclusive | CodePlacement
 Order = Measure | Verdict
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Belief:
     """The posterior of the search at one moment; for views and for the record."""
 
@@ -269,12 +267,10 @@ class Belief:
     noise: float  # s.d. of one run, as a fraction
     ends: Interval | Callable[[], Interval]  # bad against good, made when it is asked for: no decision depends on it
     warnings: tuple[str, ...] = ()  # about the host: "two speeds", "drift", …
-    # shape (size,): probability that the candidate is slow, so that the culprit is it or an ancestor; 0.5 where that was
-    # not computed in a huge history
-    slow: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    slow: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # the same that it is slow; 0.5: unknown
     several: float = 0.0  # probability that there is more than one change, if there is any
 
-    @cached_property
+    @property
     def effect(self) -> Interval:
         """The metric of the bad end relative to the good end."""
         return self.ends() if callable(self.ends) else self.ends
@@ -300,9 +296,8 @@ class Decision:
 
 def named_steps(verdict: Order | None) -> tuple[Step, ...]:
     """The changes that a verdict names, those for the better left out; none for an order."""
-    if isinstance(verdict, Found):
-        return (verdict.step,)
-    return verdict.steps if isinstance(verdict, Several) else ()
+    single = (verdict.step,) if isinstance(verdict, Found) else ()
+    return verdict.steps if isinstance(verdict, Several) else single
 
 
 def all_steps(verdict: Order | None) -> tuple[Step, ...]:
@@ -388,14 +383,13 @@ class Fleet:
     @property
     def subjects(self) -> frozenset[int]:
         """The candidates of interest of all present orders, without the references beside them."""
-        own = (order.plan[:1] for order in self.busy if order.workload != OF_OTHERS)
-        return frozenset(share.candidate for plan in own for share in plan)
+        orders = (order for order in self.busy if order.workload != OF_OTHERS)
+        return frozenset(share.candidate for order in orders for share in order.plan[:1])
 
     @property
     def candidates(self) -> frozenset[int]:
         """All candidates of all present orders."""
-        own = (order.plan for order in self.busy if order.workload != OF_OTHERS)
-        return frozenset(share.candidate for plan in own for share in plan)
+        return frozenset(share.candidate for order in self.busy if order.workload != OF_OTHERS for share in order.plan)
 
     def renumbered(self, place: Mapping[int, int]) -> "Fleet":
         """See ``Measure.renumbered``."""
