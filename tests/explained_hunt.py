@@ -13,6 +13,7 @@ from perfbisect.report.hunt_report import HuntReport, read_hunt
 from perfbisect.report.page import pages
 from perfbisect.report.profiles import HuntProfiles
 from perfbisect.store.history import History
+from perfbisect.wording.reasons import unknown
 
 PARENT, CULPRIT = sample.CANDIDATES[6], sample.CANDIDATES[sample.CULPRIT]
 WORK = "engine;main;run_workload;update_row"
@@ -71,7 +72,8 @@ def explained(history: History, hunt: int, plans: tuple[PlanRow, ...] = ()) -> H
     """The report of that hunt, which is the sample, with the reason of its culprit."""
     report = read_hunt(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
     [change] = report.changes
-    report.changes = (replace(change, explanation=replace(EXPLANATION, plans=plans)),)
+    found = replace(EXPLANATION, plans=plans)
+    report.changes = (replace(change, explanation=found, unknown=tuple(unknown(found))),)
     report.profiles = PROFILES
     return report
 

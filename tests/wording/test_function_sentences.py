@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from counted import profile
 from perfbisect.core.domain.facts import ChangeFacts
+from perfbisect.core.explain.calls import place_of
 from perfbisect.core.explain.evidence import Cause, Evidence, Explanation, Sureness
 from perfbisect.core.explain.functions import function_rows, waiter_rows
-from perfbisect.core.explain.profiles import of_kinds
+from perfbisect.core.explain.profiles import functions_in, of_kinds
 from perfbisect.wording.functions import notes, sentences
 from pinned import pinned
 
@@ -24,6 +26,31 @@ FEW = {("main", "scan"): 40, SEARCH: 30, ("main", "insert"): 90}
 MANY = {("main", f"f{number}"): 100 for number in range(150)}
 FIND, LOW, HIGH, INSERT = *(("main", "scan", name) for name in ("find", "low", "high")), ("main", "insert")
 LONG = "void store::Page<std::string>::insert(std::string const&, int) const"
+# Shapes of reasons in public reports: a callee that is replaced, one that is lost, code that is generated, another path.
+REPLY = ("main", "aeMain", "zrangeCommand", "addReplyDouble")
+PRINTED = (*REPLY, "snprintf@libc.so.6", "vfprintf@libc.so.6")
+SENT = {
+    ("main", "aeMain", "writeToClient", "write@[kernel]"): 4000,
+    ("main", "aeMain", "zrangeCommand"): 900,
+    REPLY: 100,
+}
+DOUBLES = {
+    (*PRINTED, "__GI___printf_fp_l@libc.so.6"): 2300,
+    (*PRINTED, "hack_digit@libc.so.6"): 2600,
+    PRINTED: 900,
+    **SENT,
+}
+GRISU = {(*REPLY, "fpconv_dtoa", "grisu2"): 500, (*REPLY, "fpconv_dtoa"): 300, **SENT, REPLY: 130}
+MATCH = ("main", "RE2::Match(StringPiece const&) const", "re2::DFA::SearchFFF(re2::DFA::SearchParams*)")
+LOOP = (*MATCH, "bool re2::DFA::InlinedSearchLoop<true, false, true>(re2::DFA::SearchParams*)")
+SCAN = {LOOP: 1200, (*LOOP, "__memchr_avx2@libc.so.6"): 700, MATCH: 700, ("main",): 400}
+RANKED = ("main", "aeMain", "call", "zrangeGenericCommand")
+RANGE = {(*RANKED, "addReply"): 900, (*RANKED, "zslGetElementByRank"): 150, (*RANKED, "addReply", "memcpy@libc.so.6"): 500,
+         ("main", "aeMain", "readQuery", "read@[kernel]"): 2500}  # fmt: skip
+WALKED = {**RANGE, (*RANKED, "zslGetElementByRank"): 2100, (*RANKED, "zslGetElementByRank", "sdscmp"): 1700,
+          (*RANKED, "addReply"): 2300, ("main", "aeMain", "readQuery", "read@[kernel]"): 3000}  # fmt: skip
+FORMAT = ("main", "fmt::v8::detail::vformat_to<char>(fmt::v8::detail::buffer<char>&, int)")
+WRITTEN = (*FORMAT, "fmt::v8::detail::bigint::multiply(unsigned int)")
 
 
 @dataclass(frozen=True)
@@ -67,6 +94,25 @@ CASES = {
     "two of three, each within noise": Case({**FEW, SEARCH: 50, INSERT: 128}, ("search",), before=FEW),
     "a long name": Case({**HOT, ("main", LONG): 4000}),
     "a hostile name": Case({**HOT, ("main", "evil\x1b[2J"): 4000}),
+    "a callee is replaced by a faster one": Case(GRISU, ("addReplyDouble", "fpconv_dtoa", "grisu2"), before=DOUBLES),
+    "a callee is replaced by a slower one": Case(DOUBLES, ("addReplyDouble", "fpconv_dtoa", "grisu2"), before=GRISU),
+    "a scan is lost": Case(
+        {LOOP: 14_000, MATCH: 700, ("main",): 400},
+        ("Prog::ConfigurePrefixAccel",),
+        {"Prog::ConfigurePrefixAccel": ("RE2::Match",)},
+        before=SCAN,
+    ),
+    "generated code": Case(
+        {("pcre2_match", "@[jit]"): 9000, ("main",): 500},
+        ("compile_charclass",),
+        before={("pcre2_match", "@[jit]"): 2200, ("main",): 500},
+    ),
+    "another path": Case(WALKED, ("zrangeGenericCommand",), before=RANGE),
+    "a function of a library": Case(
+        {WRITTEN: 9000, FORMAT: 400}, ("bigint::multiply",), before={FORMAT: 380, WRITTEN: 40}
+    ),
+    "inlined into its caller": Case({**SPLIT, ("main", "scan"): 13_050}, ("scan", "search")),
+    "no longer called": Case({stack: number for stack, number in HOT.items() if stack != SEARCH}, ("search", "scan")),
     "a program without symbols": Case({("@kv",): 30_000}, ("search",), before={("@kv",): 25_000}),
     "a very long name": Case({**HOT, ("main", "f" * 5000): 4000}),
 }
@@ -74,9 +120,11 @@ CASES = {
 
 def said(case: Case) -> str:
     change = ChangeFacts("c", "p", case.changed, case.callers, 1) if case.known else None
-    rows = function_rows(([profile("p", case.before)], [profile("c", case.after)]), change)
-    facts = {"changed": case.changed, "change_known": case.known, "metric": case.metric}
-    return " ".join(sentences(Explanation("p", "c", functions=rows, unit="us", **facts)))
+    both = [profile("p", case.before)], [profile("c", case.after)]
+    rows = function_rows(both, change)
+    place = place_of(both, rows, change, functions_in(chain(*both)))
+    facts = {"changed": case.changed, "change_known": case.known, "metric": case.metric, "place": place}
+    return " ".join(filter(None, sentences(Explanation("p", "c", functions=rows, unit="us", **facts))))
 
 
 def test_where_the_loss_is() -> None:
@@ -87,14 +135,19 @@ def test_where_the_loss_is() -> None:
 
 def test_below_a_function_into_which_a_changed_one_is_inlined() -> None:
     """Neither the sentence nor the note says that the commit changes `insert`; `outer` has no cost of its own."""
-    inlined = "into which a function that this commit changes is inlined"
+    inlined, why = (
+        "into which a function that this commit changes is inlined",
+        "into which `less` is inlined, which this commit changes",
+    )
     deep = ("main", "outer", "copy@libc.so.6")
-    for around, why in (("insert", "into which `less` is inlined, which this commit changes"), ("outer", inlined)):
+    for around in ("insert", "outer"):
         before = {**HOT, deep: 1000}
         change = ChangeFacts("c", "p", ("less",), {"less": (around,)}, 1)
         after = {**before, (COPY if around == "insert" else deep): 9000}
-        rows = function_rows(([profile("p", before)], [profile("c", after)]), change)
-        found = Explanation("p", "c", functions=rows, unit="us", changed=("less",), change_known=True)
+        both = [profile("p", before)], [profile("c", after)]
+        rows = function_rows(both, change)
+        place = place_of(both, rows, change, functions_in(chain(*both)))
+        found = Explanation("p", "c", functions=rows, place=place, unit="us", changed=("less",), change_known=True)
         assert f"is in `copy`, called below `{around}`, {why}." in " ".join(sentences(found))
         assert next(notes(rows[0], found.changed)) == f"below {around}, {inlined}"
         assert next(notes(rows[0], (around,))) == f"below {around}, changed by this commit"
@@ -116,7 +169,7 @@ def test_what_a_commit_waits_for() -> None:
     assert {row.function for row in rows} == {"locks (futex)", "storage", "others' answers (sockets, pipes)"}
     waits, waiting = waiter_rows(([parent] * 2, [culprit] * 2)), (Evidence(Cause.WAITING, None, Sureness.SURE),)
     found = Explanation("p", "c", waiting, waits=waits, kinds_of_waits=rows, unit="us")
-    assert "The longer waiting is for locks (futex): 1,200 (1,128 to 1,272) µs an operation." in sentences(found)
+    assert "It waits 1.20 ms (± 72.0 µs) longer for locks (futex) in an operation." in sentences(found)
     assert "locks" not in " ".join(sentences(replace(found, classes=())))
 
 
@@ -134,7 +187,7 @@ def waited(after: Samples, cause: Cause = Cause.WAITING, rounds: int = 2, longer
         (Evidence(cause, None, Sureness.SURE),),
     )
     found = Explanation("p", "c", classes, waits=rows, unit="us", changed=("log",), change_known=True)
-    return " ".join(sentences(found))
+    return " ".join(filter(None, sentences(found)))
 
 
 def test_where_a_commit_waits_longer() -> None:
@@ -145,7 +198,7 @@ def test_where_a_commit_waits_longer() -> None:
     assert waited(longer, rounds=1) == "", "one round does not show how much waits vary"
     # No longer than noise, shorter, less of one and more of another.
     assert [waited(after) for after in ({IDLE: 930}, {IDLE: 400}, {FLUSH: 300})] == [""] * 3
-    assert sentences(Explanation("p", "c", changed=("f",), change_known=True)) == (), "without profiles"
+    assert sentences(Explanation("p", "c", changed=("f",), change_known=True)) == ("", ""), "without profiles"
     # Threads without work wait as long as others work.
     assert waited({IDLE: 2700}, longer=3.0) == ""
     assert "is in `log`" in waited({IDLE: 2700, FLUSH: 2000}, longer=3.0)

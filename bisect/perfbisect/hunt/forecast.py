@@ -30,8 +30,8 @@ from perfbisect.lab import Work
 from perfbisect.lab.building import checkout, prebuilt
 from perfbisect.lab.building.checkout import for_all
 from perfbisect.lab.building.commit_build import check_out
+from perfbisect.lab.building.log_parser import Stopwatch
 from perfbisect.lab.building.plan import BuildContext, BuildPhase, BuildPlan, plan_for, present
-from perfbisect.lab.building.stopwatch import Stopwatch
 from perfbisect.lab.building.toolchain import COMPILERS, Toolchain, cache_namespace, toolchain
 from perfbisect.lab.measure import perf, visit
 from perfbisect.lab.servers import Installation, Service, configuration, placeholders, service_in

@@ -34,10 +34,11 @@ from perfbisect.report.hunt_report import (
     function_costs,
     is_left_out,
 )
-from perfbisect.wording.functions import notes
+from perfbisect.wording.functions import notes, one
 from perfbisect.wording.glyphs import UNICODE, dumbbell
 from perfbisect.wording.quantities import (
     MISSING,
+    amount,
     between,
     builds,
     cached,
@@ -52,13 +53,14 @@ from perfbisect.wording.quantities import (
     slower_than,
     went,
 )
-from perfbisect.wording.reasons import plan_lines, sentences
+from perfbisect.wording.reasons import plan_lines
 from perfbisect.wording.table import cut
 from perfbisect.wording.text import built_with, cited, metric_title, patched, printable, titled
 from perfbisect.wording.trials import ratio_title
 from perfbisect.wording.verdicts import classification_name, effect
 
 COUNTERS = ("counter", "parent", "culprit", "ratio", "95 %")
+LARGE = 1e6  # of a counter, which is written in words then
 LEAST, LISTED = 3, 10  # functions in text: the first of them anyway, the others where they differ beyond noise
 
 
@@ -165,8 +167,8 @@ def of_change(report: HuntReport, place: int, diff_of: DiffOf | None) -> Iterato
         since = f"Since {commit.short}, {statements} of the workload {has} another plan."
         said = (Prose((since,)), Code(tuple(plan_lines(found.plans))))
         yield Section("Another plan", said, f"{anchor}-plans", quiet=True, within=True)
-    absent = Notes(tuple((text, "") for text in missing(found, report.counters(change.step))))
-    yield Section(f"Why {commit.short}", (Prose((change.why,)), *counters(found), absent), f"{anchor}-why", within=True)
+    absent = Notes(tuple((text, "") for text in missing(change, report.counters(change.step))))
+    yield Section(f"Why {commit.short}", (Prose(change.why), *counters(found), absent), f"{anchor}-why", within=True)
     if diff_of:
         from perfbisect.report.page.hunt import drawn_change
 
@@ -188,7 +190,7 @@ def issue(report: HuntReport, change: NamedChange) -> Iterator[str]:
     yield f"Commit: {report.link_of(commit.sha) or commit.sha}{by}"
     yield f"Effect: {teller.changed(step.ratio)}; {report.listed.title} on {host}."
     yield f"Sure: {chance(step.probability)}. {teller.proof(step)}"
-    yield f"Why: {' '.join(sentences(change.explanation))}"
+    yield f"Why: {' '.join(change.why)}"
     yield f"Reproduce: {command_to_compare(settings, parent, commit.short)}"
 
 
@@ -222,21 +224,23 @@ def counters(found: Explanation) -> Iterator[Table]:
         partly = f" ({share(each.share)} counted)" if each.share < 1 else ""
         cells = row(
             titled(each.name) + partly,
-            figure(each.parent),
-            figure(each.culprit),
+            *(amount(value, each.unit) if value >= LARGE else figure(value) for value in (each.parent, each.culprit)),
             f"×{decimals(each.ratio.middle, 2)}",
             between(each.ratio if each.rounds > 1 else None),
         ).cells
         rows.append(Row(cells, each.ratio, "unclear" if not each.moved else "bad" if each.ratio.middle > 1 else "good"))
     if rows:
         axis = "ratio of culprit to parent"
-        yield Table(COUNTERS, tuple(rows), COUNTERS[1:], name="counters", axis=axis, minor=COUNTERS[-1:])
+        stands = f"An operation (o) is {one(found)}{' of the command' * (found.operation == 'run')}."
+        above = () if found.operation == "operation" else (stands,)
+        yield Table(COUNTERS, tuple(rows), COUNTERS[1:], above, name="counters", axis=axis, minor=COUNTERS[-1:])
 
 
-def missing(found: Explanation, counted: Mapping[str, tuple[float | None, float | None]]) -> Iterator[str]:
-    """A sentence for each part that was not measured."""
-    yield from found.missing
-    absent = {name for name, sides in counted.items() if sides == (None, None)} - {row.name for row in found.counters}
+def missing(change: NamedChange, counted: Mapping[str, tuple[float | None, float | None]]) -> Iterator[str]:
+    """A sentence for each part that was not measured, and for what is not known."""
+    yield from change.unknown
+    absent = {name for name, sides in counted.items() if sides == (None, None)}
+    absent -= {row.name for row in change.explanation.counters}
     if names := [name for name in counted if name in absent and not find_metric(name).of_some]:
         yield f"Not counted on this host: {', '.join(names)}."
 

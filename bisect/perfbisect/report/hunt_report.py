@@ -35,13 +35,13 @@ from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
 from perfbisect.wording import reasons
-from perfbisect.wording.functions import unit_of
-from perfbisect.wording.quantities import MISSING, count, figure, share, signed
+from perfbisect.wording.quantities import MISSING, count, figure, scale, share, signed
 from perfbisect.wording.text import listed, printable, printable_commit
 from perfbisect.wording.trials import proof_sentences
 from perfbisect.wording.verdicts import Teller
 
 MOST = 10  # suspects of an unfinished hunt
+UNKNOWN = 0.005  # share of a cost whose callers are unknown, from which on a table says so
 
 COSTS = ("parent", "culprit", "difference", "share")
 TONES = {  # of a classification: the class of its colour
@@ -75,7 +75,8 @@ class NamedChange:
     commit: Commit
     parents: tuple[Commit, ...]  # those it was proven against
     explanation: Explanation  # against the first parent
-    why: str  # a sentence or two
+    why: tuple[str, ...]  # three sentences at most
+    unknown: tuple[str, ...]  # what was not measured, or is not known
     pairs: tuple[tuple[float, float], ...]  # the metric of a parent and of the commit in each round of both
 
 
@@ -178,7 +179,7 @@ class HuntReport:
         if verdict and changes and not self.listed.origin:
             command, studied = command_on("why", self.listed.id, self.history), bool(self.state.studied)
             helps = reasons.what_helps(changes[0].explanation, command, studied=studied)
-            changes[0] = replace(changes[0], why=f"{changes[0].why} {helps}".strip())
+            changes[0] = replace(changes[0], unknown=tuple(filter(None, (*changes[0].unknown, helps))))
         return tuple(changes)
 
     def _change(self, step: Step) -> NamedChange:
@@ -194,7 +195,8 @@ class HuntReport:
             self.candidate(step.candidate),
             tuple(map(self.candidate, step.parents)),
             explained,
-            " ".join(reasons.sentences(explained)),
+            reasons.sentences(explained),
+            tuple(reasons.unknown(explained)),
             tuple(values_of(ordered, self.pairs_metric)),
         )
 
@@ -356,17 +358,26 @@ def is_left_out(row: Tested) -> bool:
 
 
 def function_costs(found: Explanation) -> Iterator[tuple[str, Sequence[FunctionRow]]]:
-    """The functions, with what their costs are: of waiting where that is a reason, and of work."""
-    for what, measured in (
-        ("Waiting of each function per operation, µs", waits_of(found)),
-        (f"Own cost of each function per operation, {unit_of(found.unit)}", found.functions),
-        (f"Instructions of each function per {'run' if found.whole_runs else 'operation'}", found.counts),
+    """The functions, with what their costs are, in units that are easily read: of waiting where that is a reason, and of work."""
+    unknown = f"; the callers of {share(found.alone)} of it are not known" if found.alone >= UNKNOWN else ""
+    counted = "run" if found.whole_runs else "operation"
+    for what, of, unit, measured, note in (
+        ("Waiting", found.operation, "us", waits_of(found), ""),
+        ("Own cost", found.operation, found.unit, found.functions, unknown),
+        ("Instructions", counted, "", found.counts, ""),
     ):
         if measured:
-            yield f"{what}; share of the whole difference", measured
+            divisor, name = scale(max(max(row.parent, row.culprit) for row in measured), unit, least=10.0)
+            rows = [scaled(row, divisor) for row in measured]
+            yield f"{what} of each function per {of}{name and f', {name}'}; share of the whole difference{note}", rows
+
+
+def scaled(row: FunctionRow, divisor: float) -> FunctionRow:
+    """A function with its costs in another unit."""
+    return replace(row, parent=row.parent / divisor, culprit=row.culprit / divisor, error=row.error / divisor)
 
 
 def costs_of(each: FunctionRow) -> tuple[str, ...]:
     """What a function costs in both builds, by how much that differs, and its share of the whole difference."""
-    part = share(each.part) if each.part else MISSING
+    part = share(each.part) if each.part and each.beyond_noise else MISSING
     return figure(each.parent), figure(each.culprit), signed(each.difference), part

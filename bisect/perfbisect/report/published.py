@@ -95,7 +95,7 @@ def of_change(report: HuntReport, change: NamedChange) -> dict[str, Any]:
         "ratio": step.ratio,
         "effects": step.effects,
         "cause": found.classes[0].cause,
-        "why": change.why,
+        "why": " ".join(change.why),
         "counters": [
             {"metric": metric, "parent": low, "culprit": high, "ratio": quotient(high, low)}
             for metric, (low, high) in report.counters(step).items()

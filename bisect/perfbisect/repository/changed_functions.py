@@ -140,6 +140,8 @@ FILES = 300  # source files of a change that are read, at most
 LARGEST = 16 << 20  # bytes of one, on average before and after: SQLite's amalgamation has 9 MB
 TOGETHER = 128 << 20
 FUNCTIONS = 1000  # that are named
+NAMED_FILES = 20  # files of any kind that are named, at most
+BESIDE = re.compile(r"(?i)(?:^|/)(?:docs?|tests?)/|\.(?:md|rst|txt)$|changelog")
 SEARCHED = 60  # files in which callers are looked for, at each step
 STEPS = 3  # from a function to its callers
 NAMES = 40  # of functions whose callers are looked for, at each step
@@ -176,11 +178,11 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
 
     Without them no callers are looked for. Raises EnvironmentFailure where the repository lacks a commit.
     """
-    files, notes = source_files(repo, parent, commit)
+    files, paths, notes = source_files(repo, parent, commit)
     old_texts = texts(repo, {file.path: file.before for file in files if file.before})
     new_texts = texts(repo, {file.path: file.after for file in files if file.after})
     hunks = {file.path: hunks_of(repo, file, old_texts, new_texts) for file in files}
-    old, new = definitions(old_texts), definitions(new_texts)
+    old, new = (definitions(side) if files else {} for side in (old_texts, new_texts))
     if old is None or new is None:
         notes.append(FAILED if program() else NO_CTAGS)
         names = list(
@@ -206,18 +208,26 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
     if len(names) > FUNCTIONS:
         notes.append(f"The commit changes {len(names):,} functions, of which {FUNCTIONS:,} are looked at.")
     return ChangeFacts(
-        commit, parent, tuple(names[:FUNCTIONS]), callers, len(files), old is None or new is None, " ".join(notes)
+        commit,
+        parent,
+        tuple(names[:FUNCTIONS]),
+        callers,
+        len(files),
+        old is None or new is None,
+        " ".join(notes),
+        paths,
     )
 
 
-def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Changed], list[str]]:
-    """The source files that differ between two commits, and sentences about what is left out."""
+def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Changed], tuple[str, ...], list[str]]:
+    """The source files that differ between two commits, some paths that do, and sentences about what is left out."""
     raw = iter(git(repo, "diff-tree", "-r", "-z", "--raw", "--no-abbrev", "-M", *OPTIONS, parent, commit).split("\0"))
-    files, notes, modules = [], [], False
+    files, paths, notes, modules = [], list[str](), [], False
     for head in filter(None, raw):
         *modes, old, new, status = head.removeprefix(":").split(" ")
         path = next(raw) if status[0] not in "RC" else (next(raw), next(raw))[1]
         modules |= "160000" in modes
+        paths.append(path)
         if is_source(path):
             contents = zip(modes, (old, new), strict=True)
             sides = (blob if mode.startswith("100") and blob.strip("0") else "" for mode, blob in contents)
@@ -232,7 +242,9 @@ def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Chang
         notes.append(f"{len(files) - len(chosen)} of {len(files)} source files of the commit are {why}.")
     if modules:
         notes.append("The commit changes submodules, whose functions are not read.")
-    return sorted(chosen, key=lambda file: file.path), notes
+    # Texts that people read, and tests, come last.
+    paths.sort(key=lambda path: (not is_source(path), bool(BESIDE.search(path)), path))
+    return sorted(chosen, key=lambda file: file.path), tuple(paths[:NAMED_FILES]), notes
 
 
 def sizes_of(repo: Repository, names: Sequence[str]) -> list[int]:

@@ -33,6 +33,33 @@ def figure(value: float | None) -> str:
     return decimals(value, 0) if abs(value) >= 99.95 else f"{value:#.3g}".rstrip(".")
 
 
+TEN = 9.95  # from which on a count has no decimals
+SCALES = {"us": ((1e6, "s"), (1e3, "ms"), (1.0, "µs")), "": ((1e9, "billion"), (1e6, "million"), (1.0, ""))}
+
+
+def scale(largest: float, unit: str = "", least: float = 1.0) -> tuple[float, str]:
+    """By what numbers up to ``largest`` are divided to be read easily, and their unit then, whose largest has that size at least."""
+    name = "" if unit == "us" or not unit else unit
+    divisor, prefix = next(
+        each for each in SCALES.get(unit, SCALES[""]) if largest >= least * each[0] or each[0] == 1.0
+    )
+    return divisor, " ".join(filter(None, (prefix, name)))
+
+
+def amount(value: float, unit: str = "") -> str:
+    """A quantity as people say it: 1.66 s, 24.1 ms, 400, 166,000, 1.2 million cycles; microseconds are "us"."""
+    divisor, name = scale(abs(value), unit)
+    scaled = value / divisor
+    digits = 10.0 ** max(0, math.floor(math.log10(abs(scaled))) - 2) if abs(scaled) >= 1e4 else 1.0
+    whole = not name and abs(value) >= TEN  # a count
+    text = (
+        decimals(scaled, 0)
+        if whole and digits == 1.0
+        else figure(round(scaled / digits) * digits if digits > 1 else scaled)
+    )
+    return f"{text} {name}".rstrip()
+
+
 def signed(value: float) -> str:
     """A difference with its sign: +1.25, −0.4."""
     return f"{'+' if value >= 0 else '−'}{figure(abs(value))}"

@@ -9,8 +9,8 @@ from perfbisect.core.domain.orders import Interval
 from perfbisect.core.explain.classes import PER_INSTRUCTION
 from perfbisect.core.explain.evidence import BUSY, TIME, Cause, CounterRow, Evidence, Explanation, PlanRow, Sureness
 from perfbisect.core.explain.explanation import (
+    FUNCTIONS,
     NO_COUNTERS,
-    NO_OPERATIONS,
     NO_RUNS,
     by_calls,
     explained_by_change,
@@ -24,6 +24,9 @@ NOTHING = {
     "": "Nothing that was counted differs enough between the two to say why.",
     NO_RUNS: "There are no runs of both builds to compare.",
 }
+SENTENCES = 3  # of a reason, at most
+PARTS = ("plans", "profiles", "waits", "instructions", "counters", FUNCTIONS)  # of what is measured for it
+LONGER = "`bisect why --max-time 1h`"
 POINTS = {"storage": "storage", "lock": "contention", "scheduler": "the scheduler"}
 HEDGES = {Sureness.SURE: "", Sureness.LIKELY: "Probably: ", Sureness.POSSIBLE: "Possibly: "}
 FURTHER = {
@@ -37,36 +40,39 @@ FURTHER = {
 
 
 def sentences(found: Explanation) -> tuple[str, ...]:
-    """The classes of an explanation in words, the main one first, and the functions in which the difference is."""
+    """Why, in three sentences at most: what it is, where it is, and what the code does in another way."""
     plans = [sentence(evidence) for evidence in found.classes if evidence.cause is Cause.PLAN]
     main, further = [evidence for evidence in found.classes if evidence.cause is not Cause.PLAN], []
     for evidence in main[1:]:
         exact = any(row.name == PER_INSTRUCTION for row in evidence.rows)
         factor = "the time of an instruction" if exact else FURTHER[evidence.cause]
         further.append(factor + (f" ({named(evidence.rows[0])})" if evidence.rows else ""))
-    if main and not (main[0].rows or main[0].detail) and explained_by_change(found):
+    if main and not (main[0].rows or main[0].detail) and (found.place or explained_by_change(found)):
         main = []  # profiles say why
-    also = [f"In part also: {', '.join(further)}."] if further else []
+    also = f"; in part also {', '.join(further)}." if further else "."
     bloat = "more calls" if by_calls(found) else "code bloat"
-    failed = next((why for why in found.missing if why.startswith("instructions: ")), "")
-    failed = printable(failed.removeprefix("instructions: ").partition(". ")[0])
-    first = [sentence(evidence, bloat, failed) for evidence in main[:1]]
-    return (*plans, *first, *also, *functions.sentences(found), *nowhere(found))
+    first = [sentence(evidence, bloat, found.operation).removesuffix(".") + also for evidence in main[:1]]
+    where, how = functions.sentences(found)
+    if not where and found.change_known and not explained_by_change(found) and any(excluded(found)):
+        where = "No function of the diff explains it."
+    said = (*plans, *first, where, how)
+    return tuple(text for text in said if text)[:SENTENCES]
 
 
-def nowhere(found: Explanation) -> Iterator[str]:
-    """That no function of the diff explains a change of time, and what is excluded as its reason, with the figures."""
-    out = [*excluded(found)]
-    if not found.change_known or not out or found.plans or explained_by_change(found):
-        return
+def unknown(found: Explanation) -> Iterator[str]:
+    """What was not measured, or is not known or excluded, a sentence each: why, and how it is got, where anything helps."""
+    for text in found.missing:
+        part, colon, why = text.partition(": ")
+        yield f"Not measured: {part}, because {why}" if colon and part in PARTS else text
     slower = next((row.ratio.middle for row in found.counters if row.name == TIME), 1.0)
-    if rows := may_explain(found, slower):
+    explained = explained_by_change(found)
+    if found.change_known and not explained and (rows := may_explain(found, slower)):
         names = listed([functions.quoted(row.function) for row in rows[: functions.NAMED]])
-        yield f"Whether it is in {names} is hidden by the noise of the profiles."
-    else:
-        moves = found.layouts is None and not any(evidence.cause is Cause.INSTRUCTIONS for evidence in found.classes)
-        open_cause = f" Not excluded: {FURTHER[Cause.LAYOUT]}, as no other layout was measured." if moves else ""
-        yield f"No function of the diff explains it. Excluded: {listed(out)}.{open_cause}"
+        yield f"Not known: whether it is in {names}, because of the noise of profiles; get it by: {LONGER}."
+    if found.change_known and not (explained or found.plans) and (out := [*excluded(found)]):
+        yield f"Excluded: {listed(out)}."
+        if found.layouts is None and not any(evidence.cause is Cause.INSTRUCTIONS for evidence in found.classes):
+            yield f"Not excluded: {FURTHER[Cause.LAYOUT]}, because no other layout was measured."
 
 
 def excluded(found: Explanation) -> Iterator[str]:
@@ -88,18 +94,15 @@ def what_helps(found: Explanation, command: str, *, studied: bool) -> str:
     classified = found.classes and found.classes[0].cause is not Cause.UNKNOWN
     if classified or found.plans or found.functions or found.counts:
         return ""
-    causes = [cause for cause in found.missing if cause not in (NO_COUNTERS, NO_OPERATIONS)]
+    causes = [cause for cause in found.missing if cause != NO_COUNTERS]
     if studied and not causes:
         return "No function is known to be the reason."
     why = printable(causes[0].rstrip(".")) if studied else "it was not measured"
     return f"No function is known to be the reason ({why}): measure it with `{command}`."
 
 
-def sentence(evidence: Evidence, bloat: str = "", failed: str = "") -> str:
-    """One class, with its numbers and how sure it is; ``bloat`` is what more instructions are called.
-
-    ``failed`` says why a host that may count instructions has counted none.
-    """
+def sentence(evidence: Evidence, bloat: str = "", operation: str = "operation") -> str:
+    """One class, with its numbers and how sure it is; ``bloat`` is what more instructions are called."""
     if evidence.cause is Cause.PLAN:
         return "A statement is executed in another way: its plan differs between the two."
     if not evidence.rows:
@@ -109,7 +112,7 @@ def sentence(evidence: Evidence, bloat: str = "", failed: str = "") -> str:
     with_it = f", with {', '.join(map(named, more))}" if more else ""
     match evidence.cause:
         case Cause.INSTRUCTIONS:
-            amount = f"more instructions per operation ({bloat})" if up else "fewer instructions per operation"
+            amount = f"more instructions per {operation} ({bloat})" if up else f"fewer instructions per {operation}"
             text = f"It executes {amount}: {size}"
         case Cause.MEMORY if row.name == PER_INSTRUCTION:
             slower = " (slower memory, or a slower clock)" if up else ""
@@ -119,18 +122,14 @@ def sentence(evidence: Evidence, bloat: str = "", failed: str = "") -> str:
             text = f"It executes {amount}: {size}{f', by the {detail}' if detail else ''}{with_it}"
         case Cause.WAITING:
             pointing = f"{with_it}; that points to {POINTS[detail]}" if detail else ""
-            text = f"An operation waits {'longer' if up else 'less'}: {size} the time for its CPU time{pointing}"
+            text = f"It waits {'longer' if up else 'less'}: {size} the time for its CPU time{pointing}"
         case Cause.CLOCK:
             text = f"The clock of the processor ran {'faster' if up else 'slower'}: {size}; that is not the commit"
         case Cause.LAYOUT:
             same = "the same instructions are executed in other time"
             text = f"The placement of its code may be the only difference: {same} ({row.name} {size}){with_it}"
         case _:
-            why = f"its instructions were not counted ({failed})" if failed else "this host has no instruction counts"
-            unknown = f"{why}, so more code and slower memory cannot be separated"
-            text = (
-                f"CPU time per operation is {size}, so most of it goes into computing and not into waiting; {unknown}"
-            )
+            text = f"It computes {'longer' if up else 'less long'}, rather than waits: CPU time per {operation} {size}"
     counted = min(counter.share for counter in evidence.rows)
     partly = f" (counted {counted:.0%} of the time, and extrapolated)" if counted < 1 else ""
     return f"{HEDGES[evidence.sure]}{text}{partly}."

@@ -82,7 +82,7 @@ def test_longer_calls_and_more_of_them_are_told_apart(culprit: Any) -> None:
     found = explanation(
         change(*culprit["changed"], calls=culprit.get("calls", {}), **costs), "p", "c", metric="instructions/o"
     )
-    assert " ".join(sentences(found)).startswith(said)
+    assert " ".join(filter(None, sentences(found))).startswith(said)
     more = sum(cost - PARENT.get(name, 0.0) for name, cost in costs.items())
     assert sum(row.difference for row in found.counts) == pytest.approx(more)
     assert not found.functions, "profiles of time are another table"
@@ -107,10 +107,8 @@ def test_a_function_of_another_name_that_executes_more() -> None:
         counted(commit, {"main": 100.0, name: cost}, {})
         for commit, name, cost in (("p", "old", 4e3), ("c", "new", 4.2e3))
     ]
-    [said] = sentences(explanation(events, "p", "c"))
-    assert said.startswith(
-        "100 % of the loss is left in `new`, to which the cost of `old` moved (4,000 instructions an "
-    )
+    said, _ = sentences(explanation(events, "p", "c"))
+    assert said == "`new` executes 4,200 instructions an operation, and none before."
 
 
 def test_parts_of_one_function_do_not_call_it() -> None:
@@ -123,7 +121,7 @@ def test_parts_of_one_function_do_not_call_it() -> None:
 def test_a_run_is_an_operation_where_nothing_tells_them() -> None:
     events = [counted(commit, {"hash": cost}, {}, operations=1) for commit, cost in (("p", 5e6), ("c", 6e6))]
     found = explanation(events, "p", "c")
-    assert sentences(found) == ("`hash` executes 1,000,000 more instructions a run (+20 %).",)
+    assert sentences(found) == ("`hash` executes 1.00 million more instructions a run (+20 %).", "")
     fixed_length = [replace(run(1, {}), reported=200.0)], [replace(run(1, {}), reported=100.0)]
     assert explanation(events, "p", "c", fixed_length, metric="rate").counts == (), "they do not do the same work"
 
@@ -141,5 +139,7 @@ def test_samples_of_instructions_have_an_interval(depth: int) -> None:
     assert (first.function, first.calls) == ("hash", None)
     assert first.difference == pytest.approx(2e6)
     assert 0.01 < first.error / first.difference < 0.1
-    assert "`hash` executes 2,000,000 (±150,000) more instructions an operation (+100 %)" in " ".join(sentences(found))
+    assert "`hash` executes 2.00 million (± 150,000) more instructions an operation (+100 %)" in " ".join(
+        sentences(found)
+    )
     assert explanation([sampled("p", 2000)], "p", "c").classes[0].detail == NO_RUNS

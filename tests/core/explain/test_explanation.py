@@ -5,6 +5,7 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -26,13 +27,12 @@ from perfbisect.core.explain.evidence import (
 )
 from perfbisect.core.explain.explanation import (
     NO_COUNTERS,
-    NO_OPERATIONS,
     comparable_plan,
     different_plans,
     explanation,
 )
 from perfbisect.core.explain.functions import part_error
-from perfbisect.wording.reasons import sentences
+from perfbisect.wording.reasons import sentences, unknown
 
 
 def sampled(commit: str, reported: float | None = None, **costs: int) -> Profiled:
@@ -84,7 +84,7 @@ BOTH = changed(100_000, instructions=1.5, cycles=1.95, task_clock=2.0)
         pytest.param(
             [run()] * 3, [run(100_000, FROM_STORAGE, {"r/s": 500.0})] * 3, Cause.WAITING, "storage", id="storage"
         ),
-        pytest.param([run()], [BOTH], Cause.INSTRUCTIONS, "also: the number of instructions per cycle", id="both"),
+        pytest.param([run()], [BOTH], Cause.INSTRUCTIONS, "also the number of instructions per cycle", id="both"),
         pytest.param([BLOATED], [run()], Cause.INSTRUCTIONS, "fewer instructions per operation", id="an improvement"),
         # a hunt on instructions/o names a commit that changed nothing else
         pytest.param([run()], [changed(200_000, instructions=1.06)], Cause.INSTRUCTIONS, "×1.06", id="at the same speed"),
@@ -118,13 +118,16 @@ def test_without_instruction_counts_cpu_time_still_tells_computing_from_waiting(
     few = {"task-clock": 9_600.0, "context-switches": 1e5, "instructions": None, "cycles": None}
     idle = run(100_000, {**few, "task-clock": 4_800.0, "context-switches": 2e5})
     cause, said = explained([run(counters=few)], [run(100_000, few)])
-    assert cause is Cause.UNKNOWN and "×2.00" in said and "goes into computing" in said
+    assert (
+        cause is Cause.UNKNOWN
+        and said == "Possibly: It computes longer, rather than waits: CPU time per operation ×2.00."
+    )
     found = explanation([], "p", "c", ([run(counters=few)], [idle]))
     assert found.classes[0].cause is Cause.WAITING and found.missing == (NO_COUNTERS,)
     failed = Unexplained("instructions", "run: it ended with status 1: no room. Try more")
     found = explanation([failed], "p", "c", ([run(counters=few)], [run(100_000, few)]))
-    assert "were not counted (run: it ended with status 1: no room), so more code and" in " ".join(sentences(found))
     assert found.missing == (f"instructions: {failed.reason}",), "the host counts them, as far as is known"
+    assert [*unknown(found)] == ["Not measured: instructions, because run: it ended with status 1: no room. Try more"]
 
 
 def timed_and_counted(cpu: float, instructions: float) -> Explanation:
@@ -146,9 +149,9 @@ def timed_and_counted(cpu: float, instructions: float) -> Explanation:
         (
             1.8,
             1.3,
-            r"It takes more CPU time for .*×1\.38 \(.*\)\. In part also: the number of instructions per operation",
+            r"It takes more CPU time for .*×1\.38 \(.*\); in part also the number of instructions per operation",
         ),
-        (1.8, 1.45, r"It executes more .*×1\.45\. In part also: the time of an instruction \(cpu/instruction ×1\.24"),
+        (1.8, 1.45, r"It executes more .*×1\.45; in part also the time of an instruction \(cpu/instruction ×1\.24"),
         (1 / 1.3, 1.0, r"It takes less CPU time for each instruction: ×0\.77 \("),
     ],
 )
@@ -180,7 +183,7 @@ def test_waiting_is_weighed_by_time_where_other_load_takes_the_processor() -> No
     for (parent, culprit), cause, said in (
         (synced, Cause.WAITING, "points to storage"),
         (locked, Cause.WAITING, "points to contention"),  # and a few reads of others
-        *((each, Cause.UNKNOWN, "goes into computing") for each in (twice, busier, computing)),
+        *((each, Cause.UNKNOWN, "computes longer, rather than waits") for each in (twice, busier, computing)),
     ):
         found, text = explained([parent] * 3, [culprit] * 3)
         assert found is cause and said in text
@@ -190,10 +193,10 @@ def test_waiting_is_weighed_by_time_where_other_load_takes_the_processor() -> No
 def test_runs_of_fixed_length_have_operations_by_their_rate(metric: str) -> None:
     """Their counters and profiles are as large in each build, and half the work was done in the one."""
     rates = (4.0, 2.0) if metric == "rate" else (2.0, 4.0)
-    before, after = ([replace(run(1), reported=rate)] * 3 for rate in rates)
+    before, after = ([replace(run(1), reported=rate, unit="" if metric == "rate" else "s")] * 3 for rate in rates)
     profiled = [sampled("p", reported=rates[0], scan=20, log=80), sampled("c", reported=rates[1], scan=60, log=40)] * 3
     found = explanation(profiled, "p", "c", (before, after), metric=metric)
-    assert NO_OPERATIONS in found.missing
+    assert found.operation == ("thousandth of a run before" if metric == "rate" else "0.001 operations")
     ratios = {row.name: round(row.ratio.middle, 3) for row in found.counters}
     assert (ratios["cpu/o"], ratios["time/o"]) == (2, 2)
     factors = {row.function: row.culprit / row.parent for row in found.functions}
@@ -204,8 +207,70 @@ def test_runs_of_fixed_length_have_operations_by_their_rate(metric: str) -> None
 
     longer = [replace(each, seconds=2 * each.seconds) for each in after]
     fixed_work = explanation(profiled, "p", "c", (before, longer), metric=metric)
-    assert fixed_work.missing == ()
+    assert (fixed_work.missing, fixed_work.operation) == ((), "run")
     assert [row.ratio.middle for row in fixed_work.counters if row.name == "time/o"] == [pytest.approx(2)]
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "ratio", "operation"),
+    [
+        ("cost", "bytes", 1.27, "run"),  # the size of an output
+        ("cost", "", 1.27, "run"),  # of anything
+        ("cost", "ms", 2.0, "operation"),
+        ("cost", "ns/op", 2.0, "1,000,000 operations"),
+        ("rate", "MB/s", 0.5, "MB"),
+        ("rate", "req/s", 0.25, "request"),
+        ("rate", "QPS", 0.25, "query"),
+        ("rate", "%", 0.7, "run"),  # a ratio of compression
+    ],
+)
+def test_a_number_is_a_count_of_operations_only_if_it_is_one(
+    metric: str, unit: str, ratio: float, operation: str
+) -> None:
+    """No counter is off by the ratio of the metric, and no cost of a function: of runs of a fixed length, and of fixed work."""
+    value = {"ns/op": 2.0, "ms": 2.0}.get(unit, 400.0)
+    sides = [[replace(run(1), reported=each, unit=unit)] * 3 for each in (value, ratio * value)]
+    events = [
+        sampled(commit, reported=side[0].reported, scan=5000, log=5000)
+        for commit, side in zip("pc", sides, strict=True)
+    ]
+    found = explanation(events, "p", "c", (sides[0], sides[1]), metric=metric)
+    [cpu] = [row.ratio.middle for row in found.counters if row.name == "cpu/o"]
+    slower = 1.0 if operation == "run" else ratio if metric == "cost" else 1 / ratio
+    assert (found.operation, cpu) == (operation, pytest.approx(slower, rel=0.001))
+    assert {row.function: row.culprit / row.parent for row in found.functions} == pytest.approx(
+        {"scan": slower, "log": slower}, rel=0.001
+    )
+    work = [
+        [replace(each, seconds=each.seconds * length) for each in side]
+        for side, length in zip(sides, (1, 1 / ratio), strict=True)
+    ]
+    if metric == "rate":
+        assert explanation(events, "p", "c", (work[0], work[1]), metric=metric).operation == "run"
+
+
+def test_few_samples_say_nothing() -> None:
+    found = explanation([sampled("p", scan=2), sampled("c", scan=40), changes("scan")], "p", "c", ([run()], [BLOATED]))
+    assert (found.functions, found.place) == ((), None)
+    [said] = unknown(found)
+    assert said.startswith("Not measured: profiles, because there are 2 of the parent and 40 of the culprit")
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (
+            {"paths": ("runtime/syntax/c.vim",)},
+            "The commit changes no compiled code: it changes `runtime/syntax/c.vim`.",
+        ),
+        ({"paths": ("config.c",), "files": 1}, "data, types, or the default of a setting in `config.c`."),
+        ({"paths": ("config.c",), "files": 1, "note": "ctags failed."}, ""),
+    ],
+)
+def test_a_commit_that_changes_no_function(facts: dict[str, Any], said: str) -> None:
+    change = ChangedFunctions(1, replace(ChangeFacts("c", "p", ()), **facts))
+    told = sentences(explanation([sampled("p", scan=5000), sampled("c", scan=9000), change], "p", "c"))
+    assert told[-1].endswith(said) and len(told) == 1 + bool(said)
 
 
 @pytest.mark.slow
@@ -431,7 +496,7 @@ def changes(function: str) -> ChangedFunctions:
     [
         (Layouts(Interval(0.93, 0.95, 0.97), 12, 11), "the placement of code (0.950 (0.930–0.970) in 12 layouts)."),
         (Layouts(Interval(0.93, 0.98, 1.03), 12, 7), "and waiting (time/cpu 1.001 (0.999–1.003))."),
-        (None, "Not excluded: the placement of code, as no other layout was measured."),
+        (None, "Not excluded: the placement of code, because no other layout was measured."),
     ],
 )
 def test_that_no_function_explains_it_is_an_answer(layouts: Layouts | None, tail: str) -> None:
@@ -443,13 +508,14 @@ def test_that_no_function_explains_it_is_an_answer(layouts: Layouts | None, tail
         for operations, count, cpu in ((200_000, 1.0, 1.0), (180_000, 1.0001, 1.11))
     )
     of_another, its_own = (
-        sentences(explanation([*profiles, changes(name)], "p", "c", (parent, culprit), replace(LOSS, layouts=layouts)))
+        explanation([*profiles, changes(name)], "p", "c", (parent, culprit), replace(LOSS, layouts=layouts))
         for name in ("insert", "scan")
     )
-    said = of_another[-1]
-    assert said.startswith("No function of the diff explains it. Excluded: the number of instructions per operation (")
+    assert sentences(of_another)[-1].endswith(" of the loss is in `scan`, which this commit does not change.")
+    said = " ".join(unknown(of_another))
+    assert said.startswith("Excluded: the number of instructions per operation (")
     assert said.endswith(tail)
-    assert "No function" not in " ".join(its_own)
+    assert not [*unknown(its_own)]
 
 
 def test_a_function_of_the_diff_that_noise_may_hide_is_not_excluded() -> None:
@@ -458,8 +524,8 @@ def test_a_function_of_the_diff_that_noise_may_hide_is_not_excluded() -> None:
     )
     events = sampled("p", scan=900, hash=100), sampled("c", scan=900, hash=105), changes("hash")
     even = Layouts(Interval(0.93, 0.95, 0.97), 12, 11)
-    said = sentences(explanation(events, "p", "c", (parent, culprit), replace(LOSS, layouts=even)))[-1]
-    assert said == "Whether it is in `hash` is hidden by the noise of the profiles."
+    said, _ = unknown(explanation(events, "p", "c", (parent, culprit), replace(LOSS, layouts=even)))
+    assert said.startswith("Not known: whether it is in `hash`, because of the noise of profiles; get it by: ")
 
 
 def test_pairs_that_were_recorded_elsewhere() -> None:

@@ -11,8 +11,8 @@ from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.lab.building import build_store
+from perfbisect.lab.building.log_parser import Stopwatch
 from perfbisect.lab.building.pipeline import build, key_of
-from perfbisect.lab.building.stopwatch import Stopwatch
 from perfbisect.recipes.builder import Build, Builder, Variant, When
 from program import executable
 from repos import Repo

@@ -155,7 +155,7 @@ def test_units_and_notes() -> None:
     assert Sampling("cycles", "dwarf").notes == ()
     assert Sampling("cycles:u", "fp").notes == (NO_KERNEL, NO_LEAF_CALLERS)
     made = profile(FACTS, Folded({"p;f (x)": 3.0}, samples=10, lost=0, alone=0.3), Sampling("cycles", "dwarf"))
-    assert made.note == "The callers of 30 % of the cost are unknown."
+    assert (made.note, made.alone) == ("", 0.3)
     made = profile(FACTS, Folded({"p;main (x);poll (libc.so.6)": 5.0}, 10, 0, 0.0), Sampling(WAITS, "dwarf"))
     assert (made.off_cpu, made.unit, made.note) == (True, "us", WAITS_FOR_ALL)
 
@@ -308,7 +308,7 @@ def test_shortened_profiles_keep_all_costs(host: LocalHost, tmp_path: Path, monk
     executable(tmp_path / "perf", script_of(5000, 150, "leaf"))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     folded = folded_on(host, PurePosixPath(tmp_path), Sampling("cycles", "dwarf"), 499)
-    assert (folded.samples, folded.alone, sum(folded.stacks.values())) == (5000, 0, 5000 * 5001 / 2)
+    assert (folded.samples, sum(folded.stacks.values())) == (5000, 5000 * 5001 / 2)
     assert sum(cost for stack, cost in folded.stacks.items() if stack.endswith(";leaf4711 (server)")) == 4711
     by_cost = {cost: frames(stack) for stack, cost in folded.stacks.items()}
     assert by_cost[5000] == (*["caller5000 (server)"] * 149, "leaf5000 (server)")

@@ -157,6 +157,7 @@ class ProfileFacts:
     note: str = ""  # what the reader must know: callers that are missing, …
     calls: Mapping[str, float] = field(default_factory=dict)  # "caller;callee" → how often, where that was counted
     reported: float | None = None  # as in RunFacts
+    alone: float = 0.0  # share of the cost whose callers were not found
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,7 @@ class ChangeFacts:
     # Functions are those that git names beside hunks: it knows where they begin, not where they end.
     approximate: bool = False
     note: str = ""  # why some are missing, or are approximate: a sentence
+    paths: tuple[str, ...] = ()  # files of any kind that differ, source files first
 
 
 LEFT_OUT = "left out"  # in place of a stage: nothing was tried, because of --skip

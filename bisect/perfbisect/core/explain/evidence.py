@@ -148,6 +148,28 @@ class FunctionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A function that only one of two builds calls."""
+
+    function: str
+    share: float  # of the whole cost of that build, with all that it calls
+    new: bool  # whether that is the culprit
+    inlined: bool = False  # whether it may be a part of its caller in the other build, by what that costs
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The functions below which most of a difference is. Their costs are with all that they call."""
+
+    # Changed by the commit, or the nearest caller of those that are (``of_diff``); None where they have no part of it.
+    top: FunctionRow | None
+    inner: FunctionRow  # the innermost that has most of it, below that; may be the same
+    alone: bool  # whether its own code has most of it
+    of_diff: tuple[FunctionRow, ...] = ()  # which the commit changes, where ``top`` calls them; the largest part first
+    calls: tuple[Call, ...] = ()  # from functions of both builds, that cost most first
+
+
+@dataclass(frozen=True, slots=True)
 class PlanRow:
     """A statement that the server executes in another way in the culprit than in the parent."""
 
@@ -165,14 +187,19 @@ class Explanation:
     classes: tuple[Evidence, ...] = ()  # the main one first
     counters: tuple[CounterRow, ...] = ()  # ranked by how far beyond noise they moved
     functions: tuple[FunctionRow, ...] = ()  # ranked by |difference|; those that exchanged cost, by what is left of it
+    place: Place | None = None  # the functions below which most of their difference is
     shared: float = 0.0  # relative standard error that the costs of all functions of a build have in common
     # The same for time off CPU, in us: functions that called what waits, outside of libc.
     waits: tuple[FunctionRow, ...] = ()
     kinds_of_waits: tuple[FunctionRow, ...] = ()  # the same by what is waited for
     counts: tuple[FunctionRow, ...] = ()  # the same for instructions: counted, or sampled where errors are not 0
     whole_runs: bool = False  # whether what was counted is a whole run, and not an operation
+    operation: str = "operation"  # what one is: "run" of a command, "1,000 requests"
+    alone: float = 0.0  # share of the cost of ``functions`` whose callers are not known
     unit: str = ""  # of the costs in ``functions``: "us" of CPU time, "cycles"
     changed: tuple[str, ...] = ()  # functions that the commit changes, also those that no profile contains
+    paths: tuple[str, ...] = ()  # files that the commit changes, where it is known that it changes no function
+    sources: int = 0  # source files that it changes
     change_known: bool = False  # whether it was found out, completely, which functions the commit changes
     plans: tuple[PlanRow, ...] = ()
     missing: tuple[str, ...] = ()  # a sentence for each part that could not be measured

@@ -8,7 +8,7 @@ statement.
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import median, variance
 from typing import TypeVar
@@ -18,6 +18,7 @@ from perfbisect.core.domain.facts import PlanFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Step
 from perfbisect.core.domain.session_state import SessionState
+from perfbisect.core.explain.calls import FEWEST, count_rows, place_of, samples_of
 from perfbisect.core.explain.classes import classify
 from perfbisect.core.explain.evidence import (
     EXACT_GROUP,
@@ -31,8 +32,8 @@ from perfbisect.core.explain.evidence import (
     Sureness,
     counter_rows,
 )
-from perfbisect.core.explain.functions import NAMED_PART, count_rows, function_rows, waiter_rows, whole
-from perfbisect.core.explain.profiles import COUNTED, comparable, functions_in, of_kinds
+from perfbisect.core.explain.functions import NAMED_PART, function_rows, waiter_rows, whole
+from perfbisect.core.explain.profiles import COUNTED, Sides, comparable, functions_in, of_kinds
 from perfbisect.core.inference.observations import counted_exactly
 from perfbisect.core.stats.distributions import Z_975, Student
 
@@ -69,18 +70,31 @@ def different_plans(parent: Iterable[PlanFacts], culprit: Iterable[PlanFacts]) -
 
 
 ENOUGH = 3  # rounds of groups of counters, from which on they have intervals of their own
+SIDES = ("parent", "culprit")
 FUNCTIONS = "functions"  # the part that reads what the commit changes
 NO_RUNS = "no runs"  # detail of an unknown cause
-THOUSANDTHS = 1000  # of a run of the parent: the operations where the output has no count of them
+LEAST_COUNT = 1000.0  # operations of a run of the parent, at least, where they are known by a rate or a cost alone
 MOST_OPERATIONS = 1e15  # of a run whose rate is no speed
 FIXED = 0.2  # of the change of a rate: a change of the length of runs below that says that they have a fixed length
 ABSURD = math.log(1e6)  # change of a rate from which on it is no speed
-NO_OPERATIONS = (
-    "The output has no count of operations (--operations), and runs are as long as ever: one stands for what"
-    " the parent does in a thousandth of a run, by the rate."
+# What units of a rate or a cost are of: of what is done in a second, or of the time of what is done once.
+A_SECOND = re.compile(
+    r"(?:(?P<what>\S*)/s(?:ec(?:onds?)?)?|(?P<short>q|r|t|io|f|[kMG]?b|[kMG]i?B)ps|[kMG]?Hz)", re.IGNORECASE
 )
+A_TIME = re.compile(r"(?P<time>ns|[uµ]s|ms|s|sec|seconds)(?:/(?P<what>\S*))?")
+SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3}
+NOUNS = {
+    "q": "queries",
+    "r": "requests",
+    "req": "requests",
+    "t": "transactions",
+    "io": "I/Os",
+    "op": "operations",
+    "ops": "operations",
+}
 NO_COUNTERS = (
-    "This host has no counters of instructions and cycles, so more code and slower memory cannot be separated."
+    "Not measured: instructions and cycles, because this host does not count them, so more code and slower memory are not told"
+    " apart; get it by: a host whose processor counts them, or valgrind."
 )
 
 
@@ -112,12 +126,12 @@ def explanation(
     counts are always those of the search: they are what the hunt went by. ``step`` is that of the verdict on ``metric``,
     which is explained.
     """
-    commits, value = (parent, culprit), usual_value(usual, metric)
-    timed = [[done(facts, value, metric) for facts in side] for side in usual]
+    commits, work = (parent, culprit), work_of(usual, metric)
+    timed = [[done(facts, work, metric) for facts in side] for side in usual]
     found = (event for event in events if isinstance(event, Counted))
     # An exact count is of one run, whatever that does.
-    of_operations = (event for event in found if not (value and event.group == EXACT_GROUP))
-    counted = [replace(event, facts=done(event.facts, value, metric)) for event in of_operations]
+    of_operations = (event for event in found if not (work and event.group == EXACT_GROUP))
+    counted = [replace(event, facts=done(event.facts, work, metric)) for event in of_operations]
     recorded = [event.facts for event in profiled(events, usual, metric)]
     counters = all_counters(timed, [of_commit(counted, commit) for commit in commits])
     planned = [event.facts for event in events if isinstance(event, Planned)]
@@ -126,8 +140,8 @@ def explanation(
     profiles, seen = comparable((before, after)), functions_in((*before, *after))
     changes = [event.facts for event in events if isinstance(event, ChangedFunctions)]  # the last is valid
     change = next((facts for facts in reversed(changes) if (facts.parent, facts.commit) == commits), None)
-    functions = function_rows(profiles, change, seen)
-    off_cpu = comparable((before, after), off_cpu=True)
+    of_work, off_cpu = map(enough, (profiles, comparable((before, after), off_cpu=True)))
+    functions = function_rows(of_work, change, seen)
     kinds = [of_kinds(run) for run in off_cpu[0]], [of_kinds(run) for run in off_cpu[1]]
     of_counts = comparable((before, after), counted=True)
     counts = count_rows(of_counts, change)
@@ -139,21 +153,29 @@ def explanation(
     if counters and "instructions" not in failed and not any(row.name == "instructions/o" for row in counters):
         missing.append(NO_COUNTERS)
     missing += [change.note] if (functions or counts) and change and change.note else []
-    missing += [NO_OPERATIONS] if value else []
+    if of_work != profiles:
+        few = " and ".join(f"{samples_of(side)} of the {name}" for side, name in zip(profiles, SIDES, strict=True))
+        missing.append(f"profiles: there are {few}, and fewer than {FEWEST} samples say nothing.")
     layouts = step.layouts if step else None
+    of_runs = all(run.operations == 1 for run in (chain(*timed) if any(timed) else chain(*profiles)))
     slower = (step.ratio.middle < 1) is find_metric(metric).higher_is_better if step else None
     return Explanation(
         *commits,
         classify(counters, plans, functions, layouts, metric, slower),
         counters,
         functions=functions,
+        place=place_of(of_work, functions, change, seen),
+        alone=max((run.alone for run in chain(*of_work)), default=0.0),
         shared=shared_error(timed, min(map(len, profiles))),
         waits=waiter_rows(off_cpu, change, seen),
         kinds_of_waits=waiter_rows(comparable(kinds, off_cpu=True)),
         counts=counts,
         whole_runs=all(run.operations == 1 for runs in of_counts for run in runs),
+        operation=work.name if work else "run" if of_runs else "operation",
         unit=profiles[0][0].unit if functions else "",
         changed=change.functions if change else (),
+        paths=change.paths if change and not (change.functions or change.note) else (),
+        sources=change.files if change else 0,
         change_known=change is not None and change.files > 0 and not change.approximate and not change.note,
         plans=plans,
         missing=tuple(dict.fromkeys(missing)),
@@ -162,11 +184,16 @@ def explanation(
     )
 
 
+def enough(both: Sides) -> Sides:
+    """The profiles of both builds, if each has enough samples."""
+    return both if min(map(samples_of, both)) >= FEWEST else ([], [])
+
+
 def profiled(events: Sequence[Studied], usual: RunSides, metric: str) -> list[Profiled]:
-    """The profiles of a hunt with the operations that their runs did; see ``usual_value``, and ``explanation``."""
-    value = usual_value(usual, metric)
-    found = (event for event in events if isinstance(event, Profiled) and (event.facts.samples or not value))
-    return [replace(event, facts=done(event.facts, value, metric)) for event in found]
+    """The profiles of a hunt with the operations that their runs did; see ``work_of``, and ``explanation``."""
+    work = work_of(usual, metric)
+    found = (event for event in events if isinstance(event, Profiled) and (event.facts.samples or not work))
+    return [replace(event, facts=done(event.facts, work, metric)) for event in found]
 
 
 def all_counters(usual: Sequence[Sequence[RunFacts]], studied: Sequence[Runs]) -> tuple[CounterRow, ...]:
@@ -191,17 +218,26 @@ def beside(parent: Sequence[RunFacts], culprit: Sequence[RunFacts]) -> RunSides:
     return [by_round[name] for name in sorted(both)], [culprits[name] for name in sorted(both)]
 
 
-def usual_value(usual: RunSides, metric: str) -> float:
-    """Of runs with a fixed length: the parent's rate or cost, at which one does a thousand thousandths of itself.
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What stands for an operation where runs have a fixed length, so that a faster one does more of them."""
 
-    The length may be one of CPU time: on a busy host the time by the clock says nothing of it then, but for a run that
-    takes longer by just what its rate fell by: it is the same work, and waits. 0.0 where the operations are known, or where
-    a run is always the same work and stands for one operation itself.
+    value: float  # the rate or the cost of the parent
+    each: float  # operations in a run of the parent
+    name: str  # of one of them: "1,000 requests"
+
+
+def work_of(usual: RunSides, metric: str) -> Work | None:
+    """What runs do, by their rate or cost; None where that counts nothing: a run stands for an operation then, or has a count.
+
+    A rate counts what is done in runs of a fixed length, a cost if it is the time of what is done once. The length may be of CPU
+    time: on a busy host the time by the clock says nothing of it then, but for a run that takes longer by just what its rate fell
+    by: it is the same work, and waits.
     """
     if metric not in ("rate", "cost") or not all(usual):
-        return 0.0
+        return None
     if any(run.operations != 1 or not run.reported or run.reported < 0 for run in chain(*usual)):
-        return 0.0
+        return None
     before, after = (median(run.reported or 0.0 for run in side) for side in usual)
     faster = (math.log(after) - math.log(before)) * (-1 if metric == "cost" else 1)  # a quotient may be no number
 
@@ -212,18 +248,37 @@ def usual_value(usual: RunSides, metric: str) -> float:
     by_clock, by_cpu = longer(lambda run: run.seconds), longer(lambda run: run.counters.get("task-clock"))
     least = FIXED * abs(faster)
     fixed = abs(by_clock) < least or (abs(by_cpu) < least and abs(by_clock + faster) >= least)
-    return before if fixed and abs(faster) <= ABSURD else 0.0
+    seconds = median(run.seconds for run in usual[0])
+    return counted_by(before, usual[0][0].unit, metric, seconds) if fixed and abs(faster) <= ABSURD else None
+
+
+def counted_by(value: float, unit: str, metric: str, seconds: float) -> Work | None:
+    """What a rate or a cost in that unit counts in so many seconds; None where it counts nothing."""
+    if not (found := (A_TIME if metric == "cost" else A_SECOND).fullmatch(unit)):
+        return Work(value, LEAST_COUNT, "thousandth of a run before") if metric == "rate" and not unit else None
+    parts = found.groupdict()
+    what = parts["what"] or parts.get("short") or "operations"
+    done = seconds / (value * SECONDS.get(parts["time"], 1.0)) if metric == "cost" else seconds * value
+    if not 0 < done < MOST_OPERATIONS:
+        return None
+    together = 10.0 ** math.floor(math.log10(done / LEAST_COUNT))
+    noun = NOUNS.get(what.lower(), what)
+    return Work(
+        value,
+        done / together,
+        f"{together:,.10g} {noun}" if together != 1 else noun.replace("ies", "y").removesuffix("s"),
+    )
 
 
 Facts = TypeVar("Facts", RunFacts, ProfileFacts)
 
 
-def done(facts: Facts, value: float, metric: str) -> Facts:
-    """A run with the operations that it did, by its own rate or cost beside the parent's; as it is where one is unknown."""
-    if not value or not facts.reported:
+def done(facts: Facts, work: Work | None, metric: str) -> Facts:
+    """A run with the operations that it did, by its own rate or cost beside the parent's; as it is where these count nothing."""
+    if not work or not facts.reported:
         return facts
-    faster = value / facts.reported if metric == "cost" else facts.reported / value
-    return replace(facts, operations=max(1, round(min(THOUSANDTHS * faster, MOST_OPERATIONS))))
+    faster = work.value / facts.reported if metric == "cost" else facts.reported / work.value
+    return replace(facts, operations=max(1, round(min(work.each * faster, MOST_OPERATIONS))))
 
 
 def shared_error(runs: Iterable[Sequence[RunFacts]], pairs: int) -> float:
@@ -288,6 +343,8 @@ def explained_by_change(found: Explanation) -> bool:
 
     A binary without symbols may hide one.
     """
+    if found.place and found.place.top:
+        return True
     rows = (row for row in (*found.functions, *waits_of(found), *found.counts) if row.own or row.below or row.nameless)
     return any(row.beyond_noise and row.part >= NAMED_PART for row in rows)
 

@@ -7,26 +7,22 @@ A number of samples is Poisson's, with a standard deviation of its root; where t
 differences between them shows what else varies, and the larger of the two is the error. Exact counts repeat to parts per
 million of the whole.
 
-A refactoring moves cost from one function to others. A function that lost what others gained, beyond noise, is reported as
-moved, if one of them is called by the other, or both by a third, or if the one is gone and the other new, as after a change
-of its name.
-
-Where instructions are counted one by one, a stack is a function and those that are inlined into it, outermost first, and
-it is known how often one function calls another.
+A refactoring moves cost from one function to others: one lost what others gained, beyond noise, and one of them is called by
+the other, or both by a third, or the one is gone and the other new, as after a change of its name. It has only moved if the
+whole neither lost nor gained it: the nearest function that calls all of them costs as much as before, with all that it calls.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, pairwise
+from itertools import chain
 from statistics import stdev
 
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
 from perfbisect.core.explain.evidence import EXACT, FunctionRow
 from perfbisect.core.explain.profiles import (
     NO_CALLERS,
-    SEPARATOR,
     SYSTEM,
     UNKNOWN,
     Key,
@@ -46,9 +42,9 @@ CALLERS = 5
 OTHERS = "[other functions]"  # the row of all further ones: differences must sum to the whole
 EXAMINED = 60  # functions between which cost may have moved, those whose costs differ most
 SMALL = 0.005  # share of the cost of an operation below which nothing is reported as moved
+ALL = 0.95  # share of the whole cost from which on a function says nothing of a place
 MOSTLY = 0.5  # share of a difference from which on it is that of a caller
 TOLERANCE = 0.1  # share of a moved cost that may be left over
-LEVELS = 5  # of calls from a function that the commit changes to one that it calls more often
 
 
 Costs = defaultdict[Key, float]
@@ -60,41 +56,72 @@ def table() -> defaultdict[Key, Costs]:
 
 
 @dataclass(slots=True)
-class Side:
-    """The costs of one build; all are per operation but for those in ``callers``."""
+class Tally:
+    """What the functions of a build cost in an operation: by their own code, or with all that they call."""
 
     cost: Costs = field(default_factory=lambda: defaultdict(float))
     variance: Costs = field(default_factory=lambda: defaultdict(float))
     least: float = 0.0  # variance of a function without a sample: that of a single one
     rounds: list[dict[Key, float]] = field(default_factory=list)
-    callers: defaultdict[Key, Costs] = field(default_factory=table)
+
+
+def tally(profiles: Sequence[ProfileFacts], charged: Callable[[Sequence[Key]], Iterable[Key]]) -> Tally:
+    """The costs of a build in all its runs together; ``charged`` says which functions of a stack, outermost first, have its cost."""
+    made = Tally()
+    operations = sum(run.operations for run in profiles)
+    for run in profiles:
+        costs: Costs = defaultdict(float)
+        for stack, cost in run.stacks.items():
+            for key in charged(keys_of(stack)):
+                costs[key] += cost
+        total = sum(run.stacks.values())
+        period = total / run.samples if run.samples else 0.0
+        least = ((period if run.samples else EXACT * total) / operations) ** 2
+        for key, cost in costs.items():
+            made.cost[key] += cost / operations
+            made.variance[key] += period * cost / operations**2 if run.samples else least
+        made.least = max(made.least, least)
+        made.rounds.append({key: cost / run.operations for key, cost in costs.items()})
+    return made
+
+
+@dataclass(slots=True)
+class Side:
+    """The costs of one build."""
+
+    own: Tally
+    inclusive: Tally
+    callers: defaultdict[Key, Costs] = field(default_factory=table)  # totals, not of an operation
+    above: defaultdict[Key, set[Key]] = field(
+        default_factory=lambda: defaultdict(set)
+    )  # itself, its callers, and theirs
 
     @property
     def whole(self) -> float:
         """The cost of all functions."""
-        return sum(self.cost.values())
+        return sum(self.own.cost.values())
 
 
 def side_of(profiles: Sequence[ProfileFacts]) -> Side:
     """The costs of a build in all its runs together."""
-    side = Side()
-    operations = sum(run.operations for run in profiles)
+    side = Side(tally(profiles, lambda keys: keys[-1:]), tally(profiles, named))
     for run in profiles:
-        costs: Costs = defaultdict(float)
-        total = sum(run.stacks.values())
-        period = total / run.samples if run.samples else 0.0
-        least = ((period if run.samples else EXACT * total) / operations) ** 2
         for stack, cost in run.stacks.items():
-            *chain, last = [key_of(text) for text in frames(stack)] or [key_of(stack)]
-            costs[last] += cost
+            *chain, last = keys_of(stack)
+            side.above[last] |= named([*chain, last])
             if caller := next((key for key in reversed(chain) if key != last and key[0] not in NO_CALLERS), None):
                 side.callers[last][caller] += cost
-        for key, cost in costs.items():
-            side.cost[key] += cost / operations
-            side.variance[key] += period * cost / operations**2 if run.samples else least
-        side.least = max(side.least, least)
-        side.rounds.append({key: cost / run.operations for key, cost in costs.items()})
     return side
+
+
+def keys_of(stack: str) -> list[Key]:
+    """The functions of a stack, outermost first; the program where there are none."""
+    return [key_of(text) for text in frames(stack)] or [key_of(stack)]
+
+
+def named(keys: Iterable[Key]) -> set[Key]:
+    """Those of the functions that are known."""
+    return {key for key in keys if key[0] not in NO_CALLERS}
 
 
 def waiter_rows(
@@ -125,12 +152,8 @@ def function_rows(
     if not all(both):
         return ()
     before, after = map(side_of, both)
-    whole = after.whole - before.whole
-    by_key = {}
-    for key in sorted(before.cost.keys() | after.cost.keys()):
-        low, high = before.cost.get(key, 0.0), after.cost.get(key, 0.0)
-        part = (high - low) / whole if whole else 0.0
-        by_key[key] = FunctionRow(*key, low, high, error(key, before, after), part, callers=callers(key, before, after))
+    by_key = rows_of((before.own, after.own))
+    by_key = {key: replace(row, callers=callers(key, before, after)) for key, row in by_key.items()}
     rank = {key: abs(row.difference) for key, row in by_key.items()}
     for group in moved(by_key, before, after):
         remainder = abs(gained(group, by_key))
@@ -140,7 +163,18 @@ def function_rows(
     return tuple(marked(rows, both, change, functions_in(chain(*both)) if seen is None else seen) if change else rows)
 
 
-def error(key: Key, before: Side, after: Side) -> float:
+def rows_of(sides: Iterable[Tally], whole: float = 0.0) -> dict[Key, FunctionRow]:
+    """The functions of two builds; parts are of the difference of the ``whole``, by default of all of them together."""
+    before, after = sides
+    whole = whole or sum(after.cost.values()) - sum(before.cost.values())
+    rows = {}
+    for key in sorted(before.cost.keys() | after.cost.keys()):
+        low, high = before.cost.get(key, 0.0), after.cost.get(key, 0.0)
+        rows[key] = FunctionRow(*key, low, high, error(key, before, after), (high - low) / whole if whole else 0.0)
+    return rows
+
+
+def error(key: Key, before: Tally, after: Tally) -> float:
     """The standard error of the difference of a function."""
     counted = math.sqrt(sum(side.variance.get(key, side.least) for side in (before, after)))
     pairs = [high.get(key, 0.0) - low.get(key, 0.0) for low, high in zip(before.rounds, after.rounds, strict=False)]
@@ -149,7 +183,7 @@ def error(key: Key, before: Side, after: Side) -> float:
 
 def callers(key: Key, before: Side, after: Side) -> tuple[str, ...]:
     """The functions that call it, in the build in which it costs more; those with most of its cost first."""
-    side = max((after, before), key=lambda side: side.cost.get(key, 0.0))
+    side = max((after, before), key=lambda side: side.own.cost.get(key, 0.0))
     above: Mapping[Key, float] = side.callers.get(key, {})
     return tuple(function for function, _ in sorted(above, key=lambda each: (-above[each], each))[:CALLERS])
 
@@ -165,6 +199,8 @@ def moved(rows: Mapping[Key, FunctionRow], before: Side, after: Side) -> Iterato
     free = sorted(beyond, key=lambda key: -abs(rows[key].difference))[:EXAMINED]
     above = {key: {*before.callers.get(key, ()), *after.callers.get(key, ())} for key in free}
     chains = bool(before.callers and after.callers)
+    with_calls = rows_of((before.inclusive, after.inclusive))
+    total = after.whole - before.whole
 
     def near(one: Key, other: Key) -> bool:
         if UNKNOWN in (one[1], other[1]):
@@ -173,11 +209,24 @@ def moved(rows: Mapping[Key, FunctionRow], before: Side, after: Side) -> Iterato
         related = one in above[other] or other in above[one] or bool(above[one] & above[other])
         return related or all(missing) or (any(missing) and not chains)
 
-    while groups := [group for key in free if (group := exchange(key, [one for one in free if near(key, one)], rows))]:
+    def kept(group: Sequence[Key]) -> bool:
+        """Whether the nearest function above all of them, or one of them, costs as much as before."""
+        shared = set.intersection(*(before.above.get(key, set()) | after.above.get(key, set()) for key in group))
+        around = [with_calls[key] for key in shared]
+        nearest = min(around, key=lambda row: (max(row.parent, row.culprit), row.key), default=None)
+        largest = max(abs(rows[key].difference) for key in group)
+        slight = TOLERANCE * min(abs(total), largest)
+        if nearest is None or min(nearest.parent / before.whole, nearest.culprit / after.whole) >= ALL:
+            return True  # it calls everything else, too
+        return abs(nearest.difference) <= max(2 * nearest.error, slight)
+
+    groups = [group for key in free if (group := exchange(key, [one for one in free if near(key, one)], rows))]
+    while groups := [group for group in groups if kept(group)]:
         best = min(groups, key=lambda group: abs(gained(group, rows)) / max(abs(rows[one].difference) for one in group))
         free = [key for key in free if key not in best]
         key, *others = best
         yield {key: others[0], **dict.fromkeys(others, key)}
+        groups = [group for key in free if (group := exchange(key, [one for one in free if near(key, one)], rows))]
 
 
 def exchange(key: Key, others: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> list[Key]:
@@ -202,10 +251,9 @@ def gained(keys: Iterable[Key], rows: Mapping[Key, FunctionRow]) -> float:
 
 
 def slack(keys: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> float:
-    """By how much what was lost and what was gained may differ: by noise, or a small part of it, which is reported as left over."""
+    """By how much what was lost and what was gained may differ: by noise, and not by much."""
     largest = max(abs(rows[key].difference) for key in keys)
-    noise = 2 * math.sqrt(sum(rows[key].error ** 2 for key in keys))
-    return min(max(noise, TOLERANCE * largest), largest / 3)
+    return min(2 * math.sqrt(sum(rows[key].error ** 2 for key in keys)), largest / 3)
 
 
 def shortened(rows: Sequence[FunctionRow]) -> Sequence[FunctionRow]:
@@ -223,9 +271,7 @@ def marked(
 
     Functions of the binaries of `SYSTEM`, the kernel and libc, are not changed, whatever their names.
     """
-    wanted = {split(function)[1] for function in change.functions}
-    changed = {each for each in seen if split(each)[1] in wanted and any(same(each, one) for one in change.functions)}
-    bodies = dict(inlined(change, seen))
+    changed, bodies = of_change(change, seen)
     own = changed | bodies.keys()
     low, high = (under(own, runs) for runs in both)
     for row in rows:
@@ -240,13 +286,20 @@ def marked(
         yield replace(row, below=most) if enough else row
 
 
+def of_change(change: ChangeFacts, seen: Collection[str]) -> tuple[set[str], dict[str, tuple[str, ...]]]:
+    """The functions among ``seen`` that a commit changes, and those into which it changes something that is inlined."""
+    wanted = {split(function)[1] for function in change.functions}
+    changed = {each for each in seen if split(each)[1] in wanted and any(same(each, one) for one in change.functions)}
+    return changed, dict(inlined(change, seen))
+
+
 def under(own: Collection[str], profiles: Sequence[ProfileFacts]) -> Mapping[Key, Mapping[str, float]]:
     """Function → cost per operation of its stacks by the nearest function above it that is among ``own``."""
     operations = sum(run.operations for run in profiles)
     costs: defaultdict[Key, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for run in profiles:
         for stack, cost in run.stacks.items():
-            *above, last = [key_of(text) for text in frames(stack)] or [("", "")]
+            *above, last = keys_of(stack)
             callers = (function for function, binary in reversed(above) if not SYSTEM.match(binary))
             if nearest := next((function for function in callers if function in own), None):
                 costs[last][nearest] += cost / operations
@@ -299,53 +352,6 @@ def part_error(some: Sequence[FunctionRow], rows: Sequence[FunctionRow], shared:
     return math.sqrt(error) / abs(total)
 
 
-Calls = Mapping[Key, Mapping[Key, float]]  # function → what calls it → how often in an operation
-
-
-def count_rows(both: Sides, change: ChangeFacts | None = None) -> tuple[FunctionRow, ...]:
-    """As ``function_rows``, of instructions; where they are counted exactly, with calls."""
-    rows = function_rows(both, change, functions_in(chain(*both), inlined=True))
-    # What costs most is last.
-    stacks = [stack for run in chain(*both) if not run.samples for stack in reversed([*run.stacks])]
-    inlined = {inner: outer for stack in stacks for outer, inner in pairwise(map(key_of, frames(stack)))}
-    before, after = map(calls_of, both)
-    changed = above(rows, before, after)
-    calls = {key: (sum(before.get(key, {}).values()), sum(after.get(key, {}).values())) for key in {*before, *after}}
-    outers = [(row, inlined.get(row.key)) for row in rows]
-    due = [(replace(row, below=changed.get(outer or row.key, row.below)), outer) for row, outer in outers]
-    return tuple(replace(row, into=outer[0]) if outer else replace(row, calls=calls.get(row.key)) for row, outer in due)
-
-
-def calls_of(runs: Sequence[ProfileFacts]) -> Calls:
-    """The calls of each function, without those by which the parts of a function that the compiler has split call each other."""
-    operations, calls = sum(run.operations for run in runs), table()
-    for run in runs:
-        for pair, number in run.calls.items():
-            caller, _, callee = pair.partition(SEPARATOR)
-            if caller == callee or key_of(caller) != key_of(callee):
-                calls[key_of(callee)][key_of(caller)] += number / operations
-    return calls
-
-
-def above(rows: Sequence[FunctionRow], before: Calls, after: Calls) -> dict[Key, str]:
-    """The functions that the commit leaves as they are, and the changed one due to which each is called more or less often,
-    by others than itself."""
-    own = {row.key: row.function for row in rows if row.own}
-    due_to = dict(own)
-    for _ in range(LEVELS):
-        for key in sorted({*before, *after} - due_to.keys()):
-            low, high = before.get(key, {}), after.get(key, {})
-            grown = {caller: high.get(caller, 0.0) - low.get(caller, 0.0) for caller in {*low, *high} - {key}}
-            total = sum(grown.values())
-            due: defaultdict[str, float] = defaultdict(float)
-            for caller in sorted(due_to.keys() & grown.keys()):
-                due[due_to[caller]] += grown[caller] * total
-            most = max(due, key=lambda one: due[one], default=None)
-            if most and due[most] > MOSTLY * total**2 > 0:
-                due_to[key] = most
-    return {key: function for key, function in due_to.items() if key not in own}
-
-
 def telling_rows(rows: Sequence[FunctionRow]) -> list[FunctionRow]:
     """The functions that differ beyond noise, without those whose cost has only moved."""
     return [row for row in rows if row.beyond_noise and not row.partner and row.function != OTHERS]
@@ -361,9 +367,3 @@ def exchanges(rows: Sequence[FunctionRow]) -> list[tuple[list[FunctionRow], list
             group[row.difference > 0].append(row)
     by_size = ([sorted(side, key=lambda row: -abs(row.difference)) for side in group] for group in groups.values())
     return [(sources, to) for sources, to in by_size if sources and to]
-
-
-def surplus(group: tuple[Sequence[FunctionRow], Sequence[FunctionRow]]) -> float:
-    """By how much functions gained more than others lost to them; 0 where that is noise."""
-    left, spread = whole([*group[0], *group[1]])
-    return left if abs(left) > 2 * spread else 0.0

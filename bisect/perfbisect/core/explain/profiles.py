@@ -21,6 +21,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import accumulate, pairwise
 
 from perfbisect.core.domain.facts import ProfileFacts
 
@@ -28,6 +30,7 @@ SEPARATOR = ";"  # of the parts of a stack
 COUNTED = "instructions"  # unit of the costs of counts
 KERNEL, UNKNOWN = "[kernel]", "[unknown]"  # binaries that are no files
 RARE = "[rare stacks]"
+GENERATED = "jit"  # the binary of code that a program generates as it runs: "[jit]" where it has no names
 NO_CALLERS = frozenset({UNKNOWN, RARE})  # frames that call nothing: their functions are not known
 
 _FRAME = re.compile(r"(?P<function>.+) \((?P<binary>[^()]+)\)")
@@ -74,6 +77,9 @@ HASH = re.compile(r"::h[0-9a-f]{16}$")  # of Rust's symbols
 VERSION = re.compile(r"(?<=\w)@.*")  # "memcpy@plt", "memcpy@@GLIBC_2.14"
 QUALIFIERS = re.compile(r"(?:\s+(?:const|volatile|noexcept)|\s*&{1,2})+$")
 LAST = re.compile(r"(?:(?P<scope>[\w~$]+)(?:::|\.))?(?P<own>[\w~$]+)\s*$")
+METHOD = re.compile(r"\(\*?(\w+)\)\.")  # of Go: "(*Tree)."
+# What the C library calls its own forms of a function, such as those for some processors.
+LIBRARY = re.compile(r"__(\w+?)_(?:avx|sse|ssse|evex|erms|asimd|neon|sve|zva)\w*|(?:__GI_)_*(\w+)")
 LONGEST = 80  # characters in a sentence
 OPENING, CLOSING = "(<[{", ")>]}"
 
@@ -115,15 +121,27 @@ def same(one: str, other: str) -> bool:
 
 
 def short(function: str) -> str:
-    """A name for a sentence: with all its scopes, without arguments, and at most 80 characters.
+    """A name as people say it: with its innermost scope, without arguments and those of templates, and at most 80 characters.
 
     >>> short("void store::Page<int>::insert(std::string const&) const")
-    'store::Page::insert'
+    'Page::insert'
+    >>> short("<alloc::btree::RangeIter<K,V> as core::iter::Iterator>::next")
+    'RangeIter::next'
     """
     text = source_name(function)
-    plain = QUALIFIERS.sub("", flat(text)).rpartition(" ")[2]
-    usual = plain and not OPERATOR.search(text) and "{" not in text and not plain.startswith("::")
-    name = plain if usual else text
+    if found := LIBRARY.fullmatch(text):
+        return found[1] or found[2]
+    plain = METHOD.sub(r"\1.", text)
+    if text.startswith("<") and ">::" in text:  # of Rust: the type before the trait
+        depth = list(
+            accumulate((letter == "<") - (letter == ">" and before != "-") for before, letter in pairwise(f" {text}"))
+        )
+        end = depth.index(0) if 0 in depth else len(text) - 1
+        plain = flat(text[1:end]).partition(" as ")[0] + text[end + 1 :]
+    scope, own = split(plain)
+    between = "." if f"{scope}.{own}" in plain else "::"
+    name = f"{scope}{between * bool(scope)}{own}" if own else flat(text) or text
+    name = re.sub(r"\boperator(?=\w)", "operator ", name) + "::{lambda}" * bool(own and LAMBDA.search(text))
     return name if len(name) <= LONGEST else f"{name[: LONGEST // 2]}…{name[1 - LONGEST // 2 :]}"
 
 
@@ -146,6 +164,7 @@ KINDS = {  # of waits, by functions of the kernel
 }
 
 
+@lru_cache(maxsize=1 << 15)
 def key_of(text: str) -> Key:
     """The function of the source code that a frame is of, and its binary."""
     function, binary = read_frame(text)
@@ -200,10 +219,15 @@ MOST = 800  # stacks of one profile that keep their callers: those that cost mos
 NAME = 400  # characters of a function's name
 FEW = 0.05  # share of what is missing up to which no note says so
 
+# Functions in which threads begin.
+ROOT = re.compile(
+    r"_start|__libc_start.*|main|_dl_.*|.*start_thread.*|.*thread_start.*|_*clone3?|ret_from_fork.*|.*goexit.*|.*rt0_go.*|runtime\.m.*"
+)
 _SYMBOL = re.compile(r"(?P<symbol>.*?) \((?P<path>(?:/|\[|anon_inode|inlined|\S+\)$).*)\)")
 _VERSION = re.compile(r"@@?(?!plt\b)[\w.]+$")  # of a symbol: "malloc@@GLIBC_2.2.5"
-_NO_FILE = re.compile(r"//anon|/dev/zero\b.*|/SYSV\w+|/memfd:.*|\[(?:heap|stack|anon|anon:.*)\]|anon_inode.*")
-_COMPILED = re.compile(r"perf-\d+\.map|jitted-\d+-\d+\.so")  # what a just-in-time compiler tells perf
+_NO_FILE = re.compile(r"/SYSV\w+|\[(?:heap|stack)\]|anon_inode.*")
+# Memory without a file that is executed, and what a just-in-time compiler tells perf of it.
+_COMPILED = re.compile(r".*/perf-\d+\.map|.*/jitted-\d+-\d+\.so|//anon|/dev/zero\b.*|/memfd:.*|\[anon(?::.*)?\]")
 _IN_PROCESS = frozenset({"[vdso]", "[vsyscall]", UNKNOWN})  # names in brackets that are no part of the kernel
 
 
@@ -214,7 +238,7 @@ class Folded:
     stacks: Mapping[str, float]  # as of ``ProfileFacts``
     samples: int
     lost: int
-    alone: float  # share of the cost whose function has no caller
+    alone: float  # share of the cost whose callers were not found
 
 
 def fold(lines: Iterable[str], per_unit: float = 1.0) -> Folded:
@@ -233,9 +257,19 @@ def fold(lines: Iterable[str], per_unit: float = 1.0) -> Folded:
             text = SEPARATOR.join([program(thread), *called])
             costs[text] = costs.get(text, 0.0) + int(cost) / per_unit
             samples += int(number)
-            alone += int(cost) / per_unit if len(called) < 2 else 0.0
+            alone += int(cost) / per_unit if ends_early(called, frames) else 0.0
     whole = sum(costs.values())
     return Folded(bounded(costs), samples, lost, alone / whole if whole else 0.0)
+
+
+def ends_early(called: Sequence[str], chain: Sequence[str]) -> bool:
+    """Whether callers of a stack were not found: it begins neither where threads do nor in code that has no names.
+
+    ``chain`` has the frames of perf, innermost first.
+    """
+    function, _ = read_frame(called[0])
+    known = not (function.startswith("[") or readable(chain[-1]).startswith("["))
+    return len(called) < 2 or (known and not ROOT.fullmatch(source_name(function)))
 
 
 def program(thread: str) -> str:
@@ -254,7 +288,7 @@ def stack(chain: Iterable[str]) -> list[str]:
         frame_text = readable(text)
         if not (frames and frames[-1] == frame_text and frame_text.startswith("[")):
             frames.append(frame_text)
-    while len(frames) > 1 and frames[-1] == UNKNOWN:
+    while len(frames) > 1 and UNKNOWN in (frames[-1], frames[-2] if frames[-1] == f"[{GENERATED}]" else ""):
         frames.pop()
     return frames[::-1] or [UNKNOWN]
 
@@ -275,7 +309,7 @@ def binary(path: str) -> str:
     """The base name of a binary, from the path that perf prints: a file, a part of the kernel, or memory without a file."""
     path = path.removesuffix(" (deleted)")
     name = path.rpartition("/")[2]
-    if _COMPILED.fullmatch(name):
+    if _COMPILED.fullmatch(path):
         return "[jit]"
     if _NO_FILE.fullmatch(path):
         return UNKNOWN

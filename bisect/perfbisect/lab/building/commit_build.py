@@ -24,10 +24,14 @@ from perfbisect.lab.building.log_parser import (
     INSTALL,
     LINK,
     OUT_OF_MEMORY,
+    PATCH,
+    RECORD,
+    RELINK,
     TRAIN,
     BuildLog,
     BuildStep,
     KnownFailure,
+    Stopwatch,
     follow,
     script,
 )
@@ -45,7 +49,6 @@ from perfbisect.lab.building.plan import (
     resolved_for,
     version_of,
 )
-from perfbisect.lab.building.stopwatch import PATCH, RECORD, RELINK, Stopwatch
 from perfbisect.lab.building.toolchain import (
     COMPILERS,
     EVENTS,

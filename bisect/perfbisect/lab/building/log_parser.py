@@ -2,13 +2,17 @@
 
 Some errors a tree has because its compiler is years younger than itself: ``known_errors.toml`` says which options mend them.
 Nothing takes longer than in proportion to a line: repetitions have bounds, and begin at a fixed text.
+
+Where the time of a build goes (``Stopwatch``): what is done beside the job that builds is timed around its calls. The job itself
+prints when its stages began, by the clock of the host, so that a build has the same seconds if a later session follows it.
 """
 
 import re
 import shlex
+import time
 from collections import deque
-from collections.abc import Generator, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
@@ -26,6 +30,7 @@ from perfbisect.lab import Work
 from perfbisect.masking import masked
 from perfbisect.recipes.programs import AGAIN, PARTIAL, PROGRAM, SAID
 
+PATCH, RELINK, RECORD, OTHER = "patch", "relink", "record", "other"  # phases that are no stages of the progress
 HEADER = "a standard header that is missing"
 _OF_THE_SYSTEM = ("unistd.h", "sys/types.h", "sys/time.h", "strings.h", "time.h")
 _ABSENT = re.compile(
@@ -291,3 +296,34 @@ def staged(stage: str, work: Generator[tuple[int, int], None, T]) -> Generator[B
     for done, total in steps:
         yield BuildStep(stage, done, total)
     return steps.result
+
+
+@dataclass(frozen=True, slots=True)
+class Stopwatch:
+    """The seconds of each phase so far; of one that is repeated, of all its times."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def total(self) -> float:
+        """The seconds of all phases."""
+        return sum(self.seconds.values())
+
+    def add(self, phases: Mapping[str, float]) -> None:
+        """Add the seconds of these phases."""
+        for phase, seconds in phases.items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """A block whose seconds are of that phase, without those of phases within it."""
+        began, before = time.monotonic(), self.total
+        try:
+            yield
+        finally:
+            self.add({phase: time.monotonic() - began - (self.total - before)})
+
+    def phases(self, elapsed: float) -> dict[str, float]:
+        """The phases of a build that has taken ``elapsed`` seconds; what belongs to none of them is ``OTHER``."""
+        seconds = self.seconds | {OTHER: elapsed - self.total}
+        return {phase: rounded for phase, took in seconds.items() if (rounded := round(took, 3)) > 0}

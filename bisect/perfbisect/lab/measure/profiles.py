@@ -272,12 +272,11 @@ def profile(facts: RunFacts, folded: Folded, sampled: Sampling) -> ProfileFacts:
     notes = [
         *sampled.notes,
         WAITS_FOR_ALL if sampled.waits else "",
-        f"The callers of {100 * folded.alone:.0f} % of the cost are unknown." if folded.alone > FEW else "",
         f"{100 * folded.lost / whole:.0f} % of the samples were lost." if folded.lost > FEW * whole else "",
     ]
     stacks = {stack: cost * whole / folded.samples for stack, cost in folded.stacks.items()}
     return ProfileFacts(
         facts.commit, facts.build_key, facts.host, facts.operations, facts.seconds, sampled.unit, stacks,
         samples=folded.samples, lost=folded.lost, event=sampled.event, chains=sampled.chains, off_cpu=sampled.waits,
-        note=" ".join(filter(None, notes)), reported=facts.reported,
+        note=" ".join(filter(None, notes)), reported=facts.reported, alone=folded.alone,
     )  # fmt: skip

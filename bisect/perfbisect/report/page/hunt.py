@@ -25,8 +25,8 @@ from perfbisect.report.hunt_report import (
 from perfbisect.report.page import pages
 from perfbisect.report.page.charts import by_second, of_pairs, of_runs, posterior
 from perfbisect.report.page.flame_graph import flame_graph
-from perfbisect.wording.functions import notes, unit_of
-from perfbisect.wording.quantities import count, figure
+from perfbisect.wording.functions import notes
+from perfbisect.wording.quantities import count, figure, scale
 from perfbisect.wording.text import metric_title, titled
 
 HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
@@ -117,9 +117,11 @@ def drawn_change(report: HuntReport, diff_of: DiffOf, place: int) -> Iterator[Se
         drawing = Figure(partial(pages.part, "diff", files), note)
         yield Section("The change", (drawing,), f"{anchor}-change", within=True)
     if profiles:
-        unit = unit_of(profiles.unit)
-        graph = partial(flame_graph, profiles.parent, profiles.culprit, unit)
-        said = (f"Widths are costs per operation, in {unit}.", *profiles.notes)
+        sides = profiles.parent, profiles.culprit
+        divisor, unit = scale(max(sum(stacks.values()) for stacks in sides), profiles.unit, least=10.0)
+        before, after = ({stack: cost / divisor for stack, cost in stacks.items()} for stacks in sides)
+        graph = partial(flame_graph, before, after, unit)
+        said = (f"Widths are costs per {found.operation}, in {unit}.", *profiles.notes)
         drawing = Figure(graph, " ".join(said), name="flame")
         yield Section("Flame graph", (drawing,), f"{anchor}-flame", within=True)
 

@@ -1,0 +1,213 @@
+"""The functions below which most of a difference is, and what is called there: in another number, no longer, or newly. Pure.
+
+Of profiles the cost of a function with all that it calls is taken first: a commit changes one function, and what that calls costs
+less, or something else is called in its place. A function that the commit changes, and that carries most of the difference so, is
+the place; of several that do the innermost; where only several together do, the nearest function that calls them.
+
+Where instructions are counted one by one, a stack is a function and those that are inlined into it, outermost first, and
+it is known how often one function calls another.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, pairwise
+
+from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
+from perfbisect.core.explain.evidence import Call, FunctionRow, Place
+from perfbisect.core.explain.functions import (
+    ALL,
+    MOSTLY,
+    function_rows,
+    keys_of,
+    named,
+    of_change,
+    rows_of,
+    side_of,
+    table,
+    tally,
+    whole,
+)
+from perfbisect.core.explain.profiles import (
+    RARE,
+    SEPARATOR,
+    SYSTEM,
+    Key,
+    Sides,
+    frames,
+    functions_in,
+    key_of,
+)
+
+MOST = 0.8  # share of a difference from which on it is the place of it
+EXACT, LOOSE = 1.25, 2.0  # shares up to which: beyond these, another function has lost as much as it gained
+LEVELS = 5  # of calls from a function that the commit changes to one that it calls more often
+CALLED = 0.02  # share of the whole cost from which on a call that is new or gone is named
+FEWEST = 30  # samples from which on a share is stated
+
+
+def place_of(
+    both: Sides, rows: Sequence[FunctionRow], change: ChangeFacts | None, seen: Collection[str]
+) -> Place | None:
+    """The place of the difference between two builds; None where there is none beyond noise, or that carries most of it.
+
+    ``rows`` are what ``function_rows`` returns of ``both``, with ``seen``.
+    """
+    total, spread = whole(rows)
+    if not all(both) or abs(total) <= 2 * spread:
+        return None
+    difference = of_known(both, total)
+    changed, bodies = of_change(change, seen) if change else (set[str](), dict[str, tuple[str, ...]]())
+    before, after = map(side_of, both)
+    found = {
+        key: row if SYSTEM.match(key[1]) else replace(row, changed=key[0] in changed, inlined=bodies.get(key[0], ()))
+        for key, row in rows_of((before.inclusive, after.inclusive), difference).items()
+    }
+    moved = {row.key for row in rows if row.partner}
+    own = {key: row for key, row in found.items() if row.own and key not in moved}
+    depth = {
+        key: place for runs in both for run in runs for stack in run.stacks for place, key in enumerate(keys_of(stack))
+    }
+    of_diff: tuple[FunctionRow, ...] = ()
+    if (top := innermost(own.values(), depth)) is None and own:
+        above = (tally(runs, lambda keys: named(keys[: last_of(own, keys)])) for runs in both)
+        carried = {key: row.part for key, row in rows_of(above, difference).items() if MOST <= row.part <= LOOSE}
+        top = min(
+            (found[key] for key in carried),
+            key=lambda row: (max(row.parent, row.culprit), -depth[row.key]),
+            default=None,
+        )
+        of_diff = tuple(sorted((row for row in own.values() if row.beyond_noise), key=lambda row: -abs(row.part)))
+
+    def below(keys: Sequence[Key]) -> Sequence[Key]:
+        """The part of a stack that begins at the place."""
+        return keys if top is None else keys[keys.index(top.key) :] if top.key in keys else ()
+
+    inside = rows_of((tally(runs, lambda keys: named(below(keys))) for runs in both), difference)
+    inner = innermost((row for row in inside.values() if not absent(row)), depth) or top
+    if inner is None:
+        return None
+    alone = any(row.key == inner.key and row.part >= MOST for row in rows)
+    if top is None and not alone and min(inner.parent / before.whole, inner.culprit / after.whole) >= ALL:
+        return None
+    only = {key: row for key, row in inside.items() if absent(row) and abs(row.difference) > FEWEST**0.5 * row.error}
+    calls = calls_of_one(both, below, only, {row.key: row for row in rows})
+    return Place(
+        top, found.get(inner.key, inner), alone, of_diff, tuple(call for call in calls if call.share >= CALLED)
+    )
+
+
+def samples_of(runs: Iterable[ProfileFacts]) -> int:
+    """The samples of several runs together."""
+    return sum(run.samples for run in runs)
+
+
+def of_known(both: Sides, total: float) -> float:
+    """The difference of the stacks whose callers were kept, where that is most of the ``total``."""
+    rare = [sum(tally(runs, lambda keys: keys[-1:]).cost.values()) for runs in map(rare_only, both)]
+    left = total - (rare[1] - rare[0])
+    return left if left / total > MOSTLY else total
+
+
+def rare_only(runs: Sequence[ProfileFacts]) -> list[ProfileFacts]:
+    """The profiles with the stacks alone whose callers were not kept."""
+    return [replace(run, stacks={stack: cost for stack, cost in run.stacks.items() if RARE in stack}) for run in runs]
+
+
+def innermost(rows: Iterable[FunctionRow], depth: Mapping[Key, int]) -> FunctionRow | None:
+    """The smallest of the functions that carry most of the difference, and no more than that if there is such a one.
+
+    ``depth`` is the place of each in a stack: of two that cost as much, the one that the other calls is taken.
+    """
+    carrying = [row for row in rows if row.beyond_noise and MOST <= row.part <= LOOSE]
+    exact = [row for row in carrying if row.part <= EXACT]
+    return min(
+        exact or carrying, key=lambda row: (max(row.parent, row.culprit), -depth[row.key], row.key), default=None
+    )
+
+
+def absent(row: FunctionRow) -> bool:
+    """Whether only one of the builds calls a function."""
+    return min(row.parent, row.culprit) <= 0
+
+
+def last_of(some: Collection[Key], keys: Sequence[Key]) -> int:
+    """How many functions of a stack there are up to the last of ``some``; 0 without any."""
+    return max((place for place, key in enumerate(keys, 1) if key in some), default=0)
+
+
+def calls_of_one(
+    both: Sides,
+    below: Callable[[Sequence[Key]], Sequence[Key]],
+    only: Mapping[Key, FunctionRow],
+    rows: Mapping[Key, FunctionRow],
+) -> list[Call]:
+    """The calls from functions of both builds to those that ``only`` one of them calls ``below`` a place, the largest first.
+
+    A compiler may have made a part of its caller of one: its binary has both, and the caller costs more by that.
+    """
+    costs, wholes = table(), [sum(tally(runs, lambda keys: keys[-1:]).cost.values()) for runs in both]
+    for runs in both:
+        operations = sum(run.operations for run in runs)
+        for run in runs:
+            for stack, cost in run.stacks.items():
+                keys = keys_of(stack)
+                part = below(keys)
+                place = next((len(keys) - len(part) + place for place, key in enumerate(part) if key in only), None)
+                if place is not None:
+                    costs[keys[place]][keys[place - 1] if place else ("", "")] += cost / operations
+    calls = []
+    for key, by_caller in costs.items():
+        new, cost = only[key].difference > 0, sum(by_caller.values())
+        caller = max(by_caller, key=lambda each: (by_caller[each], each))
+        instead = -rows[caller].difference if caller in rows else 0.0
+        inlined = caller[1] == key[1] and instead * only[key].difference > 0 and abs(instead) > MOSTLY * cost
+        calls.append(Call(key[0], cost / wholes[new], new, inlined))
+    return sorted(calls, key=lambda call: (-call.share, call.function))
+
+
+Calls = Mapping[Key, Mapping[Key, float]]  # function → what calls it → how often in an operation
+
+
+def count_rows(both: Sides, change: ChangeFacts | None = None) -> tuple[FunctionRow, ...]:
+    """As ``function_rows``, of instructions; where they are counted exactly, with calls."""
+    rows = function_rows(both, change, functions_in(chain(*both), inlined=True))
+    # What costs most is last.
+    stacks = [stack for run in chain(*both) if not run.samples for stack in reversed([*run.stacks])]
+    inlined = {inner: outer for stack in stacks for outer, inner in pairwise(map(key_of, frames(stack)))}
+    before, after = map(calls_of, both)
+    changed = above(rows, before, after)
+    calls = {key: (sum(before.get(key, {}).values()), sum(after.get(key, {}).values())) for key in {*before, *after}}
+    outers = [(row, inlined.get(row.key)) for row in rows]
+    due = [(replace(row, below=changed.get(outer or row.key, row.below)), outer) for row, outer in outers]
+    return tuple(replace(row, into=outer[0]) if outer else replace(row, calls=calls.get(row.key)) for row, outer in due)
+
+
+def calls_of(runs: Sequence[ProfileFacts]) -> Calls:
+    """The calls of each function, without those by which the parts of a function that the compiler has split call each other."""
+    operations, calls = sum(run.operations for run in runs), table()
+    for run in runs:
+        for pair, number in run.calls.items():
+            caller, _, callee = pair.partition(SEPARATOR)
+            if caller == callee or key_of(caller) != key_of(callee):
+                calls[key_of(callee)][key_of(caller)] += number / operations
+    return calls
+
+
+def above(rows: Sequence[FunctionRow], before: Calls, after: Calls) -> dict[Key, str]:
+    """The functions that the commit leaves as they are, and the changed one due to which each is called more or less often,
+    by others than itself."""
+    own = {row.key: row.function for row in rows if row.own}
+    due_to = dict(own)
+    for _ in range(LEVELS):
+        for key in sorted({*before, *after} - due_to.keys()):
+            low, high = before.get(key, {}), after.get(key, {})
+            grown = {caller: high.get(caller, 0.0) - low.get(caller, 0.0) for caller in {*low, *high} - {key}}
+            total = sum(grown.values())
+            due: defaultdict[str, float] = defaultdict(float)
+            for caller in sorted(due_to.keys() & grown.keys()):
+                due[due_to[caller]] += grown[caller] * total
+            most = max(due, key=lambda one: due[one], default=None)
+            if most and due[most] > MOSTLY * total**2 > 0:
+                due_to[key] = most
+    return {key: function for key, function in due_to.items() if key not in own}
