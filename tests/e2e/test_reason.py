@@ -114,12 +114,14 @@ def test_a_reason_needs_no_option(git: Repo, tmp_path: Path) -> None:
     """Runs are as long in each build, which is compared by a cost."""
     history, engine = tmp_path / "history.db", ENGINE | {"bench.c": TIMED}
     plant = PLANTS["extra instructions"]
-    case, _ = hunt(git, history, engine, edited(engine, plant.edits), ENGINES, "./bench", "--cost", "$.cost")
+    case, _ = hunt(
+        git, history, engine, edited(engine, plant.edits), ENGINES, "./bench", "--cost", "$.cost", "--unit", "ns/row"
+    )
     first = case["explanation"]["functions"][0]
     assert (first["function"], first["changed"]) == (plant.function, True)
     assert first["part"] > 0.5
     assert f"of the loss is {plant.said}" in case["why"]
-    assert "has no count of operations" in " ".join(case["explanation"]["missing"])
+    assert re.fullmatch(r"1,0+ row", case["explanation"]["operation"])
     folder = tmp_path / "folded"
     exits(0, "report", "--folded", str(folder), "--output", str(tmp_path / "p.html"), "--history", str(history))
     parent, culprit = (

@@ -60,7 +60,7 @@ from perfbisect.wording.trials import ratio_title
 from perfbisect.wording.verdicts import classification_name, effect
 
 COUNTERS = ("counter", "parent", "culprit", "ratio", "95 %")
-LARGE = 1e6  # of a counter, which is written in words then
+LARGE = 1e6, 1e4  # of a counter, and of microseconds, which are written with their unit then
 LEAST, LISTED = 3, 10  # functions in text: the first of them anyway, the others where they differ beyond noise
 
 
@@ -224,7 +224,10 @@ def counters(found: Explanation) -> Iterator[Table]:
         partly = f" ({share(each.share)} counted)" if each.share < 1 else ""
         cells = row(
             titled(each.name) + partly,
-            *(amount(value, each.unit) if value >= LARGE else figure(value) for value in (each.parent, each.culprit)),
+            *(
+                amount(value, each.unit) if value >= LARGE[each.unit == "us"] else figure(value)
+                for value in (each.parent, each.culprit)
+            ),
             f"×{decimals(each.ratio.middle, 2)}",
             between(each.ratio if each.rounds > 1 else None),
         ).cells

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.core.explain.calls import LOOSE
+from perfbisect.core.explain.calls import LOOSE, MOST
 from perfbisect.core.explain.evidence import Call, Explanation, FunctionRow, Place
 from perfbisect.core.explain.explanation import waits_of
 from perfbisect.core.explain.functions import (
@@ -43,8 +43,14 @@ def where(found: Explanation) -> str:
     Of a commit that waits longer, where it waits. Profiles are of times: of a count they say nothing but what the functions cost
     that the commit changes.
     """
-    of_time = () if found.metric == INSTRUCTIONS else (of_waits(found), of_cpu(found))
-    return next(filter(None, (*of_time, of_counts(found, 0), costs_of_changed(found))), "")
+    ways: tuple[str, ...]
+    if found.metric == INSTRUCTIONS:
+        ways = (counted_place(found),)
+    elif found.place and found.place.top:
+        ways = (of_waits(found), of_cpu(found))
+    else:
+        ways = (of_waits(found), counted_place(found), of_cpu(found))
+    return next(filter(None, (*ways, of_counts(found), costs_of_changed(found))), "")
 
 
 def differently(found: Explanation, said: str) -> str:
@@ -53,7 +59,7 @@ def differently(found: Explanation, said: str) -> str:
         no_function(found),
         longer_for(found),
         calls(found.place),
-        of_counts(found, 1, said),
+        of_counts(found, said),
         costs_of_changed(found, said),
     )
     return next((text for text in ways if text and text != said), "")
@@ -114,10 +120,26 @@ def costs_of_changed(found: Explanation, said: str = "") -> str:
     return f"This commit changes {listed(shares)}." if shares and not named else ""
 
 
-def of_counts(found: Explanation, place: int, said: str = "") -> str:
-    """The functions that execute more instructions or fewer: first the one with most of the difference, then one of the diff.
+def counted_place(found: Explanation) -> str:
+    """In or below which function of the diff most of a difference in instructions is; "" where one function alone has it."""
+    total, spread = whole(found.counts)
+    if abs(total) <= 2 * spread or any(row.part >= MOST for row in found.counts):
+        return ""
+    parts: dict[str, float] = {}
+    for row in found.counts:
+        name = row.function if row.changed else row.below
+        parts[name] = parts.get(name, 0.0) + row.part
+    carrying = [name for name, part in parts.items() if MOST <= part <= LOOSE and is_changed(name, found.changed)]
+    if not carrying:
+        return ""
+    text = f"{share(parts[carrying[0]])} of the {'loss' if total > 0 else 'gain'} in instructions is in or below"
+    return f"{text} {quoted(carrying[0])}, which this commit changes."
 
-    What the commit has to do with them is left out where that was ``said``.
+
+def of_counts(found: Explanation, said: str = "") -> str:
+    """A function that executes more instructions or fewer: that with most of the difference, or one of the diff that was not ``said``.
+
+    What the commit has to do with it is left out where that was said.
     """
     total, spread = whole(found.counts)
     before = sum(row.parent for row in found.counts)
@@ -129,13 +151,12 @@ def of_counts(found: Explanation, place: int, said: str = "") -> str:
         return f"{per.capitalize()} executes as many instructions as before: they differ by less than {less}."
     telling = [row for row in telling_rows(found.counts) if row.difference * total > 0]
     explained = [row for row in telling if row.part >= FEW and (row.own or row.below)]
-    shown = [*dict.fromkeys((*telling[:1], *explained[:1]))]  # many may have a little each
-    if found.functions and place:
-        shown = [*explained[:1], *shown]  # profiles have said where; this is what differs there
-        place = 0
-    if place < len(shown):
-        return executes(shown[place], found, per, said)
-    if telling or place:
+    shown = [*telling[:1], *explained[:1]]  # many may have a little each
+    head, executed, _ = said.partition(" executes ")
+    for row in shown[::-1] if said and found.functions else shown:
+        if not executed or quoted(row.function) not in head:
+            return executes(row, found, per, said)
+    if said or telling:
         return ""
     if gone := [row for row in found.counts if row.partner][:1]:
         return f"Instructions moved from {quoted(gone[0].function)} to {quoted(gone[0].partner)}."

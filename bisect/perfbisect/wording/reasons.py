@@ -16,6 +16,7 @@ from perfbisect.core.explain.explanation import (
     explained_by_change,
     may_explain,
 )
+from perfbisect.core.explain.profiles import GENERATED
 from perfbisect.wording import functions
 from perfbisect.wording.quantities import count, ratio
 from perfbisect.wording.text import listed, printable
@@ -26,6 +27,11 @@ NOTHING = {
 }
 SENTENCES = 3  # of a reason, at most
 PARTS = ("plans", "profiles", "waits", "instructions", "counters", FUNCTIONS)  # of what is measured for it
+LINKED = "linking without -s, and no strip"
+NO_NAMES = (
+    "Not known: which generated code it is, because the program says no names of it; get it by: an option of the program that"
+    " writes a map for perf (perf-PID.map) or a jitdump."
+)
 LONGER = "`bisect why --max-time 1h`"
 POINTS = {"storage": "storage", "lock": "contention", "scheduler": "the scheduler"}
 HEDGES = {Sureness.SURE: "", Sureness.LIKELY: "Probably: ", Sureness.POSSIBLE: "Possibly: "}
@@ -64,6 +70,12 @@ def unknown(found: Explanation) -> Iterator[str]:
     for text in found.missing:
         part, colon, why = text.partition(": ")
         yield f"Not measured: {part}, because {why}" if colon and part in PARTS else text
+    for row in (row for row in found.functions[:1] if row.nameless and row.beyond_noise):
+        yield (
+            NO_NAMES
+            if row.binary == GENERATED
+            else f"Not known: which functions of {row.binary}, because it has no symbols; get it by: {LINKED}."
+        )
     slower = next((row.ratio.middle for row in found.counters if row.name == TIME), 1.0)
     explained = explained_by_change(found)
     if found.change_known and not explained and (rows := may_explain(found, slower)):

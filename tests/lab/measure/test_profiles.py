@@ -1,5 +1,6 @@
 """Profiles by a real perf, and what becomes of its output, recorded or real."""
 
+import platform
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -23,7 +24,9 @@ from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.measure import profiles
 from perfbisect.lab.measure.profiles import (
     ADD_UP,
+    ALONE,
     LARGEST,
+    LARGEST_STACK,
     NAME,
     NO_KERNEL,
     NO_LEAF_CALLERS,
@@ -31,6 +34,8 @@ from perfbisect.lab.measure.profiles import (
     SAMPLED_INSTRUCTIONS,
     SAMPLES,
     SHORTEN,
+    STACK,
+    TIMES,
     WAITS,
     WAITS_FOR_ALL,
     ProfileStudy,
@@ -46,7 +51,7 @@ from perfbisect.lab.measure.profiles import (
 )
 from perfbisect.lab.measure.visit import RunContext, Turn
 from perfbisect.lab.servers import Installation
-from perfbisect.lab.workload import lines_of
+from perfbisect.lab.workload import command, lines_of
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload
 from postgres import BUILDER as POSTGRES
@@ -206,12 +211,15 @@ def test_a_host_without_perf_is_told_once() -> None:
         available(host)
 
 
-def folded_of(folder: Path, source: str, host: LocalHost, sampled: Sampling, rate: int) -> Folded:
-    """The samples of a program, ``made``."""
+def folded_of(
+    folder: Path, source: str, host: LocalHost, sampled: Sampling, rate: int, seconds: int = 0, *told: str
+) -> Folded:
+    """The samples of a program, ``made``, which is told so much; repeated for so many seconds."""
     (folder / "made.c").write_text(source)
     subprocess.run(["gcc", "-O2", "-fno-inline", "-o", folder / "made", folder / "made.c"], check=True)
-    argv = record([str(folder / "made")], PurePosixPath(folder), whole=True, sampled=sampled, rate=rate)
-    subprocess.run(argv, check=True)
+    argv = ["sh", "-c", command._TIMED, "timed", str(folder / command.CLOCK), str(folder / "made"), *told]
+    whole = record(argv, PurePosixPath(folder), whole=True, sampled=sampled, rate=rate, seconds=seconds)
+    subprocess.run(whole, check=True)
     return folded_on(host, PurePosixPath(folder), sampled, rate)
 
 
@@ -224,6 +232,71 @@ __attribute__((noinline)) uint64_t light(uint64_t n) {{ {LOOP}; }}
 void work(void) {{ sink += heavy(7000); sink += light(3000); }}
 int main(void) {{ for (int i = 0; i < 30000; i++) work(); return 0; }}
 """
+
+
+DEEP = f"""#include <stdint.h>
+#include <string.h>
+volatile uint64_t sink;
+__attribute__((noinline)) uint64_t heavy(uint64_t n) {{ {LOOP}; }}
+__attribute__((noinline)) void around(void) {{ char large[40000]; memset(large, 1, sizeof large); __asm__ volatile("" : : "r"(large) : "memory"); sink += heavy(70000);
+    __asm__ volatile("" : : "r"(large) : "memory"); }}
+int main(void) {{ for (int i = 0; i < 6000; i++) around(); return 0; }}
+"""
+GENERATED = r"""#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    unsigned char code[] = {0x89, 0xf8, 0xff, 0xc8, 0x75, 0xfc, 0xc3};  /* x86: counts down to 0 */
+    void *at = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(at, code, sizeof code);
+    if (argc > 1) {
+        char name[500];
+        snprintf(name, sizeof name, "%s/perf-%d.map", argv[1], getpid());
+        FILE *map = fopen(name, "w");
+        fprintf(map, "%lx %x spin_loop\n", (unsigned long)at, (unsigned)sizeof code);
+        fclose(map);
+    }
+    ((int (*)(int))at)(500000000);
+    return 0;
+}
+"""
+
+
+@pytest.mark.tools
+def test_a_large_frame_hides_callers_from_a_small_copy_of_the_stack(tmp_path: Path, host: LocalHost) -> None:
+    found = available(host)
+    if found.chains != "dwarf":
+        pytest.skip("perf cannot unwind")
+    small, large = (folded_of(tmp_path, DEEP, host, replace(found, stack=size), 499) for size in (STACK, LARGEST_STACK))
+    assert small.alone > 0.8, "it ends below the frame"
+    assert large.alone < ALONE and callers(dict(large.stacks), "heavy") == {"around"}
+
+
+@pytest.mark.tools
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="it generates code of x86")
+def test_generated_code_has_the_names_that_the_program_writes(tmp_path: Path, host: LocalHost) -> None:
+    """Into the folder for temporary files of its job, where perf does not look, or nowhere."""
+    found, folder = available(host), Path(host.root, "tmp")
+    for told, name in (([str(folder)], "spin_loop"), ([], "[jit]")):
+        costs = own(dict(folded_of(tmp_path, GENERATED, host, found, 499, 0, *told).stacks))
+        assert max(costs, key=lambda each: costs[each]) == name
+        for written in folder.glob("perf-*.map"):
+            assert not Path("/tmp", written.name).exists(), "perf's copy is removed"
+            written.unlink()
+
+
+@pytest.mark.tools
+def test_a_short_command_is_repeated(tmp_path: Path, host: LocalHost) -> None:
+    """Its costs are those of one run; the clock is that of the first."""
+    short = TWO.replace("30000", "300")
+    folded = folded_of(tmp_path, short, host, available(host), 499, seconds=3)
+    times = int((tmp_path / TIMES).read_text())
+    assert times > 5 and folded.samples > 3 * 30
+    made = profile(FACTS, folded, CLOCK, times)
+    assert sum(made.stacks.values()) == pytest.approx(sum(folded.stacks.values()) / times)
+    began, status, ended = (tmp_path / command.CLOCK).read_text().split()
+    assert status == "0" and float(ended) - float(began) < 1.5
 
 
 @pytest.mark.tools
@@ -252,7 +325,7 @@ def test_no_waits_and_no_sight_of_the_kernel_end_a_turn_without_a_word(monkeypat
         raise NoSamples("perf took no samples", stage="run", log="/log")
 
     monkeypatch.setattr(profiles, "begin", begin)
-    monkeypatch.setattr(profiles, "partial", lambda _, sampled, rate: tried.append((sampled.waits, rate)))
+    monkeypatch.setattr(profiles, "partial", lambda _, sampled, rate, seconds: tried.append((sampled.waits, rate)))
     for sampled, tries in (Sampling("cycles:u", "dwarf"), 0), (Sampling("cycles", "dwarf"), 1):
         study = ProfileStudy(replace(context(), perf=True), lambda: None, 10.0, switches=1300.0, sampled=sampled)
         assert list(study.visit(SYSTEM, "", turn := Turn(0, 1, 1, 1, Purpose.EXPLAIN, left=1))) == []

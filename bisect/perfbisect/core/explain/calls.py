@@ -83,15 +83,20 @@ def place_of(
         """The part of a stack that begins at the place."""
         return keys if top is None else keys[keys.index(top.key) :] if top.key in keys else ()
 
-    inside = rows_of((tally(runs, lambda keys: named(below(keys))) for runs in both), difference)
-    inner = innermost((row for row in inside.values() if not absent(row)), depth) or top
+    def perhaps(keys: Sequence[Key]) -> Sequence[Key]:
+        """The same, and all of a stack without callers, which may be below it."""
+        return keys if len(keys) == 1 else below(keys)
+
+    certain = rows_of((tally(runs, lambda keys: named(below(keys))) for runs in both), difference)
+    inside = rows_of((tally(runs, lambda keys: named(perhaps(keys))) for runs in both), difference)
+    inner = innermost((row for row in certain.values() if not absent(row)), depth) or top
     if inner is None:
         return None
     alone = any(row.key == inner.key and row.part >= MOST for row in rows)
     if top is None and not alone and min(inner.parent / before.whole, inner.culprit / after.whole) >= ALL:
         return None
     only = {key: row for key, row in inside.items() if absent(row) and abs(row.difference) > FEWEST**0.5 * row.error}
-    calls = calls_of_one(both, below, only, {row.key: row for row in rows})
+    calls = calls_of_one(both, perhaps, only, {row.key: row for row in rows})
     return Place(
         top, found.get(inner.key, inner), alone, of_diff, tuple(call for call in calls if call.share >= CALLED)
     )
@@ -161,7 +166,9 @@ def calls_of_one(
         new, cost = only[key].difference > 0, sum(by_caller.values())
         caller = max(by_caller, key=lambda each: (by_caller[each], each))
         instead = -rows[caller].difference if caller in rows else 0.0
-        inlined = caller[1] == key[1] and instead * only[key].difference > 0 and abs(instead) > MOSTLY * cost
+        inlined = (
+            caller[1] == key[1] and instead * only[key].difference > 0 and MOSTLY * cost < abs(instead) < cost / MOSTLY
+        )
         calls.append(Call(key[0], cost / wholes[new], new, inlined))
     return sorted(calls, key=lambda call: (-call.share, call.function))
 

@@ -94,7 +94,7 @@ NOUNS = {
 }
 NO_COUNTERS = (
     "Not measured: instructions and cycles, because this host does not count them, so more code and slower memory are not told"
-    " apart; get it by: a host whose processor counts them, or valgrind."
+    " apart; get it by: a host whose processor counts them."
 )
 
 

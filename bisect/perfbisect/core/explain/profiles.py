@@ -263,7 +263,7 @@ def fold(lines: Iterable[str], per_unit: float = 1.0) -> Folded:
 
 
 def ends_early(called: Sequence[str], chain: Sequence[str]) -> bool:
-    """Whether callers of a stack were not found: it begins neither where threads do nor in code that has no names.
+    """Whether callers of a stack were not found: it begins neither where threads do nor in or below code that has no names.
 
     ``chain`` has the frames of perf, innermost first.
     """

@@ -2,6 +2,7 @@
 # tab; of the path of a file only the base name is kept, below "/", and those two are no files. Of `waits` a sample is taken where a
 # thread leaves its processor, and its cost are the nanoseconds until it is back.
 function take() {
+    if ($1 == "ffffffffffffffff") return  # the copy of the stack ends here
     sub(/^[ \t]+[0-9a-f]+ +/, ""); gsub(/\t/, " ")
     if (!/ \(\/(dev\/zero|memfd:)/) sub(/ \(\/[^\/].*\//, " (/")
     chain = chain "\t" $0

@@ -9,12 +9,16 @@ lasts until it is back on one.
 
 Callers are found by unwinding a copy of the stack (``dwarf``): every usual build has the tables for it, a stripped one
 too. Chains of frame pointers (``fp``) lack the caller of a function that calls nothing, for which GCC makes no frame even
-with ``-fno-omit-frame-pointer``. So they are used only where perf cannot unwind.
+with ``-fno-omit-frame-pointer``. So they are used only where perf cannot unwind, or where more than a tenth of the cost has no
+caller in a copy as large as perf can make one: see ``ways``.
+
+A command that is short is repeated while perf records: its costs are those of one run. Code that a program generates has names where
+it writes a map for perf, or a jitdump.
 """
 
 import math
 import re
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -38,9 +42,10 @@ EVENTS = ("cycles", "cpu-clock")  # perf itself takes the second for the first w
 SAMPLED_INSTRUCTIONS = ("instructions",)  # those that a timed run counts, too
 WAITS = "context-switches"
 CHAINS = ("dwarf", "fp")
-STACK = 16384  # bytes of stack that are copied for each sample: few chains of servers are longer
+STACK, LARGEST_STACK = 16384, 65528  # bytes of stack that are copied for each sample; as many as perf can copy
+ALONE = 0.1  # share of the cost without callers from which on another way to find them is tried
 LIMIT = 600.0  # seconds in which samples must be folded
-LARGEST = "1G"  # file of waits, as of ``--max-size``: about 5,000 samples and every switch are far below it
+LARGEST = "1G"  # file, as of ``--max-size``: about 10,000 samples, or 5,000 waits and every switch, are far below it
 WHOLE = 2000  # chains of a run that a host prints whole, those that cost most: more than are kept in the end
 PRINTED = 6 << 20  # bytes of them, so that all that it prints is kept: see ``host/protocol.py``
 
@@ -56,8 +61,16 @@ rm -f "$file"
 """
 
 ADD_UP, SHORTEN = (Path(__file__).with_name(f"{name}.awk").read_text() for name in ("add_up", "shorten"))
+# perf looks for maps of generated code in /tmp alone; a jitdump is read once, and then a part of the recording.
 _FOLD = rf"""
 file=$1 shorten=$2 add_up=$3 waits=$4; shift 4
+maps=
+for map in "${{TMPDIR:-/tmp}}"/perf-*.map "${{file%/*}}"/tmp/perf-*.map; do
+    copy=/tmp/${{map##*/}}
+    [ ! -f "$map" ] || [ -e "$copy" ] || {{ cp -- "$map" "$copy" && maps="$maps $copy"; }}
+done
+trap 'rm -f -- $maps "$file.jit"' EXIT
+if grep -qa '/jit-[0-9]*\.dump' "$file" && perf inject --jit -i "$file" -o "$file.jit" >/dev/null 2>&1; then file=$file.jit; fi
 {{ perf script --no-inline --show-lost-events "$@" -i "$file"; printf '\n\f%s\n' "$?"; }} |
     awk -v waits="$waits" "$add_up" | sort -k 1,1nr | awk -v most={WHOLE} -v size={PRINTED} -v rare='{RARE}' "$shorten"
 """
@@ -69,6 +82,21 @@ while [ "$1" != -- ]; do printf 'disable %s\\n' "$1" >&3; read -r answer <&4; sh
 shift; exec 3>&- 4>&-
 exec "$@"
 """
+# Runs a command until so many seconds have passed, at least once, as long as it succeeds; the first of its outputs and times counts.
+_REPEAT = """\
+clock=$1 seconds=$2 times=$3; shift 3
+read -r up rest </proc/uptime; end=$((${up%.*} + seconds))
+"$@"; status=$?
+cp -- "$clock" "$times" || exit
+n=1
+while [ "$status" = 0 ] && read -r up rest </proc/uptime && [ "${up%.*}" -lt "$end" ]; do
+    "$@" >/dev/null 2>&1 && read -r began failed rest <"$clock" && [ "$failed" = 0 ] || break
+    n=$((n + 1))
+done
+mv -- "$times" "$clock"; echo "$n" >"$times"
+exit "$status"
+"""
+TIMES = "times"  # the file with the number of repetitions
 _LISTED = re.compile(r"^(?:\w+/)?(cycles|cpu-clock|instructions)(?:/|:|$)(\w*)$", re.MULTILINE)
 _COUNTED = re.compile(r"^(frames|samples) ([0-9]+)$", re.MULTILINE)
 
@@ -83,6 +111,7 @@ class Sampling:
     event: str  # as perf reads it: "cycles", "cpu-clock:u"
     chains: str  # one of ``CHAINS``
     names: tuple[str, ...] = ()  # by which perf knows it, where it is one event for each kind of cores
+    stack: int = STACK  # bytes of it that are copied
 
     @property
     def waits(self) -> bool:
@@ -103,7 +132,12 @@ class Sampling:
     @property
     def call_graph(self) -> str:
         """How perf finds callers."""
-        return f"dwarf,{STACK}" if self.chains == "dwarf" else self.chains
+        return f"dwarf,{self.stack}" if self.chains == "dwarf" else self.chains
+
+    @property
+    def samples(self) -> int:
+        """Of a run, about: files are as large whatever is copied."""
+        return SAMPLES * STACK // self.stack if self.chains == "dwarf" else SAMPLES
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -124,6 +158,18 @@ def available(host: Host, events: Sequence[str] = EVENTS) -> Sampling:
     if "paranoid" in printed:
         raise EnvironmentFailure(perf.refusal(host.name, printed), perf.ALLOW)
     raise EnvironmentFailure(f"perf takes no samples on host {host.name}: {command.last(printed)}")
+
+
+def ways(host: Host, sampled: Sampling) -> Iterator[Sampling]:
+    """How else callers may be found, where too few were: in a larger copy of the stack, by frame pointers, by the processor."""
+    if sampled.chains == "dwarf" and not sampled.waits:
+        yield replace(sampled, stack=LARGEST_STACK)
+        yield replace(sampled, chains="fp")
+        tried = host.run(
+            ["sh", "-c", _TRIAL, "sampled", str(jobs.scratch(host) / "trial"), sampled.event, "lbr"], check=False
+        )
+        if tried.ok and sampling(tried.stdout, "lbr"):
+            yield replace(sampled, chains="lbr")
 
 
 def sampling(printed: str, chains: str) -> Sampling | None:
@@ -147,22 +193,26 @@ def record(
     whole: bool = False,
     sampled: Sampling,
     rate: int,
+    seconds: int = 0,
 ) -> list[str]:
     """``argv`` under perf, as ``perf.wrap``; the samples are written to the file ``NAME`` in ``folder``.
 
     ``rate`` is the number of samples of a second of CPU time; of waits, every so many-th is sampled. No build id
     is read and nothing is put into perf's cache: that would take time, and is no place of ours. As nothing bounds how
-    often threads wait, perf ends a run whose waits fill ``LARGEST``.
+    often threads wait, perf ends a run whose samples fill ``LARGEST``. A command that counts as a ``whole`` is repeated for so many
+    ``seconds``. Generated code needs the clock of the programs that write it.
     """
     attached = ["-p", ",".join(map(str, pids))] if (pids := tuple(pids)) else []
     fifos = [str(folder / "control"), str(folder / "ack")]
     followed = ["-e", "dummy:u"] if sampled.waits or (attached and not whole) else []
-    often = ["-c", str(rate), "--switch-events", f"--max-size={LARGEST}"] if sampled.waits else ["-F", str(rate)]
+    often = ["-c", str(rate), "--switch-events"] if sampled.waits else ["-F", str(rate), "-k", "mono"]
     controlled = [] if whole else ["--control", f"fifo:{','.join(fifos)}", *([] if attached else ["--delay=-1"])]
     names = sampled.names or [sampled.event]
+    if whole and seconds:
+        argv = ["sh", "-c", _REPEAT, "repeat", str(folder / command.CLOCK), str(seconds), str(folder / TIMES), *argv]
     quiet = ["sh", "-c", _QUIET, "quiet", *fifos, *names, "--"] if attached and not whole else []
     return [
-        "perf", "record", "-N", "-B", *followed, "-e", sampled.event, *often, "--call-graph", sampled.call_graph,
+        "perf", "record", "-N", "-B", *followed, "-e", sampled.event, *often, f"--max-size={LARGEST}", "--call-graph", sampled.call_graph,
         "-o", str(folder / NAME), *controlled, *attached, "--", *quiet, *argv,
     ]  # fmt: skip
 
@@ -208,10 +258,11 @@ class ProfileStudy(Study):
     switches: float | None = None  # of threads a second in earlier runs, 0 where that is unknown: waits are sampled
     events: Sequence[str] = EVENTS  # to sample work by, the first that perf can
     sampled: Sampling | None = None  # None until it is known
-    rate: float = 0.0  # samples of a second of CPU time
+    last: tuple[int, int] | None = None  # how often a second of CPU time was sampled, and how many samples there were
+    tried: bool = False  # whether other ways to find callers were
 
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One run, with the folding of its samples, of which it has about ``SAMPLES``."""
+        """One run, with the folding of its samples; further ones where too many have no callers. The best of them counts."""
         turn.left -= 1
         context = shortened(self.context, self.seconds)
         try:
@@ -222,26 +273,46 @@ class ProfileStudy(Study):
             if self.switches is None and self.events is EVENTS:  # else the profiles have said so
                 yield Unexplained(PART, advised(str(failure), failure.advice), context.host.name)
             return
-        if self.switches is None:
-            rate = max(RAREST, round(self.rate or first_rate(context, ask(context.host, CORES) or 1)))
-        elif sampled.in_kernel:
-            sampled = Sampling(WAITS, sampled.chains)
+        if self.switches is not None:
+            if not sampled.in_kernel:
+                return
+            sampled = Sampling(WAITS, sampled.chains, stack=sampled.stack)
+        best = yield from self.sample(context, system, dataset, turn, sampled)
+        further = ways(context.host, sampled) if best and not self.tried else ()
+        while best and best.alone > ALONE and (way := next(iter(further), None)):
+            self.tried = True
+            found = yield from self.sample(context, system, dataset, turn, way)
+            if found and found.alone < best.alone:
+                best, self.sampled = found, way
+        if best:
+            self.succeeded()
+            yield Profiled(turn.candidate, best)
+
+    def sample(
+        self, context: RunContext, system: Installation, dataset: str, turn: Turn, sampled: Sampling
+    ) -> Generator[LabEvent, None, ProfileFacts | None]:
+        """The profile of one run that is sampled so; None where no thread has waited."""
+        seconds = 0
+        if sampled.waits:
             rate = one_of((self.switches or USUAL_SWITCHES) * context.workload.time)
         else:
-            return
-        bench = replace(context, perf=True, wrap=partial(record, sampled=sampled, rate=rate))
+            seconds = math.floor(min(LONGEST, self.seconds)) if context.longest < min(LONGEST, self.seconds) else 0
+            first = partial(first_rate, context, ask(context.host, CORES) or 1, seconds)
+            rate = round(next_rate(*self.last, sampled.samples) if self.last else first(sampled.samples))
+        bench = replace(context, perf=True, wrap=partial(record, sampled=sampled, rate=rate, seconds=seconds))
         try:
             with begin(context, system, turn.candidate, dataset) as opened:
                 yield replace(turn.started(context), number=turn.first)
                 facts = yield from run(replace(opened, bench=bench))
+                times = context.host.run(["cat", str(opened.folder / TIMES)], check=False).stdout.strip()
                 folded = folded_on(context.host, opened.folder, sampled, rate)
         except NoSamples:
             if sampled.waits:
-                return
+                return None
             raise
-        self.succeeded()
-        yield Profiled(turn.candidate, profile(facts, folded, sampled))
-        self.rate = next_rate(rate, folded.samples)
+        if not sampled.waits:
+            self.last = rate, folded.samples
+        return profile(facts, folded, sampled, int(times) if context.workload.command and times.isdecimal() else 1)
 
 
 def one_of(switches: float) -> int:
@@ -252,29 +323,29 @@ def one_of(switches: float) -> int:
     return number
 
 
-def first_rate(context: RunContext, cores: int) -> float:
-    """How often a run is sampled of which nothing is known but its length, and how many threads may work."""
+def first_rate(context: RunContext, cores: int, least: float = 0.0, wanted: int = SAMPLES) -> float:
+    """How often a run is sampled of which nothing is known but its length, ``least`` if it is repeated, and how many threads may work."""
     of_command, workload = bool(context.workload.command), context.workload
-    seconds = (context.longest or LONG) if of_command else workload.time
+    seconds = max(least, context.longest or LONG) if of_command else workload.time
     # The threads of the server or the library, and what works for them.
     busy = cores if of_command else min(cores, 2 * workload.threads)
-    return min(OFTENEST, max(RAREST, SAMPLES / (seconds * busy)))
+    return min(OFTENEST, max(RAREST, wanted / (seconds * busy)))
 
 
-def next_rate(rate: float, samples: int) -> float:
+def next_rate(rate: float, samples: int, wanted: int = SAMPLES) -> float:
     """How often the next run is sampled, after one that was sampled that often."""
-    return min(OFTENEST, max(RAREST, rate * SAMPLES / max(1, samples)))
+    return min(OFTENEST, max(RAREST, rate * wanted / max(1, samples)))
 
 
-def profile(facts: RunFacts, folded: Folded, sampled: Sampling) -> ProfileFacts:
-    """The profile of a run. The samples that were lost are taken to be like the others."""
+def profile(facts: RunFacts, folded: Folded, sampled: Sampling, times: int = 1) -> ProfileFacts:
+    """The profile of a run that was repeated so many times. The samples that were lost are taken to be like the others."""
     whole = folded.samples + folded.lost
     notes = [
         *sampled.notes,
         WAITS_FOR_ALL if sampled.waits else "",
         f"{100 * folded.lost / whole:.0f} % of the samples were lost." if folded.lost > FEW * whole else "",
     ]
-    stacks = {stack: cost * whole / folded.samples for stack, cost in folded.stacks.items()}
+    stacks = {stack: cost * whole / folded.samples / times for stack, cost in folded.stacks.items()}
     return ProfileFacts(
         facts.commit, facts.build_key, facts.host, facts.operations, facts.seconds, sampled.unit, stacks,
         samples=folded.samples, lost=folded.lost, event=sampled.event, chains=sampled.chains, off_cpu=sampled.waits,
