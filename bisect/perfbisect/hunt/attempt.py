@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from perfbisect.core.domain.events import LabEvent, SessionEnded, SessionStarted
+from perfbisect.core.domain.events import LabEvent, MetricChosen, SessionEnded, SessionStarted
 from perfbisect.core.domain.orders import Verdict
-from perfbisect.core.domain.settings import Settings
+from perfbisect.core.domain.settings import Direction, Output, Settings
 from perfbisect.errors import (
     ENVIRONMENT,
     USAGE,
@@ -28,6 +28,7 @@ from perfbisect.hunt.lifecycle import SessionLifecycle
 from perfbisect.hunt.loop import Listed, Planner, Workers
 from perfbisect.hunt.notification import Begun, Notifier
 from perfbisect.hunt.pushing import pushing
+from perfbisect.hunt.resolve import worse_direction
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
 from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.setup import SessionSetup
@@ -35,12 +36,13 @@ from perfbisect.hunt.trials.rounds import RoundsPlan
 from perfbisect.hunt.watching import View
 from perfbisect.lab.building.candidates import Mended
 from perfbisect.lab.building.log_parser import KnownFailure
+from perfbisect.lab.workload.command import OutputRecognised
 from perfbisect.process import CLOCK
-from perfbisect.recipes.requested import requested_builder
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.hunt_report import read_hunt
 from perfbisect.store.batches import Batch, end_batch, enter_status, jobs_of
 from perfbisect.store.history import History
+from perfbisect.store.prior_data import read_noise
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable, shell_words
 from perfbisect.wording.verdicts import exit_status
@@ -144,13 +146,15 @@ class SessionAttempt:
         try:
             with pushing(history.path, numbers, note):
                 stopped = self._work(Driver(self.members, plan, workers, self.fail), titles, some)
-        except Mended:
+        except (Mended, OutputRecognised):
             self.unable, again = unable, {}
             for place, setup in setups.items():
                 if verdict_of(history, numbers[place]) is None:
                     settings = history.settings(numbers[place])  # of which a hunt has chosen some itself
-                    setup = replace(setup, builder=requested_builder(settings)).by_metric(settings)
-                    again[place] = replace(setup, settings=replace(setup.settings, build_hash=setup.build_hash()))
+                    again[place] = setup.again(settings)
+                    if settings.output:
+                        known = replace(settings, run_hash=again[place].settings.run_hash)
+                        history.update_settings(numbers[place], known)
             return self.carry_out(again)
         outcomes = tuple(
             HuntOutcome(number, None if member.failure else member.verdict, member.failure)
@@ -233,6 +237,18 @@ class SessionAttempt:
                             happened = member.log.append(mended.event)
                         show(place, happened)
                 raise
+            except OutputRecognised as read:
+                for place, member in enumerate(self.members):
+                    own = member.lifecycle.setup if member.lifecycle and not member.verdict else None
+                    if own and read.workload in (own.workload, *own.works):
+                        before = history.settings(numbers[place])
+                        settings = as_recognised(history, before, read.found.output)
+                        with history.transaction():
+                            history.update_settings(numbers[place], settings)
+                            chosen = MetricChosen(settings.metric, f"{read.found.why}.", before.metric)
+                            happened = member.log.append(chosen)
+                        show(place, happened)
+                raise
             except (PerfBisectError, OSError) as trouble:
                 failure = in_words(trouble)
                 for place, member in enumerate(self.members):
@@ -269,6 +285,16 @@ class SessionAttempt:
     @property
     def _again(self) -> str:
         return command_on("resume", self.name, self.history.path)
+
+
+def as_recognised(history: History, settings: Settings, output: Output) -> Settings:
+    """The settings with what of an output is measured; a change for the worse stays one, whatever the direction of the metric."""
+    policy, metric = settings.policy, output.metric
+    if policy.direction is not Direction.ANY and worse_direction(metric) is not worse_direction(settings.metric):
+        opposite = Direction.DROP if policy.direction is Direction.RISE else Direction.RISE
+        policy = replace(policy, direction=opposite)
+    known = replace(settings, output=output, metric=metric, policy=policy)
+    return replace(known, prior=replace(known.prior, noise=read_noise(history, known)))
 
 
 def verdict_of(history: History, number: int) -> Verdict | None:

@@ -21,10 +21,9 @@ from perfbisect.core.stats.drops import Drop, DropRange, find_drops, lines, rang
 from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, UsageError
 from perfbisect.hunt import session
 from perfbisect.hunt.attempt import Caller
-from perfbisect.hunt.hunt_range import read_hunt_range
 from perfbisect.hunt.resolve import builder_of, resolve_settings
 from perfbisect.hunt.session import Resumption
-from perfbisect.hunt.setup import SessionSetup
+from perfbisect.hunt.setup import SessionSetup, read_hunt_range
 from perfbisect.report.command_line import command_on
 from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository

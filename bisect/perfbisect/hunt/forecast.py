@@ -22,10 +22,9 @@ from perfbisect.host.facts import CORES, MEMORY_MIB, ask
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Host
 from perfbisect.host.registry import connect
-from perfbisect.hunt.hunt_range import read_hunt_range
 from perfbisect.hunt.patches import patches_of
 from perfbisect.hunt.session import with_prior_knowledge
-from perfbisect.hunt.setup import Recipes
+from perfbisect.hunt.setup import Recipes, read_hunt_range
 from perfbisect.lab import Work
 from perfbisect.lab.building import checkout, prebuilt
 from perfbisect.lab.building.checkout import for_all

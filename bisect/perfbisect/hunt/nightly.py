@@ -59,6 +59,11 @@ class Watch:
         there = [each for each, tip in zip(found, tips, strict=True) if tip]
         return [each for each in reversed(there) if each.request.works == there[0].request.works]
 
+    def read_as(self, history: History, nights: Sequence[SessionState]) -> "Watch":
+        """The same, where the newest night has recognised what of the output is measured."""
+        known = history.settings(nights[-1].id) if nights and self.settings.recognise else self.settings
+        return replace(self, settings=replace(self.settings, output=known.output, metric=known.metric))
+
     def plan(
         self, nights: Sequence[SessionState], visits: int, runs: int, waiting: WaitCallback | None
     ) -> SessionSetup:
@@ -76,7 +81,8 @@ def measured_by(settings: Settings) -> Settings:
     """What of the settings decides the levels of builds."""
     return replace(
         settings, good="", bad="", good_commit="", bad_commit="", run_hash="", build_hash="", policy=Policy(),
-        prior=NOTHING_KNOWN, explain=False, suspects={}, name="",
+        prior=NOTHING_KNOWN, explain=False, suspects={}, name="", output=None,
+        metric="" if settings.recognise else settings.metric,
     )  # fmt: skip
 
 

@@ -48,6 +48,7 @@ def resolve_settings(
         workload=settings.workload or workload.name,
         metric=metric,
         # What is hunted otherwise is a change for the worse, and runs are never stopped when they are counted.
+        recognise=settings.recognise or recognises(settings, [workload]),
         choose_metric=auto and not direction and not settings.policy.slow_after,
         overrides=typed(workload, settings.overrides),
         policy=replace(settings.policy, direction=direction or worse_direction(metric)),
@@ -91,6 +92,18 @@ def choose_metric(requested: str, workloads: Sequence[Workload]) -> str:
                 f"Give the pattern {where}; or hunt another metric.",
             )
     return metric
+
+
+def recognises(settings: Settings, workloads: Sequence[Workload]) -> bool:
+    """Whether what is measured of the output of a command is to be recognised. Raises UsageError for --only where it is not."""
+    asked = settings.metric in ("", AUTO) and len(workloads) == 1 and not settings.policy.slow_after
+    if asked and workloads[0].recognisable:
+        return True
+    if settings.quick and settings.quick.only:
+        raise UsageError(
+            "--only has no effect: another metric than a result of the output is measured.", "Leave it out."
+        )
+    return False
 
 
 def worse_direction(metric: str) -> Direction:

@@ -1,4 +1,7 @@
-"""Set up a session: load its recipes, read its range, check its hosts."""
+"""Set up a session: load its recipes, read its range, check its hosts.
+
+What --skip leaves out of a range is never built, and counts neither as fast nor as slow.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,13 +10,13 @@ from pathlib import Path
 import msgspec
 
 from perfbisect.core.domain.events import Commit, SessionStarted, Warned
-from perfbisect.core.domain.facts import HostFacts, SkipFacts
+from perfbisect.core.domain.facts import LEFT_OUT, HostFacts, SkipFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.settings import SEARCH, Patch, Settings, TrialRequest, TrialType
+from perfbisect.core.inference.ancestry import suspected
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback, machine
 from perfbisect.host.protocol import Host
-from perfbisect.hunt.hunt_range import left_out, read_hunt_range
 from perfbisect.hunt.patches import check_patches, patches_of
 from perfbisect.hunt.session_hosts import BuildHost, BuildHostChecks, HostLocks, PreparedHost, build_ahead
 from perfbisect.lab.building.candidates import Candidates
@@ -28,12 +31,12 @@ from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.configuration import load_configuration
 from perfbisect.recipes.inventory import HostEntry, load_host
-from perfbisect.recipes.requested import ServerConfig, check_fit, load_requested, requested_builder
+from perfbisect.recipes.requested import ServerConfig, as_measured, check_fit, load_requested, requested_builder
 from perfbisect.recipes.workload import Workload, load_training
-from perfbisect.repository.commits import ambiguous, describe
+from perfbisect.repository.commits import ambiguous, describe, members, touched
 from perfbisect.repository.discovery import is_dirty, open_repository
 from perfbisect.repository.git import Repository
-from perfbisect.repository.range import CommitRange
+from perfbisect.repository.range import CommitRange, read_range
 
 Recipes = tuple[Builder, Workload]
 
@@ -147,6 +150,20 @@ class SessionSetup:
         setup = replace(self, settings=settings, hosts=hosts)
         exact = all(setup.counted(each, setup.workload) for each in hosts)
         return with_layouts(replace(setup, settings=replace(settings, prior=replace(settings.prior, exact=exact))))
+
+    def again(self, settings: Settings) -> "SessionSetup":
+        """The setup of another attempt by ``settings``, which a build or a run has changed."""
+        setup = replace(
+            self, builder=requested_builder(settings), workload=as_measured(self.workload, settings),
+            works=tuple(as_measured(each, settings) for each in self.works),
+        ).by_metric(settings)  # fmt: skip
+        run_hash, build_hash = setup.run_hash(setup.workload), setup.build_hash()
+        measured = zip(self.request.works, setup.works, strict=True)
+        works = tuple(replace(named, run_hash=setup.run_hash(each)) for named, each in measured)
+        request = replace(self.request, works=works, metric=settings.metric) if works else self.request
+        return replace(
+            setup, settings=replace(setup.settings, run_hash=run_hash, build_hash=build_hash), request=request
+        )
 
     @property
     def host(self) -> Host:
@@ -304,3 +321,58 @@ def both_tag_and_branch(settings: Settings, written: Iterable[str]) -> Iterator[
     """A warning for each revision, or end of a range, that is the name of a tag and of a branch."""
     for name in ambiguous(open_repository(Path(settings.repository)), written) if settings.repository else ():
         yield Warned(f"{name} is a tag and a branch: the tag is measured", f"Write heads/{name} for the branch.")
+
+
+def read_hunt_range(settings: Settings, builder: Builder) -> tuple[CommitRange, tuple[str, ...]]:
+    """The range of a hunt from its repository, and the suspected paths that no commit of it touches."""
+    repository = open_repository(Path(settings.repository))
+    ends, first_parent = (settings.good_commit, settings.bad_commit), settings.first_parent
+    span = read_range(repository, *ends, builder.ignore, first_parent=first_parent)
+    found = touched(repository, *ends, settings.suspects, first_parent=first_parent)
+    suspicious = replace(span, graph=suspected(span.graph, span.candidates, found, settings.suspects))
+    return suspicious, tuple(path for path in settings.suspects if not found[path])
+
+
+def left_out(settings: Settings, span: CommitRange) -> tuple[SkipFacts, ...]:
+    """The candidates that the settings leave out, oldest first.
+
+    Raises UsageError where an end would be left out, or every candidate between them, and for what leaves out nothing.
+    """
+    by: dict[str, str] = {}  # commit → as written
+    repository = open_repository(Path(settings.repository)) if settings.skips else None
+    for text, resolved in settings.skips.items():
+        assert repository
+        found = members(repository, resolved)
+        for commit, name in _ends(settings, span).items():
+            if commit in found:
+                raise UsageError(
+                    f"--skip {text} leaves out {name}, {commit[:10]}, without which nothing can be compared.",
+                    "Give another end, or leave out less.",
+                )
+        own = [commit for commit in span.candidates if commit in found]
+        if not own:
+            raise UsageError(
+                f"--skip {text} leaves out nothing: none of its commits is a candidate of"
+                f" {settings.good}..{settings.bad}.",
+                "Candidates are the commits of that range that change a path which the recipe does not ignore.",
+            )
+        by = dict.fromkeys(own, text) | by
+    inner = set(span.candidates[1 + span.graph.branch_points : -1])
+    if inner and inner <= by.keys():
+        raise UsageError(
+            f"--skip leaves out every candidate between {settings.good} and {settings.bad}, so there is nothing to search.",
+            "Leave out less.",
+        )
+    return tuple(
+        SkipFacts(commit, LEFT_OUT, f"by --skip {by[commit]}", "", 0.0) for commit in span.candidates if commit in by
+    )
+
+
+def _ends(settings: Settings, span: CommitRange) -> Mapping[str, str]:
+    """The commits that a hunt cannot do without, with their names."""
+    return {
+        span.candidates[0]: "the merge base",  # unless it is good itself
+        settings.good_commit: "the good end",
+        span.candidates[-1]: "the bad end",
+        settings.bad_commit: "the bad end",
+    }

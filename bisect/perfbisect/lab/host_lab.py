@@ -33,7 +33,7 @@ from perfbisect.lab.measure.visit import RunContext, Runner, SlowRuns, Study, St
 from perfbisect.lab.servers import Installation, owner, placeholders
 from perfbisect.lab.upkeep import tidy
 from perfbisect.lab.workload import lua
-from perfbisect.lab.workload.command import not_started
+from perfbisect.lab.workload.command import Recognition, not_started
 from perfbisect.lab.workload.dataset import DatasetKeeper, remove_visit
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values
@@ -139,7 +139,11 @@ class HostLab:
         if counter and (random := counter.randomness(host.name)):
             yield Warned(*random)
         placed, by_perf = lua.place(host, self.workload), not counter and perf.counts(host)
-        context = RunContext(host, entry, self.workload, placed, by_perf, longest=earlier.longest, counter=counter)
+        asks = self.workload.asks and not (counter or self.study)
+        context = RunContext(
+            host, entry, self.workload, placed, by_perf, longest=earlier.longest, counter=counter,
+            recognition=Recognition(self.workload) if asks else None,
+        )  # fmt: skip
         self.retry = RetryPolicy(host, self.candidates, self.workload.name)
         counts: StudyMaker | None = partial(CountedRunner, events=earlier.events) if counter else None
         times: StudyMaker = partial(Runner, slow=self.slow)

@@ -71,12 +71,19 @@ def find_number(where: str, stdout: str, stderr: str = "") -> float:
     all of stdout, or the last of its lines that is JSON. Raises ValueError with a sentence.
     """
     found = _in_json(where, stdout) if where.startswith("$") else _by_pattern(where, stdout, stderr)
+    if not (number := number_in(found)):
+        raise ValueError(
+            f"it printed {_short(str(found).strip())!r} where {where} matches, which is not a number above 0"
+        )
+    return number
+
+
+def number_in(found: object) -> float:
+    """The finite number above 0 that something is; 0 if it is none."""
     text = str(found).strip()
     plain = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
     number = float(plain) if len(plain) <= _DIGITS and _NUMBER.fullmatch(plain) else 0.0
-    if not 0 < number < math.inf:
-        raise ValueError(f"it printed {_short(text)!r} where {where} matches, which is not a number above 0")
-    return number
+    return number if 0 < number < math.inf else 0.0
 
 
 def unit_in(where: str) -> str:

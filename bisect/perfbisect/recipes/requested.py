@@ -59,9 +59,15 @@ def load_requested(settings: Settings) -> tuple[Builder, Workload]:
         workload = load_workload(settings.workload, builder.driver, settings.workloads_path)
     else:
         workload = quick_workload(quick, builder)
-    changed = overridden(workload, settings.overrides)
+    changed = as_measured(workload, settings)
     check_fit(builder, [changed], settings)
     return builder, changed
+
+
+def as_measured(workload: Workload, settings: Settings) -> Workload:
+    """The workload with the overrides of the settings, and what of its output is read by them. Raises as ``typed``."""
+    changed = overridden(workload, settings.overrides)
+    return msgspec.structs.replace(changed, asks=settings.recognise and not settings.output, output=settings.output)
 
 
 def requested_workloads(settings: Settings, builder: Builder, names: str) -> dict[str, Workload]:
@@ -182,7 +188,7 @@ def quick_workload(quick: Quick, builder: Builder) -> Workload:
     """The workload of the command of --run. Raises UsageError for a mistake in its options."""
     command = words(quick.run)
     check_texts(command, LINE.at("run"), COMMAND_PLACEHOLDERS | {EVENTS})
-    table = {name: getattr(quick, name) for name in ("rate", "cost", "operations", "unit")}
+    table = {name: getattr(quick, name) for name in ("rate", "cost", "operations", "unit", "only")}
     table |= {"summary": quick.run, "group": RECIPE, "command": command}
     table["args"] = {EVENTS: 1} if EVENTS in placeholders_in(command) else {}
     workload = convert(table, Workload, LINE)

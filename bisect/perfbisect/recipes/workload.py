@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
+from perfbisect.core.domain.settings import Output
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder import COMMAND_PLACEHOLDERS, LONGEST, MEASURED, Argv, Builder, Need, Seconds, Weight
 from perfbisect.recipes.builder_reader import variant_of
@@ -45,13 +46,13 @@ FILE = "suite.toml"
 OF_SYSBENCH = ("script", "statement", "setup", "prepare", "prepare_script", "prepare_args", "check")
 READING = "Write a regular expression such as 'ops/s: ([0-9.]+)', or a path into JSON such as '$.results[0].ops'."
 OF_PATTERNS = ("rate", "cost", "operations", "latencies")
-OF_COMMANDS = ("prepare_commands", *OF_PATTERNS, "unit", "format")
+OF_COMMANDS = ("prepare_commands", *OF_PATTERNS, "unit", "format", "only")
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One microbenchmark."""
 
-    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "suite", "folder", "driver"})  # by the reader
+    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "suite", "folder", "driver", "asks", "output"})
 
     name: str = ""  # its key in the suite
     suite: str = ""
@@ -84,6 +85,9 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     latencies: dict[LatencyName, str] = {}  # "avg", "p95", …: patterns of latencies in the output, in milliseconds
     # Instead of patterns: whose JSON the output is; see perfbisect.lab.workload.command.
     format: Literal["", "fio"] = ""
+    only: str = ""  # of an output in a known format the result that is measured: its name, or a pattern of that
+    asks: bool = False  # the output of its command is to be recognised
+    output: Output | None = None  # as what it was
     needs: list[Need] = []  # programs that its commands use, beyond those of the build
     # Seconds after which a run is killed; 0: five times its length, and an hour for a command, otherwise a minute.
     timeout: SecondsOrZero = 0.0
@@ -91,11 +95,20 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def metric(self) -> str:
         """The default metric."""
+        if self.output:
+            return self.output.metric
         return "rate" if self.rate or self.format else "cost" if self.cost else "latency" if self.command else "qps"
+
+    @property
+    def recognisable(self) -> bool:
+        """Whether nothing says what of the output of its command is measured."""
+        return bool(self.command) and not (self.format or any(getattr(self, key) for key in OF_PATTERNS))
 
     @property
     def printed_unit(self) -> str:
         """That of the rate or the cost; "" if it is not known."""
+        if self.output:
+            return self.output.unit
         return self.unit or ("IOPS" if self.format else unit_in(self.rate or self.cost))
 
 
@@ -175,6 +188,10 @@ def check_command(workload: Workload, location: Location) -> None:
         )
     if workload.format and (both := [key for key in OF_PATTERNS if getattr(workload, key)]):
         raise location.at(both[0]).mistake("is read from the format of the output.", "Give the format, or patterns.")
+    if workload.only and not workload.recognisable:
+        raise location.at("only").mistake(
+            "is for an output that is recognised, and this one is read otherwise.", "Leave it out."
+        )
     if taken := COMMAND_PLACEHOLDERS & workload.args.keys():
         raise location.at("args").mistake(
             f'has "{min(taken)}", which is a placeholder of every command: {{{min(taken)}}}.'

@@ -42,7 +42,16 @@ FIELDS = {  # option → its field of the settings; of overrides one, or for --s
     "--all": "policy.all_steps", "--no-explain": "explain", "--no-layouts": "policy.layouts",
     "--clean-builds": "policy.incremental",
 }  # fmt: skip
-OF_RECIPES = ("build", "then", "run", "rate", "cost", "unit", "operations")  # fields of a command in place of recipes
+OF_RECIPES = (
+    "build",
+    "then",
+    "run",
+    "rate",
+    "cost",
+    "unit",
+    "operations",
+    "only",
+)  # fields of a command in place of recipes
 SEARCHES = re.compile(r"suspects|skips|policy\.(?!pairing)")  # what only a search has; with the flags
 
 

@@ -62,7 +62,7 @@ WHERE builder = :builder AND variant = :variant AND {OWN.format("hunts")} AND {b
 GROUP BY skips.commit_hash HAVING at = max(at) ORDER BY at
 """
 
-IDENTITY = ("run", "rate", "cost", "operations")  # of a command
+IDENTITY = ("run", "rate", "cost", "operations", "only")  # of a command
 ALIKE = f"builder = :builder AND variant = :variant AND {OWN}"  # what others measured was on other machines
 SAME_WORK = (
     f"{ALIKE.format('hunts')} AND runs.host = :host AND hunts.workload = :workload"

@@ -155,6 +155,8 @@ def lines_of_trial(view: SessionView, trial: SessionState, event: Event) -> Iter
     match event:
         case SessionStarted(resumed=True):
             yield f"continuing {trial.name}, which has {count(runs, 'run')}"
+        case MetricChosen(why=why):
+            yield why
         case PairingChosen(why=why):
             yield f"{why} {count(view.expected.runs - runs, 'run')} to go."
         case Warned(text, advice):

@@ -88,6 +88,7 @@ def nightly(given: Given) -> int:
         closing(History.open(history)) as opened,
     ):
         nights = watch.nights(opened)
+        watch = watch.read_as(opened, nights)
         check(watch, given)
         trial, cut = measure(watch, nights, given)
         say(printable(f"{given.branch} is at {watch.tip[:10]}: {trial.name}"))

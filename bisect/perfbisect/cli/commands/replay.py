@@ -35,9 +35,9 @@ def replay(given: Given) -> int:
     from perfbisect.core.domain.orders import Measure, Purpose
     from perfbisect.core.domain.session_state import fold
     from perfbisect.errors import UsageError
-    from perfbisect.hunt.hunt_range import read_hunt_range
     from perfbisect.hunt.search_problem import SearchProblem
     from perfbisect.hunt.search_problem import replay as decisions
+    from perfbisect.hunt.setup import read_hunt_range
     from perfbisect.recipes.requested import requested_builder
     from perfbisect.report.hunt_report import together_with
     from perfbisect.repository.commits import describe

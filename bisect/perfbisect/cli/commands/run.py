@@ -105,7 +105,7 @@ def run(given: Given) -> int:
     GOOD and BAD are releases as the builder's tags spell them (8.0.28) or any git revision; or GOOD..BAD.
     --build and --run replace --builder and --workload: any repository, any command. The metric is
     the number that --rate or --cost finds in its output, by a pattern with one group or a path
-    into JSON ($.result.ops); without them it is the duration of the command.
+    into JSON ($.result.ops); without them a result of a known benchmark, or else the duration.
     Several workloads, or a group of them, share all builds: each has a verdict and a number in the
     history of its own. Exit status then: the highest of theirs.
     `bisect resume` continues an interrupted hunt.

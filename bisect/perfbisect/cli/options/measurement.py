@@ -58,6 +58,9 @@ command_options = added(
     click.option("--run", "command", type=UNSPLIT, help="Command to measure, in the same folder."),
     click.option("--rate", default="", metavar="PATTERN", help="Number in its output; higher is better."),
     click.option("--cost", default="", metavar="PATTERN", help="Number in its output; lower is better."),
+    click.option(
+        "--only", default="", metavar="NAME", help="Of a known benchmark's output the result to measure, or a pattern: '*/64'."
+    ),
     click.option("--unit", default="", metavar="UNIT", help="Its unit. Default: as PATTERN says it."),
     click.option(
         "--operations", default="", metavar="PATTERN", help="Number of operations in the output. Default: one."
@@ -153,7 +156,7 @@ def command_of(given: Given) -> Quick | None:
 
     build, then, workload = given.build, given.then, given.workload
     builder = "" if given.builder == RECIPE and given.command else given.builder  # one name for all repositories
-    patterns = {name: getattr(given, name) for name in ("rate", "cost", "operations", "unit")}
+    patterns = {name: getattr(given, name) for name in ("rate", "cost", "operations", "unit", "only")}
     if given.command is None:
         if beside := [name for name, value in {"build": build, "then": then, **patterns}.items() if value]:
             raise click.UsageError(f"--{beside[0]} needs a command: give it with --run.")
@@ -242,12 +245,18 @@ def announced_recipes(settings: Settings) -> "tuple[Builder, dict[str, Workload]
 
 def recipes_of(settings: Settings) -> "tuple[Settings, Builder, dict[str, Workload]]":
     """The settings of a comparison with the names of its recipes and the metric; and these recipes, as they are announced."""
-    from perfbisect.hunt.resolve import choose_metric, with_repository
+    from perfbisect.hunt.resolve import choose_metric, recognises, with_repository
 
     settings = with_repository(settings)
     builder, found = announced_recipes(settings)
-    metric = choose_metric(settings.metric, [*found.values()])
-    named = replace(settings, builder=settings.builder or builder.name, workload=next(iter(found)), metric=metric)
+    metric, recognise = choose_metric(settings.metric, [*found.values()]), recognises(settings, [*found.values()])
+    named = replace(
+        settings,
+        builder=settings.builder or builder.name,
+        workload=next(iter(found)),
+        metric=metric,
+        recognise=recognise,
+    )
     return named, builder, found
 
 

@@ -147,6 +147,17 @@ class Quick:
     then: tuple[str, ...] = ()  # commands that build more, after a builder or the tree's build system
     unit: str = ""  # of the rate or the cost; "" where the pattern says it
     name: str = ""  # by which the history knows it
+    only: str = ""  # of an output in a known format the result that is hunted: its name, or a pattern of that
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What is read of a command's output, whose format was recognised."""
+
+    format: str  # the name of rows in ``recipes/outputs.toml``
+    result: str  # the name of the result
+    unit: str
+    metric: str  # rate: higher is better; cost: lower is better
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +199,9 @@ class Settings:
     patches: tuple[Patch, ...] = ()  # of --patch
     # --metric auto: ``metric`` is that of the workload until it tells nothing apart, and counts do
     choose_metric: bool = False
+    # Whether the output of the command, for which nothing else says what is measured, is to be recognised; and as what it was.
+    recognise: bool = False
+    output: Output | None = None
     # Of --run and --build: the first commit of the history, the same in all its clones
     root: str = ""
     explain: bool = False  # measure a culprit and its parent for the reason, after the verdict

@@ -31,7 +31,7 @@ from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.setup import SessionSetup, both_tag_and_branch
 from perfbisect.lab.building import prebuilt
 from perfbisect.lab.building.plan import InstalledBuild
-from perfbisect.recipes.requested import ServerConfig, load_config, overridden, typed
+from perfbisect.recipes.requested import ServerConfig, as_measured, load_config, typed
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.git import Repository
 from perfbisect.repository.range import CommitRange
@@ -137,7 +137,7 @@ class TrialDesign:
         subjects, workloads = self.subjects, self.workloads
         names = tuple(subject.commit or subject.name for subject in subjects)
         alone = CommitRange(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
-        run = tuple(overridden(each, settings.overrides) for each in workloads.values())
+        run = tuple(as_measured(each, settings) for each in workloads.values())
         setup = SessionSetup.of_trial(settings, waiting, alone, run)
         works = tuple(
             TrialWorkload(name, each.group, each.warmup, each.time, setup.run_hash(each))

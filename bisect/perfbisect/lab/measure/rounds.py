@@ -116,6 +116,7 @@ class Rounds:
                     for turn, facts in zip(turns, found, strict=True):
                         turn.left -= 1
                         yield RunFinished(turn.candidate, facts)
+                    yield from self.context.told()
 
     def _stopping(self, side: int) -> Callable[..., None]:
         """Notes whose server is stopped, unless that is because of a failure, whose side is known."""

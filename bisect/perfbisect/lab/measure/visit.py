@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 from statistics import median
 from typing import ClassVar
 
-from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, RunStarted
+from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, RunStarted, Warned
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Purpose
 from perfbisect.errors import EnvironmentFailure, NoMetric, PerfBisectError, RunFailed
@@ -99,6 +99,12 @@ class RunContext:
     longest: float = 0.0  # seconds of the longest run so far: how long a command takes, if that is known
     # Of exact counts, in place of perf, vmstat and iostat; the workload has a length then.
     counter: Counter | None = None
+    recognition: command.Recognition | None = None
+
+    def told(self) -> Iterator[Warned]:
+        """What the output of a run that is entered says of the next ones."""
+        if self.recognition:
+            yield from self.recognition.told()
 
     @property
     def warmup(self) -> float:
@@ -226,6 +232,8 @@ class StartedRun:
                 printed = "\n".join(printable(masked(line.rstrip())[: command.LONGEST_LINE]) for line in last)
                 failed = NoMetric(str(failed), stage="run", log=failed.log, printed=printed)
             raise failed from error
+        if bench.recognition:
+            outcome = bench.recognition.take(ended, outcome)
         if len(stamps) < 2:
             raise not_recorded()
         begin, end = stamps
@@ -294,7 +302,7 @@ def facts(
         host=visit.bench.host.name, started=started, seconds=outcome.seconds, operations=outcome.operations,
         latency=outcome.latency, samples=outcome.samples, system=system, dataset=visit.dataset,
         counters={**(counter.read(counted) if counter else perf.parse(counted)), **outcome.counters},
-        reported=outcome.reported, unit=visit.bench.workload.printed_unit, layout=visit.system.layout,
+        reported=outcome.reported, unit=outcome.unit or visit.bench.workload.printed_unit, layout=visit.system.layout,
         counted=counter.method if counter else "", running={} if counter else perf.shares(counted),
     )  # fmt: skip
 
@@ -379,6 +387,7 @@ class Runner(Study):
                 self.succeeded()
                 self.slow.take([facts])
                 yield RunFinished(turn.candidate, facts)
+                yield from self.context.told()
                 if facts.slower_than:
                     turn.stopped = True
                     raise _Stopped  # a server may go on with what the run has begun: it is killed

@@ -49,6 +49,7 @@ class RunResult:
     latency: Mapping[str, float | None]  # milliseconds
     samples: tuple[float, ...] = ()  # operations per second in each report interval
     reported: float | None = None  # a rate or a cost in a unit of its own
+    unit: str = ""  # that unit, where the output says it
     counters: Mapping[str, float | None] = field(default_factory=dict)  # totals that the output has, beside perf's
 
 

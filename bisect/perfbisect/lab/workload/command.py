@@ -6,12 +6,14 @@ fio (``--output-format=json``) prints IOPS, latencies and CPU time of one job, i
 import hashlib
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 import msgspec
 
-from perfbisect.errors import ClockSet
+from perfbisect.core.domain.events import Warned
+from perfbisect.errors import ClockSet, UsageError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.servers import Installation, Service
@@ -20,12 +22,55 @@ from perfbisect.masking import masked
 from perfbisect.recipes.build_systems import making
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
 from perfbisect.recipes.output_pattern import find_number
+from perfbisect.recipes.outputs import Recognised, read_result, recognised
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.requested import RECIPE
-from perfbisect.recipes.workload import Workload
+from perfbisect.recipes.workload import READING, Workload
 
 CPU = "fio-cpu"  # milliseconds of usr and sys time: a counter of a run
 PERCENTILES = {"p95": "95.000000", "p99": "99.000000"}
+
+
+class OutputRecognised(Exception):
+    """The first run of a workload has shown what of its output is measured: no failure."""
+
+    def __init__(self, workload: Workload, found: Recognised) -> None:
+        super().__init__(found.why)
+        self.workload, self.found = workload, found
+
+
+@dataclass(slots=True)
+class Recognition:
+    """Recognises the output of a workload for which nothing says what of it is measured."""
+
+    workload: Workload
+    found: Recognised | None = None
+    over: bool = False  # the first output was in no known format
+    numbers: bool = False  # and it has some
+
+    def take(self, ended: ProcessResult, result: RunResult) -> RunResult:
+        """The result of a run with the number of its output. Raises UsageError for several results, and where none is as asked."""
+        if self.over:
+            return result
+        self.found = recognised(ended.stdout, self.workload.only)
+        if self.found:
+            return replace(result, reported=self.found.value, unit=self.found.output.unit)
+        if self.workload.only:
+            raise UsageError(
+                f"--only {self.workload.only} has no effect: the output of the command is of no known benchmark.",
+                READING,
+            )
+        self.over, self.numbers = True, re.search(r"\d", ended.stdout) is not None
+        return result
+
+    def told(self) -> Iterator[Warned]:
+        """Say once that an output with numbers is in no known format. Raises OutputRecognised where it is in one."""
+        if self.found:
+            raise OutputRecognised(self.workload, self.found)
+        if self.numbers:
+            self.numbers = False
+            text = "the output of the command is of no known benchmark, so its duration is measured"
+            yield Warned(text, "Give --rate or --cost to measure a number in it, or --metric latency.")
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -172,6 +217,8 @@ def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
     errors = ended.stderr if ended.is_whole else ""  # what counts may be in the part of stdout that is left out
     where = workload.rate or workload.cost
     reported = find_number(where, ended.stdout, errors) if where else None
+    if workload.output:
+        reported = read_result(workload.output, ended.stdout)
     operations = round(find_number(workload.operations, ended.stdout, errors)) if workload.operations else 1
     if not operations:
         raise ValueError("it did less than one operation")

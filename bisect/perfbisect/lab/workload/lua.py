@@ -156,7 +156,9 @@ def _for_driver(workload: Workload, name: str) -> Path | None:
     return contained(found, Path(workload.folder).parent) if found else None
 
 
-NO_EFFECT = frozenset({"summary", "group", "unit", "folder", "suspects"})  # keys of a workload that do not affect runs
+NO_EFFECT = frozenset(
+    {"summary", "group", "unit", "folder", "suspects", "only", "asks"}
+)  # keys of a workload that do not affect runs
 OF_SERVER = ("sysbench", "perf_scope")  # the rest of a server's recipe is in the key of its data
 
 

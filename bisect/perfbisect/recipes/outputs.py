@@ -1,0 +1,223 @@
+"""Outputs of benchmarks in known formats: which format it is, its results, and the one of them that is hunted.
+
+The formats are rows of ``outputs.toml``. JSON is read by Python's parser; the other formats are lines for people, without a grammar
+or a library that reads them.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+import msgspec
+
+from perfbisect.core.domain.settings import Output
+from perfbisect.errors import UsageError
+from perfbisect.masking import masked
+from perfbisect.recipes.output_pattern import NoNumber, number_in
+
+MOST_NAMED = 20  # results in a message
+MOST_TRIED = 1000  # lines with which JSON may begin
+_RATE = re.compile(r"^ops/|/s(?:ec)?$|throughput", re.IGNORECASE)  # units of which more is better
+_TIME = re.compile(r"(p|n|u|µ|μ|micro|m)?s(?:ec)?(?=$|/)")
+_SECONDS = {"p": 1e-12, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "micro": 1e-6, "m": 1e-3, None: 1.0}
+_SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}
+
+
+class Name(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Another value for results with such a name."""
+
+    name: str
+    value: str
+
+
+class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A row of ``outputs.toml``, which says what its keys are."""
+
+    name: str
+    json: str = ""
+    lines: str = ""
+    has: str = ""
+    result: tuple[str, ...] = ("name",)
+    value: str = "value"
+    unit: str = "unit"
+    metric: Literal["", "rate", "cost"] = ""
+    instead: Name | None = None
+    aggregate: str = ""
+    main: str = ""
+    repeated: Literal["median", "last"] = "median"
+
+    def results(self, text: str, documents: Sequence[Any]) -> dict[str, "Result"]:
+        """The results in an output by their names; ``documents`` is the JSON in it."""
+        found: dict[str, list[Result]] = {}
+        fields = (
+            self._matches(text)
+            if self.lines
+            else (each for one in documents for each in _walk(one, self.json.split(".")))
+        )
+        for each in fields:
+            name = " ".join(_words(each, key) for key in self.result).split()
+            other = self.instead if self.instead and re.search(self.instead.name, " ".join(name)) else None
+            key = other.value if other else self.value
+            value = sum(_scaled(_at(each, part)) for part in key.split("+"))
+            if value and name:
+                unit = str(_at(each, self.unit) or self.unit)
+                found.setdefault(" ".join(name), []).append(
+                    Result(value * _factor(unit), unit, key if self.instead else "")
+                )
+        single = {
+            name: every for name, every in found.items() if not (self.aggregate and re.search(self.aggregate, name))
+        }
+        if not single:
+            single = {name.removesuffix("_median"): every for name, every in found.items() if name.endswith("_median")}
+        return {name: self._one(every) for name, every in single.items()}
+
+    def _one(self, every: Sequence["Result"]) -> "Result":
+        value = every[-1].value if self.repeated == "last" else median(each.value for each in every)
+        return Result(value, every[0].unit, every[0].by)
+
+    def _matches(self, text: str) -> Iterator[Mapping[str, Any]]:
+        """The groups of each match that has the value, with those of the last one that has not."""
+        common: dict[str, str] = {}
+        if re.search(self.has, text, re.MULTILINE):
+            for match in re.finditer(self.lines, text, re.MULTILINE):
+                groups = {name: each for name, each in match.groupdict().items() if each is not None}
+                if self.value in groups:
+                    yield common | groups
+                else:
+                    common |= groups
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One result of a benchmark. A time is in seconds, whatever its unit."""
+
+    value: float
+    unit: str
+    by: str = ""  # which of its numbers it is, where there are several
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """The result that is hunted of an output whose format is known."""
+
+    output: Output
+    value: float
+    why: str  # a sentence without its end
+
+
+@cache
+def formats() -> tuple[Format, ...]:
+    """All rows."""
+    table = msgspec.toml.decode(Path(__file__).with_name("outputs.toml").read_bytes(), type=dict[str, list[Format]])
+    return tuple(table["format"])
+
+
+def recognised(text: str, only: str) -> Recognised | None:
+    """The one result of an output, or that whose name is or matches ``only``; None where no format is known.
+
+    Raises UsageError, with the results, where several are meant or none is.
+    """
+    documents = _documents(text)
+    for row in formats():
+        if found := row.results(text, documents):
+            break
+    else:
+        return None
+    every = dict(found)
+    for other in formats():
+        if other.name == row.name:
+            every = other.results(text, documents) | every
+    name = _chosen(row, found, every, only)
+    result = every[name]
+    owner = next(each for each in formats() if each.name == row.name and name in each.results(text, documents))
+    output = Output(row.name, name, result.unit, owner.metric or ("rate" if _RATE.search(result.unit) else "cost"))
+    many = "1 result" if len(found) == 1 else f"{len(found)} results"
+    by = f", by {result.by}" if result.by else ""
+    return Recognised(output, in_unit(result, output.unit), f"{row.name}: {many}; hunted: {name}{by}")
+
+
+def _chosen(row: Format, found: Mapping[str, Result], every: Mapping[str, Result], only: str) -> str:
+    names = [only] if only in every else [name for name in every if fnmatchcase(name, only)] if only else [*found]
+    if row.main in names and not only:
+        return row.main
+    if len(names) == 1:
+        return names[0]
+    several = f"{len(names)} results{f' that match {only}' if only else ''}, of which one is hunted"
+    what = several if names else f"no result {only}"
+    shown, left = [*(names or every)][:MOST_NAMED], len(names or every) - MOST_NAMED
+    listed = ", ".join(masked(name) for name in shown) + (f" and {left} more" if left > 0 else "")
+    raise UsageError(
+        f"The output, of {row.name}, has {what}.", f"Choose with --only NAME, or a pattern such as '*/64': {listed}."
+    )
+
+
+def read_result(output: Output, text: str) -> float:
+    """The same result in a later output, in the same unit. Raises NoNumber where it is missing."""
+    documents = _documents(text)
+    for row in formats():
+        if row.name == output.format and (found := row.results(text, documents).get(output.result)):
+            return in_unit(found, output.unit)
+    raise NoNumber(f"it printed no metric: no result {output.result} of {output.format} is in its output")
+
+
+def in_unit(result: Result, unit: str) -> float:
+    """Its number in a unit, as exact as any benchmark prints it."""
+    return float(f"{result.value / _factor(unit):.12g}")
+
+
+def _factor(unit: str) -> float:
+    """Seconds of a unit of time; 1 for any other unit."""
+    match = _TIME.match(unit)
+    return _SECONDS[match[1]] if match else 1.0
+
+
+def _scaled(found: object) -> float:
+    text = str(found)
+    return number_in(text[:-1]) * _SUFFIXES[text[-1]] if text[-1:] in _SUFFIXES else number_in(found)
+
+
+def _at(fields: Mapping[str, Any], key: str) -> Any:
+    """What is at a key, or behind several with points between; None where nothing is."""
+    if key in fields:
+        return fields[key]
+    found: Any = fields
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
+def _words(fields: Mapping[str, Any], key: str) -> str:
+    found = _at(fields, key)
+    if isinstance(found, dict):
+        return " ".join(f"{name}={each}" for name, each in found.items())
+    return "" if found is None else str(found)
+
+
+def _walk(found: Any, keys: Sequence[str], names: Mapping[str, str] = {}) -> Iterator[Mapping[str, Any]]:
+    """The tables at a path into JSON, each with the keys at which its stars were."""
+    if not keys:
+        if isinstance(found, dict):
+            yield {**found, **names}
+    elif keys[0] != "*":
+        if isinstance(found, dict):
+            yield from _walk(found.get(keys[0]), keys[1:], names)
+    elif isinstance(found, dict | list):
+        for name, each in found.items() if isinstance(found, dict) else enumerate(found):
+            yield from _walk(each, keys[1:], {**names, str(len(names)): str(name)})
+
+
+def _documents(text: str) -> list[Any]:
+    """The first JSON of several lines, or in one, that an output has; lines before it are no JSON."""
+    for match in islice(re.finditer(r"^[{\[]", text, re.MULTILINE), MOST_TRIED):
+        try:
+            return [json.JSONDecoder().raw_decode(text, match.start())[0]]
+        except (ValueError, RecursionError):
+            continue
+    return []

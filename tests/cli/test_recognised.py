@@ -1,0 +1,79 @@
+"""Commands whose output is recognised: no pattern says what of it is measured."""
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from program import bisect_until, exits, printed, rows, run
+from repos import Repo
+
+pytestmark = pytest.mark.tools
+
+HISTORY = Path(".local/state/perfbisect/history.db")
+# Differs from run to run, as a benchmark does.
+PGBENCH = "echo again >>{count}\necho transaction type: x\necho tps = {tps}.$(($(wc -l <{count}) % 8)) '(without initial connection time)'\n"
+GOOGLE = """n=$(wc -l <{count})
+echo again >>{count}
+echo 'Benchmark  Time  CPU  Iterations'
+echo 'BM_Insert/64  9 ns  9 ns  7'
+echo "BM_Insert/1024  9 ns  {cpu}.$((n % 8)) ns  7"
+"""
+QUICK = ["--build", "true", "--run", "sh bench", "--pairing", "turns"]
+
+
+@pytest.fixture
+def count(git: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(git.path)
+    (tmp_path / "count").touch()
+    return tmp_path / "count"
+
+
+def test_a_rate_that_drops_is_hunted(git: Repo, count: Path, seal: Path) -> None:
+    """What was measured is kept with the hunt: it goes on after an interruption, and is said in its report."""
+    commits = [git.commit({"bench": PGBENCH.format(count=count, tps=tps)}) for tps in (900, 899, 450, 451)]
+    hunt = ["run", commits[0], commits[-1], *QUICK, "--no-explain", "--no-layouts", "--plain"]
+    cut = bisect_until(hunt, "run 3 of 4", signal.SIGINT)
+    assert cut.returncode == 130 and "metric    pgbench: 1 result; hunted: tps." in cut.stdout
+    said = exits(0, "resume", "--plain")
+    assert f"The culprit is {commits[2][:10]}" in said and "rate after it is 0.50" in said
+    assert not re.search(r"metric {4}pgbench", said.partition("resumed")[2]), "it is known"
+    report = printed("show", "1")
+    assert "metric rate\n  chosen    pgbench: 1 result; hunted: tps.\n" in report
+    assert re.search(r" 45\d tps ", said)
+    read = rows(seal / HISTORY, "select json_extract(body, '$.facts.reported') from events where kind = 'RunFinished'")
+    assert all(400 < tps < 1000 for (tps,) in read)
+    assert "--rate" not in report and f"The culprit is {commits[2][:10]}" in printed("replay", "1")
+
+
+def test_of_several_results_one_is_chosen(git: Repo, count: Path) -> None:
+    """In a comparison, and in an A/A. A name of its own keeps them apart from others of that command."""
+    ends = [git.commit({"bench": GOOGLE.format(count=count, cpu=cpu)}) for cpu in (100, 150)]
+    said = exits(3, "run", *ends, *QUICK, "--no-explain")
+    assert "The output, of Google Benchmark, has 2 results" in said and "BM_Insert/64, BM_Insert/1024" in said
+    only = ["--only", "*/1024", "--visits", "3"]
+    ended = run("compare", *ends, *QUICK, *only, "--runs", "1")
+    assert ended.status == 0 and "Google Benchmark: 2 results; hunted: BM_Insert/1024, by cpu_time." in ended.err
+    assert re.match(rf"cost of {ends[1][:8]}\w* is (49|50) % higher", ended.out)
+    assert "workload  bench 2" not in ended.out and "bench 2" in printed("history")
+    ended = run("noise", "--rev", ends[0], *QUICK, *only, "--runs", "2")
+    assert "hunted: BM_Insert/1024" in ended.err and "of one run" in ended.out
+
+
+def test_an_output_of_no_known_benchmark(git: Repo, count: Path) -> None:
+    """Its duration is measured, and what to pass is said once; nothing where that was asked for, or nothing is a number."""
+    assert count.exists()
+    ends = [git.commit({"bench": f"echo {text}\n"}) for text in ("took 12 s", "took 13 s")]
+    few = ["--visits", "2", "--runs", "1"]
+    said = "the output of the command is of no known benchmark, so its duration is measured"
+    assert run("compare", *ends, *QUICK, *few).err.count(said) == 1
+    assert said not in run("compare", *ends, *QUICK, *few, "--metric", "latency").err
+    assert "--only x has no effect: the output of the command is of no known" in exits(
+        3, "compare", *ends, *QUICK, *few, "--only", "x"
+    )
+    assert "--only has no effect" in exits(3, "compare", *ends, *QUICK, "--only", "x", "--metric", "latency")
+    assert "`only` is for an output that is recognised" in exits(
+        3, "run", *ends, *QUICK, "--only", "x", "--rate", "(.)"
+    )
+    assert "--only needs a command" in exits(3, "run", *ends, "--only", "x")

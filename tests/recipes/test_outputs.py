@@ -1,0 +1,97 @@
+"""Outputs of real benchmarks: which format is recognised, and what is read of them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfbisect.core.domain.settings import Output
+from perfbisect.errors import UsageError
+from perfbisect.recipes.output_pattern import NoNumber
+from perfbisect.recipes.outputs import formats, read_result, recognised
+
+OUTPUTS = Path(__file__).parents[1] / "outputs" / "benchmarks"
+EXPECTED = json.loads((OUTPUTS / "expected.json").read_text())
+
+
+def output(name: str) -> str:
+    return (OUTPUTS / name).read_bytes().decode()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_each_result_is_read_with_its_unit(name: str) -> None:
+    text, expected = output(name), EXPECTED[name]
+    if expected is None:
+        assert recognised(text, "") is None
+        return
+    for result, shown in expected[1].items():
+        found = recognised(f"Built in 3 s\n{text}", result)
+        assert found, "lines before it do not matter"
+        assert (found.output.format, found.output.result) == (expected[0], result)
+        assert f"{found.output.metric} {found.value:.6g} {found.output.unit}" == shown
+        assert read_result(found.output, text) == found.value
+        assert f": {len(expected[1])} result{'s' * (len(expected[1]) > 1)}; hunted: {result}" in found.why
+
+
+def test_every_format_has_an_output() -> None:
+    assert {row.name for row in formats()} == {expected[0] for expected in EXPECTED.values() if expected}
+
+
+@pytest.mark.parametrize(
+    ("name", "only", "why"),
+    [
+        ("google-1.7.1.json", "*/1024", "Google Benchmark: 3 results; hunted: BM_Insert/1024, by cpu_time"),
+        ("google-1.9.5.txt", "sum*", "Google Benchmark: 2 results; hunted: sum_/real_time, by real_time"),
+        ("memtier.txt", "", "memtier: 3 results; hunted: Totals"),
+        ("memtier.txt", "S*", "memtier: 3 results; hunted: Sets"),
+        ("ycsb-0.17.0.txt", "READ", "YCSB: 1 result; hunted: READ"),
+        ("pgbench-15.txt", "", "pgbench: 1 result; hunted: tps"),
+        ("pytest-benchmark-5.3.1.txt", "test_sort[10]", "pytest-benchmark: 3 results; hunted: test_sort[10]"),
+    ],
+)
+def test_one_result_is_hunted(name: str, only: str, why: str) -> None:
+    found = recognised(output(name), only)
+    assert found and found.why == why
+
+
+def test_which_of_several_is_to_be_said() -> None:
+    text, listed = output("google-1.7.1.txt"), "BM_Insert/64, BM_Insert/1024"
+    for only, what in (("", "2 results"), ("BM*", r"2 results that match BM\*"), ("BM_Erase", "no result BM_Erase")):
+        with pytest.raises(UsageError, match=f"^The output, of Google Benchmark, has {what}") as refused:
+            recognised(text, only)
+        assert refused.value.advice.endswith(f": {listed}."), only
+    many = "".join(f"test t{number} ... bench: {number + 1} ns/iter (+/- 1)\n" for number in range(50))
+    with pytest.raises(UsageError, match="50 results") as refused:
+        recognised(many, "")
+    assert refused.value.advice.endswith("t19 and 30 more.")
+
+
+def test_a_result_keeps_its_unit_whatever_a_program_chooses() -> None:
+    """Some choose the unit by the size of the result; commits are compared in that of the first."""
+    text = "fib 10                  time:   [229.98 {0} 271.95 {0} 335.23 {0}]\n"
+    found = recognised(text.format("µs"), "")
+    assert found and found.output == Output("Criterion", "fib 10", "µs", "cost")
+    assert [read_result(found.output, text.format(unit)) for unit in ("ns", "ms")] == [0.27195, 271950.0]
+    with pytest.raises(NoNumber, match="no result fib 10 of Criterion"):
+        read_result(found.output, "it crashed")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "time 12 s", '{"results": [{"ops": 5}]}', "[1, 2]", '{"a": {"b": 3}}', "{" * 100_000]
+)
+def test_what_no_benchmark_prints_is_not_recognised(text: str) -> None:
+    assert recognised(text, "") is None
+
+
+def test_long_outputs_of_other_programs_take_no_time() -> None:
+    """As long as such that are kept: a pattern that goes back over lines would take hours."""
+    for line in (
+        "word " * 20,
+        "BM_x 1 ns ",
+        "| 1 | ",
+        "x" * 100,
+        "=" * 100,
+        "benchmark name samples iterations est",
+        "{",
+    ):
+        assert recognised(f"{line}\n" * 20_000, "") is None
