@@ -2,11 +2,12 @@
 
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from program import bisect_until, exits, printed, rows, run
+from program import SCRIPT, bisect_until, exits, printed, rows, run
 from repos import Repo
 
 pytestmark = pytest.mark.tools
@@ -17,7 +18,7 @@ PGBENCH = "echo again >>{count}\necho transaction type: x\necho tps = {tps}.$(($
 GOOGLE = """n=$(wc -l <{count})
 echo again >>{count}
 echo 'Benchmark  Time  CPU  Iterations'
-echo 'BM_Insert/64  9 ns  9 ns  7'
+echo "BM_Insert/64  9 ns  1{cpu}.$((n % 8)) ns  7"
 echo "BM_Insert/1024  9 ns  {cpu}.$((n % 8)) ns  7"
 """
 QUICK = ["--build", "true", "--run", "sh bench", "--pairing", "turns"]
@@ -59,6 +60,23 @@ def test_of_several_results_one_is_chosen(git: Repo, count: Path) -> None:
     assert "workload  bench 2" not in ended.out and "bench 2" in printed("history")
     ended = run("noise", "--rev", ends[0], *QUICK, *only, "--runs", "2")
     assert "hunted: BM_Insert/1024" in ended.err and "of one run" in ended.out
+
+
+def test_workloads_of_a_recipe_each_with_a_result(script: Callable[[str], str], tmp_path: Path) -> None:
+    """Hunted together, they share the builds."""
+    (tmp_path / "count").touch()
+    ends = [script(GOOGLE.format(count=tmp_path / "count", cpu=cpu)) for cpu in (100, 150)]
+    suite = Path("workloads/script/suite.toml")
+    chosen = """one.only = "*/64"\ntwo.only = "*/1024"\n"""
+    suite.write_text(re.sub("rate = .*", "", suite.read_text()) + chosen)
+    said = exits(0, "run", *ends, *SCRIPT, "--workload", "one,two", "--plain", "--no-explain", "--pairing", "turns")
+    assert [re.findall(rf"{name} .* hunted: BM_Insert/(\d+), by", said) for name in ("one", "two")] == [
+        ["64"],
+        ["1024"],
+    ]
+    assert len(re.findall(f"The culprit is {ends[1][:10]}", said)) == 2
+    suite.write_text(suite.read_text().replace("one.only", "one.rate = '(.)'\none.only"))
+    assert "only` is for an output that is recognised" in exits(3, "run", *ends, *SCRIPT)
 
 
 def test_an_output_of_no_known_benchmark(git: Repo, count: Path) -> None:

@@ -70,10 +70,13 @@ def test_a_result_keeps_its_unit_whatever_a_program_chooses() -> None:
     """Some choose the unit by the size of the result; commits are compared in that of the first."""
     text = "fib 10                  time:   [229.98 {0} 271.95 {0} 335.23 {0}]\n"
     found = recognised(text.format("µs"), "")
-    assert found and found.output == Output("Criterion", "fib 10", "µs", "cost")
-    assert [read_result(found.output, text.format(unit)) for unit in ("ns", "ms")] == [0.27195, 271950.0]
+    criterion = Output("Criterion", "fib 10", "µs", "cost")
+    assert found and found.output == criterion
+    assert [read_result(criterion, text.format(unit)) for unit in ("ns", "ms")] == [0.27195, 271950.0]
+    with pytest.raises(NoNumber, match="no result readrandom of db_bench"):
+        read_result(Output("db_bench", "readrandom", "ops/s", "rate"), output("db_bench-leveldb-1.23.txt"))
     with pytest.raises(NoNumber, match="no result fib 10 of Criterion"):
-        read_result(found.output, "it crashed")
+        read_result(criterion, "it crashed")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ or a library that reads them.
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import islice
@@ -56,31 +56,27 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def results(self, text: str, documents: Sequence[Any]) -> dict[str, "Result"]:
         """The results in an output by their names; ``documents`` is the JSON in it."""
         found: dict[str, list[Result]] = {}
-        fields = (
-            self._matches(text)
-            if self.lines
-            else (each for one in documents for each in _walk(one, self.json.split(".")))
-        )
-        for each in fields:
-            name = " ".join(_words(each, key) for key in self.result).split()
-            other = self.instead if self.instead and re.search(self.instead.name, " ".join(name)) else None
-            key = other.value if other else self.value
-            value = sum(_scaled(_at(each, part)) for part in key.split("+"))
+        walked = (each for one in documents for each in _walk(one, self.json.split(".")))
+        for fields in self._matches(text) if self.lines else walked:
+            name = " ".join(" ".join(_words(fields, key) for key in self.result).split())
+            key = self.instead.value if self.instead and re.search(self.instead.name, name) else self.value
+            value, unit = (
+                sum(_scaled(_at(fields, part)) for part in key.split("+")),
+                str(_at(fields, self.unit) or self.unit),
+            )
             if value and name:
-                unit = str(_at(each, self.unit) or self.unit)
-                found.setdefault(" ".join(name), []).append(
-                    Result(value * _factor(unit), unit, key if self.instead else "")
-                )
+                metric = self.metric or ("rate" if _RATE.search(unit) else "cost")
+                one = Result(value * _factor(unit), unit, metric, key if self.instead else "")
+                found.setdefault(name, []).append(one)
         single = {
-            name: every for name, every in found.items() if not (self.aggregate and re.search(self.aggregate, name))
+            name: each for name, each in found.items() if not (self.aggregate and re.search(self.aggregate, name))
         }
-        if not single:
-            single = {name.removesuffix("_median"): every for name, every in found.items() if name.endswith("_median")}
-        return {name: self._one(every) for name, every in single.items()}
+        medians = {name.removesuffix("_median"): each for name, each in found.items() if name.endswith("_median")}
+        return {name: self._one(each) for name, each in (single or medians).items()}
 
     def _one(self, every: Sequence["Result"]) -> "Result":
         value = every[-1].value if self.repeated == "last" else median(each.value for each in every)
-        return Result(value, every[0].unit, every[0].by)
+        return replace(every[0], value=value)
 
     def _matches(self, text: str) -> Iterator[Mapping[str, Any]]:
         """The groups of each match that has the value, with those of the last one that has not."""
@@ -100,6 +96,7 @@ class Result:
 
     value: float
     unit: str
+    metric: str
     by: str = ""  # which of its numbers it is, where there are several
 
 
@@ -125,21 +122,15 @@ def recognised(text: str, only: str) -> Recognised | None:
     Raises UsageError, with the results, where several are meant or none is.
     """
     documents = _documents(text)
-    for row in formats():
-        if found := row.results(text, documents):
-            break
-    else:
+    row = next((row for row in formats() if row.results(text, documents)), None)
+    if row is None:
         return None
-    every = dict(found)
-    for other in formats():
-        if other.name == row.name:
-            every = other.results(text, documents) | every
+    alike = [each.results(text, documents) for each in formats() if each.name == row.name]
+    found, every = next(filter(None, alike)), {name: each for one in reversed(alike) for name, each in one.items()}
     name = _chosen(row, found, every, only)
-    result = every[name]
-    owner = next(each for each in formats() if each.name == row.name and name in each.results(text, documents))
-    output = Output(row.name, name, result.unit, owner.metric or ("rate" if _RATE.search(result.unit) else "cost"))
-    many = "1 result" if len(found) == 1 else f"{len(found)} results"
+    result, many = every[name], "1 result" if len(found) == 1 else f"{len(found)} results"
     by = f", by {result.by}" if result.by else ""
+    output = Output(row.name, name, result.unit, result.metric)
     return Recognised(output, in_unit(result, output.unit), f"{row.name}: {many}; hunted: {name}{by}")
 
 
@@ -162,7 +153,8 @@ def read_result(output: Output, text: str) -> float:
     """The same result in a later output, in the same unit. Raises NoNumber where it is missing."""
     documents = _documents(text)
     for row in formats():
-        if row.name == output.format and (found := row.results(text, documents).get(output.result)):
+        found = row.results(text, documents).get(output.result) if row.name == output.format else None
+        if found and found.metric == output.metric:  # a later version may print another number for it
             return in_unit(found, output.unit)
     raise NoNumber(f"it printed no metric: no result {output.result} of {output.format} is in its output")
 
