@@ -374,7 +374,10 @@ def function_costs(found: Explanation) -> Iterator[tuple[str, Sequence[FunctionR
 
 def scaled(row: FunctionRow, divisor: float) -> FunctionRow:
     """A function with its costs in another unit."""
-    return replace(row, parent=row.parent / divisor, culprit=row.culprit / divisor, error=row.error / divisor)
+    parent, culprit, error = (
+        cost / divisor if divisor == 1 else round(cost / divisor, 4) for cost in (row.parent, row.culprit, row.error)
+    )
+    return replace(row, parent=parent, culprit=culprit, error=error)
 
 
 def costs_of(each: FunctionRow) -> tuple[str, ...]:

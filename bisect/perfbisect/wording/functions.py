@@ -58,8 +58,9 @@ def differently(found: Explanation, said: str) -> str:
     ways = (
         no_function(found),
         longer_for(found),
-        calls(found.place),
+        calls(found.place, said),
         of_counts(found, said),
+        calls(found.place),
         costs_of_changed(found, said),
     )
     return next((text for text in ways if text and text != said), "")
@@ -192,7 +193,7 @@ def as_often(row: FunctionRow) -> str:
     if abs(often) <= FEW * abs(each):
         return ", called as often"
     ratio = row.calls[1] / row.calls[0]
-    times = f"{decimals(ratio, 0 if ratio >= MANY else 1)} times as often"
+    times = f"{amount(ratio) if ratio >= MANY else decimals(ratio, 1)} times as often"
     less = f"{percent(abs(math.expm1(often)))} {'more' if often > 0 else 'less'} often"
     called = f", called {less if often < 1 / 3 else times}" if ratio > SMALLEST else ", hardly called any more"
     if abs(each) <= FEW * abs(often):
@@ -249,8 +250,8 @@ def within(found: Explanation, place: Place, kind: str) -> str:
     return f"{text} {into} {quoted(inner.function)}{stripped(inner)}, called below {quoted(top.function)}{because(top, found)}."
 
 
-def calls(place: Place | None) -> str:
-    """What is not called any more, and what is called newly."""
+def calls(place: Place | None, said: str = "") -> str:
+    """What is not called any more, and what is called newly; "" where that alone was ``said``."""
     if not place:
         return ""
 
@@ -258,6 +259,8 @@ def calls(place: Place | None) -> str:
         shown = [f"{quoted(call.function)} ({share(call.share)} of the cost {side})" for call in calls[:CALLS]]
         return [f"{listed(shown)} {'is' if len(shown) == 1 else 'are'} {end}"] if shown else []
 
+    if said and all(quoted(call.function) in said for call in place.calls):
+        return ""
     gone, new = ([call for call in place.calls if call.new is side] for side in (False, True))
     before = named(gone, "before", "not called any more" + " (or inlined now)" * any(call.inlined for call in gone))
     how = "instead" if gone else "now"

@@ -165,7 +165,7 @@ def explanation(
         counters,
         functions=functions,
         place=place_of(of_work, functions, change, seen),
-        alone=max((run.alone for run in chain(*of_work)), default=0.0),
+        alone=alone(chain(*of_work)),
         shared=shared_error(timed, min(map(len, profiles))),
         waits=waiter_rows(off_cpu, change, seen),
         kinds_of_waits=waiter_rows(comparable(kinds, off_cpu=True)),
@@ -187,6 +187,12 @@ def explanation(
 def enough(both: Sides) -> Sides:
     """The profiles of both builds, if each has enough samples."""
     return both if min(map(samples_of, both)) >= FEWEST else ([], [])
+
+
+def alone(runs: Iterable[ProfileFacts]) -> float:
+    """The share of the cost of several runs whose callers were not found."""
+    costs = [(run.alone, sum(run.stacks.values())) for run in runs]
+    return sum(share * cost for share, cost in costs) / (sum(cost for _, cost in costs) or 1.0)
 
 
 def profiled(events: Sequence[Studied], usual: RunSides, metric: str) -> list[Profiled]:

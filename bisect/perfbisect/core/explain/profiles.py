@@ -267,8 +267,8 @@ def ends_early(called: Sequence[str], chain: Sequence[str]) -> bool:
 
     ``chain`` has the frames of perf, innermost first.
     """
-    function, _ = read_frame(called[0])
-    known = not (function.startswith("[") or readable(chain[-1]).startswith("["))
+    function, binary = read_frame(called[0])
+    known = binary != KERNEL and not (function.startswith("[") or readable(chain[-1]).startswith("["))
     return len(called) < 2 or (known and not ROOT.fullmatch(source_name(function)))
 
 
