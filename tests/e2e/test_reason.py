@@ -162,4 +162,6 @@ def test_more_calls_and_longer_ones_are_told_apart(git: Repo, tmp_path: Path) ->
     twice = ("hash(row, 40) ^ 7", "hash(row, 40) ^ hash(row + 1, 40 - 1)")
     why = counted(git, tmp_path / "h.db", *twice, "-O2", "./bench 300000", "--cost", r"in ([0-9.]+) ms")
     assert "`hash`, called below `insert`, which this commit changes" in why
-    assert re.search(r"`hash`[^.]* executes [0-9]+ million more instructions a run \(\+9[0-9] %\), called 2\.0 times", why)
+    assert re.search(
+        r"`hash`[^.]* executes [0-9]+ million more instructions a run \(\+9[0-9] %\), called 2\.0 times", why
+    )

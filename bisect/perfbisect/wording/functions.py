@@ -112,7 +112,7 @@ def costs_of_changed(found: Explanation, said: str = "") -> str:
         (row for row in found.functions if row.own and row.culprit >= LEAST * cost), key=lambda row: -row.culprit
     )
     shares = [
-        f"{quoted(row.function if row.changed else row.inlined[0])} ({share(row.culprit / cost)} of the cost of {one(found)}"
+        f"{quoted(row.function if row.changed else row.inlined[0])} ({share(row.culprit / cost)} of the cost"
         f"{'' if row.changed else f', inlined into {quoted(row.function)}'})"
         for row in rows[:NAMED]
         if row.culprit

@@ -242,6 +242,7 @@ SAMPLES = 10_000  # of a run, about: 160 MB with their stacks
 OFTENEST, RAREST = 499, 1  # samples of a second of CPU time
 WAITS_SAMPLED = 5_000  # of a run, about
 USUAL_SWITCHES = 5_000  # of threads a second, where earlier runs do not tell
+REPEATED = 5.0  # seconds for which a short command is repeated, at least
 LONG = 60.0  # seconds that a command may take whose length is unknown
 
 WAITS_FOR_ALL = "Threads wait for their clients and for work, too."
@@ -296,7 +297,8 @@ class ProfileStudy(Study):
         if sampled.waits:
             rate = one_of((self.switches or USUAL_SWITCHES) * context.workload.time)
         else:
-            seconds = math.floor(min(LONGEST, self.seconds)) if context.longest < min(LONGEST, self.seconds) else 0
+            enough = min(LONGEST, max(REPEATED, self.seconds))
+            seconds = math.floor(enough) if context.longest < enough else 0
             first = partial(first_rate, context, ask(context.host, CORES) or 1, seconds)
             rate = round(next_rate(*self.last, sampled.samples) if self.last else first(sampled.samples))
         bench = replace(context, perf=True, wrap=partial(record, sampled=sampled, rate=rate, seconds=seconds))
