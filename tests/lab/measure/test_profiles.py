@@ -27,6 +27,7 @@ from perfbisect.lab.measure.profiles import (
     ALONE,
     LARGEST,
     LARGEST_STACK,
+    LOW,
     NAME,
     NO_KERNEL,
     NO_LEAF_CALLERS,
@@ -217,7 +218,7 @@ def folded_of(
     """The samples of a program, ``made``, which is told so much; repeated for so many seconds."""
     (folder / "made.c").write_text(source)
     subprocess.run(["gcc", "-O2", "-fno-inline", "-o", folder / "made", folder / "made.c"], check=True)
-    argv = ["sh", "-c", command._TIMED, "timed", str(folder / command.CLOCK), str(folder / "made"), *told]
+    argv = ["sh", "-c", command._TIMED, "timed", str(folder / command.CLOCK), *LOW, str(folder / "made"), *told]
     whole = record(argv, PurePosixPath(folder), whole=True, sampled=sampled, rate=rate, seconds=seconds)
     subprocess.run(whole, check=True)
     return folded_on(host, PurePosixPath(folder), sampled, rate)
@@ -284,6 +285,21 @@ def test_generated_code_has_the_names_that_the_program_writes(tmp_path: Path, ho
         for written in folder.glob("perf-*.map"):
             assert not Path("/tmp", written.name).exists(), "perf's copy is removed"
             written.unlink()
+
+
+@pytest.mark.tools
+def test_callers_are_found_in_a_library_of_the_shell_that_starts_a_command(tmp_path: Path, host: LocalHost) -> None:
+    """In each of many processes, whose libraries have other places."""
+    found = available(host)
+    source = """#include <string.h>
+    char text[100000]; volatile unsigned long sink;
+    __attribute__((noinline)) void find(void) { sink += (char *)memchr(text, '!', sizeof text - sink % 2) == text; }
+    int main(void) { for (int i = 0; i < 60000; i++) find(); return 0; }
+    """
+    folded = folded_of(tmp_path, source, host, found, 499, 2)
+    assert int((tmp_path / TIMES).read_text()) > 3
+    if found.chains == "dwarf":
+        assert folded.alone < ALONE
 
 
 @pytest.mark.tools

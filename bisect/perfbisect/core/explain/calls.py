@@ -16,8 +16,9 @@ from itertools import chain, pairwise
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
 from perfbisect.core.explain.evidence import Call, FunctionRow, Place
 from perfbisect.core.explain.functions import (
-    ALL,
     MOSTLY,
+    depth,
+    everything,
     function_rows,
     keys_of,
     named,
@@ -56,6 +57,9 @@ def place_of(
     total, spread = whole(rows)
     if not all(both) or abs(total) <= 2 * spread:
         return None
+    moved = {row.key for row in rows if row.partner}
+    # What has moved is no part of the difference, and would make its new callers dearer, and its old ones cheaper.
+    both = [without(moved, run) for run in both[0]], [without(moved, run) for run in both[1]]
     difference = of_known(both, total)
     changed, bodies = of_change(change, seen) if change else (set[str](), dict[str, tuple[str, ...]]())
     before, after = map(side_of, both)
@@ -63,20 +67,15 @@ def place_of(
         key: row if SYSTEM.match(key[1]) else replace(row, changed=key[0] in changed, inlined=bodies.get(key[0], ()))
         for key, row in rows_of((before.inclusive, after.inclusive), difference).items()
     }
-    moved = {row.key for row in rows if row.partner}
     own = {key: row for key, row in found.items() if row.own and key not in moved}
-    depth = {
-        key: place for runs in both for run in runs for stack in run.stacks for place, key in enumerate(keys_of(stack))
-    }
+    places = {key: depth(key, before, after) for key in found}
     of_diff: tuple[FunctionRow, ...] = ()
-    if (top := innermost(own.values(), depth)) is None and own:
+    # One that is new may do what another did that is gone: then only both together say anything.
+    replaced = len({row.difference > 0 for row in own.values() if absent(row) and row.beyond_noise}) > 1
+    if (top := innermost((row for row in own.values() if not (replaced and absent(row))), places)) is None and own:
         above = (tally(runs, lambda keys: named(keys[: last_of(own, keys)])) for runs in both)
         carried = {key: row.part for key, row in rows_of(above, difference).items() if MOST <= row.part <= LOOSE}
-        top = min(
-            (found[key] for key in carried),
-            key=lambda row: (max(row.parent, row.culprit), -depth[row.key]),
-            default=None,
-        )
+        top = max((found[key] for key in carried), key=lambda row: places[row.key], default=None)
         of_diff = tuple(sorted((row for row in own.values() if row.beyond_noise), key=lambda row: -abs(row.part)))
 
     def below(keys: Sequence[Key]) -> Sequence[Key]:
@@ -89,11 +88,11 @@ def place_of(
 
     certain = rows_of((tally(runs, lambda keys: named(below(keys))) for runs in both), difference)
     inside = rows_of((tally(runs, lambda keys: named(perhaps(keys))) for runs in both), difference)
-    inner = innermost((row for row in certain.values() if not absent(row)), depth) or top
+    inner = innermost((row for row in certain.values() if not absent(row)), places) or top
     if inner is None:
         return None
     alone = any(row.key == inner.key and row.part >= MOST for row in rows)
-    if top is None and not alone and min(inner.parent / before.whole, inner.culprit / after.whole) >= ALL:
+    if top is None and not alone and everything(inner, before, after):
         return None
     only = {key: row for key, row in inside.items() if absent(row) and abs(row.difference) > FEWEST**0.5 * row.error}
     calls = calls_of_one(both, perhaps, only, {row.key: row for row in rows})
@@ -105,6 +104,13 @@ def place_of(
 def samples_of(runs: Iterable[ProfileFacts]) -> int:
     """The samples of several runs together."""
     return sum(run.samples for run in runs)
+
+
+def without(some: Collection[Key], run: ProfileFacts) -> ProfileFacts:
+    """A profile without the own costs of some functions."""
+    stacks = {stack: cost for stack, cost in run.stacks.items() if keys_of(stack)[-1] not in some}
+    left = sum(stacks.values()) / (sum(run.stacks.values()) or 1.0)
+    return replace(run, stacks=stacks, samples=round(left * run.samples))
 
 
 def of_known(both: Sides, total: float) -> float:
@@ -119,16 +125,11 @@ def rare_only(runs: Sequence[ProfileFacts]) -> list[ProfileFacts]:
     return [replace(run, stacks={stack: cost for stack, cost in run.stacks.items() if RARE in stack}) for run in runs]
 
 
-def innermost(rows: Iterable[FunctionRow], depth: Mapping[Key, int]) -> FunctionRow | None:
-    """The smallest of the functions that carry most of the difference, and no more than that if there is such a one.
-
-    ``depth`` is the place of each in a stack: of two that cost as much, the one that the other calls is taken.
-    """
+def innermost(rows: Iterable[FunctionRow], places: Mapping[Key, float]) -> FunctionRow | None:
+    """The innermost of the functions that carry most of the difference, and no more than that if there is such a one."""
     carrying = [row for row in rows if row.beyond_noise and MOST <= row.part <= LOOSE]
     exact = [row for row in carrying if row.part <= EXACT]
-    return min(
-        exact or carrying, key=lambda row: (max(row.parent, row.culprit), -depth[row.key], row.key), default=None
-    )
+    return max(exact or carrying, key=lambda row: (places.get(row.key, 0.0), row.key), default=None)
 
 
 def absent(row: FunctionRow) -> bool:
@@ -151,7 +152,8 @@ def calls_of_one(
 
     A compiler may have made a part of its caller of one: its binary has both, and the caller costs more by that.
     """
-    costs, wholes = table(), [sum(tally(runs, lambda keys: keys[-1:]).cost.values()) for runs in both]
+    costs = table()
+    wholes = sum(row.parent for row in rows.values()), sum(row.culprit for row in rows.values())
     for runs in both:
         operations = sum(run.operations for run in runs)
         for run in runs:

@@ -94,24 +94,38 @@ class Side:
     callers: defaultdict[Key, Costs] = field(default_factory=table)  # totals, not of an operation
     above: defaultdict[Key, set[Key]] = field(
         default_factory=lambda: defaultdict(set)
-    )  # itself, its callers, and theirs
+    )  # its callers, theirs, and itself
+    places: Costs = field(default_factory=lambda: defaultdict(float))  # place in stacks × their cost in an operation
 
     @property
     def whole(self) -> float:
         """The cost of all functions."""
         return sum(self.own.cost.values())
 
+    @property
+    def root(self) -> float:
+        """That of the function which has most, with all that it calls."""
+        return max(self.inclusive.cost.values(), default=0.0)
+
 
 def side_of(profiles: Sequence[ProfileFacts]) -> Side:
     """The costs of a build in all its runs together."""
     side = Side(tally(profiles, lambda keys: keys[-1:]), tally(profiles, named))
+    operations = sum(run.operations for run in profiles)
     for run in profiles:
         for stack, cost in run.stacks.items():
             *chain, last = keys_of(stack)
             side.above[last] |= named([*chain, last])
+            for place, key in enumerate([*chain, last]):
+                side.places[key] += place * cost / operations
             if caller := next((key for key in reversed(chain) if key != last and key[0] not in NO_CALLERS), None):
                 side.callers[last][caller] += cost
     return side
+
+
+def depth(key: Key, *sides: Side) -> float:
+    """The mean place of a function in stacks: of two that have almost all in common, the one that the other calls has more."""
+    return sum(side.places[key] for side in sides) / (sum(side.inclusive.cost.get(key, 0.0) for side in sides) or 1.0)
 
 
 def keys_of(stack: str) -> list[Key]:
@@ -212,11 +226,10 @@ def moved(rows: Mapping[Key, FunctionRow], before: Side, after: Side) -> Iterato
     def kept(group: Sequence[Key]) -> bool:
         """Whether the nearest function above all of them, or one of them, costs as much as before."""
         shared = set.intersection(*(before.above.get(key, set()) | after.above.get(key, set()) for key in group))
-        around = [with_calls[key] for key in shared]
-        nearest = min(around, key=lambda row: (max(row.parent, row.culprit), row.key), default=None)
+        nearest = max((with_calls[key] for key in shared), key=lambda row: depth(row.key, before, after), default=None)
         largest = max(abs(rows[key].difference) for key in group)
         slight = TOLERANCE * min(abs(total), largest)
-        if nearest is None or min(nearest.parent / before.whole, nearest.culprit / after.whole) >= ALL:
+        if nearest is None or everything(nearest, before, after):
             return True  # it calls everything else, too
         return abs(nearest.difference) <= max(2 * nearest.error, slight)
 
@@ -227,6 +240,11 @@ def moved(rows: Mapping[Key, FunctionRow], before: Side, after: Side) -> Iterato
         key, *others = best
         yield {key: others[0], **dict.fromkeys(others, key)}
         groups = [group for key in free if (group := exchange(key, [one for one in free if near(key, one)], rows))]
+
+
+def everything(row: FunctionRow, before: Side, after: Side) -> bool:
+    """Whether a function, whose costs are with all that it calls, calls almost all that has known callers."""
+    return row.parent >= ALL * before.root and row.culprit >= ALL * after.root
 
 
 def exchange(key: Key, others: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> list[Key]:

@@ -19,9 +19,11 @@ it writes a map for perf, or a jitdump.
 import math
 import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
+from statistics import fmean, harmonic_mean
 
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
@@ -35,6 +37,7 @@ from perfbisect.lab.measure.studies import LONGEST, shortened
 from perfbisect.lab.measure.visit import RunContext, Study, Turn, begin, run
 from perfbisect.lab.servers import HostCommand, Installation, carry_out
 from perfbisect.lab.workload import command, lines_of
+from perfbisect.recipes.output_pattern import find_number
 from perfbisect.wording.text import advised
 
 NAME = "profile"  # of the job that folds, and of the file below the visit's folder
@@ -82,7 +85,8 @@ while [ "$1" != -- ]; do printf 'disable %s\\n' "$1" >&3; read -r answer <&4; sh
 shift; exec 3>&- 4>&-
 exec "$@"
 """
-# Runs a command until so many seconds have passed, at least once, as long as it succeeds; the first of its outputs and times counts.
+# Runs a command until so many seconds have passed, at least once, as long as it succeeds. The first of its times counts, and of what it
+# prints the first; of a few more what they report is read.
 _REPEAT = """\
 clock=$1 seconds=$2 times=$3; shift 3
 read -r up rest </proc/uptime; end=$((${up%.*} + seconds))
@@ -90,13 +94,15 @@ read -r up rest </proc/uptime; end=$((${up%.*} + seconds))
 cp -- "$clock" "$times" || exit
 n=1
 while [ "$status" = 0 ] && read -r up rest </proc/uptime && [ "${up%.*}" -lt "$end" ]; do
-    "$@" >/dev/null 2>&1 && read -r began failed rest <"$clock" && [ "$failed" = 0 ] || break
+    "$@" >"$times.out" 2>&1 && read -r began failed rest <"$clock" && [ "$failed" = 0 ] || break
+    [ "$n" -gt 20 ] || tail -c 65536 "$times.out" >"$times.$n"
     n=$((n + 1))
 done
 mv -- "$times" "$clock"; echo "$n" >"$times"
 exit "$status"
 """
-TIMES = "times"  # the file with the number of repetitions
+TIMES = "times"  # the file with the number of repetitions; others with their outputs have its name and a number
+_OUTPUTS = """for file in "$1".[0-9]*; do [ ! -e "$file" ] || { cat "$file"; printf '\\f'; }; done"""
 _LISTED = re.compile(r"^(?:\w+/)?(cycles|cpu-clock|instructions)(?:/|:|$)(\w*)$", re.MULTILINE)
 _COUNTED = re.compile(r"^(frames|samples) ([0-9]+)$", re.MULTILINE)
 
@@ -238,6 +244,9 @@ def folded_on(host: Host, folder: PurePosixPath, sampled: Sampling, rate: int) -
 
 
 PART = "profiles"
+# perf (6.1) does not forget the libraries of the shell that has become a command. Where a library is in both, it takes the lower place
+# for that of the command, and finds no callers in it if that is wrong. So commands have theirs below all shells.
+LOW = ("setarch", "-L")
 SAMPLES = 10_000  # of a run, about: 160 MB with their stacks
 OFTENEST, RAREST = 499, 1  # samples of a second of CPU time
 WAITS_SAMPLED = 5_000  # of a run, about
@@ -261,6 +270,7 @@ class ProfileStudy(Study):
     sampled: Sampling | None = None  # None until it is known
     last: tuple[int, int] | None = None  # how often a second of CPU time was sampled, and how many samples there were
     tried: bool = False  # whether other ways to find callers were
+    low: Sequence[str] | None = None  # what commands are started under; None until it is known
 
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One run, with the folding of its samples; further ones where too many have no callers. The best of them counts."""
@@ -298,15 +308,21 @@ class ProfileStudy(Study):
             rate = one_of((self.switches or USUAL_SWITCHES) * context.workload.time)
         else:
             enough = min(LONGEST, max(REPEATED, self.seconds))
-            seconds = math.floor(enough) if context.longest < enough else 0
+            seconds = math.floor(enough) if context.workload.command and context.longest < enough else 0
             first = partial(first_rate, context, ask(context.host, CORES) or 1, seconds)
             rate = round(next_rate(*self.last, sampled.samples) if self.last else first(sampled.samples))
-        bench = replace(context, perf=True, wrap=partial(record, sampled=sampled, rate=rate, seconds=seconds))
+        if context.workload.command and self.low is None:
+            self.low = LOW if context.host.run([*LOW, "true"], check=False).ok else ()
+        wrap = partial(record, sampled=sampled, rate=rate, seconds=seconds)
+        bench = replace(context, perf=True, wrap=wrap, under=self.low or ())
         try:
             with begin(context, system, turn.candidate, dataset) as opened:
                 yield replace(turn.started(context), number=turn.first)
                 facts = yield from run(replace(opened, bench=bench))
-                times = context.host.run(["cat", str(opened.folder / TIMES)], check=False).stdout.strip()
+                times = (
+                    context.host.run(["cat", str(opened.folder / TIMES)], check=False).stdout.strip() if seconds else ""
+                )
+                facts = reported(context, facts, opened.folder)
                 folded = folded_on(context.host, opened.folder, sampled, rate)
         except NoSamples:
             if sampled.waits:
@@ -314,7 +330,19 @@ class ProfileStudy(Study):
             raise
         if not sampled.waits:
             self.last = rate, folded.samples
-        return profile(facts, folded, sampled, int(times) if context.workload.command and times.isdecimal() else 1)
+        return profile(facts, folded, sampled, int(times) if times.isdecimal() else 1)
+
+
+def reported(context: RunContext, facts: RunFacts, folder: PurePosixPath) -> RunFacts:
+    """The facts of a run with the mean of what its repetitions have reported: of work in the same time, as rates."""
+    if not facts.reported:
+        return facts
+    printed = context.host.run(["sh", "-c", _OUTPUTS, "outputs", str(folder / TIMES)], check=False).stdout
+    where, found = context.workload.rate or context.workload.cost, [facts.reported]
+    for text in printed.split("\f")[:-1]:
+        with suppress(ValueError):
+            found.append(find_number(where, text))
+    return replace(facts, reported=fmean(found) if context.workload.rate else harmonic_mean(found))
 
 
 def one_of(switches: float) -> int:

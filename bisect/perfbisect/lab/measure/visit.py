@@ -96,6 +96,7 @@ class RunContext:
     scripts: PurePosixPath  # where its scripts are on the host
     perf: bool = False  # can count
     wrap: Callable[..., list[str]] = under_perf  # what a run is started under where perf can count
+    under: Sequence[str] = ()  # what a command itself is started under
     longest: float = 0.0  # seconds of the longest run so far: how long a command takes, if that is known
     # Of exact counts, in place of perf, vmstat and iostat; the workload has a length then.
     counter: Counter | None = None
@@ -273,7 +274,7 @@ def timed(visit: Visit, counted: Sequence[int]) -> TimedCommand:
     bench, folder, served, workload = visit.bench, visit.folder, visit.service, visit.bench.workload
     env: dict[str, str] = {}
     cwd = folder
-    under = bench.counter.under(folder) if bench.counter else []
+    under = bench.counter.under(folder) if bench.counter else [*bench.under]
     if workload.command:
         filled = command.values(visit.system, workload, bench.scripts, folder, served)
         argv = command.timed(workload, filled, folder, under)
