@@ -113,6 +113,8 @@ def placed(found: Explanation) -> bool:
     """Whether the profiles show in which function the difference is, far beyond noise."""
     total, spread = whole(found.functions)
     telling = [row for row in found.functions if row.difference * total > 0 and row.beyond_noise]
+    if found.place:
+        telling = [found.place.top or found.place.inner]
     return bool(telling) and abs(total) >= SURE * spread and part_error(telling[:1], found.functions) <= PLACED
 
 

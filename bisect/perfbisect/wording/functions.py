@@ -251,7 +251,7 @@ def within(found: Explanation, place: Place, kind: str) -> str:
 
 
 def calls(place: Place | None, said: str = "") -> str:
-    """What is not called any more, and what is called newly; "" where that alone was ``said``."""
+    """What is not called any more, and what is called newly; "" where the latter alone was ``said``."""
     if not place:
         return ""
 
@@ -259,7 +259,7 @@ def calls(place: Place | None, said: str = "") -> str:
         shown = [f"{quoted(call.function)} ({share(call.share)} of the cost {side})" for call in calls[:CALLS]]
         return [f"{listed(shown)} {'is' if len(shown) == 1 else 'are'} {end}"] if shown else []
 
-    if said and all(quoted(call.function) in said for call in place.calls):
+    if said and all(call.new and quoted(call.function) in said for call in place.calls):
         return ""
     gone, new = ([call for call in place.calls if call.new is side] for side in (False, True))
     before = named(gone, "before", "not called any more" + " (or inlined now)" * any(call.inlined for call in gone))

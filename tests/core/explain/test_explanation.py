@@ -481,6 +481,13 @@ def test_what_profiles_say_needs_no_counters() -> None:
     assert sentences(replace(alone, functions=(loss,), unit="us"))[0].endswith("`f`, which this commit changes.")
 
 
+def test_functions_without_names_say_how_to_get_them() -> None:
+    for binary, how in (("jit", "perf-PID.map"), ("kv", "linking without -s")):
+        rows = (FunctionRow(f"[{binary}]", binary, 1000.0, 2000.0, error=10.0, part=1.0),)
+        [said] = unknown(Explanation("p", "c", functions=rows, unit="us"))
+        assert said.startswith("Not known: which ") and how in said
+
+
 def test_another_plan_is_said_first() -> None:
     found = classify(counter_rows({"": [run()]}, {"": [BLOATED]}), plans=(PlanRow("SELECT", "index", "scan"),))
     assert [each.cause for each in found] == [Cause.PLAN, Cause.INSTRUCTIONS]
