@@ -18,7 +18,7 @@ from perfbisect.core.explain.functions import (
     telling_rows,
     whole,
 )
-from perfbisect.core.explain.profiles import GENERATED, same, short
+from perfbisect.core.explain.profiles import GENERATED, SYSTEM, same, short
 from perfbisect.wording.quantities import amount, decimals, percent, share
 from perfbisect.wording.text import listed, printable
 
@@ -237,7 +237,8 @@ def within(found: Explanation, place: Place, kind: str) -> str:
             if further
             else ""
         )
-        return f"{text} {'in' if place.alone else 'below'} {quoted(inner.function)}{unchanged(inner, found)}{also}."
+        into = "in" if place.alone else "below"
+        return f"{text} {into} {quoted(inner.function)}{caller(own)}{unchanged(inner, found)}{also}."
     if not top.own:
         parts = [f" ({share(row.part)})" if 0 < row.part <= 1 else "" for row in place.of_diff]
         names = [f"{quoted(row.function)}{part}" for row, part in zip(place.of_diff, parts, strict=True)][:NAMED]
@@ -279,10 +280,20 @@ def single(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
         else:
             text = f"is in or below functions that this commit changes: {', '.join(each(row) for row in named)}"
         return f"{doubt(named)}{extent(named, found)} of the {kind} {text}."
-    text = f"{doubt([first])}{extent([first], found)} of the {kind} is in {quoted(first.function)}{unchanged(first, found)}"
+    name = f"{quoted(first.function)}{caller(first)}"
+    text = f"{doubt([first])}{extent([first], found)} of the {kind} is in {name}{unchanged(first, found)}"
     if by_commit and not first.nameless:
         text += f"; {share(sum(row.part for row in by_commit))} is in or below functions that it changes"
     return f"{text}."
+
+
+def caller(row: FunctionRow) -> str:
+    """Of a function in a library that all use or in the kernel: what calls it."""
+    return (
+        f" (called by {quoted(row.callers[0])})"
+        if row.callers and SYSTEM.match(row.binary) and not row.nameless
+        else ""
+    )
 
 
 def unchanged(row: FunctionRow, found: Explanation) -> str:
