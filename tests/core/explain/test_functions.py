@@ -2,8 +2,10 @@
 
 import math
 import random
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from counted import PERIOD, profile
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
+from perfbisect.core.explain.calls import place_of
 from perfbisect.core.explain.evidence import BEYOND, FunctionRow
 from perfbisect.core.explain.functions import MOST, OTHERS, function_rows, part_error, waiter_rows, whole
 from perfbisect.core.explain.profiles import comparable, functions_in
@@ -222,3 +225,54 @@ def test_a_thread_that_was_interrupted_waits_for_nothing() -> None:
     stacks = {("main", "copy", "irqentry_exit_to_user_mode@[kernel]", switch): 900}
     waits = [replace(profile(commit, stacks), off_cpu=True) for commit in "pc"]
     assert [row for row in waiter_rows((waits[:1] * 2, waits[1:] * 2)) if row.difference] == [], "only interrupted"
+
+
+def simulated(seed: int, kind: str) -> str:
+    """What is named of a random program, in which one function changes as ``kind`` says and a function elsewhere has another name."""
+    rng = random.Random(seed)
+    parents = {i: rng.choice(range(max(0, i - 6), i)) for i in range(1, 30)}
+    paths = {0: (0,)}
+    for i, parent in parents.items():
+        paths[i] = (*paths[parent], i)
+    costs = {i: rng.lognormvariate(0, 1.2) for i in paths}
+    total = sum(costs.values())
+    below = {f: [i for i, path in paths.items() if f in path and i != f] for f in paths}
+    shares = {f: sum(costs[i] for i in (f, *inner)) / total for f, inner in below.items() if f and inner}
+    if not (chosen := [f for f, share in shares.items() if 0.05 < share < 0.7]):
+        return ""
+    f = rng.choice(chosen)
+    callee = rng.choice([i for i in below[f] if parents[i] == f])
+    factor = {"faster": 0.15, "slower": 3.0, "dearer": 2.5, "own": 1.0}[kind]
+    after = {i: cost * (factor if callee in paths[i] else 1.0) for i, cost in costs.items()}
+    after[f] += 0.15 * total * (kind == "own")
+    names = {i: f"g{i}" if callee in path and kind in ("faster", "slower") else f"f{i}" for i, path in paths.items()}
+    leaves = [i for i, inner in below.items() if not inner and f not in paths[i] and costs[i] > 0.01 * total]
+    names |= {i: f"renamed{i}" for i in leaves[:1]}
+    if abs(sum(after.values()) - total) < 0.04 * total:
+        return ""
+
+    def drawn(commit: str, costs: Mapping[int, float], names: Mapping[int, str]) -> list[ProfileFacts]:
+        rates = {i: 8000 * cost / total for i, cost in costs.items()}
+        runs = ({i: round(rng.gauss(rate, math.sqrt(rate))) for i, rate in rates.items()} for _ in range(2))
+        return [
+            profile(commit, {tuple(names[i] for i in paths[i]): n for i, n in run.items() if n > 0}) for run in runs
+        ]
+
+    old = {i: f"f{i}" for i in paths}
+    both = drawn("p", costs, old), drawn("c", after, names)
+    renamed = [name for i, name in names.items() if name != old[i]]
+    change, seen = changes(old[f], *renamed, *(old[i] for i in leaves[:1])), functions_in(chain(*both))
+    place = place_of(both, function_rows(both, change, seen), change, seen)
+    if place is None or place.top is None:
+        return "none"
+    inside = {name for i in (f, *below[f]) for name in (old[i], names[i])}
+    of_diff = {row.function for row in place.of_diff}
+    return "right" if place.top.function in inside or (not place.top.own and old[f] in of_diff) else "wrong"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["faster", "slower", "dearer", "own"])
+def test_the_place_of_a_difference_in_random_programs(kind: str) -> None:
+    """A callee is replaced by a faster or a slower one, or is called more often; or the function itself costs more."""
+    found = Counter(filter(None, (simulated(seed, kind) for seed in range(200))))
+    assert found["right"] >= 0.94 * found.total() and found["wrong"] <= 0.02 * found.total(), found
