@@ -20,7 +20,7 @@ import numpy as np
 RandomDraw = IntEnum(
     "RandomDraw",
     "CULPRIT DECOYS FAILURES BINARIES LAYOUT BUILD NOISE DRIFT JUMPS PHASES DAY RAMP HOST RULE GRAPH FLAKES VISITS NEUTRAL"
-    " MODES LINKS ROUNDS WAITS STALE",
+    " MODES LINKS ROUNDS WAITS STALE COUNTS",
     start=0,
 )
 
@@ -64,6 +64,7 @@ class Habits:
     build_seconds: float = 600.0  # of a build with an empty compiler cache
     cached_share: float = 1.0  # of that, for a build next to an existing one; the rest grows with distance
     cache_reach: float = 180.0  # distance in candidates from which the compiler cache is of no use
+    count_seconds: float = 60.0  # of an exact count of the instructions
     link_seconds: float = 0.0  # to link a build again, with a layout of its own
     flaky: float = 0.0  # share of attempts to build that fail by chance; never of the ends
     stale: float = 0.0  # share of incremental builds that have the speed of the build before, half of them its binary

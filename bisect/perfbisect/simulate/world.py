@@ -18,10 +18,11 @@ import numpy as np
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Measure, interleave
 from perfbisect.core.inference.ancestry import ancestry_of
-from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
+from perfbisect.core.inference.observations import Built, Count, Observation, Reading, Skipped
 from perfbisect.core.search.older_branches import branch_point_of
 from perfbisect.simulate.host_model import Habits, HostSpeed, RandomDraw, generator
 
+COUNTED = 3e-6  # s.d. of a count
 SAME_SIZE = 0.999  # drops from this share of the largest on count as equally large
 NO_BUILD = "does not build"  # the reason of what is skipped because its build fails
 
@@ -51,6 +52,7 @@ class World:
     mode_gap: float = 0.0  # between two modes of layout
     slow_modes: frozenset[int] = frozenset()  # the candidates that are in the slow one as they are linked
     culprits: frozenset[int] | None = None  # right answers; None: the largest drops
+    counts: Mapping[int, float] = field(default_factory=dict)  # changes of the log of the instructions by candidate
     seed: int = 0
     runs: int = 0
     builds: int = 0  # on all hosts and build hosts
@@ -96,6 +98,8 @@ class World:
             seen += [made] if made else []
             if isinstance(made, Skipped):
                 return seen
+        if order.counted:
+            return seen + [self._count(share.candidate, order.host) for share in order.plan for _ in range(share.runs)]
         seconds = self.habits.run_seconds
         if order.together:
             return seen + self._rounds(order)
@@ -113,6 +117,16 @@ class World:
                 reading = Reading(candidate, value, middle, number, order.host, cost, layout=layout)
                 seen.append(self._with_waits(reading))
         return seen
+
+    def _count(self, candidate: int, host: int) -> Count:
+        """The instructions of a build, which code placement does not change; counts vary by some millionths."""
+        seconds = self.habits.count_seconds
+        self.wait(host, self.clock(host) + seconds)
+        binary = self.binaries.get(candidate, candidate)
+        below = ancestry_of(self.graph).ancestors(self._stale.get(binary, binary))
+        noise = COUNTED * float(self._generator(RandomDraw.COUNTS, candidate).normal())
+        more = sum(size for step, size in self.counts.items() if below[step]) + noise
+        return Count(candidate, -more, self.clock(host) / 60, seconds, host)
 
     def _rounds(self, order: Measure) -> list[Observation]:
         """Both builds of ``order`` at the same time, so many times."""

@@ -115,6 +115,7 @@ class Measure:
     round: int = 0  # the number of the round in a session that measures in rounds
     together: bool = False  # two builds with as many runs each, which run at the same time
     incremental: bool = False  # missing builds may be made in the tree of the last build; else in an empty folder
+    counted: bool = False  # instructions are counted exactly; nothing is timed
 
     def renumbered(self, place: Mapping[int, int]) -> "Measure":
         """The order under other numbers of the candidates, without those that are not in ``place``."""

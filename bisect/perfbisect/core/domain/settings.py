@@ -76,6 +76,8 @@ class PriorKnowledge:
     # class of each host; hosts of one class show the same change. Empty: all are of one class
     host_classes: tuple[str, ...] = ()
     exact: bool = False  # the metric is a count that repeats, by the method that these hosts have
+    # of an exact count beside timed runs: seconds, and times as long as a run besides; None: nothing is counted
+    count_cost: tuple[float, float] | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -237,6 +237,7 @@ class Hypotheses:
 
     reach: Ancestry
     weight: NDArray[np.float64]  # (size,) prior of each candidate, 0 where it cannot be the culprit; sums to one
+    plain: NDArray[np.float64]  # (size,) the same without what counts say
     of: NDArray[np.int64]  # (size,) class of each candidate, -1 where it cannot be the culprit
     slow: NDArray[np.bool_]  # (M, C) whether the build is slow if the culprit is of the class
     prior: NDArray[np.float64]  # (C,)
@@ -266,8 +267,10 @@ class Hypotheses:
         return part
 
 
-def hypotheses(graph: Graph, record: Record) -> Hypotheses:
-    """The classes that the builds of ``record`` separate.
+def hypotheses(
+    graph: Graph, record: Record, other: NDArray[np.float64] | None = None, share: float = 0.0
+) -> Hypotheses:
+    """The classes that the builds of ``record`` separate; ``other`` (size,) is the prior with that ``share``, if there is one.
 
     Two candidates with one binary are equally fast, so a culprit below only one of them is ruled out, unless
     that rules out everything: then changes were made and taken back, and nothing follows.
@@ -279,7 +282,9 @@ def hypotheses(graph: Graph, record: Record) -> Hypotheses:
     if not (weight > 0).any():
         weight = graph.weight
     possible = np.flatnonzero(weight > 0)
-    weight = weight / weight.sum()
+    weight = plain = weight / weight.sum()
+    if other is not None and (possibly := np.where(weight > 0, other, 0.0)).sum() > 0:
+        weight = (1 - share) * plain + share * possibly / possibly.sum()
     pattern, used = np.zeros(len(possible), np.int64), 0
     for build in record.builds:
         if used == BITS:
@@ -290,7 +295,7 @@ def hypotheses(graph: Graph, record: Record) -> Hypotheses:
     of = np.full(graph.size, -1)
     of[possible] = index
     slow = np.array([reach.ancestors(build)[possible[first]] for build in record.builds])
-    return Hypotheses(reach, weight, of, slow, np.bincount(index, weight[possible]).astype(np.float64))
+    return Hypotheses(reach, weight, plain, of, slow, np.bincount(index, weight[possible]).astype(np.float64))
 
 
 def compared_with(graph: Graph, record: Record, culprit: int) -> tuple[int, ...]:

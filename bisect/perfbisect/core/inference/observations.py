@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
 from perfbisect.core.domain.facts import LEFT_OUT
 from perfbisect.core.domain.measured_log import Binaries, Logged, host_of
-from perfbisect.core.domain.metrics import by_cpu_time, exact, find_metric, readable
+from perfbisect.core.domain.metrics import INSTRUCTIONS, by_cpu_time, exact, find_metric, readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,18 @@ class Skipped:
     left_out: bool = False  # by --skip: nothing was tried, so it is no evidence that others fail
 
 
-Observation = Reading | Built | Skipped
+@dataclass(frozen=True, slots=True)
+class Count:
+    """An exact count of the instructions of a build, beside runs that are timed."""
+
+    candidate: int
+    value: float  # natural logarithm of the metric as far as the instructions decide it; NaN: they cannot be counted
+    at: float  # minutes since the hunt began, at the end of the count
+    seconds: float  # cost of the count
+    host: int = 0
+
+
+Observation = Reading | Built | Skipped | Count
 
 
 def _difference(one: Reading, other: Reading) -> Reading:
@@ -131,7 +142,11 @@ def observations(
             case CandidateSkipped(facts=skip):
                 seen.append(Skipped(candidate, skip.reason, skip.seconds, skip.stage == LEFT_OUT))
             case RunFinished(facts=run):
-                if (reading := readable(run, metric)) is not None and exact(run, metric) is counted:
+                if run.counted and not counted:
+                    amount = readable(run, INSTRUCTIONS)
+                    value = math.nan if amount is None else -amount if find_metric(metric).higher_is_better else amount
+                    seen.append(Count(candidate, value, (at - began) / 60, at - run.started, host))
+                elif (reading := readable(run, metric)) is not None and exact(run, metric) is counted:
                     minutes = (run.started + run.seconds / 2 - began) / 60
                     visit = visits.setdefault((host, run.visit), len(visits))
                     bound = (-1 if find_metric(metric).higher_is_better else 1) if run.slower_than else 0

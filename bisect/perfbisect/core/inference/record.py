@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.settings import Direction, Policy
-from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
+from perfbisect.core.inference.observations import Built, Count, Observation, Reading, Skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,7 @@ class Record:
     attempted: frozenset[int]  # built, or skipped in this hunt: what failed in an earlier one took no time in this
     attempts: tuple[TriedBuild, ...]  # to build, in time order; on every host, what was there already left out
     minutes: float  # since the hunt began, as far as the observations show
+    counts: int  # how often instructions were counted beside timed runs
 
     def name(self, candidate: int) -> int:
         """The candidate under whose name this build's readings are kept."""
@@ -87,8 +88,8 @@ class Record:
 
     @cached_property
     def spent(self) -> int:
-        """The runs that were made, two in each round."""
-        return len(self.value) + int((self.partner >= 0).sum())
+        """The runs that were made, two in each round, and the counts."""
+        return self.counts + len(self.value) + int((self.partner >= 0).sum())
 
     @cached_property
     def turn(self) -> NDArray[np.int64]:
@@ -160,6 +161,8 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
             case Reading():
                 readings.append(seen)
                 minutes = max(minutes, seen.at + seen.seconds / 120)
+            case Count():
+                minutes = max(minutes, seen.at)
             case Built():
                 own = caches.setdefault(seen.build_host, set())
                 near = [v for v in own if seen.host is None or v not in on or seen.host in on[v]]
@@ -205,6 +208,7 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
         attempted=frozenset(built | attempted),
         attempts=tuple(attempts),
         minutes=minutes,
+        counts=sum(isinstance(seen, Count) for seen in observations),
     )
 
 

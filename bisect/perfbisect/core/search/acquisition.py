@@ -262,7 +262,7 @@ def hopeless(choice: Choice, known: Analysis, now: Situation, required: float) -
     if choice.rate < POINTLESS * favoured:
         return True
     missing = max(_entropy(between) - ENOUGH_BITS, ENOUGH_BITS)
-    whole = _entropy(classes.weight) * (1 + posterior.drifting / 2)  # on a drifting host runs need references
+    whole = _entropy(classes.plain) * (1 + posterior.drifting / 2)  # on a drifting host runs need references
     usual, foreseen = whole / favoured, whole / _ideal(known.ends.drop, posterior, build_runs)
     for_others = record.built if now.shared else record.ahead  # a build ahead costs the search no time
     in_vain = len(for_others.difference(record.builds, record.same))

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import (
     UNKNOWN,
@@ -52,6 +53,7 @@ from perfbisect.core.inference.posterior import NEVER, Posterior
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.relative_speed import leading, strongest
 from perfbisect.core.search.acquisition import choose, hopeless, meanwhile
+from perfbisect.core.search.counts import by_counts, count_next, counts_of_ends, difference, share
 from perfbisect.core.search.situation import Budget, Situation, no_suspect, pointless, undecided
 
 DOUBTFUL = 0.5  # probability of any change below which a search that cannot go on has found nothing
@@ -226,12 +228,22 @@ def single_change(now: Situation) -> Decision:
     if verdict := pointless(now.graph, now.record, now.policy):
         return Decision(verdict, belief)
     each = _host_classes(now)
-    main = next((one.known for one in sorted(each, key=lambda one: not one.shows) if one.known), None)
+    main = _shown(each)
+    counting = None
+    if main and (counts := by_counts(now)):
+        counting = counts_of_ends(counts, now, main)
+        if (counted := difference(counts)) and (part := share(counted, main.ends, least(now.policy))):
+            found = single_change(counts)
+            each = _host_classes(now, found.belief.culprit, part * found.belief.change)
+            main = _shown(each)
+            counting = count_next(found, now, main)
     if main:
         noticed = [(one.name, text) for one in each if one.known for text in one.known.belief.warnings]
         warnings = tuple(f"{name}: {text}" if name else text for name, text in noticed)
         belief = replace(main.belief, ends=partial(_leading, each), warnings=warnings)
     order, wanted = _order(now, each, main, belief)
+    if counting and isinstance(order, Measure) and order.purpose is not Purpose.CONFIRM:
+        order, wanted = now.budget.within(counting), ()
     step = order.step if isinstance(order, Found) else None
     if len(each) > 1 and step:
         order = Found(replace(step, effects=_effects(each, step)))
@@ -246,9 +258,16 @@ def _leading(each: Sequence[_HostClass]) -> Interval:
     return ratios[leading(ratios)] or UNKNOWN
 
 
-def _host_classes(now: Situation) -> list[_HostClass]:
-    """The host classes with the common probabilities of a culprit."""
-    groups = hypotheses(now.graph, now.record)
+def _shown(each: Sequence[_HostClass]) -> Analysis | None:
+    """What is shown for all host classes: that of a class that shows a change, if there is one."""
+    return next((one.known for one in sorted(each, key=lambda one: not one.shows) if one.known), None)
+
+
+def _host_classes(
+    now: Situation, by_counts: NDArray[np.float64] | None = None, share: float = 0.0
+) -> list[_HostClass]:
+    """The host classes with the common probabilities of a culprit; its prior is ``by_counts`` (size,) with that ``share``."""
+    groups = hypotheses(now.graph, now.record, by_counts, share)
     names = now.prior.classes
     if len(names) == 1:
         return [_HostClass("", now.fleet.free_host, now, _analysis(now, now, groups))]

@@ -40,7 +40,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
-from perfbisect.core.inference.observations import Built, Observation, Reading, count_runs
+from perfbisect.core.inference.observations import Built, Count, Observation, Reading, count_runs
 from perfbisect.core.inference.record import Record, arrange
 
 
@@ -252,7 +252,7 @@ class Subrange:
             return inside.get(name.get(seen.candidate, seen.candidate), int(self.place[seen.candidate]))
 
         def node(seen: Observation) -> int | None:
-            place = represented(seen) if isinstance(seen, Reading) else int(self.place[seen.candidate])
+            place = represented(seen) if isinstance(seen, Reading | Count) else int(self.place[seen.candidate])
             return place if place >= 0 else None
 
         def same(seen: Built) -> int | None:
