@@ -81,6 +81,10 @@ class ReaderGone(PerfBisectError):
         super().__init__("The reader of standard output has ended.")
 
 
+class NotCounted(EnvironmentFailure):
+    """A run has ended without the count of its instructions."""
+
+
 class CommandFailed(EnvironmentFailure):
     """A command on a host ended with a status other than 0; ``output`` is what it printed."""
 

@@ -117,7 +117,8 @@ def by_instructions(
     wanted = replace(settings, metric=INSTRUCTIONS, choose_metric=False, policy=policy)
     changed = setup.by_metric(replace(wanted, prior=replace(settings.prior, noise=None)))
     exact = changed.settings.prior.exact
-    if settings.metric == INSTRUCTIONS or (exact and takes_long(changed, problem, log)):
+    counted = runs_of(log, problem.commits[0], counted=True)
+    if settings.metric == INSTRUCTIONS or (exact and not counted and takes_long(changed, problem, log)):
         return None
     shown = yield from instructions_of_ends(problem, log, workers_of(changed) if exact else None)
     if shown is None or not shown.clear:

@@ -15,11 +15,13 @@ from perfbisect.core.domain.events import (
     RunFinished,
     RunStarted,
     SessionStarted,
+    Uncounted,
     Warned,
 )
-from perfbisect.core.domain.facts import busiest
+from perfbisect.core.domain.facts import BUILDING, SkipFacts, busiest
+from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import Measure
-from perfbisect.errors import Cancelled
+from perfbisect.errors import Cancelled, EndFailed, NotCounted, NothingToCompare, RunFailed, UsageError
 from perfbisect.host.jobs import kill_all
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host, StoppableHost
@@ -108,11 +110,15 @@ class SessionLabs:
             if seeds:
                 seeds.take(run)
         watch = HostWatch(site.host, self.held[name], site.facts)
-        return replace(
+        timed = replace(
             self.setup.lab(candidates, earlier, site, self.setup.workload, self.locks),
             slow=slow, seeds=seeds, study=study, made=made, watch=watch,
             metric=settings.metric,
-        ).measure  # fmt: skip
+        )  # fmt: skip
+        if not site.beside or study:
+            return timed.measure
+        counted = replace(timed, counted=site.beside, slow=SlowRuns(), metric=INSTRUCTIONS)
+        return with_counts(timed.measure, counted.measure, candidates)
 
     def lab_of_visits(self, stop: threading.Event) -> Lab:
         """What measures the builds of a trial: on one host, or each on the host that it is. Those of a variant share their builds."""
@@ -169,7 +175,7 @@ def workers_of(
 
     def lab(number: int, stop: threading.Event) -> Lab:
         made = everywhere
-        if len(hunts) > 1 and made is None:
+        if (len(hunts) > 1 or sites[number].beside) and made is None:
             made = first.builds_made(candidates, sites[number].host.name)
         labs = {workload: each.lab(number, stop, candidates, study, made) for workload, each in hunts.items()}
         return lab_of_several(labs) if together else labs[0]
@@ -202,6 +208,40 @@ def workers_of(
     workers = ThreadWorkers(*members, build_members=builders, builds_between=between)
     workers.limit = first.log.began, first.setup.settings.policy.max_minutes
     return workers
+
+
+def with_counts(timed: Lab, counted: Lab, candidates: Candidates) -> Lab:
+    """What times the builds of an order, or counts their instructions; where these cannot be counted, time is left."""
+
+    def measure(order: Measure) -> Generator[LabEvent]:
+        """Carry out an order of either sort."""
+        if not order.counted:
+            yield from timed(order)
+            return
+        wanted = {share.candidate for share in order.plan}
+        try:
+            for event in counted(order):
+                if isinstance(event, CandidateSkipped) and not event.facts.of_build:
+                    yield from uncounted(event.candidate, event.facts)
+                else:
+                    yield event
+                wanted.discard(event.candidate if isinstance(event, RunFinished | CandidateSkipped) else -1)
+        except (EndFailed, NotCounted, NothingToCompare, UsageError) as trouble:
+            cause = trouble.__cause__
+            if isinstance(trouble, EndFailed) and not (isinstance(cause, RunFailed) and cause.stage not in BUILDING):
+                raise
+            for each in sorted(wanted):
+                facts = SkipFacts(candidates.commits[each], "count", str(cause or trouble), "", 0.0)
+                yield from uncounted(each, facts)
+
+    return measure
+
+
+def uncounted(candidate: int, facts: SkipFacts) -> Iterator[LabEvent]:
+    """That a build cannot be counted, for the search and for people."""
+    text = f"the instructions of {facts.commit[:10]} cannot be counted: {facts.reason}"
+    yield Warned(text, "Its time is measured all the same; --no-counts counts none.")
+    yield Uncounted(candidate, facts)
 
 
 def stoppable(site: PreparedHost, stop: threading.Event) -> PreparedHost:

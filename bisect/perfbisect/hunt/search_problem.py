@@ -27,7 +27,7 @@ from perfbisect.core.domain.orders import ALL_FREE, Decision, Fleet, Interval, M
 from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import PLAIN
-from perfbisect.core.inference.instruction_counts import with_counts
+from perfbisect.core.inference.instruction_counts import shown_by, with_counts
 from perfbisect.core.inference.observations import count_runs, observations
 from perfbisect.core.search.decide import decide, likely_builds, likely_runs, runs_of_one
 from perfbisect.core.search.situation import Situation, Spent
@@ -113,7 +113,15 @@ def pursue(problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]) ->
 
 
 def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned | None:
-    """That the hunt will take very many runs, once its noise is known. It goes on all the same."""
+    """That the hunt will take very many runs, once its noise is known. It goes on all the same.
+
+    Where counts are evidence beside the runs, how many it takes is not known.
+    """
+    ends = (
+        [run for run in log.state.row(end).runs if run.counted] for end in problem.commits[:: len(problem.commits) - 1]
+    )
+    if problem.prior.count_cost and (shown := shown_by(*ends)) and shown.clear:
+        return None
     effect, noise = decision.belief.effect, decision.belief.noise
     order, runs = decision.order, [event.facts for _, event in log.entries if isinstance(event, RunFinished)]
     if (

@@ -113,6 +113,7 @@ class PreparedHost:
     build_hosts: tuple[BuildHost, ...] = ()  # the others that build for it
     can_build: bool = True  # if need be: it makes the same builds as they do
     counts: str = ""  # how the metric can be counted exactly there
+    beside: str = ""  # how instructions are counted beside runs that are timed; "" where they are not
 
     @classmethod
     def prepare(

@@ -147,10 +147,11 @@ class SessionSetup:
         """The same hunt with other ``settings``; their metric is counted exactly if all hosts can, by one method."""
         methods = {counting.method(each.host) if settings.metric == INSTRUCTIONS else "" for each in self.hosts}
         counts = methods.pop() if len(methods) == 1 else ""
-        hosts = tuple(replace(each, counts=counts) for each in self.hosts)
+        hosts = tuple(replace(each, counts=counts, beside="") for each in self.hosts)
         setup = replace(self, settings=settings, hosts=hosts)
         exact = all(setup.counted(each, setup.workload) for each in hosts)
-        return with_layouts(replace(setup, settings=replace(settings, prior=replace(settings.prior, exact=exact))))
+        prior = replace(settings.prior, exact=exact, count_cost=None)
+        return with_counts(with_layouts(replace(setup, settings=replace(settings, prior=prior))))
 
     def again(self, settings: Settings) -> "SessionSetup":
         """The setup of another attempt by ``settings``, which a build or a run has changed."""
@@ -299,6 +300,17 @@ def with_layouts(setup: SessionSetup) -> SessionSetup:
     if settings.prior.exact:  # placement of code does not change a count
         return without
     return replace(without, warnings=(*setup.warnings, unavailable(reason)))
+
+
+def with_counts(setup: SessionSetup) -> SessionSetup:
+    """The setup of a hunt by time whose first host counts instructions beside that, where it can."""
+    settings, (first, *others) = setup.settings, setup.hosts
+    wanted = settings.counts and settings.choose_metric and not settings.prior.exact and not setup.request.works
+    if not wanted or counting.obstacle(setup.builder, setup.workload) or not (method := counting.method(first.host)):
+        return setup
+    prior = replace(settings.prior, count_cost=counting.cost(method, setup.workload))
+    hosts = replace(first, beside=method), *others
+    return replace(setup, hosts=hosts, settings=replace(settings, prior=prior))
 
 
 def host_classes(entries: Sequence[HostEntry]) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ FIELDS = {  # option → its field of the settings; of overrides one, or for --s
     "--cxxflags": "flags.cxxflags", "--ldflags": "flags.ldflags", "--patch": "patches", "--skip": "skips",
     "--first-parent": "first_parent", "--retry-failed": "retry_failed", "--no-remedies": "remedies",
     "--all": "policy.all_steps", "--no-explain": "explain", "--no-layouts": "policy.layouts",
-    "--clean-builds": "policy.incremental",
+    "--clean-builds": "policy.incremental", "--no-counts": "counts",
 }  # fmt: skip
 OF_RECIPES = (
     "build",

@@ -233,7 +233,8 @@ def decided(view: SessionView, order: Measure) -> str:
     )
     together = ", both at the same time" * order.together
     layouts = ", each run in another layout" * order.fresh
-    return f"{view.brief}; next, for {PURPOSES[order.purpose]}: {plan}{together}{layouts}"
+    counted = ", their instructions counted" * order.counted
+    return f"{view.brief}; next, for {PURPOSES[order.purpose]}: {plan}{together}{layouts}{counted}"
 
 
 def still(view: SessionView, host: str, doing: ActiveBuild | ActiveRun, now: float) -> str:

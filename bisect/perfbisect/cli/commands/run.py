@@ -64,6 +64,10 @@ COMMON = (
     "--incremental/--clean-builds", default=True, show_default=True,
     help="Build commits of the search in the tree of the last build. The ends, a culprit and its parents never are.",
 )  # fmt: skip
+@click.option(
+    "--counts/--no-counts", default=True, show_default=True,
+    help="Count instructions beside timed runs, where that costs less than a build: a hint where time changes.",
+)  # fmt: skip
 @pairing_option
 @explain_option
 @click.option("--dry-run", is_flag=True, help="Print what it takes and the commands for both ends, and run none.")

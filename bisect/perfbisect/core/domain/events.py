@@ -236,6 +236,15 @@ class RunFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class Uncounted:
+    """The instructions of a build cannot be counted beside its timed runs; ``facts`` say why. Its time is measured all the same."""
+
+    candidate: int
+    facts: SkipFacts
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Counted:
     """A run of the explanation, in which one group of counters was counted. It is no observation of the search.
 
@@ -298,7 +307,7 @@ PASSING = (BuildProgress, Foreseen, RunStarted, RunProgress, ExecutionStarted)
 """Events for live views only; they are not stored."""
 LabEvent = (
     BuildStarted | BuildProgress | BuildFinished | BuildCancelled | CandidateSkipped | RunStarted | RunProgress
-    | ExecutionStarted | RunFinished | Warned | Counted | Profiled | Planned | Unexplained | PairingChosen
+    | ExecutionStarted | RunFinished | Uncounted | Warned | Counted | Profiled | Planned | Unexplained | PairingChosen
 )  # fmt: skip
 Studied = Counted | Profiled | Planned | ChangedFunctions | Unexplained  # for the reason, after the verdict
 Event = SessionStarted | MetricChosen | Remedied | Foreseen | Decided | LabEvent | ChangedFunctions | SessionEnded

@@ -7,10 +7,10 @@ build with them is the same. So are incremental builds after a proof that contra
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
-from perfbisect.core.domain.events import BuildFinished, BuildStarted, CandidateSkipped, Event, RunFinished
+from perfbisect.core.domain.events import BuildFinished, BuildStarted, CandidateSkipped, Event, RunFinished, Uncounted
 from perfbisect.core.domain.facts import LEFT_OUT, BuildFacts, RunFacts
 
-Logged = BuildFinished | CandidateSkipped | RunFinished
+Logged = BuildFinished | CandidateSkipped | RunFinished | Uncounted
 Log = list[tuple[float, Logged]]
 SHARED = -1  # in place of the number of a host, for builds that build hosts made: every host gets them
 

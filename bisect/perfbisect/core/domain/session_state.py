@@ -30,6 +30,7 @@ from perfbisect.core.domain.events import (
     SessionEnded,
     SessionStarted,
     Studied,
+    Uncounted,
     Unexplained,
     Warned,
 )
@@ -261,6 +262,8 @@ class SessionState:
                 self.cost = 0.0 if beside else max(at - self.since.get(event.host, before), run.seconds)
                 self.run_count += 1
                 self._log(at, event, row.with_run(run, self.cost))
+            case Uncounted(facts=skip):
+                self._log(at, event, self.row(skip.commit))
             case Counted() | Profiled() | Planned() | ChangedFunctions() | Unexplained():
                 self.studied.append(event)
             case SessionEnded(verdict):

@@ -204,6 +204,7 @@ class Settings:
     # Whether the output of the command, for which nothing else says what is measured, is to be recognised; and as what it was.
     recognise: bool = False
     output: Output | None = None
+    counts: bool = True  # count instructions beside timed runs, where that can be done
     # Of --run and --build: the first commit of the history, the same in all its clones
     root: str = ""
     explain: bool = False  # measure a culprit and its parent for the reason, after the verdict

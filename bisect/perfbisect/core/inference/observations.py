@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished
+from perfbisect.core.domain.events import BuildFinished, CandidateSkipped, RunFinished, Uncounted
 from perfbisect.core.domain.facts import LEFT_OUT
 from perfbisect.core.domain.measured_log import Binaries, Logged, host_of
 from perfbisect.core.domain.metrics import INSTRUCTIONS, by_cpu_time, exact, find_metric, readable
@@ -141,6 +141,8 @@ def observations(
                 seen.append(Built(candidate, took, same, on, bool(build.fixed), made_by, build.incremental))
             case CandidateSkipped(facts=skip):
                 seen.append(Skipped(candidate, skip.reason, skip.seconds, skip.stage == LEFT_OUT))
+            case Uncounted(facts=skip):
+                seen.append(Count(candidate, math.nan, (at - began) / 60, skip.seconds, host))
             case RunFinished(facts=run):
                 if run.counted and not counted:
                     amount = readable(run, INSTRUCTIONS)

@@ -263,9 +263,7 @@ def _shown(each: Sequence[_HostClass]) -> Analysis | None:
     return next((one.known for one in sorted(each, key=lambda one: not one.shows) if one.known), None)
 
 
-def _host_classes(
-    now: Situation, by_counts: NDArray[np.float64] | None = None, share: float = 0.0
-) -> list[_HostClass]:
+def _host_classes(now: Situation, by_counts: NDArray[np.float64] | None = None, share: float = 0.0) -> list[_HostClass]:
     """The host classes with the common probabilities of a culprit; its prior is ``by_counts`` (size,) with that ``share``."""
     groups = hypotheses(now.graph, now.record, by_counts, share)
     names = now.prior.classes

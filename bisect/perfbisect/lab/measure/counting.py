@@ -18,7 +18,7 @@ import msgspec
 
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.explain.profiles import COUNTED, counts_of
-from perfbisect.errors import EnvironmentFailure, UsageError
+from perfbisect.errors import NotCounted, UsageError
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
@@ -187,6 +187,13 @@ def counting_time(workload: Workload, runs: Sequence[RunFacts]) -> float:
     return COUNTED_OPERATIONS * SLOWER * computing + operations * (duration - computing)
 
 
+def cost(method: str, workload: Workload) -> tuple[float, float]:
+    """What a count costs about: seconds, and times as long as a run besides."""
+    if method == PERF:
+        return 1.0, 2.0
+    return (3 * ENOUGH * SLOWER / SPEED, 1.0) if has_length(workload) else (1.0, SLOWER)
+
+
 def has_length(workload: Workload) -> bool:
     """Whether the workload can be made to do a given number of operations."""
     return not workload.command or EVENTS in placeholders_in(workload.command)
@@ -225,11 +232,11 @@ def chosen_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
 
 
 def instructions(facts: RunFacts) -> float:
-    """What one execution executed. Raises EnvironmentFailure where it was not counted."""
+    """What one execution executed. Raises NotCounted where that is not known."""
     if (found := facts.counters.get("instructions")) is None:
         advice = "Its command may end without its own exit, or write where its counts are kept; hunt another metric."
         text = f"{facts.counted} did not count the instructions of a run of {facts.commit[:10]}"
-        raise EnvironmentFailure(text, advice)
+        raise NotCounted(text, advice)
     return found
 
 
