@@ -11,18 +11,22 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from perfbisect.core.domain.orders import Decision, Measure, Purpose, Share
+from perfbisect.core.domain.orders import Measure, Order, Purpose, Share
 from perfbisect.core.domain.settings import Direction
 from perfbisect.core.inference.analysis import PLAIN, Analysis, Contrast
 from perfbisect.core.inference.instruction_counts import RESOLVED
 from perfbisect.core.inference.noise_model import EXACT
 from perfbisect.core.inference.observations import Built, Count, Observation, Reading, Skipped
+from perfbisect.core.inference.record import Record
 from perfbisect.core.search.situation import Situation
 
-SHARE = 0.9  # probability that time changes where the instructions do, where the ends differ alike in both
+Array = NDArray[np.float64]
+
+SHARE = 0.8  # probability that time changes where the instructions do, where the ends differ alike in both
 LEAST, MOST = 0.25, 4.0  # log differences of the instructions that explain one of time, as multiples of it
-DOUBTFUL = 0.5  # that prior, after what time has shown since, below which builds are counted no more
+CONTRADICTED = 0.6  # share of that prior, by what time has shown since, below which builds are counted no more
 CHECKED = 2  # runs of each build that is counted, before the next one is
 DOUBT = 2.0  # standard errors by which the difference of time may be larger or smaller
 LARGE = 0.1  # log difference of the ends from which few runs of a build tell as much as its count
@@ -54,55 +58,68 @@ def counts_of_ends(counts: Situation, timed: Situation, known: Analysis) -> Meas
     if any(end in record.skipped for end in ends) or timed.fleet.free_host != 0:
         return None
     lacking = tuple(Share(end, 1) for end in ends if not record.runs(end))
-    if not lacking or not _pays(timed, known):
+    if not lacking or not _pays(counts, timed, known):
         return None
     return Measure(lacking, Purpose.ENDS, counted=True)
 
 
-def _pays(timed: Situation, known: Analysis) -> bool:
-    """Whether a count costs less than a build, and tells more than a run."""
-    fixed, times = timed.prior.count_cost or (math.inf, 0.0)
-    run = timed.record.run_seconds
-    plain = known.ends.drop > max(PLAIN * known.ends.noise, LARGE)
-    return fixed + times * run < timed.build_runs * run and not plain
+def _pays(counts: Situation, timed: Situation, known: Analysis) -> bool:
+    """Whether a count costs less than a build, by those that were made or as it is estimated, and tells more than a run."""
+    (fixed, times), run = timed.prior.count_cost or (math.inf, 0.0), timed.record.run_seconds
+    cost = counts.record.run_seconds if len(counts.record.value) else fixed + times * run
+    return cost < timed.build_runs * run and known.ends.drop <= max(PLAIN * known.ends.noise, LARGE)
 
 
 def difference(counts: Situation) -> float:
     """What bad executes more than good, in log units in the direction that is hunted; 0 while it is not resolved."""
     record = counts.record
-    rows = [record.readings(end) for end in (0, counts.bad)]
-    if not all(map(len, rows)):
+    if not (record.runs(0) and record.runs(counts.bad)):
         return 0.0
-    good, bad = (float(np.mean(record.value[row])) for row in rows)
-    return good - bad if good - bad > RESOLVED else 0.0
+    found = _between(record, record.name(0), record.name(counts.bad))
+    return found if found > RESOLVED else 0.0
 
 
-def share(counted: float, timed: Contrast, smallest: float) -> float:
-    """The prior that time changes where the counts do, whose ends differ by ``counted``; 0 where that does not explain it."""
-    low, high = max(timed.drop - DOUBT * timed.error, smallest), timed.drop + DOUBT * timed.error
-    return SHARE if counted > 0 and LEAST * low <= counted <= MOST * high else 0.0
+def step(found: Analysis) -> float:
+    """The change of the count where it is thought to be the largest: between the nearest builds on both sides of that."""
+    record, top = found.record, int(found.posterior.culprit.argmax())
+    slow = min(build for build, after in zip(record.builds, found.groups.slow[:, top], strict=True) if after)
+    below = found.groups.reach.ancestors(slow)
+    before = [b for b, after in zip(record.builds, found.groups.slow[:, top], strict=True) if below[b] and not after]
+    return _between(record, max(before, default=0), slow)
 
 
-def count_next(found: Decision, timed: Situation, known: Analysis | None) -> Measure | None:
-    """The next order of the search by counts, of which ``found`` is the decision: a count, or the first runs of what was counted.
+def _between(record: Record, fast: int, slow: int) -> float:
+    before, after = (float(np.mean(record.value[record.readings(each)])) for each in (fast, slow))
+    return before - after
 
-    None where that search has ended, as its proof is left to the time; and where time contradicts it, by what is ``known``.
+
+def share(counted: float, largest: float, timed: Contrast, smallest: float) -> float:
+    """The prior that time changes where counts do most: by ``largest``, of all that the ends differ by, ``counted``.
+
+    0 where that does not explain the difference of time.
     """
-    order = found.order
-    if not isinstance(order, Measure) or order.purpose is Purpose.CONFIRM or timed.fleet.free_host != 0 or not known:
+    low, high = max(timed.drop - DOUBT * timed.error, smallest), timed.drop + DOUBT * timed.error
+    alike = counted > 0 and LEAST * low <= counted <= MOST * high
+    return SHARE * min(max(largest, 0.0) / counted, 1.0) if alike else 0.0
+
+
+def count_next(order: Order, counts: Situation, timed: Situation, known: Analysis) -> Measure | None:
+    """What the search by counts, whose next order is ``order``, measures: a count, or the first runs of a build that was counted.
+
+    None where that search has ended, as its proof is left to the time.
+    """
+    if not isinstance(order, Measure) or order.purpose is Purpose.CONFIRM or timed.fleet.free_host != 0:
         return None
-    if agreement(found, known) < DOUBTFUL:
+    if not _pays(counts, timed, known):
         return None
-    counted = {seen.candidate for seen in timed.observations if isinstance(seen, Count)}
-    for each in sorted(counted - timed.record.skipped):
-        if not timed.record.runs(each):
-            plan = Share(each, CHECKED), Share(0, CHECKED // 2)
-            return known.model.order(plan, Purpose.SEARCH)
+    for each in counts.record.builds:
+        if not timed.record.runs(each) and each not in timed.record.skipped:
+            return known.model.order((Share(each, CHECKED), Share(0, CHECKED // 2)), Purpose.SEARCH)
     return replace(order, host=0, counted=True)
 
 
-def agreement(found: Decision, known: Analysis) -> float:
-    """The probability that time changes where counts do, by what counts have ``found`` and time has."""
-    by_counts = np.where(known.groups.weight > 0, found.belief.culprit, 0.0)
-    part = SHARE * found.belief.change * by_counts / max(by_counts.sum(), 1e-300)
-    return float(known.belief.culprit @ (part / np.maximum(known.groups.weight, 1e-300)))
+def agreement(by_counts: Array, part: float, known: Analysis) -> float:
+    """The probability that time changes where counts do, which was ``part`` before time was measured."""
+    own = np.where(known.groups.weight > 0, by_counts, 0.0)
+    prior = part * own / max(own.sum(), 1e-300) / np.maximum(known.groups.weight, 1e-300)
+    return float(known.belief.culprit @ prior)

@@ -53,7 +53,16 @@ from perfbisect.core.inference.posterior import NEVER, Posterior
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.relative_speed import leading, strongest
 from perfbisect.core.search.acquisition import choose, hopeless, meanwhile
-from perfbisect.core.search.counts import by_counts, count_next, counts_of_ends, difference, share
+from perfbisect.core.search.counts import (
+    CONTRADICTED,
+    agreement,
+    by_counts,
+    count_next,
+    counts_of_ends,
+    difference,
+    share,
+    step,
+)
 from perfbisect.core.search.situation import Budget, Situation, no_suspect, pointless, undecided
 
 DOUBTFUL = 0.5  # probability of any change below which a search that cannot go on has found nothing
@@ -229,14 +238,10 @@ def single_change(now: Situation) -> Decision:
         return Decision(verdict, belief)
     each = _host_classes(now)
     main = _shown(each)
-    counting = None
+    counting: Measure | None = None
     if main and (counts := by_counts(now)):
-        counting = counts_of_ends(counts, now, main)
-        if (counted := difference(counts)) and (part := share(counted, main.ends, least(now.policy))):
-            found = single_change(counts)
-            each = _host_classes(now, found.belief.culprit, part * found.belief.change)
-            main = _shown(each)
-            counting = count_next(found, now, main)
+        each, counting = _with_counts(now, each, main, counts)
+        main = _shown(each)
     if main:
         noticed = [(one.name, text) for one in each if one.known for text in one.known.belief.warnings]
         warnings = tuple(f"{name}: {text}" if name else text for name, text in noticed)
@@ -256,6 +261,21 @@ def _leading(each: Sequence[_HostClass]) -> Interval:
     """The metric of the bad end relative to the good end, on the leading host class."""
     ratios = [one.known.effect if one.known else None for one in each]
     return ratios[leading(ratios)] or UNKNOWN
+
+
+def _with_counts(
+    now: Situation, each: list[_HostClass], main: Analysis, counts: Situation
+) -> tuple[list[_HostClass], Measure | None]:
+    """The host classes with what ``counts`` say of the culprit, and the order that counts next, if one does."""
+    found = _analysis(counts, counts, hypotheses(counts.graph, counts.record))
+    if not found or not (counted := difference(counts)):
+        return each, counts_of_ends(counts, now, main)
+    part = share(counted, step(found), main.ends, least(now.policy))
+    where = found.groups.spread(found.posterior.culprit)
+    each = _host_classes(now, where, part)
+    if not part or not (known := _shown(each)) or agreement(where, part, known) < CONTRADICTED * part:
+        return each, None
+    return each, count_next(next_action(found, counts, 0), counts, now, known)
 
 
 def _shown(each: Sequence[_HostClass]) -> Analysis | None:

@@ -33,6 +33,7 @@ PERF = "perf-user"
 ENOUGH = 250e6  # instructions between the two lengths: about a second under valgrind
 ENOUGH_BY_FUNCTION = ENOUGH / 8  # callgrind takes longer, and a change that was found needs less
 SLOWER = 40.0  # times that a program takes more CPU time while its instructions are counted by valgrind
+USUALLY = 12.0  # times that a run takes longer while it is counted by valgrind: 5 to 20, where ``SLOWER`` is the most
 COUNTED_OPERATIONS = 4.0  # at the least; and of those that make a usual count, so many times as many
 TOUCHED = 12.0
 SPEED = 2e9  # instructions a second, about
@@ -191,7 +192,7 @@ def cost(method: str, workload: Workload) -> tuple[float, float]:
     """What a count costs about: seconds, and times as long as a run besides."""
     if method == PERF:
         return 1.0, 2.0
-    return (3 * ENOUGH * SLOWER / SPEED, 1.0) if has_length(workload) else (1.0, SLOWER)
+    return (3 * ENOUGH * SLOWER / SPEED, 1.0) if has_length(workload) else (1.0, USUALLY)
 
 
 def has_length(workload: Workload) -> bool:
