@@ -24,6 +24,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.inference.classification import Classification, effect_of
+from perfbisect.core.inference.instruction_counts import RESOLVED, shown_by
 from perfbisect.wording.quantities import NOTHING, chance, change, count, figure, percent, ratio
 from perfbisect.wording.text import cited, listed, metric_title, printable
 from perfbisect.wording.trials import by_cpu
@@ -53,6 +54,7 @@ LISTED = 100  # candidates of an inconclusive hunt that are listed; the others a
 REGAINED = 0.5  # share of the effect of the culprit, as a logarithm, below which bad is said to have most of it no more
 LIKELY = 0.5  # from this probability of more than one change on, a single culprit is named with an "if" only
 # The smallest change that could be seen, below which nothing smaller matters: such are those of exact counts.
+WHOLE, ALL_OF_IT = 0.05, ", which is all that changes between good and bad"
 EXACTLY = 1e-3
 
 
@@ -148,6 +150,7 @@ class Teller:
             yield self.in_time(effect_of(state, step, state.chosen.usual, state.hosts, classes), step.ratio)
         yield self.proof(step)
         yield from self.in_layouts(step)
+        yield from self.in_counts(step)
         yield from self.build_changed(step)
         if step.prior != 1.0:
             yield (
@@ -211,6 +214,20 @@ class Teller:
             if (others := layouts.measured - layouts.compared) > 0:
                 modes = "it is uncertain in which of two modes of speed it ran"
                 yield f"{count(layouts.measured, 'layout')} of each were measured; {others} of them do not count, as {modes}."
+
+    def in_counts(self, step: Step | None = None) -> Iterator[str]:
+        """How many more instructions a commit executes than its parents, or bad than good, where they were counted beside time."""
+        if self.metric == INSTRUCTIONS:
+            return
+        good, bad = ([run for run in self.state.runs_like(self.state.commits[end]) if run.counted] for end in (0, -1))
+        ends = shown_by(good, bad)
+        if step is None:
+            if ends:
+                yield f"Counted, {executed('bad', 'good', ends.ratio)}."
+        elif own := shown_by(*self.state.runs_of(step, exact=True)):
+            whole = ends and abs(own.loss - ends.loss) <= WHOLE * abs(ends.loss)
+            between = f"; {executed('bad', 'good', ends.ratio)}" if ends else ""
+            yield f"Counted, {executed('it', 'its parent', own.ratio)}{ALL_OF_IT if whole else between}."
 
     def proof(self, step: Step) -> str:
         """What the culprit was compared with."""
@@ -316,6 +333,7 @@ class Teller:
         else:
             seen = f"{ends}, and a change of {percent(verdict.detectable)} or more is excluded"
             yield f"Not reproduced: on this host {seen}."
+            yield from self.in_counts()
             yield from self.by_host_class(verdict.effects)
             smaller = "; or longer runs, another host or another metric, which show smaller changes"
             yield f"Try next: {self.older}{smaller * (verdict.detectable >= EXACTLY)}."
@@ -326,6 +344,7 @@ class Teller:
         if verdict.ratio.known:
             differ = effect(verdict.ratio, self.metric) if verdict.ratio.excludes_one else "no change is shown"
             yield f"{self.of_ends(verdict.ratio)}: {differ}."
+        yield from self.in_counts()
         yield from self.by_host_class(verdict.effects)
         yield from self.listing(verdict)
         yield what_next(verdict, self.skip_of, self.state.id)
@@ -351,3 +370,10 @@ class Teller:
 def some(number: int, noun: str) -> str:
     """A number with its noun at the beginning of a sentence: One change, 2 changes."""
     return f"One {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def executed(who: str, than: str, ratio: float) -> str:
+    """How many instructions a build executes, of those that another one does."""
+    if abs(math.log(ratio)) <= RESOLVED:
+        return f"{who} executes as many instructions as {than}"
+    return f"{who} executes {percent(abs(ratio - 1))} {'more' if ratio > 1 else 'fewer'} instructions than {than}"
