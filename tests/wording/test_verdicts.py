@@ -137,6 +137,11 @@ def commit_of(candidate: int) -> Commit:
 def teller_of(metric: str = "qps", usual: str = "qps", **known: Any) -> Teller:
     """Of a hunt of which nothing is known but what is given."""
     state = {"id": 7, "pairing": None, "belief": None, "started": None, "hosts": (), "built": lambda _: None}
+    state |= {
+        "commits": ("", ""),
+        "runs_like": lambda *_: [],
+        "runs_of": lambda *_, exact: ([], []),
+    }  # nothing is counted
     known = state | {"row": lambda _: NOT_SKIPPED, "chosen": SimpleNamespace(usual=usual), "metric": metric} | known
     return Teller(cast("SessionState", SimpleNamespace(**known)), commit_of)
 

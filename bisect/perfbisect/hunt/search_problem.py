@@ -29,7 +29,8 @@ from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Pairing, Policy,
 from perfbisect.core.inference.analysis import PLAIN
 from perfbisect.core.inference.instruction_counts import shown_by, with_counts
 from perfbisect.core.inference.observations import count_runs, observations
-from perfbisect.core.search.decide import decide, likely_builds, likely_runs, runs_of_one
+from perfbisect.core.search.acquisition import runs_of_one
+from perfbisect.core.search.decide import decide, likely_builds, likely_runs
 from perfbisect.core.search.situation import Situation, Spent
 from perfbisect.hunt.loop import Search, Workers, run
 from perfbisect.process import CLOCK

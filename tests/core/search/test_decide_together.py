@@ -14,7 +14,8 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Fleet, Found, Inconclusive, Measure, NotReproduced, Purpose, Reason, Share
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.search.decide import decide_together, runs_of_one
+from perfbisect.core.search.acquisition import runs_of_one
+from perfbisect.core.search.decide import decide_together
 from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt

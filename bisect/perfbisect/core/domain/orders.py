@@ -1,7 +1,6 @@
 """What the search wants next, a measurement or the end of the hunt; and the fleet that carries it out: who is busy, who is lost.
 
-Hosts measure. Build hosts make builds for them meanwhile; without any, each host builds what it measures.
-"""
+Hosts measure. Build hosts make builds meanwhile; without any, each host builds what it measures."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -115,7 +114,7 @@ class Measure:
     round: int = 0  # the number of the round in a session that measures in rounds
     together: bool = False  # two builds with as many runs each, which run at the same time
     incremental: bool = False  # missing builds may be made in the tree of the last build; else in an empty folder
-    counted: bool = False  # instructions are counted exactly; nothing is timed
+    counted: bool = False  # instructions are counted exactly, and nothing is timed
 
     def renumbered(self, place: Mapping[int, int]) -> "Measure":
         """The order under other numbers of the candidates, without those that are not in ``place``."""

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import Measure, Order, Purpose, Share
 from perfbisect.core.domain.settings import Direction
-from perfbisect.core.inference.analysis import PLAIN, Analysis, Contrast
+from perfbisect.core.inference.analysis import PLAIN, Analysis, Contrast, least
 from perfbisect.core.inference.instruction_counts import RESOLVED
 from perfbisect.core.inference.noise_model import EXACT
 from perfbisect.core.inference.observations import Built, Count, Observation, Reading, Skipped
 from perfbisect.core.inference.record import Record
+from perfbisect.core.search.acquisition import runs_of_one
 from perfbisect.core.search.situation import Situation
 
 Array = NDArray[np.float64]
@@ -29,6 +30,7 @@ LEAST, MOST = 0.25, 4.0  # log differences of the instructions that explain one 
 CONTRADICTED = 0.6  # share of that prior, by what time has shown since, below which builds are counted no more
 CHECKED = 2  # runs of each build that is counted, before the next one is
 DOUBT = 2.0  # standard errors by which the difference of time may be larger or smaller
+SHORT = 30.0  # seconds that a count of an end may take in any case: what it costs is known then
 LARGE = 0.1  # log difference of the ends from which few runs of a build tell as much as its count
 
 
@@ -64,10 +66,17 @@ def counts_of_ends(counts: Situation, timed: Situation, known: Analysis) -> Meas
 
 
 def _pays(counts: Situation, timed: Situation, known: Analysis) -> bool:
-    """Whether a count costs less than a build, by those that were made or as it is estimated, and tells more than a run."""
-    (fixed, times), run = timed.prior.count_cost or (math.inf, 0.0), timed.record.run_seconds
-    cost = counts.record.run_seconds if len(counts.record.value) else fixed + times * run
-    return cost < timed.build_runs * run and known.ends.drop <= max(PLAIN * known.ends.noise, LARGE)
+    """Whether a count costs less than to build and time a commit; the ends are counted if that takes no longer than ``SHORT``."""
+    (fixed, times), run, ends = timed.prior.count_cost or (math.inf, 0.0), timed.record.run_seconds, known.ends
+    if ends.drop > max(PLAIN * ends.noise, LARGE):
+        return False
+    candidates = max(len(timed.graph.candidates), 2)
+    drop = float(np.clip(ends.drop, least(timed.policy), LARGE))
+    runs = runs_of_one(candidates, -math.expm1(-drop), ends.noise, timed.build_runs) / math.log2(candidates)
+    spare = (timed.build_runs + runs) * run
+    if not len(counts.record.value):
+        return fixed + times * run < max(spare, SHORT)
+    return counts.record.run_seconds < spare
 
 
 def difference(counts: Situation) -> float:

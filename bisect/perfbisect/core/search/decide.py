@@ -43,13 +43,13 @@ from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.observations import Built, count_runs
-from perfbisect.core.search.acquisition import RUNS
+from perfbisect.core.search.acquisition import runs_of_one
 from perfbisect.core.search.build_forecast import BUILD_EXPONENT, chances, price
 from perfbisect.core.search.build_orders import with_builds
 from perfbisect.core.search.clean_builds import contradicted, suspect, with_clean_builds, without_incremental
 from perfbisect.core.search.pairing import with_pairing
 from perfbisect.core.search.situation import Situation, Spent
-from perfbisect.core.stats.distributions import bits, entropy
+from perfbisect.core.stats.distributions import entropy
 
 
 def decide(now: Situation) -> Decision:
@@ -77,24 +77,6 @@ def decide(now: Situation) -> Decision:
             decision = replace(decision, order=Measure((Share(0, 1),), Purpose.ENDS, order.host))
     decision = with_builds(decision, now)
     return with_clean_builds(decision, now) if policy.incremental else decision
-
-
-LAYOUT = 0.005  # s.d. of a build
-# Runs that the ends and the proof take where the drop is at least CLEAR times the noise; smaller ones take more, until they
-# are given up. As simulated hunts through 20 to 1,000 commits spent for drops of 2, 3, 5 and 10 times a noise of 1 %.
-FIXED, CLEAR, MOST_FIXED = 12.0, 6.0, 80.0
-
-
-def runs_of_one(candidates: int, drop: float, noise: float, build_runs: float) -> float:
-    """The runs of a hunt for a drop (0.05: 5 %) with this s.d. of a run, both above 0; a build costs ``build_runs`` runs.
-
-    Those that tell most for their price, by the formulas of ``acquisition``, and those of the ends and the proof.
-    """
-    size = -math.log1p(-drop) / noise
-    gain = bits(np.full(len(RUNS), 0.5), size**2 / (2 * (LAYOUT / noise) ** 2 + 1 / RUNS))
-    best = int((gain / (build_runs**BUILD_EXPONENT + RUNS)).argmax())
-    fixed = min(FIXED * max(1.0, (CLEAR / size) ** 2), MOST_FIXED)
-    return fixed + float(RUNS[best] / gain[best]) * math.log2(candidates)
 
 
 # Of hunts for a drop between two sizes nine in ten take so many times the runs of one for the larger, to so many times those
