@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.orders import Measure, Order, Purpose, Share
 from perfbisect.core.domain.settings import Direction
 from perfbisect.core.inference.analysis import PLAIN, Analysis, Contrast, least
-from perfbisect.core.inference.instruction_counts import RESOLVED
+from perfbisect.core.inference.instruction_counts import CLEAR, COUNTS, RESOLVED
 from perfbisect.core.inference.noise_model import EXACT
 from perfbisect.core.inference.observations import Built, Count, Observation, Reading, Skipped
 from perfbisect.core.inference.record import Record
@@ -55,11 +55,12 @@ def by_counts(now: Situation) -> Situation | None:
 
 
 def counts_of_ends(counts: Situation, timed: Situation, known: Analysis) -> Measure | None:
-    """The order that counts the ends, where counting pays; None where they are counted."""
+    """The order that counts the ends, where counting pays: twice where they differ; None where nothing is lacking."""
     record, ends = counts.record, (timed.bad, 0)
     if any(end in record.skipped for end in ends) or timed.fleet.free_host != 0:
         return None
-    lacking = tuple(Share(end, 1) for end in ends if not record.runs(end))
+    apart = all(record.runs(end) for end in ends) and _between(record, 0, record.name(timed.bad)) > RESOLVED
+    lacking = tuple(Share(end, 1) for end in ends if record.runs(end) < 1 + apart)
     if not lacking or not _pays(counts, timed, known):
         return None
     return Measure(lacking, Purpose.ENDS, counted=True)
@@ -80,12 +81,13 @@ def _pays(counts: Situation, timed: Situation, known: Analysis) -> bool:
 
 
 def difference(counts: Situation) -> float:
-    """What bad executes more than good, in log units in the direction that is hunted; 0 while it is not resolved."""
+    """What bad executes more than good, in log units in the direction that is hunted; 0 unless counts repeat and show it."""
     record = counts.record
-    if not (record.runs(0) and record.runs(counts.bad)):
+    values = [record.value[record.readings(end)] for end in (0, counts.bad)]
+    if min(map(len, values)) < COUNTS:
         return 0.0
-    found = _between(record, record.name(0), record.name(counts.bad))
-    return found if found > RESOLVED else 0.0
+    found = _between(record, 0, record.name(counts.bad))
+    return found if found > max(RESOLVED, CLEAR * max(float(np.ptp(each)) for each in values)) else 0.0
 
 
 def step(found: Analysis) -> float:

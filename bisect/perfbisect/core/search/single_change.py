@@ -267,9 +267,11 @@ def _with_counts(
     now: Situation, each: list[_HostClass], main: Analysis, counts: Situation
 ) -> tuple[list[_HostClass], Measure | None]:
     """The host classes with what ``counts`` say of the culprit, and the order that counts next, if one does."""
+    if lacking := counts_of_ends(counts, now, main):
+        return each, lacking
     found = _analysis(counts, counts, hypotheses(counts.graph, counts.record))
     if not found or not (counted := difference(counts)):
-        return each, counts_of_ends(counts, now, main)
+        return each, None
     part = share(counted, step(found), main.ends, least(now.policy))
     where = found.groups.spread(found.posterior.culprit)
     each = _host_classes(now, where, part)
