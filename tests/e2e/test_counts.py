@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from moved_code import MAKEFILE, main, steps
 
-from program import bisect
+from program import bisect, rows
 from repos import Repo
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools, pytest.mark.slow]
@@ -59,6 +59,27 @@ def test_one_percent_is_named_without_an_option_on_metrics(git: Repo, tmp_path: 
         "functions"
     ]  # on a busy machine the time for the reason may end before there are profiles
     assert "`hash`" in case["why"] or not profiled
+
+
+@needs_valgrind
+@pytest.mark.parametrize("fails", [False, True])
+def test_instructions_are_counted_beside_time(git: Repo, tmp_path: Path, fails: bool) -> None:
+    """They lead to the commit, and are said beside the time that proves it; a program that cannot be counted is timed alone."""
+    history, more = str(tmp_path / "history.db"), "for (int i = 0; i < 8; i++) { h ^= h >> 15; h *= 2246822519u; }\n"
+    git.write({"Makefile": "bench: engine.c\n\tsleep 2\n\t$(CC) -O2 -o $@ engine.c\n"})
+    trees = [HASHING.replace(HOT, more + HOT) if number >= 9 else HASHING for number in range(16)]
+    hashes = git.history(
+        {"engine.c": f"{tree}\nint housekeeping(void) {{ return {number}; }}\n"} for number, tree in enumerate(trees)
+    )
+    run = "sh -c 'case $LD_PRELOAD in *fixed*) exit 3;; esac; exec ./bench'" if fails else "./bench"
+    hunt = ["run", "v0", "v15", "--build", "make", "--run", run, "--plain", "--no-explain", "--history", history]
+    done = bisect(*hunt, cwd=git.path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [found] = rows(Path(history), "select culprit from culprits")
+    assert found == (hashes[9],)
+    assert ("cannot be counted: " in done.stdout) is fails
+    assert ("Counted, it executes " in done.stdout) is not fails
+    assert bool(rows(Path(history), 'select * from events where body like \'%"counted":"valgrind%\'')) is not fails
 
 
 LAST, MOVED, SLOWER = 7, 3, 5

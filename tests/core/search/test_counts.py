@@ -11,7 +11,7 @@ from perfbisect.core.domain.orders import Found, Measure, Purpose
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import Contrast
 from perfbisect.core.inference.observations import Built, Count, Observation, Reading
-from perfbisect.core.search.counts import SHARE, by_counts, share
+from perfbisect.core.search.counts import Steps, by_counts, explained
 from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import HuntResult, hunt
@@ -72,20 +72,23 @@ def test_a_build_that_is_counted_is_timed_before_the_next_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counted", "largest", "drop", "expected"),
-    [
-        (0.03, 0.03, 0.03, SHARE),
-        (0.03, 0.01, 0.03, SHARE / 3),  # a third of the change of the count is in one place
-        (0.03, -0.01, 0.03, 0.0),
-        (0.003, 0.003, 0.03, 0.0),
-        (0.3, 0.3, 0.03, 0.0),
-        (0.0, 0.0, 0.03, 0.0),
-        (0.01, 0.01, 0.0, 0.0),  # time shows no change
-    ],
+    ("counted", "drop", "expected"),
+    [(0.03, 0.03, True), (0.003, 0.03, False), (0.3, 0.03, False), (0.0, 0.03, False), (0.01, 0.0, False)],
 )
-def test_counts_count_as_much_as_they_explain(counted: float, largest: float, drop: float, expected: float) -> None:
-    timed = Contrast(drop, 0.001, 10.0, 5.0, 0.01)
-    assert share(counted, largest, timed, 0.005) == pytest.approx(expected)
+def test_counts_are_evidence_where_they_explain_the_time(counted: float, drop: float, expected: bool) -> None:
+    assert explained(counted, Contrast(drop, 0.001, 10.0, 5.0, 0.01), 0.005) is expected
+
+
+def test_the_prior_is_where_counts_rise() -> None:
+    """A third of all that they rise, and not where they fall."""
+    values = {0: 0.0, 10: -0.01, 20: 0.02, 30: 0.0, BAD: 0.0}
+    seen = [*ends(), *(Count(v, value, 5.0, 8.0) for v, value in values.items())]
+    counts = by_counts(Situation(LINE, seen, POLICY, COUNTING))
+    assert counts
+    prior = Steps.of(counts).prior
+    assert (
+        prior is not None and prior[1:11].sum() == pytest.approx(1 / 3) and prior[21:31].sum() == pytest.approx(2 / 3)
+    )
 
 
 def test_counts_are_readings_of_their_own() -> None:

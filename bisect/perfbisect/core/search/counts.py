@@ -2,32 +2,36 @@
 
 A count costs less than a build, repeats, and shows every change of the instructions. It says nothing of memory and of waiting. So
 counts are evidence, and no metric: where the ends differ in instructions about as much as in time, the commit that changes
-the instructions probably changes the time. Its place, found by counts alone, is the prior of the search by time, with
-``SHARE``; the rest of the prior knows nothing of counts. So no commit is excluded by counts, and none is named by them:
-the time of the culprit and of its parents is measured, as always.
+the instructions probably changes the time. Where the count rises, in proportion to how much, is the prior of the search by
+time, with ``SHARE``; the rest of the prior knows nothing of counts. So no commit is excluded by counts, and none is named by
+them: the time of the culprit and of its parents is measured, as always.
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perfbisect.core.domain.orders import Measure, Order, Purpose, Share
+from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.domain.settings import Direction
 from perfbisect.core.inference.analysis import PLAIN, Analysis, Contrast, least
+from perfbisect.core.inference.ancestry import Hypotheses, hypotheses
 from perfbisect.core.inference.instruction_counts import CLEAR, COUNTS, RESOLVED
 from perfbisect.core.inference.noise_model import EXACT
 from perfbisect.core.inference.observations import Built, Count, Observation, Reading, Skipped
 from perfbisect.core.inference.record import Record
 from perfbisect.core.search.acquisition import runs_of_one
+from perfbisect.core.search.build_forecast import chances
 from perfbisect.core.search.situation import Situation
 
 Array = NDArray[np.float64]
 
 SHARE = 0.8  # probability that time changes where the instructions do, where the ends differ alike in both
 LEAST, MOST = 0.25, 4.0  # log differences of the instructions that explain one of time, as multiples of it
-CONTRADICTED = 0.6  # share of that prior, by what time has shown since, below which builds are counted no more
+LIKELY = (
+    0.2  # probability that time changes in a part of the range where counts do, from which builds of it are counted
+)
 CHECKED = 2  # runs of each build that is counted, before the next one is
 DOUBT = 2.0  # standard errors by which the difference of time may be larger or smaller
 SHORT = 30.0  # seconds that a count of an end may take in any case: what it costs is known then
@@ -90,47 +94,66 @@ def difference(counts: Situation) -> float:
     return found if found > max(RESOLVED, CLEAR * max(float(np.ptp(each)) for each in values)) else 0.0
 
 
-def step(found: Analysis) -> float:
-    """The change of the count where it is thought to be the largest: between the nearest builds on both sides of that."""
-    record, top = found.record, int(found.posterior.culprit.argmax())
-    slow = min(build for build, after in zip(record.builds, found.groups.slow[:, top], strict=True) if after)
-    below = found.groups.reach.ancestors(slow)
-    before = [b for b, after in zip(record.builds, found.groups.slow[:, top], strict=True) if below[b] and not after]
-    return _between(record, max(before, default=0), slow)
-
-
 def _between(record: Record, fast: int, slow: int) -> float:
+    """What one build executes more than another one."""
     before, after = (float(np.mean(record.value[record.readings(each)])) for each in (fast, slow))
     return before - after
 
 
-def share(counted: float, largest: float, timed: Contrast, smallest: float) -> float:
-    """The prior that time changes where counts do most: by ``largest``, of all that the ends differ by, ``counted``.
-
-    0 where that does not explain the difference of time.
-    """
+def explained(counted: float, timed: Contrast, smallest: float) -> bool:
+    """Whether a difference of ``counted`` between the ends is about as large as that of their time."""
     low, high = max(timed.drop - DOUBT * timed.error, smallest), timed.drop + DOUBT * timed.error
-    alike = counted > 0 and LEAST * low <= counted <= MOST * high
-    return SHARE * min(max(largest, 0.0) / counted, 1.0) if alike else 0.0
+    return counted > 0 and LEAST * low <= counted <= MOST * high
 
 
-def count_next(order: Order, counts: Situation, timed: Situation, known: Analysis) -> Measure | None:
-    """What the search by counts, whose next order is ``order``, measures: a count, or the first runs of a build that was counted.
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """Where the count rises: between which builds that are counted, and by how much."""
 
-    None where that search has ended, as its proof is left to the time.
-    """
-    if not isinstance(order, Measure) or order.purpose is Purpose.CONFIRM or timed.fleet.free_host != 0:
+    groups: Hypotheses  # the candidates that no count tells apart
+    rise: Array  # (C,) in each group, log units; 0 where the count does not rise
+
+    @classmethod
+    def of(cls, counts: Situation) -> "Steps":
+        """Those of all builds that were counted, between the nearest ones of each group on both sides."""
+        record = counts.record
+        groups = hypotheses(counts.graph, record)
+        rise = np.zeros(len(groups.prior))
+        for group in range(len(rise)):
+            sides = list(zip(record.builds, groups.slow[:, group].tolist(), strict=True))
+            slow = min(build for build, after in sides if after)
+            below = groups.reach.ancestors(slow)
+            fast = max((build for build, after in sides if below[build] and not after), default=0)
+            found = _between(record, fast, slow)
+            rise[group] = found if found > RESOLVED else 0.0
+        return cls(groups, rise)
+
+    @property
+    def prior(self) -> Array | None:
+        """The prior of each candidate by counts, (size,): in proportion to the rise; None where nothing rises."""
+        return self.groups.spread(self.rise / self.rise.sum()) if self.rise.any() else None
+
+    def next(self, counts: Situation, timed: Situation, known: Analysis) -> Measure | None:
+        """What the search by counts measures next: a count, or the first runs of a build that was counted.
+
+        None where time shows that the change is elsewhere, or where only time tells candidates apart.
+        """
+        if timed.fleet.free_host != 0 or not _pays(counts, timed, known):
+            return None
+        for each in counts.record.builds:
+            if not timed.record.runs(each) and each not in timed.record.skipped:
+                return known.model.order((Share(each, CHECKED), Share(0, CHECKED // 2)), Purpose.SEARCH)
+        groups, culprit = self.groups, known.belief.culprit
+        gone = [*timed.record.skipped, *counts.record.skipped, *counts.record.builds, *counts.record.same]
+        chance = chances(timed)
+        chance[gone] = 0.0
+        likely = np.bincount(groups.of[groups.of >= 0], culprit[groups.of >= 0], len(self.rise)) * (self.rise > 0)
+        for group in np.argsort(-likely, kind="stable"):
+            if likely[group] < LIKELY:
+                return None
+            inside = groups.of == group
+            below = groups.reach.sums(np.where(inside, culprit, 0.0))
+            promise = np.nan_to_num(np.where(inside, below * (likely[group] - below) * chance, 0.0))
+            if promise.max() > 0:
+                return Measure((Share(int(promise.argmax()), 1),), Purpose.SEARCH, counted=True)
         return None
-    if not _pays(counts, timed, known):
-        return None
-    for each in counts.record.builds:
-        if not timed.record.runs(each) and each not in timed.record.skipped:
-            return known.model.order((Share(each, CHECKED), Share(0, CHECKED // 2)), Purpose.SEARCH)
-    return replace(order, host=0, counted=True)
-
-
-def agreement(by_counts: Array, part: float, known: Analysis) -> float:
-    """The probability that time changes where counts do, which was ``part`` before time was measured."""
-    own = np.where(known.groups.weight > 0, by_counts, 0.0)
-    prior = part * own / max(own.sum(), 1e-300) / np.maximum(known.groups.weight, 1e-300)
-    return float(known.belief.culprit @ prior)

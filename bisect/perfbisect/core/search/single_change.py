@@ -53,16 +53,7 @@ from perfbisect.core.inference.posterior import NEVER, Posterior
 from perfbisect.core.inference.record import Record
 from perfbisect.core.inference.relative_speed import leading, strongest
 from perfbisect.core.search.acquisition import choose, hopeless, meanwhile
-from perfbisect.core.search.counts import (
-    CONTRADICTED,
-    agreement,
-    by_counts,
-    count_next,
-    counts_of_ends,
-    difference,
-    share,
-    step,
-)
+from perfbisect.core.search.counts import SHARE, Steps, by_counts, counts_of_ends, difference, explained
 from perfbisect.core.search.situation import Budget, Situation, no_suspect, pointless, undecided
 
 DOUBTFUL = 0.5  # probability of any change below which a search that cannot go on has found nothing
@@ -269,15 +260,11 @@ def _with_counts(
     """The host classes with what ``counts`` say of the culprit, and the order that counts next, if one does."""
     if lacking := counts_of_ends(counts, now, main):
         return each, lacking
-    found = _analysis(counts, counts, hypotheses(counts.graph, counts.record))
-    if not found or not (counted := difference(counts)):
+    if not explained(difference(counts), main.ends, least(now.policy)):
         return each, None
-    part = share(counted, step(found), main.ends, least(now.policy))
-    where = found.groups.spread(found.posterior.culprit)
-    each = _host_classes(now, where, part)
-    if not part or not (known := _shown(each)) or agreement(where, part, known) < CONTRADICTED * part:
-        return each, None
-    return each, count_next(next_action(found, counts, 0), counts, now, known)
+    steps = Steps.of(counts)
+    each = _host_classes(now, steps.prior, SHARE)
+    return each, steps.next(counts, now, _shown(each) or main)
 
 
 def _shown(each: Sequence[_HostClass]) -> Analysis | None:
