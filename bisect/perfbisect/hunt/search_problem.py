@@ -116,13 +116,11 @@ def pursue(problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]) ->
 def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned | None:
     """That the hunt will take very many runs, once its noise is known. It goes on all the same.
 
-    Where counts are evidence beside the runs, how many it takes is not known.
+    Where counts show a change, too, they find its place, and time proves it: as if there were two candidates.
     """
-    ends = (
-        [run for run in log.state.row(end).runs if run.counted] for end in problem.commits[:: len(problem.commits) - 1]
-    )
-    if problem.prior.count_cost and (shown := shown_by(*ends)) and shown.clear:
-        return None
+    ends = ([run for run in log.state.row(problem.commits[end]).runs if run.counted] for end in (0, -1))
+    shown = shown_by(*ends) if problem.prior.count_cost else None
+    candidates = 2 if shown and shown.clear else len(problem.commits)
     effect, noise = decision.belief.effect, decision.belief.noise
     order, runs = decision.order, [event.facts for _, event in log.entries if isinstance(event, RunFinished)]
     if (
@@ -132,7 +130,7 @@ def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned
     if sum(bool(run.layout) is order.fresh and not run.counted for run in runs) < NOISE_KNOWN:
         return None
     change = max(abs(math.expm1(math.log(effect.middle))), problem.policy.min_effect)
-    needed = runs_of_one(len(problem.commits), min(change, CAP), noise, problem.prior.build_cost)
+    needed = runs_of_one(candidates, min(change, CAP), noise, problem.prior.build_cost)
     if needed < MANY:
         return None
     varying = f"runs are taken to vary by {percent(noise)}{' in fresh layouts' * order.fresh}"

@@ -45,6 +45,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import PROVEN, Contrast, contrast
+from perfbisect.core.inference.instruction_counts import LAYOUT
 from perfbisect.core.inference.noise_model import FRESH, NoiseModel, behaviour, without_modes
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import arrange
@@ -58,6 +59,7 @@ MOST = 60  # layouts of each side, after which it is left open whether the diffe
 STEP = 12  # further layouts of each side in one order, at most
 TYPICAL = 8  # layouts of each side from which a rare one counts less: of fewer it may be as common as the others
 CHANCE = 0.02  # divided by the layouts of each side: the probability of such ranks by chance below which it is shown
+FEW = 3.0  # s.d. of the ratio of two builds by code placement, below which a difference is searched in fresh layouts at once
 KEPT = 0.5  # share of the usual difference that fresh layouts have to show
 TRUSTED = 0.5  # of a reading, whose mode of layout may be uncertain
 GONE = 0.02  # probability of so large a difference below which it is absent
@@ -111,7 +113,7 @@ def with_layouts(now: Situation) -> Decision:
     begins = next((place for place, seen in enumerate(now.observations) if _is_fresh(seen)), None)
     if begins is None:
         usual = changes(now)
-        if isinstance(usual.order, Measure) or settled(usual.order):
+        if settled(usual.order) if not isinstance(usual.order, Measure) else not few_layouts(usual):
             return usual
     else:
         usual = _as_linked(now.graph, tuple(now.observations[:begins]), now.policy, now.prior, now.shared, now.model)
@@ -123,6 +125,13 @@ def with_layouts(now: Situation) -> Decision:
     if each and not any(one.absent for of in each.values() for one in of) and (more := _further(each, now)):
         return afforded(replace(usual, order=more), now)
     return afforded(_ended(changes(again), usual.order, each, again), now)
+
+
+def few_layouts(usual: Decision) -> bool:
+    """Whether the search would begin for ends that differ by no more than builds do by chance, as they are linked usually."""
+    order, effect = usual.order, usual.belief.effect
+    begins = isinstance(order, Measure) and order.purpose is Purpose.SEARCH and not order.counted
+    return begins and effect.known and abs(math.log(effect.middle)) < FEW * LAYOUT
 
 
 @lru_cache(maxsize=4)
