@@ -13,7 +13,7 @@ import sample_hunt as sample
 from central import Server
 from installed_servers import POSTGRES
 from perfbisect.errors import ENVIRONMENT, USAGE
-from perfbisect.hunt.pushing import origin_of
+from perfbisect.hunt.notification import origin_of
 from perfbisect.store.history import History
 from program import HUNT, asked, bisect, exits, run, served
 

@@ -26,8 +26,7 @@ from perfbisect.hunt.driver import Driver, Searches, SessionMember
 from perfbisect.hunt.labs import workers_of
 from perfbisect.hunt.lifecycle import SessionLifecycle
 from perfbisect.hunt.loop import Listed, Planner, Workers
-from perfbisect.hunt.notification import Begun, Notifier
-from perfbisect.hunt.pushing import pushing
+from perfbisect.hunt.notification import Begun, Notifier, pushing
 from perfbisect.hunt.resolve import worse_direction
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
 from perfbisect.hunt.session_hosts import HostLocks

@@ -18,7 +18,6 @@ from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback, machine
 from perfbisect.host.protocol import Host
 from perfbisect.hunt.patches import check_patches, patches_of
-from perfbisect.hunt.resolve import left_out, read_hunt_range
 from perfbisect.hunt.session_hosts import BuildHost, BuildHostChecks, HostLocks, PreparedHost, build_ahead
 from perfbisect.lab.building.candidates import Candidates
 from perfbisect.lab.building.links import unavailable

@@ -23,6 +23,7 @@ COUNTING = PriorKnowledge(count_cost=(1.0, 3.0))
 POLICY = Policy(min_effect=0.01)
 LINE, BAD = Graph.line(40), 40
 HABITS = Habits(noise=0.02, drift=0.01, run_seconds=3.0, build_seconds=60.0, count_seconds=8.0)
+MANY = 60
 EVERY = 0.3, 1e-4  # share of the commits that change the count a little, and how much (s.d.)
 
 
@@ -128,7 +129,7 @@ def test_counts_never_mislead(kind: str, effect: float) -> None:
     """Right at least 97 in 100 of those named, named not less often than without counts, and no empty range accused."""
     changes = "nothing" if kind == "empty" else "one"
     each = [
-        [played(kind, seed, effect, counted=counted, changes=changes) for seed in range(200)]
+        [played(kind, seed, effect, counted=counted, changes=changes) for seed in range(MANY)]
         for counted in (False, True)
     ]
     without, counts = ([judged for ended, judged in of if isinstance(ended.verdict, Found)] for of in each)

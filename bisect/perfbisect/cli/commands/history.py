@@ -267,7 +267,7 @@ def push(given: Given) -> int:
     \b
     Only what is new is sent; a push that was cut off goes on with the same command. Passwords in addresses are masked. Exit status: 0 all is there, 4 it is not.
     """
-    from perfbisect.hunt.pushing import origin_of
+    from perfbisect.hunt.notification import origin_of
     from perfbisect.recipes.configuration import configured_address
     from perfbisect.store.central import connected, definition
     from perfbisect.store.push import push as push_all
