@@ -22,6 +22,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BuildFacts, HostFacts, RunFacts, SkipFacts
 from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import Found, Measure, Step, Verdict, interleave
 from perfbisect.core.domain.settings import Policy, Settings
 from perfbisect.hunt.search_problem import (
@@ -90,11 +91,12 @@ class CountingLab(ComputedLab):
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
         """As a real lab does it."""
+        exactly = self.exactly or order.counted
         for event in ComputedLab.measure(self, order):
-            if isinstance(event, RunFinished) and (self.exactly or not self.counts):
-                facts, noise = event.facts, self.luck.gauss(0, 1e-7 if self.exactly else 2e-3)
+            if isinstance(event, RunFinished) and (exactly or not self.counts):
+                facts, noise = event.facts, self.luck.gauss(0, 1e-7 if exactly else 2e-3)
                 total = facts.operations * 1000 * self.more[facts.commit] * (1 + noise)
-                facts = replace(facts, counters={"instructions": total}, counted=self.counts if self.exactly else "")
+                facts = replace(facts, counters={"instructions": total}, counted=self.counts if exactly else "")
                 event = replace(event, facts=facts)
             yield event
 
@@ -127,7 +129,11 @@ def one_host(measure: Callable[[Measure], Generator[LabEvent]]) -> ThreadWorkers
 
 def measured_by(lab: ComputedLab, metric: str = "qps") -> WorkersFor:
     """One host with this lab, whatever the commits are."""
-    return lambda _: one_host(lambda order: with_values(metric, lab.measure(order)))
+
+    def measure(order: Measure) -> Generator[LabEvent]:
+        return with_values(INSTRUCTIONS if order.counted else metric, lab.measure(order))
+
+    return lambda _: one_host(measure)
 
 
 def hunt(

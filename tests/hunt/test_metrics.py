@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -15,13 +16,16 @@ import machine
 from computed import CountingLab, check_replay, commits, kept, log_of, measured_by, of, one_host, problem, speeds
 from computed import verdict as verdict_of
 from perfbisect.core.domain.events import (
+    CandidateSkipped,
     Event,
     LabEvent,
     MetricChosen,
     RunFinished,
     SessionEnded,
+    Uncounted,
     Warned,
 )
+from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Purpose, Share
@@ -29,16 +33,17 @@ from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import COUNTED, Direction, Policy, Settings
 from perfbisect.core.inference.classification import effect_of
 from perfbisect.core.inference.instruction_counts import COUNTS
-from perfbisect.errors import UsageError
+from perfbisect.errors import EndFailed, NotCounted, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.driver import Driver, Searches, SessionMember, lab_of_several
 from perfbisect.hunt.further_runs import TIMED, takes_long
-from perfbisect.hunt.labs import SessionLabs
+from perfbisect.hunt.labs import SessionLabs, with_counts
 from perfbisect.hunt.lifecycle import SessionLifecycle
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.search_problem import SavedLog, WorkersFor
 from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.setup import SessionSetup, with_layouts
 from perfbisect.hunt.workers import ThreadWorkers
+from perfbisect.lab.building.candidates import Candidates
 from perfbisect.lab.measure import counting
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
@@ -211,7 +216,7 @@ def test_a_change_that_may_be_another_is_said_with_the_option_for_it(log: SavedL
 
 def test_where_nothing_can_be_counted_nothing_changes(log: SavedLog, setup: SessionSetup, method: Any) -> None:
     method(lambda _: "")
-    hunt = Hunted(log, setup, hidden(3))
+    hunt = Hunted(log, setup.by_metric(setup.settings), hidden(3))
     assert (named(hunt.events), hunt.counted) == (NotReproduced, [])
 
 
@@ -233,9 +238,46 @@ def test_a_method_that_fails_is_said_and_time_goes_on(log: SavedLog, setup: Sess
                 raise UsageError("no.", "Do this.")
             yield from CountingLab.measure(self, order)
 
-    hunt = Hunted(log, setup, Failing(**vars(hidden(noise=0.01))))
+    alone = setup.by_metric(replace(setup.settings, counts=False))
+    hunt = Hunted(log, alone, Failing(**vars(hidden(noise=0.01))))
     assert Warned("Instructions are not counted exactly: no.", "Do this.") in hunt.events
     assert isinstance(hunt.events[-1], SessionEnded)
+
+
+@pytest.mark.parametrize(
+    ("stage", "trouble"),
+    [
+        ("run", None),
+        ("compile", None),
+        ("", UsageError("It does nothing.")),
+        ("", NotCounted("It printed nothing.")),
+        ("run", EndFailed("It ends.")),
+        ("compile", EndFailed("It ends.")),
+    ],
+)
+def test_a_build_that_cannot_be_counted_beside_time_is_timed(stage: str, trouble: PerfBisectError | None) -> None:
+    """It is not skipped; one that cannot be built is."""
+
+    def counted(order: Measure) -> Generator[LabEvent]:
+        [candidate] = (share.candidate for share in order.plan)
+        if trouble:
+            raise trouble from (RunFailed("Illegal instruction.", stage=stage, log="") if stage else None)
+        yield CandidateSkipped(candidate, SkipFacts(NAMES[candidate], stage, "Illegal instruction.", "", 1.0))
+
+    lab = with_counts(hidden().measure, counted, cast(Candidates, Mock(commits=NAMES)))
+    events = lab(Measure((Share(3, 1),), Purpose.SEARCH, counted=True))
+    if stage == "compile" and trouble:
+        with pytest.raises(EndFailed):
+            next(events)
+    elif stage == "compile":
+        assert isinstance(next(events), CandidateSkipped)
+    else:
+        said, last = events
+        assert isinstance(said, Warned) and said.text.startswith(
+            f"the instructions of {NAMES[3][:10]} cannot be counted: "
+        )
+        assert isinstance(last, Uncounted) and last.candidate == 3
+    assert any(isinstance(event, RunFinished) for event in lab(Measure((Share(3, 1),), Purpose.SEARCH)))
 
 
 def test_a_command_that_takes_long_is_not_counted_as_a_whole(log: SavedLog, setup: SessionSetup) -> None:

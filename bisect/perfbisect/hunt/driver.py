@@ -89,7 +89,7 @@ class SessionMember:
         if ways and (not known or known.by_cpu or known.together is not ways.together):
             yield self.log.append(pairing_chosen(ways))
         begins = before is Purpose.ENDS and not self.foreseen
-        if self.problem and begins and (said := foreseen(self.problem, event.decision)):
+        if self.problem and begins and (said := foreseen(self.problem, event.decision, self.log.state)):
             self.foreseen = True
             yield self.log.append(said)
         if not self.problem or self.warned:

@@ -29,7 +29,7 @@ from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Pairing, Policy,
 from perfbisect.core.inference.analysis import PLAIN
 from perfbisect.core.inference.instruction_counts import shown_by, with_counts
 from perfbisect.core.inference.observations import count_runs, observations
-from perfbisect.core.search.acquisition import runs_of_one
+from perfbisect.core.search.acquisition import runs_of_one, smallest_effect
 from perfbisect.core.search.decide import decide, likely_builds, likely_runs
 from perfbisect.core.search.situation import Situation, Spent
 from perfbisect.hunt.loop import Search, Workers, run
@@ -140,7 +140,7 @@ def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned
     )
 
 
-def foreseen(problem: SearchProblem, decision: Decision) -> Foreseen | None:
+def foreseen(problem: SearchProblem, decision: Decision, state: SessionState) -> Foreseen | None:
     """How many builds and runs the hunt will probably take, by what the ends have shown; None before the search begins."""
     effect, noise, order, policy = decision.belief.effect, decision.belief.noise, decision.order, problem.policy
     if not isinstance(order, Measure) or order.purpose is Purpose.ENDS or not effect.low or math.isinf(effect.high):
@@ -151,7 +151,12 @@ def foreseen(problem: SearchProblem, decision: Decision) -> Foreseen | None:
     builds, runs = likely_builds(choices, policy), likely_runs(choices, drops, noise, problem.prior.build_cost, policy)
     cost = f"{span_of(*builds, 'build')} and {span_of(*runs, 'run')}"
     differ = f"the ends differ by {percent(abs(effect.middle - 1))} and runs vary by {percent(noise)}"
-    return Foreseen(f"about {cost} in all, as {differ}")
+    least = ""
+    if policy.auto_effect:
+        shown = "the limits show" if policy.max_minutes or policy.max_runs else "an hour shows"
+        size = percent(smallest_effect(problem.situation(state)))
+        least = f"; changes of {size} or more are hunted, which {shown} here"
+    return Foreseen(f"about {cost} in all, as {differ}{least}")
 
 
 def constant(log: SavedLog) -> Warned | None:

@@ -11,6 +11,7 @@ from perfbisect.core.domain.orders import Found, Measure, Purpose
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import Contrast
 from perfbisect.core.inference.observations import Built, Count, Observation, Reading
+from perfbisect.core.search.acquisition import smallest_effect
 from perfbisect.core.search.counts import Steps, by_counts, explained
 from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.host_model import Habits
@@ -140,3 +141,28 @@ def test_counts_never_mislead(kind: str, effect: float) -> None:
     else:
         assert counts.count(Judgement.RIGHT) >= 0.97 * len(counts)
         assert len(counts) >= 0.95 * len(without)
+
+
+@pytest.mark.parametrize(
+    ("noise", "policy", "expected"),
+    [
+        (0.002, Policy(auto_effect=True, layouts=True), (0.003, 0.006)),
+        (0.002, Policy(auto_effect=True), (0.01, 0.01)),  # no layouts: code placement moves builds by that much
+        (0.02, Policy(auto_effect=True, layouts=True), (0.01, 0.02)),
+        (0.2, Policy(auto_effect=True, layouts=True), (0.02, 0.02)),  # never larger than it was
+        (0.002, Policy(auto_effect=True, layouts=True, max_runs=12), (0.02, 0.02)),
+    ],
+)
+def test_the_smallest_change_of_interest_is_what_an_hour_or_the_limits_show(
+    noise: float, policy: Policy, expected: tuple[float, float]
+) -> None:
+    """It follows from the first runs of the ends alone, so that it stays."""
+    values = [noise * each for each in (1.0, -1.0, 0.6, -0.6)]
+    seen: list[Observation] = [Built(end, 60.0) for end in (BAD, 0)]
+    seen += [Reading(end, value, n, 2 * n + (end > 0), 0, 3.0) for n, value in enumerate(values) for end in (BAD, 0)]
+    chosen = smallest_effect(Situation(LINE, seen, policy))
+    assert expected[0] <= chosen <= expected[1]
+    later = [Reading(20, 5.0 * n, 9.0 + n, 20 + n, 0, 3.0) for n in range(3)]
+    later += [Reading(end, 5.0 * n, 19.0 + n, 30 + n, 0, 3.0) for n in range(3) for end in (BAD, 0)]
+    assert smallest_effect(Situation(LINE, seen + later, policy)) == chosen
+    assert smallest_effect(Situation(LINE, seen[:7], policy)) == 0.02

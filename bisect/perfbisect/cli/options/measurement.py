@@ -114,14 +114,17 @@ def confidence_option(**how: Any) -> Decorator:
     return click.option("--confidence", type=Percent(CAP), help="Probability at which a culprit is named.", **how)
 
 
-def effect_option(text: str) -> Decorator:
+def effect_option(text: str, *, auto: bool = False) -> Decorator:
     """``--min-effect``; ``text`` is its help."""
-    return click.option("--min-effect", type=Percent(), help=text)
+    return click.option("--min-effect", type=Percent(auto=auto), help=text)
 
 
 policy_options = added(
     confidence_option(default="95%", show_default=True),
-    effect_option("Smallest change of interest  [default: 2%; 0.2% of exact counts]"),
+    effect_option(
+        "Smallest change of interest  [default: auto, what an hour or the limits show, 2% at most; 0.2% of counts]",
+        auto=True,
+    ),
     click.option(
         "--all", "all_steps", is_flag=True, help="Find all changes of at least that size, not only the largest."
     ),
@@ -221,9 +224,11 @@ def policy_of(given: Given, kept: Policy | None = None) -> Policy:
     """The rules from the options of their names; for a hunt that is in the history, what is not given is as ``kept``."""
     wanted = vars(given) | {"max_minutes": given.max_time}
     rules = {name: wanted[name] for name in Policy.__dataclass_fields__ if wanted.get(name) is not None}
-    if "min_effect" in rules:  # of a count, too
-        rules["min_counted"] = 0.0
-    return replace(kept or Policy(min_counted=COUNTED), **rules)
+    if effect := rules.pop("min_effect", None):  # of a count, too
+        rules |= {"min_effect": effect, "min_counted": 0.0, "auto_effect": False}
+    elif effect is not None:
+        rules |= {"min_effect": Policy().min_effect, "min_counted": COUNTED, "auto_effect": True}
+    return replace(kept or Policy(min_counted=COUNTED, auto_effect=True), **rules)
 
 
 def announced_recipes(settings: Settings) -> "tuple[Builder, dict[str, Workload]]":

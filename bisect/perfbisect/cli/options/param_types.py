@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from perfbisect.core.domain.settings import AUTO
 from perfbisect.errors import PerfBisectError
 
 COUNT = click.IntRange(1, 1_000_000_000)  # of runs, builds, seconds, …
@@ -178,10 +179,12 @@ FLAGS = Parsed("FLAGS", lambda text: shlex.join(_split(text)))  # no shell finds
 
 
 class Percent(Parsed):
-    """A share such as 2% or 0.02, of at most ``most``; with ``none`` it may be 0, with ``whole`` 1."""
+    """A share such as 2% or 0.02, of at most ``most``; with ``none`` it may be 0, with ``whole`` 1; ``auto`` is 0, too."""
 
-    def __init__(self, most: float = 1.0, *, none: bool = False, whole: bool = False) -> None:
+    def __init__(self, most: float = 1.0, *, none: bool = False, whole: bool = False, auto: bool = False) -> None:
         def parse(text: str) -> float:
+            if auto and text == AUTO:
+                return 0.0
             percent = text.endswith("%")
             share = number(text.removesuffix("%"), "is not a share; write 2% or 0.02.") / (100 if percent else 1)
             if not (SMALLEST <= share <= 1 - SMALLEST or (none and share == 0) or (whole and share == 1)):

@@ -44,6 +44,7 @@ class Policy:
     direction: Direction = Direction.DROP
     min_effect: float = 0.02  # smallest change of interest between the ends
     min_counted: float = 0.0  # the same of an exact count; 0: as ``min_effect``
+    auto_effect: bool = False  # a smaller one than ``min_effect``, if the noise of the ends allows it
     max_builds: int = 0
     max_runs: int = 0
     max_minutes: float = 0.0

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.inference.analysis import Analysis
 from perfbisect.core.inference.ancestry import Hypotheses
+from perfbisect.core.inference.observations import Built
 from perfbisect.core.inference.posterior import Posterior, Prediction, predict
 from perfbisect.core.inference.record import Record
 from perfbisect.core.search.build_forecast import BUILD_EXPONENT, chance_to_build, price, remaining, waiting
@@ -258,6 +259,41 @@ def runs_of_one(candidates: int, drop: float, noise: float, build_runs: float) -
     best = int((gain / (build_runs**BUILD_EXPONENT + RUNS)).argmax())
     fixed = min(ENDS_AND_PROOF * max(1.0, (CLEAR / size) ** 2), MOST_FIXED)
     return fixed + float(RUNS[best] / gain[best]) * math.log2(candidates)
+
+
+# For --min-effect auto: the sizes to choose from, readings of each end that tell the noise, so that the choice stays, and the
+# least where builds cannot be linked again: code placement makes that much.
+SIZES, TELLING, BY_PLACEMENT, HOUR = (0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.012, 0.015), 4, 0.01, 60.0
+
+
+def smallest_effect(now: Situation) -> float:
+    """The smallest change that the budget of a hunt, or an hour, probably shows, by the first runs of both ends; as a fraction.
+
+    At most ``min_effect`` of the policy, which it is until there are enough of these runs.
+    """
+    policy, ends = now.policy, (0, now.record.name(now.bad))
+    linked = [seen for seen in now.readings if not seen.layout and now.record.name(seen.candidate) in ends]
+    turns = [
+        [seen for seen in linked if seen.partner is None and now.record.name(seen.candidate) == end] for end in ends
+    ]
+    rounds = [seen for seen in linked if seen.partner is not None][:TELLING]
+    if min(map(len, turns)) < TELLING:
+        return policy.min_effect
+    first = [[seen.value for seen in of[:TELLING]] for of in turns]
+    noise = math.sqrt(float(np.mean([np.var(each, ddof=1) for each in first])))
+    if len(rounds) == TELLING:
+        noise = min(noise, float(np.std([seen.value for seen in rounds], ddof=1)) / math.sqrt(2))
+    seconds = float(np.mean([seen.seconds for of in turns for seen in of[:TELLING]]))
+    made = [seen.seconds for seen in now.observations if isinstance(seen, Built) and seen.candidate in (0, now.bad)]
+    build = max([*made[:2], 0.0]) or now.prior.build_cost * seconds
+    candidates = max(len(now.graph.candidates), 2)
+    left = 60 * (policy.max_minutes or HOUR) - build * (math.log2(candidates) + 2)
+    for size in SIZES:
+        runs = runs_of_one(candidates, size, max(noise, 1e-4), build / seconds)
+        allowed = runs * seconds <= left and runs <= (policy.max_runs or math.inf)
+        if allowed and size < policy.min_effect and (policy.layouts or size >= BY_PLACEMENT):
+            return size
+    return policy.min_effect
 
 
 def hopeless(choice: Choice, known: Analysis, now: Situation, required: float) -> bool:

@@ -43,7 +43,7 @@ from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.observations import Built, count_runs
-from perfbisect.core.search.acquisition import runs_of_one
+from perfbisect.core.search.acquisition import runs_of_one, smallest_effect
 from perfbisect.core.search.build_forecast import BUILD_EXPONENT, chances, price
 from perfbisect.core.search.build_orders import with_builds
 from perfbisect.core.search.clean_builds import contradicted, suspect, with_clean_builds, without_incremental
@@ -59,6 +59,8 @@ def decide(now: Situation) -> Decision:
     that they begin are part of the decision, and an order whose builds are not there waits.
     """
     policy = now.policy.of_counts() if now.prior.exact else now.policy
+    if policy.auto_effect and not now.prior.exact:
+        policy = replace(policy, min_effect=smallest_effect(now), auto_effect=False)
     if policy.layouts and any(isinstance(seen, Built) and seen.fixed for seen in now.observations):
         now = now.with_readings(lambda seen: not seen.layout)
         policy = replace(policy, layouts=False)
