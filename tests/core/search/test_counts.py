@@ -148,7 +148,7 @@ def test_counts_never_mislead(kind: str, effect: float) -> None:
     [
         (0.002, Policy(auto_effect=True, layouts=True), (0.003, 0.006)),
         (0.002, Policy(auto_effect=True), (0.01, 0.01)),  # no layouts: code placement moves builds by that much
-        (0.02, Policy(auto_effect=True, layouts=True), (0.01, 0.02)),
+        (0.02, Policy(auto_effect=True, layouts=True), (0.004, 0.008)),
         (0.2, Policy(auto_effect=True, layouts=True), (0.02, 0.02)),  # never larger than it was
         (0.002, Policy(auto_effect=True, layouts=True, max_runs=12), (0.02, 0.02)),
     ],
