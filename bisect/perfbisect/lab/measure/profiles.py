@@ -37,7 +37,6 @@ from perfbisect.lab.measure.studies import LONGEST, shortened
 from perfbisect.lab.measure.visit import RunContext, Study, Turn, begin, run
 from perfbisect.lab.servers import HostCommand, Installation, carry_out
 from perfbisect.lab.workload import command, lines_of
-from perfbisect.recipes.output_pattern import find_number
 from perfbisect.wording.text import advised
 
 NAME = "profile"  # of the job that folds, and of the file below the visit's folder
@@ -338,11 +337,12 @@ def reported(context: RunContext, facts: RunFacts, folder: PurePosixPath) -> Run
     if not facts.reported:
         return facts
     printed = context.host.run(["sh", "-c", _OUTPUTS, "outputs", str(folder / TIMES)], check=False).stdout
-    where, found = context.workload.rate or context.workload.cost, [facts.reported]
+    workload, found = context.workload, [facts.reported]
     for text in printed.split("\f")[:-1]:
         with suppress(ValueError):
-            found.append(find_number(where, text))
-    return replace(facts, reported=fmean(found) if context.workload.rate else harmonic_mean(found))
+            found.append(command.reported_in(workload, text) or facts.reported)
+    is_rate = workload.output.metric == "rate" if workload.output else bool(workload.rate)
+    return replace(facts, reported=fmean(found) if is_rate else harmonic_mean(found))
 
 
 def one_of(switches: float) -> int:

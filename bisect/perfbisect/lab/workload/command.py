@@ -215,10 +215,7 @@ def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
     if workload.format:
         return read_fio(ended.stdout, began, seconds)
     errors = ended.stderr if ended.is_whole else ""  # what counts may be in the part of stdout that is left out
-    where = workload.rate or workload.cost
-    reported = find_number(where, ended.stdout, errors) if where else None
-    if workload.output:
-        reported = read_result(workload.output, ended.stdout)
+    reported = reported_in(workload, ended.stdout, errors)
     operations = round(find_number(workload.operations, ended.stdout, errors)) if workload.operations else 1
     if not operations:
         raise ValueError("it did less than one operation")
@@ -227,6 +224,14 @@ def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
     latency: dict[str, float | None] = {"avg": 1000 * seconds / operations}
     latency |= {name: _latency(pattern, ended.stdout, errors) for name, pattern in workload.latencies.items()}
     return RunResult(began, seconds, operations, latency, reported=reported)
+
+
+def reported_in(workload: Workload, stdout: str, errors: str = "") -> float | None:
+    """The rate or the cost in an output; None where none is wanted. Raises ValueError where it is missing."""
+    if workload.output:
+        return read_result(workload.output, stdout)
+    where = workload.rate or workload.cost
+    return find_number(where, stdout, errors) if where else None
 
 
 def _latency(pattern: str, stdout: str, stderr: str) -> float | None:
