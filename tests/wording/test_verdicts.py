@@ -138,7 +138,7 @@ def teller_of(metric: str = "qps", usual: str = "qps", **known: Any) -> Teller:
     """Of a hunt of which nothing is known but what is given."""
     state = {"id": 7, "pairing": None, "belief": None, "started": None, "hosts": (), "built": lambda _: None}
     state |= {
-        "commits": ("", ""),
+        "commits": ("",) * 1000,
         "runs_like": lambda *_: [],
         "runs_of": lambda *_, exact: ([], []),
     }  # nothing is counted

@@ -100,7 +100,7 @@ class SessionLabs:
             if isinstance(event, RunFinished) and (event.host or settings.host) == name
         ]
         slow.take(runs)
-        longest = max((run.seconds for run in runs), default=0.0)
+        longest = max((run.seconds for run in runs if not run.counted or site.counts), default=0.0)
         length = next((run.events for run in reversed(runs) if run.events), 0)  # a timed run has none
         keys = {event.facts.commit: event.facts.key for event in self._built(name)}
         loaded = {run.commit: run.dataset for run in runs}

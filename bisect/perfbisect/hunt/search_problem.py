@@ -30,6 +30,7 @@ from perfbisect.core.inference.analysis import PLAIN
 from perfbisect.core.inference.instruction_counts import shown_by, with_counts
 from perfbisect.core.inference.observations import count_runs, observations
 from perfbisect.core.search.acquisition import runs_of_one, smallest_effect
+from perfbisect.core.search.counts import LEAST
 from perfbisect.core.search.decide import decide, likely_builds, likely_runs
 from perfbisect.core.search.situation import Situation, Spent
 from perfbisect.hunt.loop import Search, Workers, run
@@ -118,9 +119,8 @@ def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned
 
     Where counts show a change, too, they find its place, and time proves it: as if there were two candidates.
     """
-    ends = ([run for run in log.state.row(problem.commits[end]).runs if run.counted] for end in (0, -1))
+    ends = ([run for run in log.state.runs_like(problem.commits[end]) if run.counted] for end in (0, -1))
     shown = shown_by(*ends) if problem.prior.count_cost else None
-    candidates = 2 if shown and shown.clear else len(problem.commits)
     effect, noise = decision.belief.effect, decision.belief.noise
     order, runs = decision.order, [event.facts for _, event in log.entries if isinstance(event, RunFinished)]
     if (
@@ -130,6 +130,8 @@ def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned
     if sum(bool(run.layout) is order.fresh and not run.counted for run in runs) < NOISE_KNOWN:
         return None
     change = max(abs(math.expm1(math.log(effect.middle))), problem.policy.min_effect)
+    counts = shown and shown.clear and LEAST * abs(math.log(effect.middle)) <= shown.loss
+    candidates = 2 if counts else len(problem.commits)
     needed = runs_of_one(candidates, min(change, CAP), noise, problem.prior.build_cost)
     if needed < MANY:
         return None
@@ -145,17 +147,17 @@ def foreseen(problem: SearchProblem, decision: Decision, state: SessionState) ->
     effect, noise, order, policy = decision.belief.effect, decision.belief.noise, decision.order, problem.policy
     if not isinstance(order, Measure) or order.purpose is Purpose.ENDS or not effect.low or math.isinf(effect.high):
         return None
+    smallest = smallest_effect(problem.situation(state)) if policy.auto_effect else policy.min_effect
     small, large = sorted(1 - math.exp(-abs(math.log(each))) for each in (effect.low, effect.high))
-    drops = [min(max(each, policy.min_effect), CAP) for each in (large, small * effect.excludes_one)]
+    drops = [min(max(each, smallest), CAP) for each in (large, small * effect.excludes_one)]
     choices = len(problem.graph.candidates)
     builds, runs = likely_builds(choices, policy), likely_runs(choices, drops, noise, problem.prior.build_cost, policy)
     cost = f"{span_of(*builds, 'build')} and {span_of(*runs, 'run')}"
     differ = f"the ends differ by {percent(abs(effect.middle - 1))} and runs vary by {percent(noise)}"
     least = ""
-    if policy.auto_effect:
+    if smallest < policy.min_effect:
         shown = "the limits show" if policy.max_minutes or policy.max_runs else "an hour shows"
-        size = percent(smallest_effect(problem.situation(state)))
-        least = f"; changes of {size} or more are hunted, which {shown} here"
+        least = f"; changes of {percent(smallest)} or more are hunted, which {shown} here"
     return Foreseen(f"about {cost} in all, as {differ}{least}")
 
 

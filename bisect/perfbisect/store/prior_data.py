@@ -119,7 +119,8 @@ def read_failures(history: "History", settings: Settings, since: float) -> tuple
 def read_costs(history: "History", settings: Settings) -> TypicalCosts:
     """The expected seconds of a build and of a run of a hunt of these settings."""
     builds = latest_builds(history, settings, "seconds", "NOT reused", RECENT)
-    return TypicalCosts(middle(builds), middle(latest_runs(history, settings, "cost")))
+    timed = "true" if settings.prior.exact else "qps IS NOT NULL"  # without counts beside time, which take longer
+    return TypicalCosts(middle(builds), middle(latest_runs(history, settings, "cost", timed)))
 
 
 def latest_builds(history: "History", settings: Settings, column: str, where: str, most: int) -> list[tuple[Any, ...]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from perfbisect.core.domain.events import Commit, Event, ExecutionStarted, SessionStarted
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.domain.metrics import operations_per_second, shown_metric
+from perfbisect.core.domain.metrics import INSTRUCTIONS, operations_per_second, shown_metric
 from perfbisect.core.domain.orders import (
     Belief,
     CodePlacement,
@@ -281,7 +281,9 @@ def minutes_left(view: SessionView, now: float) -> float | None:
         costs = [run.cost for run in view.trial.runs]
         return (view.expected.runs - view.state.run_count) * median(costs) / 60 if costs else None
     belief = view.state.belief
-    ran_in = [row.run_seconds / 60 / len(row.runs) for row in view.rows.values() if row.runs]
+    exact = view.state.metric == INSTRUCTIONS  # else runs that were counted beside the others take longer
+    timed = [row for row in view.rows.values() if row.runs and (exact or not any(run.counted for run in row.runs))]
+    ran_in = [row.run_seconds / 60 / len(row.runs) for row in timed]
     if belief is None or view.state.verdict is not None or not ran_in:
         return None
     build, run = median([row.build_seconds / 60 for row in view.rows.values() if row.made] or [0.0]), median(ran_in)

@@ -224,10 +224,16 @@ class Teller:
         if step is None:
             if ends:
                 yield f"Counted, {executed('bad', 'good', ends.ratio)}."
-        elif own := shown_by(*self.state.runs_of(step, exact=True)):
+            return
+        after = [run for run in self.state.runs_like(self.state.commits[step.candidate]) if run.counted]
+        parents = {p: self.state.runs_like(self.state.commits[p]) for p in step.parents}
+        known = {p: shown_by([run for run in runs if run.counted], after) for p, runs in parents.items()}
+        if compared := {p: own for p, own in known.items() if own}:
+            parent, own = min(compared.items(), key=lambda each: abs(each[1].loss))  # a merge has what its branches had
+            than = "its parent" if step.parents == (parent,) and not step.stand_ins else self.commit_of(parent).short
             whole = ends and abs(own.loss - ends.loss) <= WHOLE * abs(ends.loss)
             between = f"; {executed('bad', 'good', ends.ratio)}" if ends else ""
-            yield f"Counted, {executed('it', 'its parent', own.ratio)}{ALL_OF_IT if whole else between}."
+            yield f"Counted, {executed('it', than, own.ratio)}{ALL_OF_IT if whole else between}."
 
     def proof(self, step: Step) -> str:
         """What the culprit was compared with."""

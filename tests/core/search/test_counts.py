@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Found, Measure, Purpose
+from perfbisect.core.domain.orders import ALL_FREE, Fleet, Found, Measure, Purpose
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import Contrast
 from perfbisect.core.inference.observations import Built, Count, Observation, Reading
@@ -91,6 +92,31 @@ def test_the_prior_is_where_counts_rise() -> None:
     assert (
         prior is not None and prior[1:11].sum() == pytest.approx(1 / 3) and prior[21:31].sum() == pytest.approx(2 / 3)
     )
+
+
+def test_of_merged_branches_the_rise_is_that_over_the_nearer_one() -> None:
+    """The count rises in 1 to 5; the branch with 6 alone lacks that, and the merge adds nothing."""
+    graph = Graph.of([(), (0,), (1,), (2,), (3,), (4,), (0,), (5, 6), (7,), (8,)])
+    seen = ends(more=None)[:0]
+    seen += [Reading(end, -0.03 * (end > 0) + 0.001 * (n % 2), n, 2 * n, 0, 3.0) for n in range(4) for end in (0, 9)]
+    seen += [Count(v, value, 5.0, 8.0) for v, value in {0: 0.0, 5: -0.03, 6: 0.0, 9: -0.03}.items()]
+    counts = by_counts(Situation(graph, seen, POLICY, COUNTING))
+    assert counts and (prior := Steps.of(counts).prior) is not None
+    assert prior[1:6].sum() == pytest.approx(1.0)
+
+
+def test_a_commit_that_was_reverted_and_landed_again_is_no_error() -> None:
+    seen: list[Observation] = [Built(30, 60.0), Built(10, 60.0, same_as=0), *ends(more=0.03)]
+    seen += [Built(BAD, 60.0, same_as=30), Count(BAD, -0.03, 6.0, 8.0), Count(0, 0.0, 6.2, 8.0)]
+    seen += [Reading(30, -0.03, 9.0, 40, 0, 3.0), Count(30, -0.03, 9.0, 8.0), Count(10, 0.0, 9.0, 8.0)]
+    assert decide(LINE, seen, POLICY, COUNTING).order
+
+
+@pytest.mark.parametrize("more", [{"policy": replace(POLICY, max_builds=2)}, {"fleet": Fleet(hosts=1, build_hosts=1)}])
+def test_nothing_is_built_to_be_counted_beyond_a_limit_or_beside_build_hosts(more: dict[str, Any]) -> None:
+    seen = [*ends(more=0.03), Count(BAD, -0.03, 6.0, 8.0), Count(0, 0.0, 6.2, 8.0)]
+    order = decide(LINE, seen, more.get("policy", POLICY), COUNTING, more.get("fleet", ALL_FREE)).order
+    assert not isinstance(order, Measure) or not order.counted
 
 
 def test_counts_are_readings_of_their_own() -> None:

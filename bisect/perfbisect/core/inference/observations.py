@@ -170,8 +170,8 @@ def observations(
 
 
 def count_runs(seen: Iterable[Observation]) -> int:
-    """The runs that were made, two in each round."""
-    return sum(1 if each.partner is None else 2 for each in seen if isinstance(each, Reading))
+    """The runs that were made, two in each round, and the counts."""
+    return sum(1 if getattr(each, "partner", None) is None else 2 for each in seen if isinstance(each, Reading | Count))
 
 
 def without(seen: Iterable[Observation], gone: Collection[int]) -> list[Observation]:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import Measure, Purpose, Share
+from perfbisect.core.domain.settings import Pairing
 from perfbisect.core.inference.analysis import Analysis
 from perfbisect.core.inference.ancestry import Hypotheses
 from perfbisect.core.inference.observations import Built
@@ -271,19 +272,19 @@ def smallest_effect(now: Situation) -> float:
 
     At most ``min_effect`` of the policy, which it is until there are enough of these runs.
     """
-    policy, ends = now.policy, (0, now.record.name(now.bad))
-    linked = [seen for seen in now.readings if not seen.layout and now.record.name(seen.candidate) in ends]
-    turns = [
-        [seen for seen in linked if seen.partner is None and now.record.name(seen.candidate) == end] for end in ends
-    ]
-    rounds = [seen for seen in linked if seen.partner is not None][:TELLING]
-    if min(map(len, turns)) < TELLING:
+    policy, name, ends = now.policy, now.record.name, (0, now.record.name(now.bad))
+    first = [seen for seen in now.readings if not (seen.layout or seen.host) and name(seen.candidate) in ends]
+    turns = [[seen for seen in first if seen.partner is None and name(seen.candidate) == end][:TELLING] for end in ends]
+    rounds = [seen for seen in first if seen.partner is not None and name(seen.partner) in ends][:TELLING]
+    varying = []
+    if min(map(len, turns)) == TELLING:
+        varying.append(float(np.mean([np.var([seen.value for seen in of], ddof=1) for of in turns])))
+    if len(rounds) == TELLING and (varying or policy.pairing is Pairing.TOGETHER):
+        varying.append(float(np.var([seen.value for seen in rounds], ddof=1)) / 2)
+    if not varying:
         return policy.min_effect
-    first = [[seen.value for seen in of[:TELLING]] for of in turns]
-    noise = math.sqrt(float(np.mean([np.var(each, ddof=1) for each in first])))
-    if len(rounds) == TELLING:
-        noise = min(noise, float(np.std([seen.value for seen in rounds], ddof=1)) / math.sqrt(2))
-    seconds = float(np.mean([seen.seconds for of in turns for seen in of[:TELLING]]))
+    noise = math.sqrt(min(varying))
+    seconds = float(np.mean([seen.seconds for seen in (*rounds, *turns[0], *turns[1])]))
     made = [seen.seconds for seen in now.observations if isinstance(seen, Built) and seen.candidate in (0, now.bad)]
     build = max([*made[:2], 0.0]) or now.prior.build_cost * seconds
     candidates = max(len(now.graph.candidates), 2)

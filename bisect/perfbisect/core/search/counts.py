@@ -8,6 +8,7 @@ them: the time of the culprit and of its parents is measured, as always.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -112,21 +113,27 @@ class Steps:
 
     groups: Hypotheses  # the candidates that no count tells apart
     rise: Array  # (C,) in each group, log units; 0 where the count does not rise
+    beside: Mapping[int, tuple[int, int]]  # group → the nearest builds that are counted, on both sides of it
 
     @classmethod
     def of(cls, counts: Situation) -> "Steps":
         """Those of all builds that were counted, between the nearest ones of each group on both sides."""
         record = counts.record
         groups = hypotheses(counts.graph, record)
-        rise = np.zeros(len(groups.prior))
+        rise, beside = np.zeros(len(groups.prior)), dict[int, tuple[int, int]]()
         for group in range(len(rise)):
             sides = list(zip(record.builds, groups.slow[:, group].tolist(), strict=True))
-            slow = min(build for build, after in sides if after)
+            slow = min((build for build, after in sides if after), default=None)
+            if slow is None:  # changes were made and taken back: the bad end has the binary of an earlier build
+                continue
             below = groups.reach.ancestors(slow)
-            fast = max((build for build, after in sides if below[build] and not after), default=0)
+            before = [build for build, after in sides if below[build] and not after] or [0]
+            nearest = [one for one in before if not any(groups.reach.ancestors(b)[one] for b in before if b != one)]
+            # of merged branches each lacks what the others have
+            fast = min(nearest, key=lambda build: _between(record, build, slow))
             found = _between(record, fast, slow)
-            rise[group] = found if found > RESOLVED else 0.0
-        return cls(groups, rise)
+            rise[group], beside[group] = found if found > RESOLVED else 0.0, (fast, slow)
+        return cls(groups, rise, beside)
 
     @property
     def prior(self) -> Array | None:
@@ -140,17 +147,20 @@ class Steps:
         """
         if timed.fleet.free_host != 0 or not _pays(counts, timed, known):
             return None
-        for each in counts.record.builds:
-            if not timed.record.runs(each) and each not in timed.record.skipped:
-                return known.model.order((Share(each, CHECKED), Share(0, CHECKED // 2)), Purpose.SEARCH)
-        groups, culprit = self.groups, known.belief.culprit
-        gone = [*timed.record.skipped, *counts.record.skipped, *counts.record.builds, *counts.record.same]
+        groups, culprit, record = self.groups, known.belief.culprit, timed.record
+        gone = [*record.skipped, *counts.record.skipped, *counts.record.builds, *counts.record.same]
         chance = chances(timed)
         chance[gone] = 0.0
+        if timed.fleet.builds_ahead or not timed.budget.may_build:  # then only what is built is counted
+            chance[[each for each in range(timed.graph.size) if each not in record.there]] = 0.0
         likely = np.bincount(groups.of[groups.of >= 0], culprit[groups.of >= 0], len(self.rise)) * (self.rise > 0)
         for group in np.argsort(-likely, kind="stable"):
             if likely[group] < LIKELY:
                 return None
+            for each in self.beside[int(group)]:
+                if not record.runs(each) and each not in record.skipped:
+                    plan = Share(each, CHECKED), Share(0, CHECKED if known.model.rounds else CHECKED // 2)
+                    return known.model.order(plan, Purpose.SEARCH)
             inside = groups.of == group
             below = groups.reach.sums(np.where(inside, culprit, 0.0))
             promise = np.nan_to_num(np.where(inside, below * (likely[group] - below) * chance, 0.0))

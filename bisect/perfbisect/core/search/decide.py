@@ -42,7 +42,7 @@ from perfbisect.core.domain.orders import ALL_FREE, OF_OTHERS, Building, Decisio
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import EXACT, USUAL
-from perfbisect.core.inference.observations import Built, count_runs
+from perfbisect.core.inference.observations import Built, Count, Reading, count_runs
 from perfbisect.core.search.acquisition import runs_of_one, smallest_effect
 from perfbisect.core.search.build_forecast import BUILD_EXPONENT, chances, price
 from perfbisect.core.search.build_orders import with_builds
@@ -59,11 +59,11 @@ def decide(now: Situation) -> Decision:
     that they begin are part of the decision, and an order whose builds are not there waits.
     """
     policy = now.policy.of_counts() if now.prior.exact else now.policy
-    if policy.auto_effect and not now.prior.exact:
-        policy = replace(policy, min_effect=smallest_effect(now), auto_effect=False)
     if policy.layouts and any(isinstance(seen, Built) and seen.fixed for seen in now.observations):
         now = now.with_readings(lambda seen: not seen.layout)
         policy = replace(policy, layouts=False)
+    if policy.auto_effect and not now.prior.exact:
+        policy = replace(policy, min_effect=smallest_effect(replace(now, policy=policy)), auto_effect=False)
     now = replace(now, policy=policy, model=EXACT if now.prior.exact else USUAL)
     if policy.incremental and now.clean:  # other hosts, and other workloads, may still make incremental builds
         now = without_incremental(now)
@@ -187,7 +187,8 @@ def _among(members: Sequence[Situation], number: int, fleet: Fleet) -> Situation
     now = replace(members[number], fleet=fleet)
     if len(members) == 1:
         return now
-    runs = [seen for i, each in enumerate(members) if i != number for seen in each.readings]
+    others = [each for i, each in enumerate(members) if i != number]
+    runs = [seen for each in others for seen in each.observations if isinstance(seen, Reading | Count)]
     under_way = sum(share.runs for order in fleet.busy if order.workload != number for share in order.plan)
     made = count_runs(runs) + sum(each.elsewhere.runs for each in members)
     spent = Spent(made + under_way, max((run.at + run.seconds / 120 for run in runs), default=0.0))

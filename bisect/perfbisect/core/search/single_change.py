@@ -238,7 +238,8 @@ def single_change(now: Situation) -> Decision:
         warnings = tuple(f"{name}: {text}" if name else text for name, text in noticed)
         belief = replace(main.belief, ends=partial(_leading, each), warnings=warnings)
     order, wanted = _order(now, each, main, belief)
-    if counting and isinstance(order, Measure) and order.purpose is not Purpose.CONFIRM:
+    replaced = isinstance(order, Measure) and order.purpose is not Purpose.CONFIRM
+    if counting and replaced and now.budget.allows(counting):
         order, wanted = now.budget.within(counting), ()
     step = order.step if isinstance(order, Found) else None
     if len(each) > 1 and step:
