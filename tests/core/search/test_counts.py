@@ -195,3 +195,20 @@ def test_the_smallest_change_of_interest_is_what_an_hour_or_the_limits_show(
     later += [Reading(end, 5.0 * n, 19.0 + n, 30 + n, 0, 3.0) for n in range(3) for end in (BAD, 0)]
     assert smallest_effect(Situation(LINE, seen + later, policy)) == chosen
     assert smallest_effect(Situation(LINE, seen[:7], policy)) == 0.02
+
+
+@pytest.mark.calibrate
+@pytest.mark.parametrize("noise", [0.003, 0.01])
+@pytest.mark.parametrize(("changes", "drop"), [("nothing", 0.0), ("one", 0.012), ("one", 0.03)])
+def test_the_automatic_smallest_change_misses_fewer_and_accuses_none(changes: str, drop: float, noise: float) -> None:
+    habits = replace(HABITS, noise=noise, layout=0.004, drift=noise / 2, build_seconds=40.0, link_seconds=3.0)
+    scenario = Scenario(Graph.line(100), drop or 0.02, changes, habits)
+    names: list[int] = []
+    for auto in (False, True):
+        policy = Policy(auto_effect=auto, layouts=True)
+        ended = [(hunt(world, policy, most_orders=5000), world) for world in map(scenario.world, range(MANY))]
+        found = [judge(one.verdict, world) for one, world in ended if isinstance(one.verdict, Found)]
+        assert all(judged is Judgement.RIGHT for judged in found)
+        names.append(len(found))
+        print(changes, drop, noise, "auto" if auto else "2 %", len(found), np.mean([one.minutes for one, _ in ended]))
+    assert names == [0, 0] if changes == "nothing" else names[0] - 2 <= names[1]
