@@ -59,7 +59,9 @@ def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
     """Each option that differs from its default, with its value."""
     worse = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
     # The smallest change of a time is asked for of a count.
-    least = 0.0 if settings.prior.exact and not settings.policy.min_counted else Policy().min_effect
+    policy = settings.policy
+    asked = policy.min_counted == policy.min_effect or (settings.prior.exact and not policy.min_counted)
+    least = 0.0 if asked else Policy().min_effect
     layouts = settings.linkable or settings.policy.layouts
     usual = Settings(
         "", "", "", "", "", USUAL_HOST, settings.usual_variant, explain=True,

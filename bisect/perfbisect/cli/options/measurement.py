@@ -225,7 +225,7 @@ def policy_of(given: Given, kept: Policy | None = None) -> Policy:
     wanted = vars(given) | {"max_minutes": given.max_time}
     rules = {name: wanted[name] for name in Policy.__dataclass_fields__ if wanted.get(name) is not None}
     if effect := rules.pop("min_effect", None):  # of a count, too
-        rules |= {"min_effect": effect, "min_counted": 0.0, "auto_effect": False}
+        rules |= {"min_effect": effect, "min_counted": effect, "auto_effect": False}
     elif effect is not None:
         rules |= {"min_effect": Policy().min_effect, "min_counted": COUNTED, "auto_effect": True}
     return replace(kept or Policy(min_counted=COUNTED, auto_effect=True), **rules)
