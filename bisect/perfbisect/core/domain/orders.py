@@ -267,7 +267,7 @@ class Belief:
     noise: float  # s.d. of one run, as a fraction
     ends: Interval | Callable[[], Interval]  # bad against good, made when it is asked for: no decision depends on it
     warnings: tuple[str, ...] = ()  # about the host: "two speeds", "drift", …
-    slow: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # the same that it is slow; 0.5: unknown
+    slow: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # (size,): that it is slow; 0.5: unknown
     several: float = 0.0  # probability that there is more than one change, if there is any
 
     @property

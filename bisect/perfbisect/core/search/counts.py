@@ -30,9 +30,7 @@ Array = NDArray[np.float64]
 
 SHARE = 0.8  # probability that time changes where the instructions do, where the ends differ alike in both
 LEAST, MOST = 0.25, 4.0  # log differences of the instructions that explain one of time, as multiples of it
-LIKELY = (
-    0.2  # probability that time changes in a part of the range where counts do, from which builds of it are counted
-)
+LIKELY = 0.2  # probability that time changes in a part of the range, from which builds of that part are counted
 CHECKED = 2  # runs of each build that is counted, before the next one is
 DOUBT = 2.0  # standard errors by which the difference of time may be larger or smaller
 SHORT = 30.0  # seconds that a count of an end may take in any case: what it costs is known then
@@ -152,7 +150,7 @@ class Steps:
         chance = chances(timed)
         chance[gone] = 0.0
         if timed.fleet.builds_ahead or not timed.budget.may_build:  # then only what is built is counted
-            chance[[each for each in range(timed.graph.size) if each not in record.there]] = 0.0
+            chance = np.where(np.isin(np.arange(timed.graph.size), [*record.there]), chance, 0.0)
         likely = np.bincount(groups.of[groups.of >= 0], culprit[groups.of >= 0], len(self.rise)) * (self.rise > 0)
         for group in np.argsort(-likely, kind="stable"):
             if likely[group] < LIKELY:
