@@ -36,7 +36,7 @@ from perfbisect.core.inference.instruction_counts import COUNTS
 from perfbisect.errors import EndFailed, NotCounted, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.driver import Driver, Searches, SessionMember, lab_of_several
 from perfbisect.hunt.further_runs import TIMED, takes_long
-from perfbisect.hunt.labs import SessionLabs, with_counts
+from perfbisect.hunt.labs import SessionLabs, timed_or_counted
 from perfbisect.hunt.lifecycle import SessionLifecycle
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.search_problem import SavedLog, WorkersFor
@@ -264,7 +264,7 @@ def test_a_build_that_cannot_be_counted_beside_time_is_timed(stage: str, trouble
             raise trouble from (RunFailed("Illegal instruction.", stage=stage, log="") if stage else None)
         yield CandidateSkipped(candidate, SkipFacts(NAMES[candidate], stage, "Illegal instruction.", "", 1.0))
 
-    lab = with_counts(hidden().measure, counted, cast(Candidates, Mock(commits=NAMES)))
+    lab = timed_or_counted(hidden().measure, counted, cast(Candidates, Mock(commits=NAMES)))
     events = lab(Measure((Share(3, 1),), Purpose.SEARCH, counted=True))
     if stage == "compile" and trouble:
         with pytest.raises(EndFailed):

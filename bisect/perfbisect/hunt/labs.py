@@ -118,7 +118,7 @@ class SessionLabs:
         if not site.beside or study:
             return timed.measure
         counted = replace(timed, counted=site.beside, slow=SlowRuns(), metric=INSTRUCTIONS)
-        return with_counts(timed.measure, counted.measure, candidates)
+        return timed_or_counted(timed.measure, counted.measure, candidates)
 
     def lab_of_visits(self, stop: threading.Event) -> Lab:
         """What measures the builds of a trial: on one host, or each on the host that it is. Those of a variant share their builds."""
@@ -210,7 +210,7 @@ def workers_of(
     return workers
 
 
-def with_counts(timed: Lab, counted: Lab, candidates: Candidates) -> Lab:
+def timed_or_counted(timed: Lab, counted: Lab, candidates: Candidates) -> Lab:
     """What times the builds of an order, or counts their instructions; where these cannot be counted, time is left."""
 
     def measure(order: Measure) -> Generator[LabEvent]:

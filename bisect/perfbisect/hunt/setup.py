@@ -150,7 +150,7 @@ class SessionSetup:
         setup = replace(self, settings=settings, hosts=hosts)
         exact = all(setup.counted(each, setup.workload) for each in hosts)
         prior = replace(settings.prior, exact=exact, count_cost=None)
-        return with_counts(with_layouts(replace(setup, settings=replace(settings, prior=prior))))
+        return counted_beside(with_layouts(replace(setup, settings=replace(settings, prior=prior))))
 
     def again(self, settings: Settings) -> "SessionSetup":
         """The setup of another attempt by ``settings``, which a build or a run has changed."""
@@ -301,7 +301,7 @@ def with_layouts(setup: SessionSetup) -> SessionSetup:
     return replace(without, warnings=(*setup.warnings, unavailable(reason)))
 
 
-def with_counts(setup: SessionSetup) -> SessionSetup:
+def counted_beside(setup: SessionSetup) -> SessionSetup:
     """The setup of a hunt by time whose first host counts instructions beside that, where it can."""
     settings, (first, *others) = setup.settings, setup.hosts
     wanted = settings.counts and settings.choose_metric and not settings.prior.exact and not setup.request.works
