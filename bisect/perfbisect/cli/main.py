@@ -34,6 +34,7 @@ VERBS: Mapping[str, str] = {
     "replay": "Repeat the decisions of a past hunt from its log, with other settings.",
     "compare": "Measure several builds relative to the first.",
     "nightly": "Measure the tip of a branch each night, and hunt its new drops.",
+    "steps": "Find the steps in a series that was measured elsewhere, and how to hunt them.",
     "prove": "Measure bad without the culprit: how much a revert regains.",
     "history": "List the hunts and comparisons.",
     "show": "Report one hunt: verdict, proof, candidates, counters; or one comparison or proof.",
@@ -53,7 +54,7 @@ VERBS: Mapping[str, str] = {
 }
 IN = {  # verb → its module, unless that has its name
     "builders": "recipes", "workloads": "recipes", "init": "recipes", "why": "resume", "noise": "trials", "prove": "trials",
-    "compare": "trials", "push": "history", "show": "report",
+    "compare": "trials", "push": "history", "show": "report", "replay": "watch", "steps": "run",
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from perfbisect.recipes.output_pattern import NoNumber, number_in
 
 MOST_NAMED = 20  # results in a message
 MOST_TRIED = 1000  # lines with which JSON may begin
-_RATE = re.compile(r"^ops/|/s(?:ec)?$|throughput", re.IGNORECASE)  # units of which more is better
+_RATE = re.compile(r"^ops/|/s(?:ec)?$|throughput|\b(?:[qtr]|io)ps$", re.IGNORECASE)  # units of which more is better
 _TIME = re.compile(r"(p|n|u|µ|μ|micro|m)?s(?:ec)?(?=$|/)")
 _SECONDS = {"p": 1e-12, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "micro": 1e-6, "m": 1e-3, None: 1.0}
 _SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}
@@ -65,7 +65,7 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                 str(_at(fields, self.unit) or self.unit),
             )
             if value and name:
-                metric = self.metric or ("rate" if _RATE.search(unit) else "cost")
+                metric = self.metric or ("rate" if is_rate(unit) else "cost")
                 one = Result(value * _factor(unit), unit, metric, key if self.instead else "")
                 found.setdefault(name, []).append(one)
         single = {
@@ -157,6 +157,11 @@ def read_result(output: Output, text: str) -> float:
         if found and found.metric == output.metric:  # a later version may print another number for it
             return in_unit(found, output.unit)
     raise NoNumber(f"it printed no metric: no result {output.result} of {output.format} is in its output")
+
+
+def is_rate(unit: str) -> bool:
+    """Whether more of a unit is better."""
+    return _RATE.search(unit) is not None
 
 
 def in_unit(result: Result, unit: str) -> float:

@@ -1,12 +1,14 @@
 """The report of a series of releases: the line of each workload with its steps, and what to hunt between which neighbours.
 
 And that of a watched branch: what a night says of it, and its page. The trial of a branch is all nights merged: its builds are tips.
+And the steps of a series that was measured elsewhere, whose builds are commits.
 
 The chart has a row for each release, from the oldest to the newest, so that a terminal shows names of any length and as many
 releases as there are. A dot is the level of a release, and the bar behind it that of the releases up to the next step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,8 +34,8 @@ from perfbisect.report.document import (
 )
 from perfbisect.report.page.charts import releases
 from perfbisect.report.page.svg import Scale, spanned
-from perfbisect.wording.quantities import MISSING, change, count, decimals, moment, percent, ratio
-from perfbisect.wording.table import aligned
+from perfbisect.wording.quantities import MISSING, chance, change, count, decimals, moment, percent, ratio
+from perfbisect.wording.table import aligned, table
 from perfbisect.wording.text import listed, metric_title, printable, shell_words
 from perfbisect.wording.trials import step_sentence
 
@@ -117,14 +119,85 @@ def texts(found: Sequence[SpeedLine], names: Sequence[str]) -> Iterator[str]:
 
 def command(trial: SessionState, hunt: Hunt) -> str:
     """The `bisect run` between two releases, for all workloads that have a step there."""
-    request = trial.request
-    names = [subject.name for subject in request.subjects]
-    words = ["bisect", "run", names[hunt.good], names[hunt.bad], "--workload", ",".join(hunt.works)]
-    if not hunt.worse:
-        words += ["--direction", Direction.RISE if find_metric(request.metric).higher_is_better else Direction.DROP]
-    if hunt.least < 1.5 * Policy().min_effect:
-        words += ["--min-effect", f"{100 * hunt.least / 2:.1g}%"]
+    names = [subject.name for subject in trial.request.subjects]
+    words = hunting(hunt, names, trial.request.metric, ["--workload", ",".join(hunt.works)])
     return shell_words([*words, *series_of(trial).options])
+
+
+def hunting(hunt: Hunt, names: Sequence[str], metric: str, how: Sequence[str]) -> list[str]:
+    """The words of the `bisect run` between two builds, with options of how it measures."""
+    words = ["bisect", "run", names[hunt.good], names[hunt.bad], *how]
+    if not hunt.worse and "--direction" not in how:
+        words += ["--direction", Direction.RISE if find_metric(metric).higher_is_better else Direction.DROP]
+    if hunt.least < 1.5 * Policy().min_effect and "--min-effect" not in how:
+        words += ["--min-effect", f"{100 * hunt.least / 2:.1g}%"]
+    return words
+
+
+@dataclass(frozen=True, slots=True)
+class ElsewhereLine:
+    """The line of a series that was measured elsewhere."""
+
+    line: SpeedLine
+    commits: Sequence[str]  # oldest first, as they are printed
+    metric: str  # "rate" or "cost"
+    how: Sequence[str]  # options of the hunts
+
+    def hunt(self, step: LevelStep) -> list[str]:
+        """The words of the hunt for a step."""
+        worse, least = is_worse(step, self.metric), abs(step.size.middle - 1)
+        hunt = Hunt(step.first, step.last, worse, (self.line.work,), least)
+        return hunting(hunt, self.commits, self.metric, [word.replace("{series}", self.line.work) for word in self.how])
+
+    def sentence(self) -> str:
+        """What the series is."""
+        left, own = self.line.ratios.count(None), self.line.scatter
+        scatter = "" if own is None else f", which scatter by {percent(own)}"
+        said = f", {count(left, 'reading')} far off left out" if left else ""
+        steps = count(len(self.line.steps), "step") if self.line.steps else "no step"
+        return printable(f"{self.line.work}: {count(len(self.commits), 'commit')}{scatter}{said}: {steps}")
+
+    def as_object(self) -> dict[str, Any]:
+        """The same as JSON has it."""
+        steps = [
+            step_object(step, self.commits, self.metric)
+            | {"false_alarm": step.chance, "command": shell_words(self.hunt(step))}
+            for step in self.line.steps
+        ]
+        left = [commit for commit, ratio in zip(self.commits, self.line.ratios, strict=True) if ratio is None]
+        return {"series": self.line.work, "commits": len(self.commits), "scatter": self.line.scatter, "left_out": left, "steps": steps}  # fmt: skip
+
+
+def elsewhere(found: Sequence[ElsewhereLine]) -> Iterator[str]:
+    """The series, and a table of their steps, each with its hunt below it."""
+    yield from (each.sentence() for each in found)
+    rows, hunts = [], []
+    for each in found:
+        for step in each.line.steps:
+            names = each.commits
+            within = f"{names[step.first]}–{names[step.last]}"
+            how = "worse" if is_worse(step, each.metric) else "better"
+            cells = (
+                names[step.before],
+                names[step.after],
+                within,
+                ratio(step.size),
+                how,
+                chance(step.chance),
+                each.line.work,
+            )
+            rows.append(tuple(map(printable, cells)))
+            hunts.append(f"    {shell_words(each.hunt(step))}")
+    if rows:
+        head, *lines = table(
+            ("after", "since", "within (95 %)", "ratio (95 %)", "", "false alarm", "series"),
+            rows,
+            right=("false alarm",),
+        )
+        yield from ["", head]
+        for line, hunt in zip(lines, hunts, strict=True):
+            yield from (line, hunt)
+    yield f"\nOf 100 files without a step, at most {100 * RATE:.0f} announce any; 'false alarm' is the chance of such a step in a series without any."
 
 
 def chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:

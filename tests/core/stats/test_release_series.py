@@ -17,6 +17,7 @@ from perfbisect.core.stats.release_series import (
     hunts_of,
     is_worse,
     line_of,
+    line_of_readings,
     lines_of,
     scatter,
 )
@@ -268,3 +269,57 @@ def test_few_hunts_are_begun_for_nothing() -> None:
             searched += drops(branch_line("scan", visits, len(visits), RATE), *searched)
         begun += len(searched)
     assert begun <= 8
+
+
+def elsewhere(chance: random.Random, count: int, alike: float, odd: float) -> list[float]:
+    """Readings with a noise of 2 %, neighbours that are ``alike`` (the coefficient of an autoregression), and some 5 to 30 % too slow."""
+    found, noise = [], chance.gauss(0, 0.02)
+    for _ in range(count):
+        noise = alike * noise + chance.gauss(0, 0.02 * math.sqrt(1 - alike**2))
+        found.append(noise + (0.05 + abs(chance.gauss(0, 0.1)) if chance.random() < odd else 0.0))
+    return found
+
+
+@pytest.mark.calibrate
+@pytest.mark.calibration
+@pytest.mark.parametrize("count", [20, 50, 200])
+@pytest.mark.parametrize(("alike", "odd"), [(0, 0), (0.5, 0), (0, 0.05), (0.3, 0.05), (0.5, 0.1)])
+def test_a_series_measured_elsewhere_announces_no_step_where_none_is(count: int, alike: float, odd: float) -> None:
+    chance = random.Random(count)
+    found = [line_of_readings("", elsewhere(chance, count, alike, odd), RATE).steps for _ in range(300)]
+    for stated in (RATE, 0.01):
+        assert sum(any(step.chance <= stated for step in steps) for steps in found) <= 300 * stated + 3
+
+
+@pytest.mark.calibrate
+@pytest.mark.calibration
+@pytest.mark.parametrize(("alike", "odd"), [(0, 0), (0.3, 0), (0, 0.05), (0.3, 0.05)])
+@pytest.mark.parametrize(
+    ("count", "size", "noise"), [(50, 0.05, 0.5), (100, 0.03, 0.5), (100, 0.1, 1.5), (100, 0.05, 1)]
+)
+def test_a_step_of_a_series_measured_elsewhere(count: int, size: float, noise: float, alike: float, odd: float) -> None:
+    """Steps of 3 to 10 % under noise of 1 to 3 %: found, and their intervals and places are right."""
+    chance, found, sized, placed = random.Random(count + 7), 0, 0, 0
+    for _ in range(200):
+        place, change = chance.randrange(count // 5, count - count // 5), chance.choice((-1, 1)) * size
+        readings = [noise * x + change * (at >= place) for at, x in enumerate(elsewhere(chance, count, alike, odd))]
+        near = [step for step in line_of_readings("", readings, RATE).steps if abs(step.after - place) <= 8]
+        if near:
+            step = min(near, key=lambda step: abs(step.after - place))
+            found += 1
+            sized += step.size.low <= math.exp(change) <= step.size.high
+            placed += step.first < place <= step.last
+    assert found >= 0.75 * 200
+    assert sized >= 0.93 * found and placed >= 0.93 * found
+
+
+def test_readings_far_off_are_left_out_and_neighbours_that_are_alike_make_no_step() -> None:
+    chance = random.Random(3)
+    readings = [*line(chance, 60, (30, 0.1))]
+    readings[40] += 1
+    found = line_of_readings("get", readings, RATE)
+    assert found.ratios[40] is None and sum(ratio is None for ratio in found.ratios) < 4
+    [step] = found.steps
+    assert step.before < 30 == step.after and 0 < step.chance < 0.001
+    slow = [0.05 * math.sin(place / 6) + chance.gauss(0, 0.01) for place in range(100)]
+    assert find_steps(slow) and not line_of_readings("get", slow, RATE).steps

@@ -1,16 +1,22 @@
-"""`bisect run`: find the commit that changed the speed between two revisions."""
+"""`bisect run` and `bisect steps`: find the commit that changed the speed between two revisions, which may be those on either side
+of a step in a series that was measured elsewhere.
+"""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from perfbisect.cli.options.common import (
+    EXISTING,
     Given,
     LongCommand,
     clone_progress,
     explain_option,
+    json_option,
     say,
+    say_object,
     session_options,
     verb_command,
 )
@@ -30,6 +36,9 @@ from perfbisect.cli.options.measurement import (
 from perfbisect.cli.options.param_types import FACTOR, MEMBER, NAME, SUSPECT
 from perfbisect.core.domain.settings import AUTO, Direction, Settings
 from perfbisect.ui.stream import note
+
+if TYPE_CHECKING:
+    from perfbisect.report.series import ElsewhereLine
 
 COMMON = (
     "--build --run --rate --cost --builder --workload --repo --metric --host --direction --min-effect --all --max-time --skip"
@@ -189,3 +198,99 @@ def requested_settings(given: Given) -> Settings:
         given, metric=given.metric or AUTO, policy=policy_of(given), skips=dict.fromkeys(given.skip, ""),
         suspects=dict(given.suspect),
     )  # fmt: skip
+
+
+@verb_command()
+@click.argument("file", type=EXISTING)
+@click.argument("how", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF bisect run]")
+@click.option("--only", metavar="NAME", default="", help="The series of this name, or those that match a pattern.")
+@click.option(
+    "--higher-is-better/--lower-is-better", "higher", default=None,
+    help="What the values are. Default: by the unit, or the name.",
+)  # fmt: skip
+@click.option("--hunt", is_flag=True, help="Hunt each step for the worse, after the table.")
+@json_option("A JSON object.")
+def steps(given: Given) -> int:
+    """Find the steps in the series of FILE, which was measured elsewhere, and print how to hunt each.
+
+    FILE is CSV or TSV with columns time, commit and value (or one for each metric), such as Apache Otava reads; the
+    data.js of github-action-benchmark; or the JSON of `bencher perf` or `bencher report list`.
+
+    \b
+    Examples:
+      bisect steps results.csv
+      bisect steps data.js --only '*/1024' -- --build 'make -j{jobs}' --run ./bench --only '{series}'
+      bisect steps perf.json --hunt -- --repo ~/src/kv --builder kv --workload get
+      bisect steps results.csv --json | jq '.series[].steps[]'
+
+    \b
+    Commits are in the order of their times; repetitions of a commit are pooled. A series needs 20 commits. In the options
+    behind --, {series} stands for the name of the series of the step.
+    Exit status: 0; with --hunt the highest of the hunts.
+    """
+    from perfbisect.core.stats.release_series import RATE, is_worse
+    from perfbisect.errors import Interrupted, PerfBisectError
+    from perfbisect.report.series import elsewhere
+    from perfbisect.wording.text import printable, shell_words
+
+    found = lines_of_file(given)
+    if given.as_json:
+        say_object({"rate": RATE, "series": [each.as_object() for each in found]})
+    else:
+        say("\n".join(elsewhere(found)))
+    hunts = [each.hunt(step) for each in found for step in each.line.steps if is_worse(step, each.metric)]
+    status = 0
+    for words in {tuple(each): each for each in hunts}.values() if given.hunt else ():
+        note(printable(shell_words(words)))
+        try:
+            status = max(status, run.main(args=words[2:], standalone_mode=False) or 0)
+        except Interrupted:
+            raise
+        except PerfBisectError as trouble:  # the others are hunted nevertheless
+            note(printable(f"Error: {trouble} {trouble.advice}".rstrip()))
+            status = max(status, trouble.exit_status)
+    return status
+
+
+def lines_of_file(given: Given) -> "list[ElsewhereLine]":
+    """The lines of the chosen series in which steps can be looked for. Raises UsageError where there are none; others are told."""
+    import math
+    from fnmatch import fnmatchcase
+
+    from perfbisect.core.stats.release_series import RATE, READINGS, line_of_readings
+    from perfbisect.errors import UsageError
+    from perfbisect.recipes.measured_series import read_series
+    from perfbisect.report.series import ElsewhereLine
+    from perfbisect.wording.text import printable
+
+    every, ordered = read_series(given.file)
+    names, only = [series.name for series in every], given.only
+    chosen = [each for each in every if (each.name == only if only in names else fnmatchcase(each.name, only or "*"))]
+    if not chosen:
+        raise UsageError(f"{given.file} has no series {only}.", f"It has: {', '.join(names[:20])}")
+    short = [each for each in chosen if len(each.values) < READINGS]
+    reasons = [f"{each.name} has {len(each.values)} commits, and {READINGS} are needed" for each in short]
+    usable = []
+    for series in (each for each in chosen if each not in short):
+        odd = next(
+            (commit for commit, own in series.values.items() if min(own) <= 0 or not math.isfinite(max(own))), ""
+        )
+        if odd:
+            reasons.append(f"{series.name} has at {odd} a value that is not positive, so it has no ratios")
+        else:
+            usable.append(series)
+    if not usable:
+        raise UsageError(f"{given.file} has no series in which a step can be found: {'; '.join(reasons[:3])}.")
+    for reason in reasons:
+        note(printable(f"Left out: {reason}."))
+    if not ordered:
+        note(printable(f"The rows of {given.file} are not in the order of their times: they are sorted."))
+    if pooled := sum(len(own) - 1 for series in usable for own in series.values.values()):
+        note(f"{pooled:,} repetitions of commits are pooled: the median of each counts.")
+    found = []
+    for series in usable:
+        line = line_of_readings(series.name, [math.log(value) for value in series.pooled], RATE / len(usable))
+        commits = [commit[:10] if len(commit) >= 40 else commit for commit in series.values]
+        rate = series.rate if given.higher is None else given.higher
+        found.append(ElsewhereLine(line, commits, "rate" if rate else "cost", given.how))
+    return found

@@ -31,6 +31,11 @@ last each cut is tested again between its neighbours, and moved to where the squ
 
 Several workloads share ``rate`` equally (Bonferroni), so that it holds for all of a table: benchmarks/series/run.py counts
 how often a table without a change announces a step.
+
+A series that was measured elsewhere has one reading of a commit, of days apart: a machine that is slow for a week makes
+neighbours alike, and single readings are far off. Readings further than FAR s.d. from the running median are left out. Where
+neighbours are alike, the means of w readings in a row scatter by more than 1/√w of one: the scatter of a line is the largest
+√w × scatter of such means (block means, as of batches in simulations: Law and Kelton, 1984), WIDTHS being those tried.
 """
 
 import math
@@ -53,6 +58,11 @@ MASS = 0.95  # of the set of places
 FEWEST = 8  # levels from which on steps are looked for: of fewer the scatter is hardly known
 SMALLEST = 5e-4  # scatter of a line, at least: exact counts differ by less between any two releases
 KEPT = 0.6  # of the differences between neighbours, the smaller ones, for the scatter
+BESIDE = 3  # readings on either side, of the running median of a series that was measured elsewhere
+FAR = 3.5
+WIDTHS = (2, 3, 4, 6, 8, 12, 16)
+MEANS = 8  # at least, of which a scatter is estimated
+READINGS = 20  # at least, of a series in which steps are looked for: of fewer it is not seen how alike neighbours are
 ODD = 4  # degrees of freedom by which a single release is judged
 
 NORMAL = NormalDist()
@@ -73,6 +83,7 @@ class LevelStep:
     last: int
     size: Interval  # ratio of the level after to that before, up to the next steps
     alone: bool  # one release only lies between this step and a neighbour, or the end of the line
+    chance: float = 0.0  # of a line without a step to show one as clear, at most; 0 where it is not known
 
 
 def find_steps(levels: Sequence[float], error: float = 0.0, rate: float = RATE) -> tuple[LevelStep, ...]:
@@ -177,9 +188,13 @@ class StepSearch:
 
     def between(self, start: int, cut: int, end: int) -> float:
         """How the p-value of a cut, times the number of places it could have, compares to its share; above 1 it fails."""
+        return self.p_value(start, cut, end) * (end - start - 1) / self.share(end - start)
+
+    def p_value(self, start: int, cut: int, end: int) -> float:
+        """The p-value of a cut between its neighbours."""
         short, long = sorted((self.line[start:cut], self.line[cut:end]), key=len)
         [z] = self.contrast(short[None, :], np.array([long.sum()]), len(long))
-        return self.chance(float(z), len(short)) * (end - start - 1) / self.share(end - start)
+        return self.chance(float(z), len(short))
 
     def squares(self, start: int, end: int) -> Levels:
         """The squares that remain for a cut after each release but the last."""
@@ -208,7 +223,9 @@ class StepSearch:
         gap = float(right.mean() - left.mean())
         half = Student(self.freedom).quantile() * self.sd * math.sqrt(1 / len(left) + 1 / len(right))
         first, last = start + int(inside.min()), start + int(inside.max()) + 1
-        return LevelStep(cut - 1, cut, first, last, Interval.around(gap, half), min(len(left), len(right)) == 1)
+        alone, arcs = min(len(left), len(right)) == 1, len(self.line) * max(1, len(self.line) - 2)
+        false = min(self.rate, self.p_value(start, cut, end) * arcs)
+        return LevelStep(cut - 1, cut, first, last, Interval.around(gap, half), alone, false)
 
 
 Visits = Mapping[int, Mapping[int, float]]  # release → round → mean logarithm
@@ -256,16 +273,40 @@ def lines_of(trial: SessionState) -> list[SpeedLine]:
 def line_of(work: str, visits: Visits, releases: int, rate: float) -> SpeedLine:
     """The line of one workload."""
     level, error = fitted(visits)
+    return line_through(work, level, releases, rate, error)
+
+
+def line_through(
+    work: str, level: Mapping[int, float], releases: int, rate: float, error: float | None, least: float = 0.0
+) -> SpeedLine:
+    """The line of these levels; its scatter is at least their ``error``, and ``least``."""
     measured = sorted(level)
-    values = [level[release] for release in measured]
+    values, known = [level[release] for release in measured], max(error or 0.0, least)
     steps = (
         replace(step, **{name: measured[getattr(step, name)] for name in ("before", "after", "first", "last")})
-        for step in find_steps(values, error or 0.0, rate)
+        for step in find_steps(values, known, rate)
     )
     base = values[0] if values else 0.0
     ratios = (ratio_of(level[release] - base) if release in level else None for release in range(releases))
-    known = scatter(values, error or 0.0) if len(values) >= FEWEST else None
-    return SpeedLine(work, tuple(ratios), error, known, tuple(steps))
+    own = scatter(values, known) if len(values) >= FEWEST else None
+    return SpeedLine(work, tuple(ratios), error, own, tuple(steps))
+
+
+def line_of_readings(work: str, levels: Sequence[float], rate: float) -> SpeedLine:
+    """The line of a series that was measured elsewhere; ``levels`` are logarithms. A ratio of None is a reading that is left out."""
+    every = np.asarray(levels, dtype=float)
+    beside = [float(np.median(every[max(0, place - BESIDE) : place + BESIDE + 1])) for place in range(len(every))]
+    off = np.abs(every - beside)
+    kept = np.flatnonzero(off <= FAR * max(float(np.median(off)) / NORMAL.inv_cdf(0.75), SMALLEST))
+    line = every[kept]
+    of_means = (math.sqrt(wide) * scatter(means(line, wide)) for wide in WIDTHS if len(line) >= MEANS * wide)
+    level = {int(place): float(x) for place, x in zip(kept, line, strict=True)}
+    return line_through(work, level, len(every), rate, None, max(of_means, default=0.0))
+
+
+def means(line: Levels, wide: int) -> list[float]:
+    """The means of so many levels in a row each; the first ones may be left over."""
+    return [float(each) for each in line[len(line) % wide :].reshape(-1, wide).mean(axis=1)]
 
 
 def fitted(visits: Visits) -> tuple[dict[int, float], float | None]:

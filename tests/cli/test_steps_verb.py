@@ -1,0 +1,58 @@
+"""`bisect steps`: the steps of a series that was measured elsewhere, and their hunts."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfbisect.cli.commands.run import run
+from program import exits, printed
+
+COMMITS = [f"{number:x}".ljust(40, "0") for number in range(100, 140)]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Times of two results, of which one becomes slower with the 21st commit and then faster; rows of a third are too few."""
+    chance, path = random.Random(5), tmp_path / "results.csv"
+    rows = ["commit,name,value", f"{COMMITS[0]},once,5", *(f"{commit},zero,0" for commit in COMMITS)]
+    for place, commit in enumerate(COMMITS):
+        size = 1.1 if 20 <= place < 30 else 1.05 if place >= 30 else 1.0
+        rows += [f"{commit},get,{size * chance.gauss(10, 0.04)}" for _ in range(2)]
+        rows.append(f"{commit},put,{chance.gauss(10, 0.1)}")
+    path.write_text("\n".join(rows))
+    return path
+
+
+def test_a_table_of_steps_has_the_hunt_of_each_below_it(file: Path) -> None:
+    said = exits(0, "steps", str(file), "--", "--run", "./bench {series}")
+    assert "get: 40 commits, which scatter by" in said and "put: 40 commits" in said
+    lines = said.splitlines()
+    for place, how, hunt in ((20, "worse", "'./bench get'"), (30, "better", "'./bench get' --direction drop")):
+        good, bad = (COMMITS[each][:10] for each in (place - 1, place))
+        [row] = [number for number, line in enumerate(lines) if line.startswith(f"{good}  {bad}")]
+        assert how in lines[row] and "<0.1 %" in lines[row]
+        assert lines[row + 1].strip() == f"bisect run {good} {bad} --run {hunt}"
+    assert "once has 1 commits, and 20 are needed" in said and "that is not positive" in said
+    assert "40 repetitions of commits are pooled" in said
+    turned = json.loads(printed("steps", str(file), "--higher-is-better", "--only", "get", "--json"))
+    assert [step["worse"] for step in turned["series"][0]["steps"]] == [False, True]
+
+
+def test_hunt_begins_those_for_the_worse(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[list[str]] = []
+
+    def main(args: list[str], **_: Any) -> int:
+        begun.append(args)
+        return 2
+
+    monkeypatch.setattr(run, "main", main)
+    exits(2, "steps", str(file), "--only", "g*", "--hunt", "--", "-b", "kv")
+    assert begun == [[COMMITS[19][:10], COMMITS[20][:10], "-b", "kv"]]
+
+
+def test_a_series_that_does_not_exist(file: Path) -> None:
+    assert "It has: once, zero, get, put" in exits(3, "steps", str(file), "--only", "scan")
+    assert "no series in which a step can be found: once has 1" in exits(3, "steps", str(file), "--only", "once")
