@@ -53,6 +53,14 @@ def test_of_several_results_one_is_chosen(git: Repo, count: Path) -> None:
     ends = [git.commit({"bench": GOOGLE.format(count=count, cpu=cpu)}) for cpu in (100, 150)]
     said = exits(3, "run", *ends, *QUICK, "--no-explain")
     assert "The output, of Google Benchmark, has 2 results" in said and "BM_Insert/64, BM_Insert/1024" in said
+    ended = run("compare", *ends, *QUICK, "--visits", "3", "--runs", "1")
+    assert ended.status == 0 and "Google Benchmark: 2 results; measured: all, by cpu_time." in ended.err
+    assert "Of 2 results 2 are worse and 0 better" in ended.out and ended.err.count("of 7  ") == 6, (
+        "they share the runs"
+    )
+    worse = {name: float(size) for name, size in re.findall(r"(BM_Insert/\d+): ×([\d.]+)", ended.out)}
+    assert worse == {"BM_Insert/64": pytest.approx(1.045, abs=0.003), "BM_Insert/1024": pytest.approx(1.5, abs=0.03)}
+    assert "the command, cpu/o" in printed("show", "c2")
     only = ["--only", "*/1024", "--visits", "3"]
     ended = run("compare", *ends, *QUICK, *only, "--runs", "1")
     assert ended.status == 0 and "Google Benchmark: 2 results; hunted: BM_Insert/1024, by cpu_time." in ended.err
@@ -60,6 +68,26 @@ def test_of_several_results_one_is_chosen(git: Repo, count: Path) -> None:
     assert "workload  bench 2" not in ended.out and "bench 2" in printed("history")
     ended = run("noise", "--rev", ends[0], *QUICK, *only, "--runs", "2")
     assert "hunted: BM_Insert/1024" in ended.err and "of one run" in ended.out
+
+
+TWO = GOOGLE.replace("1{cpu}", "{other}")  # two results, each with a time of its own
+
+
+def test_results_of_one_command_are_hunted_with_common_runs(git: Repo, count: Path, seal: Path) -> None:
+    """Each culprit is its own; every run is one of one hunt, and a reading of the others that are open."""
+    sizes = ((500, 500), (500, 701), (700, 702), (701, 703))
+    commits = [git.commit({"bench": TWO.format(count=count, cpu=cpu, other=other)}) for cpu, other in sizes]
+    ended = run("compare", commits[0], commits[-1], *QUICK, "--visits", "4", "--runs", "1", "--hunt", "--no-explain")
+    assert ended.status == 0, ended.err
+    found = dict(rows(seal / HISTORY, "select workload, culprit from culprits"))
+    assert found == {"sh bench BM_Insert/64": commits[1], "sh bench BM_Insert/1024": commits[2]}
+    [[own]] = rows(seal / HISTORY, "select sum(run_count) from sessions")
+    assert own == len(count.read_text().splitlines())
+    [[entered]] = rows(seal / HISTORY, "select count(*) from runs")
+    assert entered > own + 4
+    read = rows(seal / HISTORY, "select json_extract(body, '$.facts.reported') from events where kind = 'RunFinished'")
+    assert all(490 < value < 720 for [value] in read)
+    assert f"The culprit is {commits[2][:10]}" in printed("replay", "3") + printed("replay", "2")
 
 
 def test_workloads_of_a_recipe_each_with_a_result(script: Callable[[str], str], tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from perfbisect.core.domain.settings import Output
 from perfbisect.errors import UsageError
 from perfbisect.recipes.output_pattern import NoNumber
-from perfbisect.recipes.outputs import formats, read_result, recognised
+from perfbisect.recipes.outputs import formats, read_result, read_results, recognised
 
 OUTPUTS = Path(__file__).parents[1] / "outputs" / "benchmarks"
 EXPECTED = json.loads((OUTPUTS / "expected.json").read_text())
@@ -27,9 +27,9 @@ def test_each_result_is_read_with_its_unit(name: str) -> None:
     for result, shown in expected[1].items():
         found = recognised(f"Built in 3 s\n{text}", result)
         assert found, "lines before it do not matter"
-        assert (found.output.format, found.output.result) == (expected[0], result)
-        assert f"{found.output.metric} {found.value:.6g} {found.output.unit}" == shown
-        assert read_result(found.output, text) == found.value
+        assert (found.one.format, found.one.result) == (expected[0], result)
+        assert f"{found.one.metric} {found.values[result]:.6g} {found.one.unit}" == shown
+        assert read_result(found.one, text) == found.values[result]
         assert f": {len(expected[1])} result{'s' * (len(expected[1]) > 1)}; hunted: {result}" in found.why
 
 
@@ -54,16 +54,30 @@ def test_one_result_is_hunted(name: str, only: str, why: str) -> None:
     assert found and found.why == why
 
 
+def one_of(text: str, only: str) -> Output:
+    found = recognised(text, only)
+    assert found
+    return found.one
+
+
 def test_which_of_several_is_to_be_said() -> None:
     text, listed = output("google-1.7.1.txt"), "BM_Insert/64, BM_Insert/1024"
     for only, what in (("", "2 results"), ("BM*", r"2 results that match BM\*"), ("BM_Erase", "no result BM_Erase")):
         with pytest.raises(UsageError, match=f"^The output, of Google Benchmark, has {what}") as refused:
-            recognised(text, only)
+            one_of(text, only)
         assert refused.value.advice.endswith(f": {listed}."), only
     many = "".join(f"test t{number} ... bench: {number + 1} ns/iter (+/- 1)\n" for number in range(50))
     with pytest.raises(UsageError, match="50 results") as refused:
-        recognised(many, "")
+        one_of(many, "")
     assert refused.value.advice.endswith("t19 and 30 more.")
+
+
+def test_several_are_measured_that_are_better_in_the_same_direction() -> None:
+    text = "BenchmarkGet-8 9 5 ns/op\nBenchmarkPut-8 9 7 ms/op\nBenchmarkCopy-8 9 7 MB/s\n"
+    found = recognised(text, "")
+    assert found and found.why == "go test: 3 results; measured: 2 of them"
+    assert found.values == {"BenchmarkGet-8": 5.0, "BenchmarkPut-8": 7.0} == read_results(found.outputs, text)
+    assert read_results(found.outputs, "BenchmarkPut-8 9 70 us/op") == {"BenchmarkPut-8": 0.07}
 
 
 def test_a_result_keeps_its_unit_whatever_a_program_chooses() -> None:
@@ -71,7 +85,7 @@ def test_a_result_keeps_its_unit_whatever_a_program_chooses() -> None:
     text = "fib 10                  time:   [229.98 {0} 271.95 {0} 335.23 {0}]\n"
     found = recognised(text.format("µs"), "")
     criterion = Output("Criterion", "fib 10", "µs", "cost")
-    assert found and found.output == criterion
+    assert found and found.one == criterion
     assert [read_result(criterion, text.format(unit)) for unit in ("ns", "ms")] == [0.27195, 271950.0]
     with pytest.raises(NoNumber, match="no result readrandom of db_bench"):
         read_result(Output("db_bench", "readrandom", "ops/s", "rate"), output("db_bench-leveldb-1.23.txt"))

@@ -8,7 +8,7 @@ from typing import Any
 
 from perfbisect.core.domain.events import LabEvent, MetricChosen, SessionEnded, SessionStarted
 from perfbisect.core.domain.orders import Verdict
-from perfbisect.core.domain.settings import Direction, Output, Settings
+from perfbisect.core.domain.settings import Direction, Output, Settings, TrialRequest, TrialType
 from perfbisect.errors import (
     ENVIRONMENT,
     USAGE,
@@ -37,6 +37,7 @@ from perfbisect.lab.building.candidates import Mended
 from perfbisect.lab.building.log_parser import KnownFailure
 from perfbisect.lab.workload.command import OutputRecognised
 from perfbisect.process import CLOCK
+from perfbisect.recipes.outputs import Recognised
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.hunt_report import read_hunt
 from perfbisect.store.batches import Batch, end_batch, enter_status, jobs_of
@@ -121,9 +122,8 @@ class SessionAttempt:
             problem = cycle.problem if cycle else common and replace(common, metric=settings.metric)
             verdict = None if (cycle and self.why is None) or place in unable else verdict_of(history, log.hunt)
             auto = cycle.changed_over if cycle and settings.choose_metric and not trial else None
-            self.members.append(
-                SessionMember(problem, log, cycle, verdict=verdict, failure=unable.get(place), change_over=auto)
-            )
+            output = settings.output if settings.outputs else None
+            self.members.append(SessionMember(problem, log, cycle, verdict, unable.get(place), auto, output=output))
 
         def workers() -> Workers[LabEvent]:
             """The hosts of the session, for the members that are still open."""
@@ -151,7 +151,7 @@ class SessionAttempt:
                 if verdict_of(history, numbers[place]) is None:
                     settings = history.settings(numbers[place])  # of which a hunt has chosen some itself
                     again[place] = setup.again(settings)
-                    if settings.output:
+                    if settings.output or settings.outputs:
                         known = replace(settings, run_hash=again[place].settings.run_hash)
                         history.update_settings(numbers[place], known)
             return self.carry_out(again)
@@ -237,11 +237,15 @@ class SessionAttempt:
                         show(place, happened)
                 raise
             except OutputRecognised as read:
+                try:
+                    outputs = outputs_of(read.found, setup.request)
+                except UsageError as several:
+                    raise self._failure(several, setup.settings) from None
                 for place, member in enumerate(self.members):
                     own = member.lifecycle.setup if member.lifecycle and not member.verdict else None
                     if own and read.workload in (own.workload, *own.works):
                         before = history.settings(numbers[place])
-                        settings = as_recognised(history, before, read.found.output)
+                        settings = as_recognised(history, before, outputs)
                         with history.transaction():
                             history.update_settings(numbers[place], settings)
                             chosen = MetricChosen(settings.metric, f"{read.found.why}.", before.metric)
@@ -249,13 +253,16 @@ class SessionAttempt:
                         show(place, happened)
                 raise
             except (PerfBisectError, OSError) as trouble:
-                failure = in_words(trouble)
-                for place, member in enumerate(self.members):
-                    if member.failure is None and verdict_of(history, numbers[place]) is None:
-                        self.fail(place, failure)
-                failure.advice = f"{failure.advice}\n{self.what_next(failure, setup.settings)}".strip()
-                raise failure from failure.__cause__
+                raise self._failure(in_words(trouble), setup.settings) from trouble.__cause__
         return None
+
+    def _failure(self, failure: PerfBisectError, settings: Settings) -> PerfBisectError:
+        """Enter a failure of all members that have no verdict; what it says of going on."""
+        for place, member in enumerate(self.members):
+            if member.failure is None and verdict_of(self.history, self.numbers[place]) is None:
+                self.fail(place, failure)
+        failure.advice = f"{failure.advice}\n{self.what_next(failure, settings)}".strip()
+        return failure
 
     def what_next(self, failure: PerfBisectError, settings: Settings) -> str:
         """How to go on where that can help after a failure; what to change where it cannot; "" if the failure says that."""
@@ -286,13 +293,20 @@ class SessionAttempt:
         return command_on("resume", self.name, self.history.path)
 
 
-def as_recognised(history: History, settings: Settings, output: Output) -> Settings:
+def outputs_of(found: Recognised, request: TrialRequest) -> tuple[Output, ...]:
+    """What is measured of an output: all of it by a comparison, else one result. Raises UsageError where that is not said."""
+    several = request.kind is TrialType.COMPARE and not (request.series or request.branch)
+    return found.outputs if several else (found.one,)
+
+
+def as_recognised(history: History, settings: Settings, outputs: Sequence[Output]) -> Settings:
     """The settings with what of an output is measured; a change for the worse stays one, whatever the direction of the metric."""
-    policy, metric = settings.policy, output.metric
+    policy, metric = settings.policy, outputs[0].metric
     if policy.direction is not Direction.ANY and worse_direction(metric) is not worse_direction(settings.metric):
         opposite = Direction.DROP if policy.direction is Direction.RISE else Direction.RISE
         policy = replace(policy, direction=opposite)
-    known = replace(settings, output=output, metric=metric, policy=policy)
+    known = replace(settings, metric=metric, policy=policy)
+    known = replace(known, outputs=tuple(outputs)) if outputs[1:] else replace(known, output=outputs[0])
     return replace(known, prior=replace(known.prior, noise=read_noise(history, known)))
 
 

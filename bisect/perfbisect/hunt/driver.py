@@ -4,7 +4,8 @@ A session has one or several *members*, each with a log of its own: the hunts of
 single hunt, or builds that are measured in rounds. Its plan gives the orders; each says which workload it is of.
 
 What is built for one of several hunts is an event in the logs of all that have no verdict yet, and so is a build that fails;
-a run, and its failure, belongs to the hunt whose order it was. So each log stays that of a whole hunt, which can be read alone.
+a run, and its failure, belongs to the hunt whose order it was. Hunts for several results of one command share its runs: each has
+its own number of a run in its log. So each log stays that of a whole hunt, which can be read alone.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from perfbisect.core.domain.events import (
     RunFinished,
     SessionEnded,
 )
-from perfbisect.core.domain.facts import BUILDING
+from perfbisect.core.domain.facts import BUILDING, SkipFacts
 from perfbisect.core.domain.measured_log import is_of_build
 from perfbisect.core.domain.orders import (
     CodePlacement,
@@ -35,6 +36,7 @@ from perfbisect.core.domain.orders import (
     named_steps,
 )
 from perfbisect.core.domain.orders import Step as Change
+from perfbisect.core.domain.settings import Output
 from perfbisect.core.inference.instruction_counts import indistinct
 from perfbisect.core.search.decide import decide_together, seen_by
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
@@ -75,6 +77,7 @@ class SessionMember:
     found: tuple[Change, ...] = ()  # what its latest decision names
     foreseen: bool = False  # whether it has said how long it will probably take
     warned: bool = False  # whether it has said that it will take very many runs
+    output: Output | None = None  # what of a run it hunts, where it shares its runs with others
 
     @property
     def is_open(self) -> bool:
@@ -187,6 +190,14 @@ class Driver:
             own.found = event.decision.found or named_steps(order)
             own.verdict = None if isinstance(order, Measure) else order
             return tuple((number, happened) for happened in own.decided(event))
+        if isinstance(event, RunFinished) and own.output:
+            with own.log.history.transaction():
+                return tuple(
+                    (place, member.log.append(shared(event, member.output, ordered=member is own)))
+                    for place, member in enumerate(self.members)
+                    if member is own or (member.is_open and member.output and not event.facts.layout)
+                    if member.output
+                )
         if not is_of_build(event) or len(self.members) == 1:
             return ((number, own.log.append(event)),)
         with own.log.history.transaction():
@@ -302,6 +313,21 @@ def elsewhere(event: Event) -> Event:
     if isinstance(event, CandidateSkipped):
         return replace(event, facts=replace(event.facts, for_another=True))
     return event
+
+
+def shared(event: RunFinished, output: Output, *, ordered: bool) -> RunFinished | CandidateSkipped:
+    """The event of a run in the log of a hunt for that result; ``ordered``: by it. Runs in fresh layouts are for that hunt alone:
+    for each hunt they begin when it has named a commit.
+    """
+    run, value = event.facts, event.facts.results.get(output.result)
+    if ordered:
+        return replace(event, facts=replace(run, results={}))
+    if value is None:
+        reason = f"it printed no metric: no result {output.result} of {output.format} is in its output"
+        return CandidateSkipped(
+            event.candidate, SkipFacts(run.commit, "run", reason, run.log, 0.0, for_another=True), event.host
+        )
+    return replace(event, facts=replace(run, reported=value, unit=output.unit, results={}, for_another=True))
 
 
 def is_of_one(trouble: PerfBisectError) -> bool:

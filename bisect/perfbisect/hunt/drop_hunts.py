@@ -257,7 +257,7 @@ def begin(history: History, found: HuntedComparison, drops: Sequence[Drop], call
     def enter(number: str) -> None:
         found.enter(history, next(left), int(number))
 
-    every = [settings_for(found, drop) for drop in drops]
+    every = with_common_runs([settings_for(found, drop) for drop in drops])
     session.begin(SessionSetup.set_up(every, caller.waiting), replace(caller, path=history.path, begun=enter))
 
 
@@ -265,17 +265,36 @@ def settings_for(found: HuntedComparison, drop: Drop) -> Settings:
     """The settings of the hunt for a drop. Raises UsageError where its builds cannot be hunted between."""
     request = found.trial.request
     good, bad = request.subjects[drop.first], request.subjects[drop.last]
+    work, settings = request.works[drop.work].name, found.settings
+    settings = of_result(settings, work) if request.shared else replace(settings, workload=work)
     settings = replace(
-        found.settings,
+        settings,
         good=good.commit,
         bad=bad.commit,
-        workload=request.works[drop.work].name,
         metric=request.metric,
         variant=good.variant or request.variant,
         further_hosts=(),
     )
     settings = resolve_settings(settings)
     return replace(settings, good=as_written(settings, good), bad=as_written(settings, bad))
+
+
+def of_result(settings: Settings, result: str) -> Settings:
+    """The settings of a hunt for one of the results that a comparison has measured.
+
+    Instructions of the whole command say nothing of it, so none are counted.
+    """
+    [output] = (each for each in settings.outputs if each.result == result)
+    quick, name = settings.quick, f"{settings.workload} {result}"
+    quick, name = (replace(quick, only=result, name=name), name) if quick else (None, settings.workload)
+    known = replace(settings, output=output, outputs=(), quick=quick, workload=name, counts=False)
+    return replace(known, metric=output.metric, choose_metric=False)
+
+
+def with_common_runs(every: Sequence[Settings]) -> list[Settings]:
+    """The settings of hunts that are carried out together, of which those for results of one command share its runs."""
+    outputs = tuple(each.output for each in every if each.output)
+    return [replace(each, outputs=outputs) for each in every] if len(outputs) == len(every) > 1 else [*every]
 
 
 def as_written(settings: Settings, build: TrialBuild) -> str:

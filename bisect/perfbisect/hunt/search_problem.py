@@ -71,7 +71,7 @@ class SearchProblem:
             pairing = Pairing.TOGETHER if chosen.together else Pairing.TURNS
             policy = replace(policy, pairing=pairing, chosen=True)
         runs = [event.facts for _, event in state.log if isinstance(event, RunFinished)]
-        aside = state.run_count - len(runs)  # set aside with their builds
+        aside = state.run_count - sum(not run.for_another for run in runs)  # set aside with their builds
         spent = Spent(aside + (sum(not run.counted for run in runs) if self.prior.exact else 0))
         by_cpu = chosen is not None and chosen.by_cpu
         node = {commit: index for index, commit in enumerate(self.commits)}

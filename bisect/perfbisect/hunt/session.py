@@ -250,7 +250,8 @@ def trial_again(
             yield setup
         return
     builder = requested_builder(settings)
-    workloads = requested_workloads(settings, builder, ",".join(work.name for work in request.works))
+    names = settings.workload if request.shared else ",".join(work.name for work in request.works)
+    workloads = requested_workloads(settings, builder, names)
     written = (
         TrialBuild(build.name, build.commit, build.path, variant=build.variant, config=build.config)
         for build in request.subjects

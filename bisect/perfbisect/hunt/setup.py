@@ -159,9 +159,13 @@ class SessionSetup:
             works=tuple(as_measured(each, settings) for each in self.works),
         ).by_metric(settings)  # fmt: skip
         run_hash, build_hash = setup.run_hash(setup.workload), setup.build_hash()
-        measured = zip(self.request.works, setup.works, strict=True)
-        works = tuple(replace(named, run_hash=setup.run_hash(each)) for named, each in measured)
-        request = replace(self.request, works=works, metric=settings.metric) if works else self.request
+        request = self.request
+        if works := tuple(  # those of one command have one run
+            replace(named, run_hash=setup.run_hash(setup.works[0 if request.shared else number]))
+            for number, named in enumerate(request.works)
+        ):
+            works = works[0].showing(settings.outputs) or works
+            request = replace(request, works=works, metric=settings.metric, shared=bool(settings.outputs))
         return replace(
             setup, settings=replace(setup.settings, run_hash=run_hash, build_hash=build_hash), request=request
         )
@@ -194,6 +198,8 @@ class SessionSetup:
     @property
     def title(self) -> str:
         """What is measured, in a few words."""
+        if self.settings.output and self.settings.outputs:
+            return self.settings.output.result
         return f"{self.request.kind.noun} {self.request.builder}" if self.request.works else self.workload.name
 
     def run_hash(self, workload: Workload) -> str:

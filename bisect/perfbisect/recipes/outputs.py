@@ -1,4 +1,4 @@
-"""Outputs of benchmarks in known formats: which format it is, its results, and the one of them that is hunted.
+"""Outputs of benchmarks in known formats: which format it is, its results, and those of them that are measured.
 
 The formats are rows of ``outputs.toml``. JSON is read by Python's parser; the other formats are lines for people, without a grammar
 or a library that reads them.
@@ -102,11 +102,19 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """The result that is hunted of an output whose format is known."""
+    """What is measured of an output whose format is known."""
 
-    output: Output
-    value: float
+    outputs: tuple[Output, ...]
+    values: Mapping[str, float]  # result → its number, in the unit of its output
     why: str  # a sentence without its end
+    too_many: UsageError | None = None  # raised where one result alone can be measured
+
+    @property
+    def one(self) -> Output:
+        """The only result that is measured. Raises UsageError for several."""
+        if self.too_many:
+            raise self.too_many
+        return self.outputs[0]
 
 
 @cache
@@ -117,9 +125,9 @@ def formats() -> tuple[Format, ...]:
 
 
 def recognised(text: str, only: str) -> Recognised | None:
-    """The one result of an output, or that whose name is or matches ``only``; None where no format is known.
+    """The results of an output, or those whose names are or match ``only``; None where no format is known.
 
-    Raises UsageError, with the results, where several are meant or none is.
+    Of several results those count that are better in the same direction as the first. Raises UsageError where none is meant.
     """
     documents = _documents(text)
     row = next((row for row in formats() if row.results(text, documents)), None)
@@ -127,35 +135,50 @@ def recognised(text: str, only: str) -> Recognised | None:
         return None
     alike = [each.results(text, documents) for each in formats() if each.name == row.name]
     found, every = next(filter(None, alike)), {name: each for one in reversed(alike) for name, each in one.items()}
-    name = _chosen(row, found, every, only)
-    result, many = every[name], "1 result" if len(found) == 1 else f"{len(found)} results"
-    by = f", by {result.by}" if result.by else ""
-    output = Output(row.name, name, result.unit, result.metric)
-    return Recognised(output, in_unit(result, output.unit), f"{row.name}: {many}; hunted: {name}{by}")
+    names, many = _chosen(row, found, every, only), "1 result" if len(found) == 1 else f"{len(found)} results"
+    same = [name for name in names if every[name].metric == every[names[0]].metric]
+    outputs = tuple(Output(row.name, name, every[name].unit, every[name].metric) for name in same)
+    by = f", by {every[names[0]].by}" if every[names[0]].by else ""
+    what = names[0] if len(names) == 1 else f"{len(same)} of them" if len(same) < len(found) else "all"
+    too_many = None
+    if len(names) > 1:
+        several = f"{len(names)} results{f' that match {only}' if only else ''}, of which one is measured here"
+        too_many = _mistake(row, several, names)
+    values = {each.result: in_unit(every[each.result], each.unit) for each in outputs}
+    verb = "hunted" if len(names) == 1 else "measured"
+    return Recognised(outputs, values, f"{row.name}: {many}; {verb}: {what}{by}", too_many)
 
 
-def _chosen(row: Format, found: Mapping[str, Result], every: Mapping[str, Result], only: str) -> str:
+def _chosen(row: Format, found: Mapping[str, Result], every: Mapping[str, Result], only: str) -> list[str]:
     names = [only] if only in every else [name for name in every if fnmatchcase(name, only)] if only else [*found]
-    if row.main in names and not only:
-        return row.main
-    if len(names) == 1:
-        return names[0]
-    several = f"{len(names)} results{f' that match {only}' if only else ''}, of which one is hunted"
-    what = several if names else f"no result {only}"
-    shown, left = [*(names or every)][:MOST_NAMED], len(names or every) - MOST_NAMED
+    if not names:
+        raise _mistake(row, f"no result {only}", [*every])
+    return [row.main] if row.main in names and not only else names
+
+
+def _mistake(row: Format, what: str, names: Sequence[str]) -> UsageError:
+    shown, left = names[:MOST_NAMED], len(names) - MOST_NAMED
     listed = ", ".join(masked(name) for name in shown) + (f" and {left} more" if left > 0 else "")
-    raise UsageError(
+    return UsageError(
         f"The output, of {row.name}, has {what}.", f"Choose with --only NAME, or a pattern such as '*/64': {listed}."
     )
 
 
+def read_results(outputs: Sequence[Output], text: str) -> dict[str, float]:
+    """The same results in a later output, each in its unit; without those that are missing."""
+    documents, values = _documents(text), dict[str, float]()
+    tables = [row.results(text, documents) for row in formats() if row.name == outputs[0].format]
+    for output in outputs:
+        for found in (table.get(output.result) for table in tables):
+            if found and found.metric == output.metric:  # a later version may print another number for it
+                values.setdefault(output.result, in_unit(found, output.unit))
+    return values
+
+
 def read_result(output: Output, text: str) -> float:
     """The same result in a later output, in the same unit. Raises NoNumber where it is missing."""
-    documents = _documents(text)
-    for row in formats():
-        found = row.results(text, documents).get(output.result) if row.name == output.format else None
-        if found and found.metric == output.metric:  # a later version may print another number for it
-            return in_unit(found, output.unit)
+    if values := read_results([output], text):
+        return values[output.result]
     raise NoNumber(f"it printed no metric: no result {output.result} of {output.format} is in its output")
 
 

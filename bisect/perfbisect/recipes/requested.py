@@ -67,7 +67,8 @@ def load_requested(settings: Settings) -> tuple[Builder, Workload]:
 def as_measured(workload: Workload, settings: Settings) -> Workload:
     """The workload with the overrides of the settings, and what of its output is read by them. Raises as ``typed``."""
     changed = overridden(workload, settings.overrides)
-    return msgspec.structs.replace(changed, asks=settings.recognise and not settings.output, output=settings.output)
+    asks = settings.recognise and not (settings.output or settings.outputs)
+    return msgspec.structs.replace(changed, asks=asks, output=settings.output, outputs=settings.outputs)
 
 
 def requested_workloads(settings: Settings, builder: Builder, names: str) -> dict[str, Workload]:

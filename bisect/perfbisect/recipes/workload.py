@@ -52,7 +52,7 @@ OF_COMMANDS = ("prepare_commands", *OF_PATTERNS, "unit", "format", "only")
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One microbenchmark."""
 
-    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "suite", "folder", "driver", "asks", "output"})
+    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "suite", "folder", "driver", "asks", "output", "outputs"})
 
     name: str = ""  # its key in the suite
     suite: str = ""
@@ -88,6 +88,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     only: str = ""  # of an output in a known format the result that is measured: its name, or a pattern of that
     asks: bool = False  # the output of its command is to be recognised
     output: Output | None = None  # as what it was
+    outputs: tuple[Output, ...] = ()  # all that its runs are read for, where they are several
     needs: list[Need] = []  # programs that its commands use, beyond those of the build
     # Seconds after which a run is killed; 0: five times its length, and an hour for a command, otherwise a minute.
     timeout: SecondsOrZero = 0.0
@@ -95,8 +96,9 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def metric(self) -> str:
         """The default metric."""
-        if self.output:
-            return self.output.metric
+        for output in (self.output, *self.outputs):
+            if output:
+                return output.metric
         return "rate" if self.rate or self.format else "cost" if self.cost else "latency" if self.command else "qps"
 
     @property

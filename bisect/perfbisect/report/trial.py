@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+from perfbisect.core.domain import trials
 from perfbisect.core.domain.facts import pairs_of
 from perfbisect.core.domain.metrics import BUSY, find_metric, values_of
 from perfbisect.core.domain.session_state import SessionState
@@ -266,7 +267,7 @@ def per_operation(trial: SessionState, rows: Sequence[Compared]) -> Iterator[Tab
             yield of(found.absolute, builds, exact, f"{found.work}, {unit}{way}", ABSOLUTE)
             if builds[1:]:
                 yield of(found.relative, builds[1:], two, RELATIVE)
-    for each in rows:
+    for each in rows if not trial.request.shared else ():  # those of one command are the same
         shown = {name: of for name, of in each.counters.items() if name != "qps" or name in names}
         if shown.keys() - {"qps", *COLUMNS}:  # what the tables of costs do not have
             each = replace(each, counters=shown)
@@ -334,7 +335,7 @@ def drawn(trial: SessionState, history: Path | None) -> Iterator[Section]:
     compared_by = trial.pairing.compared(request.metric) if trial.pairing else request.metric
     colours = [*zip(SIDES, names, strict=False), *[("muted", "and further builds")] * (len(names) > len(SIDES))]
     for number, work in enumerate(request.works):
-        made = [run for run in trial.runs if run.work == number]
+        made = trials.runs_of(trial, number)
         sides = [(SIDES[min(run.subject, 2)], [replace(run.facts, round=str(run.round))]) for run in made]
         if runs := by_second(sides, find_metric(request.metric).read):
             yield Section(f"{work.name} in order of time", (of_runs(runs, titled(request.metric), colours),))

@@ -97,7 +97,8 @@ def _with(view: SessionView, event: Event, at: float) -> SessionView:
         ):
             rounds, request = view.expected.rounds, state.request
             where = f"{made + 1} of {rounds}" if made < rounds and not view.expected.open else f"{made + 1}"
-            named = f"round {where}: {request.works[work].name}, {request.subjects[number].name}"
+            what = count(len(request.works), "result") if request.shared else request.works[work].name
+            named = f"round {where}: {what}, {request.subjects[number].name}"
             place = printable(named) if len(request.subjects) > 1 else f"visit {where}"
             view = replace(view, place=place, moved=place != view.place)
         case _:

@@ -2,6 +2,7 @@
 comparison of two builds, a revert of the culprit, and fitness checks of a host show; and how builds are compared.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -69,8 +70,10 @@ def proof_status(trial: SessionState) -> int:
 
 
 def comparison_sentence(trial: SessionState, rows: Sequence[Compared]) -> Iterator[str]:
-    """What a comparison of two builds in one workload has shown, in a sentence."""
+    """What a comparison of two builds in one workload has shown, in a sentence; in the results of one command, which differ."""
     names = [printable(build.name) for build in trial.request.subjects]
+    if trial.request.shared and len(names) == 2:
+        yield from results_that_differ(trial, rows)
     if len(rows) != 1 or len(names) != 2:
         return
     if (only := rows[0].ratios[0]) is None:
@@ -91,6 +94,22 @@ def comparison_sentence(trial: SessionState, rows: Sequence[Compared]) -> Iterat
         span = f"{percent(-low)} {less} and {percent(high)} {more}"
         yield f"No difference is shown: {of}{new} is between {span} than {of}{old}{by}, {runs} each."
         yield MORE
+
+
+def results_that_differ(trial: SessionState, rows: Sequence[Compared]) -> Iterator[str]:
+    """Which results of one command are worse, and which are better, the largest difference first."""
+    metric, real = trial.request.metric, dict[bool, list[tuple[float, str]]]()
+    for row in rows:
+        if (found := row.ratios[0]) and found.real and found.interval:
+            better = (found.ratio > 1) is find_metric(metric).higher_is_better
+            said = f"  {row.work}: ×{ratio(found.interval)}, {difference(metric, found.ratio)}"
+            real.setdefault(better, []).append((-abs(math.log(found.ratio)), said))
+    numbers = f"{len(real.get(False, []))} are worse and {len(real.get(True, []))} better"
+    yield f"Of {count(len(rows), 'result')} {numbers}, of which 5 % at most are expected to be none{':' if real else '.'}"
+    for better, word in ((False, "Worse"), (True, "Better")):
+        if found_ones := real.get(better):
+            yield f"{word}:"
+            yield from (printable(said) for _, said in sorted(found_ones))
 
 
 def proof_sentences(trial: SessionState) -> Iterator[str]:

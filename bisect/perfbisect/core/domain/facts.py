@@ -90,6 +90,8 @@ class RunFacts:
     dataset: str = ""  # key of the loaded data, of which each visit gets a copy
     reported: float | None = None  # a rate or a cost from the output of a command, in its own unit
     unit: str = ""  # that unit, if it is known
+    results: Mapping[str, float] = field(default_factory=dict)  # further such numbers, of workloads that share the run
+    for_another: bool = False  # it was ordered for the hunt of another result, which has spent the time
     # Of a run that was stopped: how many times the seconds of the good end's runs it had taken by then. ``seconds`` is
     # that time, ``operations`` are those of a run of the good end: so QPS is at most, latency at least what they make.
     slower_than: float = 0.0

@@ -259,8 +259,9 @@ class SessionState:
             case RunFinished(facts=run):
                 row = self.row(run.commit)
                 beside = run.round and any(getattr(each.facts, "round", "") == run.round for _, each in self.log[-4:])
-                self.cost = 0.0 if beside else max(at - self.since.get(event.host, before), run.seconds)
-                self.run_count += 1
+                since = self.since.get(event.host, before)
+                self.cost = 0.0 if beside or run.for_another else max(at - since, run.seconds)
+                self.run_count += not run.for_another
                 self._log(at, event, row.with_run(run, self.cost))
             case Uncounted(facts=skip):
                 self._log(at, event, self.row(skip.commit))

@@ -6,7 +6,7 @@ A part of them is the policy, what the user requests of the search, and what hos
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -205,6 +205,8 @@ class Settings:
     # Whether the output of the command, for which nothing else says what is measured, is to be recognised; and as what it was.
     recognise: bool = False
     output: Output | None = None
+    # Results of the output that are measured by the same runs, where they are several: of a comparison, or of hunts together.
+    outputs: tuple[Output, ...] = ()
     counts: bool = True  # count instructions beside timed runs, where that can be done
     # Of --run and --build: the first commit of the history, the same in all its clones
     root: str = ""
@@ -260,6 +262,10 @@ class TrialWorkload:
     time: float
     run_hash: str = ""  # of the workload and its files
 
+    def showing(self, outputs: Sequence[Output]) -> tuple["TrialWorkload", ...]:
+        """The workloads that are results of this command."""
+        return tuple(replace(self, name=output.result) for output in outputs)
+
 
 @dataclass(frozen=True, slots=True)
 class Reverts:
@@ -296,6 +302,7 @@ class TrialRequest:
     series: Series | None = None  # of a comparison of the releases of a range
     pairing: Pairing = Pairing.TURNS
     branch: str = ""  # of a night of `bisect nightly`, as written; the last subject is its tip
+    shared: bool = False  # the workloads are results of one command, of which each run shows all
 
 
 SEARCH = TrialRequest(TrialType.NOISE, "", "", "", "", {}, (), (), 0, 0)  # of a hunt: no rounds are requested

@@ -7,6 +7,7 @@ to the next, so that slow changes of the machine favour no build.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
 
 from perfbisect.core.domain.facts import TrialRun
@@ -37,7 +38,17 @@ def pairs_to_try(trial: SessionState) -> int:
 
 def counting(trial: SessionState, work: int | None = None) -> list[TrialRun]:
     """The runs of a workload, or of all, that were made in the way in which builds are compared."""
-    return [run for run in trial.runs if work in (None, run.work) and bool(run.facts.round) is trial.together]
+    runs = trial.runs if work is None else runs_of(trial, work)
+    return [run for run in runs if bool(run.facts.round) is trial.together]
+
+
+def runs_of(trial: SessionState, work: int) -> list[TrialRun]:
+    """The runs of a workload; those of a result that shares them with others have its number."""
+    if not trial.request.shared:
+        return [run for run in trial.runs if run.work == work]
+    name = trial.request.works[work].name
+    values = ((run, run.facts.results.get(name)) for run in trial.runs)
+    return [replace(run, work=work, facts=replace(run.facts, reported=value, results={})) for run, value in values]
 
 
 def visits(trial: SessionState) -> list[tuple[int, int]]:
@@ -51,7 +62,7 @@ def visits(trial: SessionState) -> list[tuple[int, int]]:
     base = None if request.series and not trial.together else 0
     return [
         (work, number)
-        for work in range(len(request.works))
+        for work in range(1 if request.shared else len(request.works))
         for number, subject in enumerate(request.subjects)
         if not subject.trouble and not failed & {(work, number), (work, base)}
     ]

@@ -36,6 +36,7 @@ class Reading:
     cpu: float | None = None  # as ``value``, by CPU time in place of time; of metrics that are times or rates alone
     waits: float = 0.0  # natural logarithm of time over CPU time, where ``cpu`` is known
     time: float | None = None  # as ``value``, by time, where that is by CPU time
+    for_another: bool = False  # the run was ordered by the hunt of another result, which has spent it
 
     @property
     def way(self) -> tuple[bool, bool]:
@@ -154,7 +155,16 @@ def observations(
                     bound = (-1 if find_metric(metric).higher_is_better else 1) if run.slower_than else 0
                     cpu = by_cpu_time(run, metric)
                     one = Reading(
-                        candidate, reading, minutes, visit, host, at - run.started, bound, run.layout, cpu=cpu
+                        candidate,
+                        reading,
+                        minutes,
+                        visit,
+                        host,
+                        at - run.started,
+                        bound,
+                        run.layout,
+                        cpu=cpu,
+                        for_another=run.for_another,
                     )
                     if cpu is not None:
                         one = replace(one, waits=math.log(1000 * run.seconds / (run.counters["task-clock"] or 1.0)))
@@ -170,8 +180,9 @@ def observations(
 
 
 def count_runs(seen: Iterable[Observation]) -> int:
-    """The runs that were made, two in each round, and the counts."""
-    return sum(1 if getattr(each, "partner", None) is None else 2 for each in seen if isinstance(each, Reading | Count))
+    """The runs that were made, two in each round, and the counts; without those of other hunts."""
+    own = (each for each in seen if isinstance(each, Reading | Count) and not getattr(each, "for_another", False))
+    return sum(1 if getattr(each, "partner", None) is None else 2 for each in own)
 
 
 def without(seen: Iterable[Observation], gone: Collection[int]) -> list[Observation]:

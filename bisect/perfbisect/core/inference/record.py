@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.settings import Direction, Policy
-from perfbisect.core.inference.observations import Built, Count, Observation, Reading, Skipped
+from perfbisect.core.inference.observations import Built, Count, Observation, Reading, Skipped, count_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Record:
     attempted: frozenset[int]  # built, or skipped in this hunt: what failed in an earlier one took no time in this
     attempts: tuple[TriedBuild, ...]  # to build, in time order; on every host, what was there already left out
     minutes: float  # since the hunt began, as far as the observations show
-    counts: int  # how often instructions were counted beside timed runs
+    spent: int  # runs that were made, two in each round, and counts; without those of other hunts
 
     def name(self, candidate: int) -> int:
         """The candidate under whose name this build's readings are kept."""
@@ -85,11 +85,6 @@ class Record:
         ahead = (self.build == rows[0]) & (self.partner == rows[1])
         found = np.flatnonzero(ahead | (self.build == rows[1]) & (self.partner == rows[0]))
         return found, np.where(ahead[found], 1.0, -1.0) * self.value[found]
-
-    @cached_property
-    def spent(self) -> int:
-        """The runs that were made, two in each round, and the counts."""
-        return self.counts + len(self.value) + int((self.partner >= 0).sum())
 
     @cached_property
     def turn(self) -> NDArray[np.int64]:
@@ -208,7 +203,7 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
         attempted=frozenset(built | attempted),
         attempts=tuple(attempts),
         minutes=minutes,
-        counts=sum(isinstance(seen, Count) for seen in observations),
+        spent=count_runs(observations),
     )
 
 

@@ -239,11 +239,12 @@ class OperationCosts:
 def spent_per_operation(trial: SessionState) -> list[OperationCosts]:
     """The table of each workload, in their order in the request."""
     whole, subjects, found = by_machine(trial), range(len(trial.request.subjects)), list[OperationCosts]()
-    for number, work in enumerate(trial.request.works):
+    names = ["the command"] if trial.request.shared else [work.name for work in trial.request.works]
+    for number, name in enumerate(names):
         runs = counting(trial, number)
         rows = tuple(_medians([run.facts for run in runs if run.subject == each], whole=whole) for each in subjects)
         relative = tuple(tuple(map(quotient, row, rows[0])) for row in rows[1:])
-        found.append(OperationCosts(work.name, rows, relative))
+        found.append(OperationCosts(name, rows, relative))
     return found
 
 

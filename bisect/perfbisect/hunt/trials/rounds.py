@@ -80,7 +80,7 @@ class RoundsPlan:
     def _pass(self, number: int) -> Iterator[Measure]:
         """The visits of one round."""
         trial, request = self.log.state, self.setup.request
-        for work in range(len(request.works)):
+        for work in range(1 if request.shared else len(request.works)):
             for subject in order(range(len(request.subjects)), number, shuffled=request.series is not None):
                 if (work, subject) in visits(trial) and (subject or not trial.together):
                     plan = (Share(subject, request.runs), *((Share(0, request.runs),) if trial.together else ()))
@@ -143,10 +143,11 @@ class TrialDesign:
             TrialWorkload(name, each.group, each.warmup, each.time, setup.run_hash(each))
             for name, each in zip(workloads, run, strict=True)
         )
+        works = works[0].showing(settings.outputs) or works
         changed, pairing = typed(next(iter(workloads.values())), settings.overrides), pairing_of(self, setup)
         request = TrialRequest(
             self.kind, settings.builder, settings.variant, settings.host, settings.metric, changed, tuple(subjects),
-            works, self.rounds, self.runs, self.reverts, self.series, pairing, self.branch,
+            works, self.rounds, self.runs, self.reverts, self.series, pairing, self.branch, bool(settings.outputs),
         )  # fmt: skip
         configs = tuple(load_config(setup.builder, each.config) if each.config else ServerConfig() for each in subjects)
         both = both_tag_and_branch(settings, (each.name for each in subjects if each.commit))

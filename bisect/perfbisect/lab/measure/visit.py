@@ -303,7 +303,7 @@ def facts(
         host=visit.bench.host.name, started=started, seconds=outcome.seconds, operations=outcome.operations,
         latency=outcome.latency, samples=outcome.samples, system=system, dataset=visit.dataset,
         counters={**(counter.read(counted) if counter else perf.parse(counted)), **outcome.counters},
-        reported=outcome.reported, unit=outcome.unit or visit.bench.workload.printed_unit, layout=visit.system.layout,
+        reported=outcome.reported, results=outcome.results, unit=outcome.unit or visit.bench.workload.printed_unit, layout=visit.system.layout,
         counted=counter.method if counter else "", running={} if counter else perf.shares(counted),
     )  # fmt: skip
 

@@ -50,6 +50,7 @@ class RunResult:
     samples: tuple[float, ...] = ()  # operations per second in each report interval
     reported: float | None = None  # a rate or a cost in a unit of its own
     unit: str = ""  # that unit, where the output says it
+    results: Mapping[str, float] = field(default_factory=dict)  # of an output with several that are measured: each
     counters: Mapping[str, float | None] = field(default_factory=dict)  # totals that the output has, beside perf's
 
 

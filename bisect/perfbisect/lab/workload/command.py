@@ -6,13 +6,14 @@ fio (``--output-format=json``) prints IOPS, latencies and CPU time of one job, i
 import hashlib
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 import msgspec
 
 from perfbisect.core.domain.events import Warned
+from perfbisect.core.domain.settings import Output
 from perfbisect.errors import ClockSet, UsageError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
@@ -21,8 +22,8 @@ from perfbisect.lab.workload import SECONDS, TIMED_OUT, ProcessResult, RunResult
 from perfbisect.masking import masked
 from perfbisect.recipes.build_systems import making
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
-from perfbisect.recipes.output_pattern import find_number
-from perfbisect.recipes.outputs import Recognised, read_result, recognised
+from perfbisect.recipes.output_pattern import NoNumber, find_number
+from perfbisect.recipes.outputs import Recognised, read_result, read_results, recognised
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.requested import RECIPE
 from perfbisect.recipes.workload import READING, Workload
@@ -54,7 +55,7 @@ class Recognition:
             return result
         self.found = recognised(ended.stdout, self.workload.only)
         if self.found:
-            return replace(result, reported=self.found.value, unit=self.found.output.unit)
+            return with_results(result, self.found.values, self.found.outputs)
         if self.workload.only:
             raise UsageError(
                 f"--only {self.workload.only} has no effect: the output of the command is of no known benchmark.",
@@ -223,7 +224,20 @@ def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
         raise ValueError(f"it printed that it did {operations:.3g} operations, more than can be counted")
     latency: dict[str, float | None] = {"avg": 1000 * seconds / operations}
     latency |= {name: _latency(pattern, ended.stdout, errors) for name, pattern in workload.latencies.items()}
-    return RunResult(began, seconds, operations, latency, reported=reported)
+    result = RunResult(began, seconds, operations, latency, reported=reported)
+    if outputs := workload.outputs:
+        return with_results(result, read_results(outputs, ended.stdout), outputs)
+    return result
+
+
+def with_results(result: RunResult, values: Mapping[str, float], outputs: Sequence[Output]) -> RunResult:
+    """The result of a run with several numbers of its output. Raises NoNumber where none of them is there."""
+    if not values:
+        raise NoNumber(f"it printed no metric: none of {len(outputs)} results of {outputs[0].format} is in its output")
+    if result.reported is None:
+        [first, *_] = (each for each in outputs if each.result in values)
+        result = replace(result, reported=values[first.result], unit=first.unit)
+    return replace(result, results=values if len(outputs) > 1 else {})
 
 
 def reported_in(workload: Workload, stdout: str, errors: str = "") -> float | None:
