@@ -30,7 +30,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Purpose, Share
 from perfbisect.core.domain.session_state import fold
-from perfbisect.core.domain.settings import COUNTED, Direction, Policy, Settings
+from perfbisect.core.domain.settings import COUNTED, WITH_RUNS, Direction, Policy, Settings
 from perfbisect.core.inference.classification import effect_of
 from perfbisect.core.inference.instruction_counts import COUNTS
 from perfbisect.errors import EndFailed, NotCounted, PerfBisectError, RunFailed, UsageError
@@ -227,6 +227,20 @@ def test_what_perf_counts_beside_the_time_is_taken_of_servers(log: SavedLog, set
     assert named(hunt.events) == CULPRIT
     assert [event.metric for event in hunt.chosen] == [INSTRUCTIONS]
     assert not log.history.settings(log.hunt).prior.exact
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_perf_counts_during_the_timed_runs_of_several_threads(
+    log: SavedLog, timed: Settings, method: Any, counts: bool
+) -> None:
+    """They say where time changes, and save most of the runs; no run is made for them."""
+    method(lambda _: counting.PERF)
+    found = set_up(replace(timed, metric="auto", overrides={"threads": 2}, policy=Policy(), counts=counts))
+    setup = replace(found, span=replace(found.span, graph=Graph.line(len(NAMES) - 1), candidates=NAMES))
+    assert (setup.settings.prior.count_cost, setup.hosts[0].beside) == (WITH_RUNS if counts else None, "")
+    hunt = Hunted(log, setup, world(2, slow=0.97, more=1.03, noise=0.01, counts=""))
+    assert (named(hunt.events), hunt.counted) == (CULPRIT, [])
+    assert (sum(isinstance(each, RunFinished) for each in hunt.events) < 32) is counts
 
 
 def test_a_method_that_fails_is_said_and_time_goes_on(log: SavedLog, setup: SessionSetup) -> None:

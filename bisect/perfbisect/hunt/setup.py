@@ -12,7 +12,7 @@ import msgspec
 from perfbisect.core.domain.events import Commit, SessionStarted, Warned
 from perfbisect.core.domain.facts import LEFT_OUT, HostFacts, SkipFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.core.domain.settings import SEARCH, Patch, Settings, TrialRequest, TrialType
+from perfbisect.core.domain.settings import SEARCH, WITH_RUNS, Patch, Settings, TrialRequest, TrialType
 from perfbisect.core.inference.ancestry import suspected
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback, machine
@@ -308,13 +308,21 @@ def with_layouts(setup: SessionSetup) -> SessionSetup:
 
 
 def counted_beside(setup: SessionSetup) -> SessionSetup:
-    """The setup of a hunt by time whose first host counts instructions beside that, where it can."""
+    """The setup of a hunt by time whose first host counts instructions beside that, where it can.
+
+    What cannot be counted exactly, such as a server, is counted during its timed runs if the processor has counters.
+    """
     settings, (first, *others) = setup.settings, setup.hosts
     wanted = settings.counts and settings.choose_metric and not settings.prior.exact and not setup.request.works
-    if not wanted or counting.obstacle(setup.builder, setup.workload) or not (method := counting.method(first.host)):
+    if not wanted or not (method := counting.method(first.host)):
         return setup
-    prior = replace(settings.prior, count_cost=counting.cost(method, setup.workload))
-    hosts = replace(first, beside=method), *others
+    if not counting.obstacle(setup.builder, setup.workload):
+        cost, hosts = counting.cost(method, setup.workload), (replace(first, beside=method), *others)
+    elif method == counting.PERF:
+        cost, hosts = WITH_RUNS, setup.hosts
+    else:
+        return setup
+    prior = replace(settings.prior, count_cost=cost)
     return replace(setup, hosts=hosts, settings=replace(settings, prior=prior))
 
 

@@ -65,6 +65,7 @@ class Habits:
     cached_share: float = 1.0  # of that, for a build next to an existing one; the rest grows with distance
     cache_reach: float = 180.0  # distance in candidates from which the compiler cache is of no use
     count_seconds: float = 60.0  # of an exact count of the instructions
+    counts: float = 0.0  # s.d. of the instructions that perf counts during a run; 0: it counts none
     link_seconds: float = 0.0  # to link a build again, with a layout of its own
     flaky: float = 0.0  # share of attempts to build that fail by chance; never of the ends
     stale: float = 0.0  # share of incremental builds that have the speed of the build before, half of them its binary

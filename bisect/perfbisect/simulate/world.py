@@ -114,19 +114,23 @@ class World:
                 middle = (self.clock(order.host) - seconds / 2) / 60
                 number = visit if self.habits.visits else self.runs  # a host without visits starts no server
                 cost = seconds + (self.habits.link_seconds if layout else 0.0)
-                reading = Reading(candidate, value, middle, number, order.host, cost, layout=layout)
+                count = self._executed(candidate, self.habits.counts) if self.habits.counts else None
+                reading = Reading(candidate, value, middle, number, order.host, cost, layout=layout, count=count)
                 seen.append(self._with_waits(reading))
         return seen
 
     def _count(self, candidate: int, host: int) -> Count:
-        """The instructions of a build, which code placement does not change; counts vary by some millionths."""
+        """A count of the instructions of a build."""
         seconds = self.habits.count_seconds
         self.wait(host, self.clock(host) + seconds)
+        return Count(candidate, self._executed(candidate, COUNTED), self.clock(host) / 60, seconds, host)
+
+    def _executed(self, candidate: int, noise: float) -> float:
+        """What a count shows of a build; code placement does not change the count."""
         binary = self.binaries.get(candidate, candidate)
         below = ancestry_of(self.graph).ancestors(self._stale.get(binary, binary))
-        noise = COUNTED * float(self._generator(RandomDraw.COUNTS, candidate).normal())
-        more = sum(size for step, size in self.counts.items() if below[step]) + noise
-        return Count(candidate, -more, self.clock(host) / 60, seconds, host)
+        more = sum(size for step, size in self.counts.items() if below[step])
+        return -more - noise * float(self._generator(RandomDraw.COUNTS, candidate).normal())
 
     def _rounds(self, order: Measure) -> list[Observation]:
         """Both builds of ``order`` at the same time, so many times."""

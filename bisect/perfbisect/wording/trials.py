@@ -186,7 +186,12 @@ def pairing_chosen(ways: Ways, good: str = "good", bad: str = "bad") -> PairingC
     noises = f"the ratio is taken to vary by {percent(ways.in_rounds)} and by {noise}"
     seen = f"{beside} at the same time and {ratio(ways.alone)} in turns, {noises}"
     way = "two at the same time" if ways.together else "in turns"
-    why = printable(f"Builds are measured {way}: {seen}{', so two disturb each other' * ways.lost}.")
+    why = f"Builds are measured {way}: {seen}{', so two disturb each other' * ways.lost}."
+    if ways.contradict and not ways.lost:
+        why += (
+            f" Both contradict each other: what differs between {good} and {bad} may depend on what runs beside them."
+        )
+    why = printable(why)
     return PairingChosen(ways.together, why, ways.by_cpu, alone=ways.alone, beside=ways.beside)
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import ALL_FREE, Fleet, Found, Measure, Purpose
-from perfbisect.core.domain.settings import Policy, PriorKnowledge
+from perfbisect.core.domain.settings import WITH_RUNS, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import Contrast
 from perfbisect.core.inference.observations import Built, Count, Observation, Reading
 from perfbisect.core.search.acquisition import smallest_effect
-from perfbisect.core.search.counts import Steps, by_counts, explained
+from perfbisect.core.search.counts import Steps, by_counts, difference, explained
 from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import HuntResult, hunt
@@ -126,8 +126,27 @@ def test_nothing_is_built_to_be_counted_beyond_a_limit_or_beside_build_hosts(mor
 def test_counts_are_readings_of_their_own() -> None:
     counts = by_counts(Situation(LINE, [*ends(more=0.03), Count(7, math.nan, 9.0, 8.0)], POLICY, COUNTING))
     assert counts and [(seen.candidate, seen.value) for seen in counts.readings] == [(BAD, -0.03), (0, 0.0)]
-    assert counts.record.skipped == {7} and counts.model.exact and counts.prior.count_cost is None
+    assert counts.record.skipped == {7} and counts.model.exact
     assert by_counts(counts) is None
+
+
+@pytest.mark.parametrize(("noise", "shown"), [(0.001, True), (0.02, False)])
+def test_what_perf_counts_during_runs_is_evidence_as_far_as_it_is_no_noise(noise: float, shown: bool) -> None:
+    seen: list[Observation] = [Built(node, 60.0) for node in (BAD, 0, 10, 30)]
+    for n in range(4):
+        off = noise * (1 if n % 2 else -1)
+        for node, more in ((BAD, 0.03), (0, 0.0), (30, 0.03), (10, 0.0)):
+            visit = 4 * n + node // 10
+            seen += [Reading(node, off - more, visit + each / 10, visit, 0, 3.0, count=off - more) for each in (0, 1)]
+    now = Situation(LINE, seen, POLICY, PriorKnowledge(count_cost=WITH_RUNS))
+    counts = by_counts(now)
+    assert counts and (difference(counts) > 0) is shown
+    prior = Steps.of(counts).prior
+    assert (prior is not None) is shown
+    if prior is not None:
+        assert prior[11:31].sum() == pytest.approx(1.0)
+    order = decide(LINE, seen, POLICY, PriorKnowledge(count_cost=WITH_RUNS)).order
+    assert not isinstance(order, Measure) or not order.counted  # each run is counted as it is
 
 
 def played(kind: str, seed: int, effect: float, *, counted: bool, changes: str = "one") -> tuple[HuntResult, Judgement]:

@@ -8,7 +8,7 @@ import pytest
 from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Decision, Found, Measure, NotReproduced, Ways
+from perfbisect.core.domain.orders import Decision, Found, Measure, NotReproduced, Purpose, Ways
 from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, Policy
 from perfbisect.core.inference.observations import Observation, Reading, observations
 from perfbisect.core.inference.relative_speed import in_ways, relative_speeds
@@ -184,6 +184,22 @@ def test_the_way_is_looked_at_again_as_readings_come_in(
     assert isinstance(chosen.order, Measure) and isinstance(asked.order, Measure)
     assert asked.order.together is (before is Pairing.TOGETHER)
     assert chosen.order.together is (asked.order.together if after is None else after)
+
+
+@pytest.mark.parametrize(("extra", "contradict"), [(0.0, False), (-0.25, True)])
+def test_ends_that_pairs_and_turns_show_differently_are_measured_longer_and_that_is_said(
+    extra: float, contradict: bool
+) -> None:
+    """Pairs that vary as much as turns, and show much more."""
+    seen = readings(0.1, [extra + each for each in (0.16, -0.14, 0.1, -0.06)])
+    first = decide(Graph.line(20), seen, AUTO)
+    assert (first.ways is None) is contradict
+    if contradict:
+        assert isinstance(first.order, Measure) and first.order.purpose is Purpose.ENDS and not first.order.together
+        shape = (0.3, -0.4, 0.5, -0.3)
+        seen += [Reading(20 * (at % 2), 0.1 * shape[at] - 0.2 * (at % 2), 40.0 + at, 40 + at) for at in range(4)]
+        ways = decide(Graph.line(20), seen, AUTO).ways
+        assert ways and ways.contradict and "Both contradict each other" in pairing_chosen(ways).why
 
 
 def test_both_runs_of_a_round_are_one_reading() -> None:

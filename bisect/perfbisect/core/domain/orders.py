@@ -1,6 +1,4 @@
-"""What the search wants next, a measurement or the end of the hunt; and the fleet that carries it out: who is busy, who is lost.
-
-Hosts measure. Build hosts make builds meanwhile; without any, each host builds what it measures."""
+"""What the search wants next, a measurement or the end of the hunt; and the fleet: hosts, and build hosts that make builds meanwhile."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -80,6 +78,7 @@ class Ways:
     alone: Interval  # bad against good, in turns
     beside: Interval  # the same in rounds
     lost: bool = False  # rounds would be less noisy, but do not show what turns do
+    contradict: bool = False  # both show what cannot be the same difference
     by_cpu: bool = False  # rounds are compared by CPU time in place of time
     clear: bool = False  # turns show the difference fast enough
     waiting: float = 0.0  # share of their time in which the ends wait, where that is nearly all of it

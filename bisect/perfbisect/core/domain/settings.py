@@ -68,6 +68,9 @@ class Policy:
         return replace(self, all_steps=False, max_builds=0, max_runs=0, max_minutes=0.0)
 
 
+WITH_RUNS = (0.0, 0.0)  # what a count costs where perf counts instructions during each timed run
+
+
 @dataclass(frozen=True, slots=True)
 class PriorKnowledge:
     """All of it is optional: the hunt learns what is missing, except host classes."""
@@ -77,7 +80,7 @@ class PriorKnowledge:
     # class of each host; hosts of one class show the same change. Empty: all are of one class
     host_classes: tuple[str, ...] = ()
     exact: bool = False  # the metric is a count that repeats, by the method that these hosts have
-    # of an exact count beside timed runs: seconds, and times as long as a run besides; None: nothing is counted
+    # of an exact count beside timed runs: seconds, and times as long as a run besides; WITH_RUNS; None: nothing is counted
     count_cost: tuple[float, float] | None = None
 
     @property

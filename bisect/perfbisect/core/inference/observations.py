@@ -37,6 +37,7 @@ class Reading:
     waits: float = 0.0  # natural logarithm of time over CPU time, where ``cpu`` is known
     time: float | None = None  # as ``value``, by time, where that is by CPU time
     for_another: bool = False  # the run was ordered by the hunt of another result, which has spent it
+    count: float | None = None  # as ``Count.value``, if perf counted instructions during the run
 
     @property
     def way(self) -> tuple[bool, bool]:
@@ -145,9 +146,10 @@ def observations(
             case Uncounted(facts=skip):
                 seen.append(Count(candidate, math.nan, (at - began) / 60, skip.seconds, host))
             case RunFinished(facts=run):
+                amount = readable(run, INSTRUCTIONS)
+                count = None if amount is None else -amount if find_metric(metric).higher_is_better else amount
                 if run.counted and not counted:
-                    amount = readable(run, INSTRUCTIONS)
-                    value = math.nan if amount is None else -amount if find_metric(metric).higher_is_better else amount
+                    value = math.nan if count is None else count
                     seen.append(Count(candidate, value, (at - began) / 60, at - run.started, host))
                 elif (reading := readable(run, metric)) is not None and exact(run, metric) is counted:
                     minutes = (run.started + run.seconds / 2 - began) / 60
@@ -155,17 +157,9 @@ def observations(
                     bound = (-1 if find_metric(metric).higher_is_better else 1) if run.slower_than else 0
                     cpu = by_cpu_time(run, metric)
                     one = Reading(
-                        candidate,
-                        reading,
-                        minutes,
-                        visit,
-                        host,
-                        at - run.started,
-                        bound,
-                        run.layout,
-                        cpu=cpu,
-                        for_another=run.for_another,
-                    )
+                        candidate, reading, minutes, visit, host, at - run.started, bound, run.layout, cpu=cpu,
+                        count=count, for_another=run.for_another,
+                    )  # fmt: skip
                     if cpu is not None:
                         one = replace(one, waits=math.log(1000 * run.seconds / (run.counters["task-clock"] or 1.0)))
                     if not run.round:

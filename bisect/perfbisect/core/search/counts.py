@@ -5,6 +5,8 @@ counts are evidence, and no metric: where the ends differ in instructions about 
 the instructions probably changes the time. Where the count rises, in proportion to how much, is the prior of the search by
 time, with ``SHARE``; the rest of the prior knows nothing of counts. So no commit is excluded by counts, and none is named by
 them: the time of the culprit and of its parents is measured, as always.
+
+Where perf counts during each timed run (``WITH_RUNS``), counts are noisy and cost nothing: all runs of a visit are one count.
 """
 
 import math
@@ -15,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.core.domain.settings import Direction
+from perfbisect.core.domain.settings import WITH_RUNS, Direction
 from perfbisect.core.inference.analysis import PLAIN, Analysis, Contrast, least
 from perfbisect.core.inference.ancestry import Hypotheses, hypotheses
-from perfbisect.core.inference.instruction_counts import CLEAR, COUNTS, RESOLVED
+from perfbisect.core.inference.instruction_counts import CLEAR, COUNTS, GUESS, RESOLVED
 from perfbisect.core.inference.noise_model import EXACT
 from perfbisect.core.inference.observations import Built, Count, Observation, Reading, Skipped
 from perfbisect.core.inference.record import Record
@@ -42,7 +44,11 @@ def by_counts(now: Situation) -> Situation | None:
     if now.prior.count_cost is None or now.model.exact:
         return None
     seen: list[Observation] = []
+    with_runs = now.prior.count_cost == WITH_RUNS
     for each in now.observations:
+        if with_runs and isinstance(each, Reading) and each.count is not None and not (each.host or each.bound):
+            seen.append(replace(each, value=each.count))
+            continue
         if isinstance(each, Count) and math.isnan(each.value):
             if each.candidate in (0, now.bad):
                 return None
@@ -51,7 +57,7 @@ def by_counts(now: Situation) -> Situation | None:
             seen.append(Reading(each.candidate, each.value, each.at, len(seen), each.host, each.seconds))
         elif isinstance(each, Built | Skipped):
             seen.append(each)
-    prior = replace(now.prior, exact=True, noise=None, count_cost=None, host_classes=())
+    prior = replace(now.prior, exact=True, noise=None, host_classes=())
     direction = Direction.DROP if now.record.sign > 0 else Direction.RISE  # as in ``Count.value``
     policy = replace(now.policy.of_counts(), layouts=False, all_steps=False, direction=direction)
     return replace(now, observations=seen, prior=prior, policy=policy, model=EXACT).charged(now)
@@ -62,7 +68,7 @@ def counts_of_ends(counts: Situation, timed: Situation, known: Analysis) -> Meas
     record, ends = counts.record, (timed.bad, 0)
     if any(end in record.skipped for end in ends) or timed.fleet.free_host != 0:
         return None
-    apart = all(record.runs(end) for end in ends) and _between(record, 0, record.name(timed.bad)) > RESOLVED
+    apart = all(record.runs(end) for end in ends) and Executed.of(record).more(timed.bad, 0) > RESOLVED
     lacking = tuple(Share(end, 1) for end in ends if record.runs(end) < 1 + apart)
     if not lacking or not _pays(counts, timed, known):
         return None
@@ -72,7 +78,7 @@ def counts_of_ends(counts: Situation, timed: Situation, known: Analysis) -> Meas
 def _pays(counts: Situation, timed: Situation, known: Analysis) -> bool:
     """Whether a count costs less than to build and time a commit; the ends are counted if that takes no longer than ``SHORT``."""
     (fixed, times), run, ends = timed.prior.count_cost or (math.inf, 0.0), timed.record.run_seconds, known.ends
-    if ends.drop > max(PLAIN * ends.noise, LARGE):
+    if timed.prior.count_cost == WITH_RUNS or ends.drop > max(PLAIN * ends.noise, LARGE):
         return False
     candidates = max(len(timed.graph.candidates), 2)
     drop = float(np.clip(ends.drop, least(timed.policy), LARGE))
@@ -83,20 +89,46 @@ def _pays(counts: Situation, timed: Situation, known: Analysis) -> bool:
     return counts.record.run_seconds < spare
 
 
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What the builds of a record execute: the mean of the visits of each, log units, and the square of its standard error."""
+
+    record: Record
+    known: Mapping[int, tuple[float, float]]
+
+    @classmethod
+    def of(cls, record: Record, guess: float = EXACT.noise) -> "Executed":
+        """Those of all builds that were counted; ``guess`` is the s.d. of a count, worth one count."""
+        counts = {}
+        for build in record.builds:
+            at = record.readings(build)
+            counts[build] = [
+                float(np.mean(record.value[at][record.visit[at] == v])) for v in np.unique(record.visit[at])
+            ]
+        squares = guess**2 + sum(float(np.var(each)) * len(each) for each in counts.values())
+        square = squares / (1 + sum(len(each) - 1 for each in counts.values()))
+        return cls(record, {build: (float(np.mean(each)), square / len(each)) for build, each in counts.items()})
+
+    def more(self, slow: int, fast: int) -> float:
+        """What one build executes more than another one."""
+        return self.known[self.record.name(fast)][0] - self.known[self.record.name(slow)][0]
+
+    def clear(self, slow: int, fast: int) -> float:
+        """The same; 0 if that may be noise."""
+        found, error = self.more(slow, fast), math.sqrt(sum(self.known[self.record.name(v)][1] for v in (slow, fast)))
+        return found if found > max(RESOLVED, CLEAR * error) else 0.0
+
+
+def executed(counts: Situation) -> Executed:
+    """What the builds execute, in the search by counts."""
+    return Executed.of(counts.record, GUESS if counts.prior.count_cost == WITH_RUNS else EXACT.noise)
+
+
 def difference(counts: Situation) -> float:
     """What bad executes more than good, in log units in the direction that is hunted; 0 unless counts repeat and show it."""
     record = counts.record
-    values = [record.value[record.readings(end)] for end in (0, counts.bad)]
-    if min(map(len, values)) < COUNTS:
-        return 0.0
-    found = _between(record, 0, record.name(counts.bad))
-    return found if found > max(RESOLVED, CLEAR * max(float(np.ptp(each)) for each in values)) else 0.0
-
-
-def _between(record: Record, fast: int, slow: int) -> float:
-    """What one build executes more than another one."""
-    before, after = (float(np.mean(record.value[record.readings(each)])) for each in (fast, slow))
-    return before - after
+    visits = [np.unique(record.visit[record.readings(end)]) for end in (0, counts.bad)]
+    return executed(counts).clear(counts.bad, 0) if min(map(len, visits)) >= COUNTS else 0.0
 
 
 def explained(counted: float, timed: Contrast, smallest: float) -> bool:
@@ -116,7 +148,7 @@ class Steps:
     @classmethod
     def of(cls, counts: Situation) -> "Steps":
         """Those of all builds that were counted, between the nearest ones of each group on both sides."""
-        record = counts.record
+        record, by_build = counts.record, executed(counts)
         groups = hypotheses(counts.graph, record)
         rise, beside = np.zeros(len(groups.prior)), dict[int, tuple[int, int]]()
         for group in range(len(rise)):
@@ -128,9 +160,8 @@ class Steps:
             before = [build for build, after in sides if below[build] and not after] or [0]
             nearest = [one for one in before if not any(groups.reach.ancestors(b)[one] for b in before if b != one)]
             # of merged branches each lacks what the others have
-            fast = min(nearest, key=lambda build: _between(record, build, slow))
-            found = _between(record, fast, slow)
-            rise[group], beside[group] = found if found > RESOLVED else 0.0, (fast, slow)
+            fast = min(nearest, key=lambda build: by_build.more(slow, build))
+            rise[group], beside[group] = by_build.clear(slow, fast), (fast, slow)
         return cls(groups, rise, beside)
 
     @property

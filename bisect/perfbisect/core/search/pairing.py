@@ -44,7 +44,8 @@ LEFT = 0.5  # share of the difference in turns that rounds have to show
 # Normal standard errors of turns by which rounds show too little: from the first on the ends are measured again in turns, until there
 # are so many runs of each, since fewer do not tell the noise; from the second on rounds are not valid then.
 DOUBTFUL, LOST = 1.3, 3.5
-# The same where the ends are not measured again: chance must not look like builds that disturb each other.
+# The same where the ends are not measured again: chance must not look like builds that disturb each other. And of what both ways
+# differ by, from which on they contradict each other.
 SEEN_ONCE = 2.5
 MOST = 8
 # Share of the time in which one of the ends waits, from which on two would wait for each other, as for a disk that serves one
@@ -209,8 +210,10 @@ def _ways(
     shown = Interval.around(-both.sign * rounds.drop, 2 * rounds.error)
     doubtful = not enough and (by_cpu is False or (quieter and not valid))
     doubtful |= FAR * noise < of_round < NEAR * noise and len(alone) < FEW
-    lost = quieter and not valid
-    return Ways(valid and quieter, noise, of_round, seen, shown, lost, bool(by_cpu), doubtful=doubtful)
+    lost, differ = quieter and not valid, abs(turns.drop - record.sign * both.sign * rounds.drop)
+    contradict = Student(turns.freedom).score(differ / math.hypot(turns.error, rounds.error)) > SEEN_ONCE
+    doubtful |= contradict and not enough
+    return Ways(valid and quieter, noise, of_round, seen, shown, lost, contradict, bool(by_cpu), doubtful=doubtful)
 
 
 def _waits_alike(alone: Sequence[Reading], beside: Sequence[Reading], record: Record, now: Situation) -> bool | None:
