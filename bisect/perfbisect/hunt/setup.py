@@ -296,8 +296,8 @@ def with_layouts(setup: SessionSetup) -> SessionSetup:
     settings = setup.settings
     if not settings.policy.layouts:
         return setup
-    reason = "" if settings.repository else "nothing is built from source"
-    reason = reason or obstacle(setup.builder, settings.variant, settings.system)
+    built = bool(settings.repository)
+    reason = obstacle(setup.builder, settings.variant, settings.system) if built else "nothing is built from source"
     if not reason:
         return setup
     policy = replace(settings.policy, layouts=False)
@@ -314,15 +314,11 @@ def counted_beside(setup: SessionSetup) -> SessionSetup:
     """
     settings, (first, *others) = setup.settings, setup.hosts
     wanted = settings.counts and settings.choose_metric and not settings.prior.exact and not setup.request.works
-    if not wanted or not (method := counting.method(first.host)):
+    alone = not counting.obstacle(setup.builder, setup.workload)
+    if not wanted or not (method := counting.method(first.host)) or not (alone or method == counting.PERF):
         return setup
-    if not counting.obstacle(setup.builder, setup.workload):
-        cost, hosts = counting.cost(method, setup.workload), (replace(first, beside=method), *others)
-    elif method == counting.PERF:
-        cost, hosts = WITH_RUNS, setup.hosts
-    else:
-        return setup
-    prior = replace(settings.prior, count_cost=cost)
+    prior = replace(settings.prior, count_cost=counting.cost(method, setup.workload) if alone else WITH_RUNS)
+    hosts = replace(first, beside=method if alone else ""), *others
     return replace(setup, hosts=hosts, settings=replace(settings, prior=prior))
 
 
