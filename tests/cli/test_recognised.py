@@ -51,7 +51,7 @@ def test_a_rate_that_drops_is_hunted(git: Repo, count: Path, seal: Path) -> None
 def test_of_several_results_one_is_chosen(git: Repo, count: Path) -> None:
     """In a comparison, and in an A/A. A name of its own keeps them apart from others of that command."""
     ends = [git.commit({"bench": GOOGLE.format(count=count, cpu=cpu)}) for cpu in (100, 150)]
-    said = exits(3, "run", *ends, *QUICK, "--no-explain")
+    said = exits(3, "noise", "--rev", ends[0], *QUICK)
     assert "The output, of Google Benchmark, has 2 results" in said and "BM_Insert/64, BM_Insert/1024" in said
     ended = run("compare", *ends, *QUICK, "--visits", "3", "--runs", "1")
     assert ended.status == 0 and "Google Benchmark: 2 results; measured: all, by cpu_time." in ended.err
@@ -74,11 +74,12 @@ TWO = GOOGLE.replace("1{cpu}", "{other}")  # two results, each with a time of it
 
 
 def test_results_of_one_command_are_hunted_with_common_runs(git: Repo, count: Path, seal: Path) -> None:
-    """Each culprit is its own; every run is one of one hunt, and a reading of the others that are open."""
+    """Both ends are compared in all; each culprit is its own. A run is one of one hunt, and a reading of all that are open."""
     sizes = ((500, 500), (500, 701), (700, 702), (701, 703))
     commits = [git.commit({"bench": TWO.format(count=count, cpu=cpu, other=other)}) for cpu, other in sizes]
-    ended = run("compare", commits[0], commits[-1], *QUICK, "--visits", "4", "--runs", "1", "--hunt", "--no-explain")
+    ended = run("run", commits[0], commits[-1], *QUICK, "--no-explain", "--plain")
     assert ended.status == 0, ended.err
+    assert "Of 2 results 2 are worse and 0 better" in ended.out and ended.out.count("The culprit is") == 2
     found = dict(rows(seal / HISTORY, "select workload, culprit from culprits"))
     assert found == {"sh bench BM_Insert/64": commits[1], "sh bench BM_Insert/1024": commits[2]}
     [[own]] = rows(seal / HISTORY, "select sum(run_count) from sessions")
@@ -87,7 +88,11 @@ def test_results_of_one_command_are_hunted_with_common_runs(git: Repo, count: Pa
     assert entered > own + 4
     read = rows(seal / HISTORY, "select json_extract(body, '$.facts.reported') from events where kind = 'RunFinished'")
     assert all(490 < value < 720 for [value] in read)
-    assert f"The culprit is {commits[2][:10]}" in printed("replay", "3") + printed("replay", "2")
+    assert f"The culprit is {commits[2][:10]}" in printed("replay", "3") + printed("replay", "4")
+    assert "; hunt 3: " in printed("compare", "c2", "--hunt", "--dry-run")
+    few = git.commit({"bench": TWO.format(count=count, cpu=703, other=704)})
+    said = exits(1, "run", commits[-1], few, *QUICK, "--only", "BM*")
+    assert "Of 2 results" in said and "None is hunted" in said
 
 
 def test_workloads_of_a_recipe_each_with_a_result(script: Callable[[str], str], tmp_path: Path) -> None:

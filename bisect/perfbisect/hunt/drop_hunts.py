@@ -15,15 +15,19 @@ from typing import TypeVar
 
 from perfbisect.core.domain.facts import DropHunt
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.domain.settings import Settings, TrialBuild, TrialType
+from perfbisect.core.domain.settings import NOTHING_KNOWN, Output, Policy, Settings, TrialBuild, TrialType
 from perfbisect.core.domain.trials import rounds_to_do
 from perfbisect.core.stats.drops import Drop, DropRange, find_drops, lines, ranges
+from perfbisect.core.stats.paired_comparison import compared
 from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, UsageError
+from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt import session
 from perfbisect.hunt.attempt import Caller
 from perfbisect.hunt.resolve import builder_of, resolve_settings
 from perfbisect.hunt.session import Resumption
 from perfbisect.hunt.setup import SessionSetup, read_hunt_range
+from perfbisect.hunt.trials.rounds import TrialDesign
+from perfbisect.recipes.requested import requested_workloads
 from perfbisect.report.command_line import command_on
 from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
@@ -36,6 +40,7 @@ from perfbisect.wording.trials import difference
 
 T = TypeVar("T", bound="HuntedComparison")
 
+ROUNDS_OF_ENDS = 8  # of one run each: so many that a result is seen to differ among a hundred
 FEWEST_ROUNDS = 2  # from which on a ratio has an interval
 OPEN = ("running", "interrupted", "failed")  # states of hunts that have no verdict
 
@@ -289,6 +294,32 @@ def of_result(settings: Settings, result: str) -> Settings:
     quick, name = (replace(quick, only=result, name=name), name) if quick else (None, settings.workload)
     known = replace(settings, output=output, outputs=(), quick=quick, workload=name, counts=False)
     return replace(known, metric=output.metric, choose_metric=False)
+
+
+def ends_in_results(settings: Settings, outputs: Sequence[Output], waiting: WaitCallback | None) -> SessionSetup:
+    """The comparison of both ends of a hunt in all results of its command."""
+    policy, metric = Policy(pairing=settings.policy.pairing), outputs[0].metric
+    known = replace(
+        settings, outputs=tuple(outputs), metric=metric, policy=policy, prior=NOTHING_KNOWN, further_hosts=()
+    )
+    ends = [TrialBuild(settings.good, settings.good_commit), TrialBuild(settings.bad, settings.bad_commit)]
+    works = requested_workloads(settings, builder_of(settings), settings.workload)
+    return TrialDesign(TrialType.COMPARE, ends, works, ROUNDS_OF_ENDS, 1).set_up(known, waiting)
+
+
+def for_results(settings: Settings, trial: SessionState) -> dict[int, Settings]:
+    """The hunts for the results of a comparison of both ends that differ, in the direction that is hunted: by their numbers in it.
+
+    ``settings`` are those of a hunt for all of them. False discoveries are controlled over all results.
+    """
+    policy, metric = settings.policy, trial.request.metric
+    names, found = [work.name for work in trial.request.works], list[str]()
+    for row in compared(trial, metric):
+        seen = row.ratios[0]
+        if seen and seen.real and policy.hunts(seen.ratio) and 1 - min(seen.ratio, 1 / seen.ratio) >= policy.min_effect:
+            found.append(row.work)
+    hunts = with_common_runs([of_result(settings, result) for result in found])
+    return {names.index(result): each for result, each in zip(found, hunts, strict=True)}
 
 
 def with_common_runs(every: Sequence[Settings]) -> list[Settings]:

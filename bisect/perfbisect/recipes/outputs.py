@@ -13,7 +13,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from perfbisect.errors import UsageError
 from perfbisect.masking import masked
 from perfbisect.recipes.output_pattern import NoNumber, number_in
 
+M = TypeVar("M", bound=UsageError)
 MOST_NAMED = 20  # results in a message
 MOST_TRIED = 1000  # lines with which JSON may begin
 _RATE = re.compile(r"^ops/|/s(?:ec)?$|throughput|\b(?:[qtr]|io)ps$", re.IGNORECASE)  # units of which more is better
@@ -100,6 +101,12 @@ class Result:
     by: str = ""  # which of its numbers it is, where there are several
 
 
+class SeveralResults(UsageError):
+    """One result alone can be measured, and an output has several that are meant."""
+
+    outputs: tuple[Output, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Recognised:
     """What is measured of an output whose format is known."""
@@ -107,12 +114,13 @@ class Recognised:
     outputs: tuple[Output, ...]
     values: Mapping[str, float]  # result → its number, in the unit of its output
     why: str  # a sentence without its end
-    too_many: UsageError | None = None  # raised where one result alone can be measured
+    too_many: SeveralResults | None = None  # raised where one result alone can be measured
 
     @property
     def one(self) -> Output:
-        """The only result that is measured. Raises UsageError for several."""
+        """The only result that is measured. Raises SeveralResults."""
         if self.too_many:
+            self.too_many.outputs = self.outputs
             raise self.too_many
         return self.outputs[0]
 
@@ -143,7 +151,7 @@ def recognised(text: str, only: str) -> Recognised | None:
     too_many = None
     if len(names) > 1:
         several = f"{len(names)} results{f' that match {only}' if only else ''}, of which one is measured here"
-        too_many = _mistake(row, several, names)
+        too_many = _mistake(SeveralResults, row, several, names)
     values = {each.result: in_unit(every[each.result], each.unit) for each in outputs}
     verb = "hunted" if len(names) == 1 else "measured"
     return Recognised(outputs, values, f"{row.name}: {many}; {verb}: {what}{by}", too_many)
@@ -152,14 +160,14 @@ def recognised(text: str, only: str) -> Recognised | None:
 def _chosen(row: Format, found: Mapping[str, Result], every: Mapping[str, Result], only: str) -> list[str]:
     names = [only] if only in every else [name for name in every if fnmatchcase(name, only)] if only else [*found]
     if not names:
-        raise _mistake(row, f"no result {only}", [*every])
+        raise _mistake(UsageError, row, f"no result {only}", [*every])
     return [row.main] if row.main in names and not only else names
 
 
-def _mistake(row: Format, what: str, names: Sequence[str]) -> UsageError:
+def _mistake(kind: type[M], row: Format, what: str, names: Sequence[str]) -> M:
     shown, left = names[:MOST_NAMED], len(names) - MOST_NAMED
     listed = ", ".join(masked(name) for name in shown) + (f" and {left} more" if left > 0 else "")
-    return UsageError(
+    return kind(
         f"The output, of {row.name}, has {what}.", f"Choose with --only NAME, or a pattern such as '*/64': {listed}."
     )
 

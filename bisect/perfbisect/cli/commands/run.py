@@ -35,11 +35,15 @@ from perfbisect.cli.options.measurement import (
 )
 from perfbisect.cli.options.param_types import FACTOR, MEMBER, NAME, SUSPECT
 from perfbisect.core.domain.settings import AUTO, Direction, Settings
+from perfbisect.errors import INTERRUPTED
 from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
+    from perfbisect.hunt.attempt import Caller
+    from perfbisect.recipes.outputs import SeveralResults
     from perfbisect.report.series import ElsewhereLine
 
+NOTHING = 1  # exit status: there is nothing to hunt
 COMMON = (
     "--build --run --rate --cost --builder --workload --repo --metric --host --direction --min-effect --all --max-time --skip"
     " --explain --dry-run --plain --json"
@@ -102,6 +106,7 @@ def run(given: Given) -> int:
     \b
     Examples:
       bisect run v1.0 HEAD --build 'make -j{jobs}' --run ./bench --rate 'ops/s: ([0-9.]+)'
+      bisect run v1.0 HEAD --build 'make -j{jobs}' --run './bench --benchmark_format=json' --only 'BM_Insert*'
       bisect run 8.0.28 8.0.29 --builder mysql --workload update-index
       bisect run 8.0.28 8.0.29 --builder mysql --workload scan,update-index,read-only
       bisect run REL_16_0 REL_17_0 --builder postgres --workload scan --repo ~/src/postgres
@@ -118,7 +123,9 @@ def run(given: Given) -> int:
     GOOD and BAD are releases as the builder's tags spell them (8.0.28) or any git revision; or GOOD..BAD.
     --build and --run replace --builder and --workload: any repository, any command. The metric is
     the number that --rate or --cost finds in its output, by a pattern with one group or a path
-    into JSON ($.result.ops); without them a result of a known benchmark, or else the duration.
+    into JSON ($.result.ops); without them a result of a known benchmark, or else the duration. Of a
+    benchmark with several results both ends are compared in all of them, or in those of --only, and
+    each that differs is hunted, with common builds and common runs.
     Several workloads, or a group of them, share all builds: each has a verdict and a number in the
     history of its own. Exit status then: the highest of theirs.
     `bisect resume` continues an interrupted hunt.
@@ -128,6 +135,7 @@ def run(given: Given) -> int:
     from perfbisect.hunt.forecast import forecast
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import SessionSetup
+    from perfbisect.recipes.outputs import SeveralResults
 
     history, waiting = given.history, given.waiting
     number = claim_in(given.in_batch, history) if given.in_batch else None
@@ -150,7 +158,53 @@ def run(given: Given) -> int:
         note(forecast(history, [setup.settings for setup in setups], setups[0].span, setups[0].host))
         announce_system(every[0])
         caller = Caller(history, open_view(history, given.view), waiting, notifier)
-        return say_failures(begin(setups, caller, place), history)
+        try:
+            return say_failures(begin(setups, caller, place), history)
+        except SeveralResults as several:
+            if place or len(every) > 1:
+                raise
+            return hunt_results(given, every[0], several, caller)
+
+
+def hunt_results(given: Given, settings: Settings, several: "SeveralResults", caller: "Caller") -> int:
+    """Compare both ends in all results of a command, and hunt those that differ by common runs; returns the highest exit status."""
+    from contextlib import closing
+
+    from perfbisect.cli.sessions import carried_out, say_failures
+    from perfbisect.core.stats.paired_comparison import compared
+    from perfbisect.hunt.attempt import as_recognised
+    from perfbisect.hunt.drop_hunts import ends_in_results, for_results
+    from perfbisect.hunt.notification import Notifier
+    from perfbisect.hunt.session import begin
+    from perfbisect.hunt.setup import SessionSetup
+    from perfbisect.report.command_line import command_on
+    from perfbisect.store.history import History
+    from perfbisect.wording.trials import results_that_differ
+
+    history, notifier = given.history, caller.begun
+    assert isinstance(notifier, Notifier)
+    notifier.names.clear()  # what has begun was to measure one result
+    note(f"{several} Both ends are compared in all of them first.")
+    with closing(History.open(history)) as opened:
+        known = as_recognised(opened, settings, several.outputs)
+    quiet = Given(history=history, waiting=given.waiting, form="")
+    ends = ends_in_results(known, several.outputs, given.waiting)
+    trial, cut = carried_out(lambda own: begin([ends], own), quiet, Notifier((), history, note))
+    tell = note if given.view == "json" else say
+    tell("\n".join(results_that_differ(trial, compared(trial, trial.request.metric))))
+    note(f"All of them: {command_on('show', trial.name, history)}")
+    if cut:
+        note(f"{cut}\nThen hunt what differs: {command_on('compare', trial.name, history)} --hunt")
+        return INTERRUPTED
+    hunts = for_results(known, trial)
+    if not hunts:
+        note("None is hunted: none differs in that direction, and enough, beyond doubt.")
+        return NOTHING
+    outcomes = begin(SessionSetup.set_up([*hunts.values()], given.waiting), caller)
+    with closing(History.open(history)) as opened:
+        for work, outcome in zip(hunts, outcomes, strict=True):
+            opened.enter_drop_hunt(trial.id, (work, 0, 1), outcome.hunt)
+    return say_failures(outcomes, history)
 
 
 def ends_of(good: str, bad: str | None) -> tuple[str, str]:

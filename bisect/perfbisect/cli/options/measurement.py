@@ -59,7 +59,7 @@ command_options = added(
     click.option("--rate", default="", metavar="PATTERN", help="Number in its output; higher is better."),
     click.option("--cost", default="", metavar="PATTERN", help="Number in its output; lower is better."),
     click.option(
-        "--only", default="", metavar="NAME", help="Of a known benchmark's output the result to measure, or a pattern: '*/64'."
+        "--only", default="", metavar="NAME", help="Of a known benchmark's results the one to measure, or those of a pattern: '*/64'."
     ),
     click.option("--unit", default="", metavar="UNIT", help="Its unit. Default: as PATTERN says it."),
     click.option(
