@@ -19,8 +19,8 @@ import pytest
 
 import sample_hunt
 import tickets
-from perfbisect.cli.batch_file import read_batch_file
 from perfbisect.cli.commands.batch import batch as batch_verb
+from perfbisect.cli.commands.batch import read_batch_file
 from perfbisect.cli.commands.history import batch_line
 from perfbisect.cli.commands.report import batch_table
 from perfbisect.cli.sessions import follow

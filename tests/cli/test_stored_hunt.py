@@ -77,7 +77,7 @@ def test_history_and_show(asked: Callable[..., Ended], two: Path) -> None:
     shown = asked("show", "1").out
     assert "The culprit is 6da84d17ef" in shown
     commands = [line for line in shown.splitlines() if re.match("To [a-z]+: +bisect ", line)]
-    assert len(commands) == 2 and all(f" --history {two}" in line for line in commands), "repeat and prove"
+    assert len(commands) == 3 and all(f" --history {two}" in line for line in commands), "repeat, narrow, prove"
     markdown = asked("show", "1", "--markdown")
     assert markdown.out.startswith("## engine update-index")
     assert asked("report", "1", "--markdown") == markdown and not [*Path().iterdir()]

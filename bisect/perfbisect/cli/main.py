@@ -36,6 +36,7 @@ VERBS: Mapping[str, str] = {
     "nightly": "Measure the tip of a branch each night, and hunt its new drops.",
     "steps": "Find the steps in a series that was measured elsewhere, and how to hunt them.",
     "prove": "Measure bad without the culprit: how much a revert regains.",
+    "narrow": "Find the part of the culprit's diff that made it slower.",
     "history": "List the hunts and comparisons.",
     "show": "Report one hunt: verdict, proof, candidates, counters; or one comparison or proof.",
     "report": "Write a page about a hunt or a comparison, or about all of them.",
@@ -54,7 +55,7 @@ VERBS: Mapping[str, str] = {
 }
 IN = {  # verb → its module, unless that has its name
     "builders": "recipes", "workloads": "recipes", "init": "recipes", "why": "resume", "noise": "trials", "prove": "trials",
-    "compare": "trials", "push": "history", "show": "report", "replay": "watch", "steps": "run",
+    "compare": "trials", "push": "history", "show": "report", "replay": "watch", "steps": "run", "narrow": "trials",
 }  # fmt: skip
 
 

@@ -124,11 +124,14 @@ class SessionAttempt:
             auto = cycle.changed_over if cycle and settings.choose_metric and not trial else None
             output = settings.output if settings.outputs else None
             self.members.append(SessionMember(problem, log, cycle, verdict, unable.get(place), auto, output=output))
+            if cycle and cycle.setup.parts:
+                self.members[-1].next_round, self.members[-1].change_over = cycle.next_round, None
 
         def workers() -> Workers[LabEvent]:
             """The hosts of the session, for the members that are still open."""
             going_on = {place: cycle.labs for place, cycle in cycles.items() if self.members[place].is_open}
-            return workers_of(going_on, some.span.candidates, together=len(logs) > 1)
+            span = next(iter(cycles.values())).setup.span  # of the present round
+            return workers_of(going_on, span.candidates, together=len(logs) > 1)
 
         for place, member in enumerate(self.members):
             if member.failure:

@@ -72,6 +72,8 @@ class SessionMember:
     # Looks for another metric where this one does not tell the ends apart, whose ratio it is given; and whether that is all
     # there is to know of it. Returns the problem by which the search goes on, if there is one.
     change_over: Callable[[Interval, bool], Generator[TimedEvent, None, SearchProblem | None]] | None = None
+    # After the verdict of a round in the diff of a commit: the problem of the next one, if there is one.
+    next_round: Callable[[Verdict], Generator[TimedEvent, None, SearchProblem | None]] | None = None
     asked: bool = False  # whether it has looked, as the search would take very many runs
     unpromising: Interval | None = None  # that ratio, while it is to look
     found: tuple[Change, ...] = ()  # what its latest decision names
@@ -230,7 +232,11 @@ class Driver:
             member.lifecycle = None
 
     def _change_over(self, number: int, member: SessionMember) -> Generator[Numbered]:
-        """Look for another metric of a hunt, where its own does not tell the ends apart; with one it goes on."""
+        """Look for another metric of a hunt, where its own does not tell the ends apart; with one it goes on. So it does in a next round."""
+        if member.next_round and member.verdict and not member.failure:
+            if problem := (yield from self._alone(number, member.next_round(member.verdict))):
+                member.problem, member.verdict = problem, None
+            return
         change_over, asked, ended = member.change_over, member.unpromising, indistinct(member.verdict)
         member.unpromising = None
         if not change_over or member.failure or not (ratio := ended or asked):

@@ -120,6 +120,23 @@ class SessionLifecycle:
         self.problem = replace(self.problem, policy=settings.policy, metric=settings.metric, prior=settings.prior)
         return self.problem
 
+    def next_round(self, verdict: Verdict) -> Generator[TimedEvent, None, SearchProblem | None]:
+        """What is searched after the verdict of a round in the diff of a commit; None after the last."""
+        parts, log = self.setup.parts, self.log
+        assert parts, "a hunt for commits has one round"
+        assert self.problem, "a hunt has a problem"
+        if not parts.next(verdict):
+            return None
+        setup = self.setup = replace(self.setup, span=parts.span)
+        self.labs = self._labs_of(setup)
+        started = setup.started(log.hunt, False)
+        with log.history.transaction():
+            log.history.change_range(log.hunt, started)
+            entered = log.append(started)
+        yield entered
+        self.problem = replace(self.problem, graph=setup.span.graph, commits=setup.span.candidates)
+        return self.problem
+
     def closing(self, verdict: Verdict | None) -> Generator[TimedEvent]:
         """The end of a trial; or what the verdict of a hunt lacks, its end, and then its reason."""
         log, setup, problem = self.log, self.setup, self.problem

@@ -1,19 +1,24 @@
-"""The patches of a hunt or a trial, tried in the local repository before anything is built."""
+"""What is built of the local repository beside its commits: patches, tried there before anything is built; and states between
+a commit and its parent, in the search for the part of its diff that made it slower.
+"""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from perfbisect.core.domain.events import Warned
+from perfbisect.core.domain.events import Decided, Event, SessionStarted, Warned
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.orders import Measure, Verdict
 from perfbisect.core.domain.settings import Patch, Settings
-from perfbisect.errors import UsageError
+from perfbisect.core.search.parts import Course, Round, course, outcome
+from perfbisect.errors import CannotGoOn, UsageError
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import check_names, recipe_patches
 from perfbisect.repository.derived import apply, paths_of
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import all_but, borrowed, git, run, sealed
-from perfbisect.repository.range import CommitRange
+from perfbisect.repository.range import CommitRange, DiffCommits
 
 MOST = 100  # commits beyond the ends that a patch is tried on
 
@@ -92,3 +97,60 @@ def check_patches(
     idle = f"changes only paths that the recipe of {builder.name} ignores: builds stay as they are"
     names = [patch.name for patch in tries.patches if patch.name in tries.fitting - tries.counting]
     return tuple(Warned(f"The patch {name} {idle}") for name in names)
+
+
+@dataclass(slots=True)
+class PartSearch:
+    """The rounds of a search in the diff of a commit: the present one as a range of commits."""
+
+    commits: DiffCommits
+    rounds: Course
+    present: Round
+
+    @classmethod
+    def begin(cls, commits: DiffCommits) -> "PartSearch":
+        """The search in its first round."""
+        rounds = course(commits.diff)
+        return cls(commits, rounds, next(rounds))
+
+    def replay(self, events: Iterable[Event]) -> "PartSearch":
+        """The search where the log of a session ends. Raises CannotGoOn where its rounds were other ones."""
+        verdict: Verdict | None = None
+        asked: tuple[str, ...] = ()
+        for event in events:
+            if isinstance(event, SessionStarted) and event.candidates != asked:
+                asked = event.candidates
+                if (verdict and not self.next(verdict)) or self.span.candidates != asked:
+                    raise CannotGoOn(
+                        "The search cannot go on: it would now divide the diff in another way than before.",
+                        "Begin a new one with: bisect narrow",
+                    )
+                verdict = None
+            elif isinstance(event, Decided) and not isinstance(event.decision.order, Measure):
+                verdict = event.decision.order
+        if verdict:
+            self.next(verdict)
+        return self
+
+    def next(self, verdict: Verdict) -> bool:
+        """Go on to the next round after the verdict of the present one; false where that is the last."""
+        before = self.present
+        try:
+            self.present = self.rounds.send(outcome(verdict))
+        except StopIteration:
+            return False
+        return self.present.states != before.states
+
+    @property
+    def span(self) -> CommitRange:
+        """The present round: its states, the fast end first."""
+        made, whole = self.commits.make(self.present.states), self.commits
+        graph = Graph.line(len(self.present.steps))
+        return CommitRange(whole.parent, whole.commit, made[0], len(made) - 1, 0, graph, made)
+
+    def entered(self, started: SessionStarted) -> SessionStarted:
+        """The beginning of a session with the parts that each state of the present round adds."""
+        commits, present = self.commits, self.present
+        shown, own, every = commits.diff.shown, present.proven, commits.diff.every
+        proofs = commits.make([present.alone, every - own]) if own else ()
+        return replace(started, parts=tuple(map(shown, present.steps)), proofs=proofs, needs=len(present.alone - own))

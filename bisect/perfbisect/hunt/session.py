@@ -26,7 +26,7 @@ from perfbisect.hunt.lifecycle import on_each_like_first
 from perfbisect.hunt.session_hosts import lock_hosts
 from perfbisect.hunt.setup import Recipes, SessionSetup
 from perfbisect.hunt.trials.builds import configured
-from perfbisect.hunt.trials.proof import claim_of, proof_setup
+from perfbisect.hunt.trials.proof import claim_of, narrowing, proof_setup
 from perfbisect.hunt.trials.rounds import TrialDesign, with_prebuilt
 from perfbisect.lab import upkeep
 from perfbisect.process import CLOCK
@@ -162,6 +162,12 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
         unable: dict[int, PerfBisectError] = {}
         if trial:
             setups = {0: stack.enter_context(trial_again(history, trial, requested[0], how, caller))}
+        elif requested[0].narrows:
+            log = [entry.event for entry in history.events(numbers[0])]
+            setups = {0: stack.enter_context(narrowing(requested[0], caller.waiting, log))}
+            with history.transaction():
+                history.change_range(numbers[0], setups[0].started(numbers[0], True))
+            check_unchanged(history, numbers[0], setups[0])
         else:
             setups, unable = set_up_again(history, numbers, verdicts, requested, caller.waiting)
         some = next(iter(setups.values()))

@@ -17,7 +17,7 @@ from perfbisect.core.inference.ancestry import suspected
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback, machine
 from perfbisect.host.protocol import Host
-from perfbisect.hunt.patches import check_patches, patches_of
+from perfbisect.hunt.patches import PartSearch, check_patches, patches_of
 from perfbisect.hunt.session_hosts import BuildHost, BuildHostChecks, HostLocks, PreparedHost, build_ahead
 from perfbisect.lab.building.candidates import Candidates
 from perfbisect.lab.building.links import unavailable
@@ -56,6 +56,7 @@ class SessionSetup:
     shared: SharedBuilds | None = None  # that the user has configured
     measured: tuple[Workload, ...] = ()  # all workloads: of a trial, of hunts together, or of those that a trial proves
     untouched: tuple[str, ...] = ()  # suspected paths that no commit of the range touches
+    parts: PartSearch | None = None  # of a search in the diff of a commit, whose present round is ``span``
     # Of a trial:
     request: TrialRequest = SEARCH  # what is measured in rounds
     works: tuple[Workload, ...] = ()  # those of the request
@@ -117,13 +118,9 @@ class SessionSetup:
         checks = BuildHostChecks(settings, needed, waiting)
         hosts = tuple(PreparedHost.prepare(entry, settings, needed, workloads, checks) for entry in entries)
         dirty = settings.repository and is_dirty(open_repository(Path(settings.repository)))
-        uncommitted = (
-            [Warned(f"{settings.repository} has uncommitted changes, which are not measured", "Commit them first.")]
-            if dirty
-            else []
-        )
+        uncommitted = f"{settings.repository} has uncommitted changes, which are not measured"
         warned = (
-            *uncommitted,
+            *([Warned(uncommitted, "Commit them first.")] if dirty else []),
             *(() if builds else on_one_machine(hosts)),
             *both_tag_and_branch(settings, (settings.good, settings.bad, *settings.skips)),
             *idle,
@@ -255,6 +252,7 @@ class SessionSetup:
             remedies=self.settings.remedies and not self.request.works,
             prebuilt=self.prebuilt,
             is_range=not self.request.works,
+            in_line=self.parts is None,
         )
 
     def started(self, number: int, resumed: bool) -> SessionStarted:
@@ -265,11 +263,12 @@ class SessionSetup:
             return SessionStarted(
                 number, self.facts, resumed, further=further, build_hosts=builders, request=self.request
             )
-        return SessionStarted(
+        started = SessionStarted(
             number, self.facts, resumed, settings.builder, settings.workload, settings.good, settings.bad, span.commits,
             span.candidates, span.merges, settings.metric, settings.prior.host_classes, span.graph.branch_points,
             further=further, build_hosts=tuple(each.host.name for each in self.ahead),
         )  # fmt: skip
+        return self.parts.entered(started) if self.parts else started
 
 
 def shared_builds() -> SharedBuilds | None:

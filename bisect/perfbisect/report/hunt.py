@@ -72,9 +72,9 @@ def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
     hosts = state.started.hosts if diff_of and state.started else ()
     narrowing: Iterable[Section] = ()
     if diff_of:
-        from perfbisect.report.page.hunt import narrowed
+        from perfbisect.report.page.hunt import narrowed, set_in_diff
 
-        narrowing = narrowed(report)
+        narrowing = (*set_in_diff(report, diff_of), *narrowed(report))
     return Document(
         session=f"Hunt {hunt.id}{hunt.origin and f' of {hunt.origin}'}",
         what=f"{settings.builder} {settings.workload}: {settings.good}..{settings.bad}",
@@ -150,7 +150,7 @@ def headline(report: HuntReport) -> str:
 
 def of_change(report: HuntReport, place: int, diff_of: DiffOf | None) -> Iterator[Section]:
     """A change that the verdict names: which commit it is, and why it is slower; drawn, with its runs and its diff."""
-    change, anchor = report.changes[place], f"case-{place + 1}"
+    change, anchor, settings = report.changes[place], f"case-{place + 1}", report.settings
     commit, found = change.commit, change.explanation
     about = (
         ("commit", commit.sha),
@@ -159,7 +159,7 @@ def of_change(report: HuntReport, place: int, diff_of: DiffOf | None) -> Iterato
         ("link", report.link_of(commit.sha)),
         ("parents", ", ".join(f"{parent.short}  {parent.subject}" for parent in change.parents)),
     )
-    title = "The commit" if len(report.changes) == 1 else f"Change {place + 1}"
+    title = "The part" if settings.narrows else "The commit" if len(report.changes) == 1 else f"Change {place + 1}"
     yield Section(title, (Facts(tuple(pair for pair in about if pair[1])),), anchor, quiet=True)
     if found.plans:
         statements = count(len(found.plans), "statement")
@@ -191,7 +191,12 @@ def issue(report: HuntReport, change: NamedChange) -> Iterator[str]:
     yield f"Effect: {teller.changed(step.ratio)}; {report.listed.title} on {host}."
     yield f"Sure: {chance(step.probability)}. {teller.proof(step)}"
     yield f"Why: {' '.join(change.why)}"
-    yield f"Reproduce: {command_to_compare(settings, parent, commit.short)}"
+    again = (
+        command_to_run(settings, report.history)
+        if settings.narrows
+        else command_to_compare(settings, parent, commit.short)
+    )
+    yield f"Reproduce: {again}"
 
 
 WIDE = 24  # columns of a dumbbell
@@ -358,5 +363,6 @@ def commands(report: HuntReport) -> Iterator[Code]:
         return
     if not report.verdict or report.suspects:
         yield Code((command_on("resume", number, history),), "To resume")
-    if report.changes:
+    if report.changes and not report.settings.narrows:
+        yield Code((command_on("narrow", number, history),), "To narrow")
         yield Code((command_on("prove", number, history),), "To prove")

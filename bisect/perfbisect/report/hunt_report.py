@@ -15,6 +15,7 @@ from perfbisect.core.domain.events import BuildFinished, Commit, Decided, Event,
 from perfbisect.core.domain.facts import (
     LEFT_OUT,
     BuildFacts,
+    DiffPart,
     Known,
     RunFacts,
     SkipFacts,
@@ -43,6 +44,7 @@ from perfbisect.wording.verdicts import Teller
 MOST = 10  # suspects of an unfinished hunt
 UNKNOWN = 0.005  # share of a cost whose callers are unknown, from which on a table says so
 
+IN_DIFF = "SELECT id FROM sessions WHERE kind = 'hunt' AND about = ? ORDER BY id"  # the searches in the diff of a hunt's culprit
 COSTS = ("parent", "culprit", "difference", "share")
 TONES = {  # of a classification: the class of its colour
     Classification.BASELINE: "good",
@@ -128,7 +130,7 @@ class HuntReport:
     link_of: LinkOf = NO_LINK  # gives the page of a commit at a forge
     course: tuple[Narrowing, ...] = ()  # the decisions about the range of the hunt, in order
     together: str = ""  # with which hunts it shares its builds, in words
-    proofs: Mapping[str, Sequence[str]] = field(default_factory=dict)  # p5 → what it shows, a sentence each
+    proofs: Mapping[str, Sequence[str]] = field(default_factory=dict)  # p5, or hunt 13 → what it shows, a sentence each
 
     def commit(self, sha: str) -> Commit:
         """A commit as far as it is known, with texts that are safe to print."""
@@ -137,7 +139,8 @@ class HuntReport:
 
     def candidate(self, node: int) -> Commit:
         """The commit of a candidate."""
-        return self.commit(self.state.commits[node])
+        commit, started = self.commit(self.state.commits[node]), self.state.started
+        return printable_commit(started.named(commit, node)) if started else commit
 
     @cached_property
     def ratios(self) -> dict[str, Interval]:
@@ -199,6 +202,14 @@ class HuntReport:
             tuple(reasons.unknown(explained)),
             tuple(values_of(ordered, self.pairs_metric)),
         )
+
+    @property
+    def parts(self) -> tuple[DiffPart, ...]:
+        """The parts of a diff that the verdict names, or may mean."""
+        verdict, added = self.state.verdict, self.state.started.parts if self.state.started else ()
+        named = [step.candidate for step in all_steps(verdict)]
+        nodes = verdict.candidates if isinstance(verdict, Inconclusive) else named
+        return tuple(part for node in sorted(nodes) if 0 < node <= len(added) for part in added[node - 1])
 
     def counters(self, step: Step) -> dict[str, tuple[float | None, float | None]]:
         """Each metric of the parents and of the commit of a step; None where the host cannot count it."""
@@ -309,7 +320,8 @@ def read_hunt(history: History, hunt: int, describe: Describe = Commit, link_of:
         link_of,
         tuple(course([event for _, event in entries], state.commits)),
         together_with(history, hunt),
-        {trial.name: tuple(proof_sentences(trial)) for trial in history.proofs(hunt)},
+        {trial.name: tuple(proof_sentences(trial)) for trial in history.proofs(hunt)}
+        | {f"hunt {number}": read_hunt(history, number).verdict[:2] for (number,) in history.select(IN_DIFF, [hunt])},
     )
 
 

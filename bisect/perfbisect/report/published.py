@@ -53,6 +53,7 @@ def of_hunt(report: HuntReport) -> dict[str, Any]:
         "found": report.found,
         "cases": [of_change(report, change) for change in report.changes],
         "suspects": report.suspects,
+        "parts": report.parts,
         "unsettled": [
             {
                 "good": report.candidate(part.good),

@@ -154,6 +154,13 @@ class Temporary:
             raise failure(f"git {arguments[0]} failed in {self.bare}", done.stderr)
         return done.stdout
 
+    def content(self, blob: str) -> bytes:
+        """The content of a file."""
+        file = self.bare / self.git("unpack-file", blob).strip()
+        content = file.read_bytes()
+        file.unlink()
+        return content
+
     def unmerged(self) -> dict[str, dict[str, tuple[str, str]]]:
         """The paths with a conflict, and mode and blob of its sides that exist: "1" the base, "2" ours, "3" theirs."""
         conflicts: dict[str, dict[str, tuple[str, str]]] = {}

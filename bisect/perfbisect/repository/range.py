@@ -1,4 +1,4 @@
-"""The commits between two revisions, and the graph of those that can differ in speed.
+"""The commits between two revisions, and the graph of those that can differ in speed; and the states between a commit and its parent.
 
 The range is read with git's own history simplification. A commit whose tree, without the ignored paths, equals that of
 one of its parents cannot differ in speed from it: it is removed, and its children get that parent instead. Of a merge
@@ -10,14 +10,25 @@ branch point, unless it equals good in all paths that count.
 The parents outside the range (the boundary) are passed to git one by one. Otherwise the dates of commits could decide
 whether git recognises them as outside in time, and the graph must always be the same, since a hunt is resumed on it. For
 the same reason git's commit graph file, which may be written at any time, is not used.
+
+The states between a commit and its parent are made of the parts of its diff (``core/search/parts.py``), as commits in a repository
+that exists only for a while, and borrows the objects of the user's.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
+from perfbisect.core.domain.events import titles
+from perfbisect.core.domain.facts import DiffPart
 from perfbisect.core.domain.graph import Graph
+from perfbisect.core.search.parts import Diff, Edit, Entry, FileDiff, Piece, decoded, lines_of, words_of
 from perfbisect.errors import UsageError
-from perfbisect.repository.git import Repository, all_but, git
+from perfbisect.repository.changed_functions import HUNK
+from perfbisect.repository.commits import OPTIONS
+from perfbisect.repository.derived import Temporary
+from perfbisect.repository.git import Repository, all_but, borrowed, git
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,3 +148,176 @@ def _parents(
         own = older if commit in outside else {}
         parents.append(list(dict.fromkeys(node.get(parent, own.get(parent, 0)) for parent in before)))
     return parents
+
+
+RAW = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "-M", *OPTIONS)
+
+
+FUNCTION = re.compile(
+    rb"\A[^{};=]*\)[^;{}]*\{.*^\}\s*\Z|\A(?:@.*\n)*(?:async |pub |export )*(?:def|class|func|fn) ",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+@dataclass(eq=False)
+class DiffCommits:
+    """Makes commits between a parent and a commit, in a repository that exists only for a while."""
+
+    repository: Repository  # the user's, whose objects include all that is made
+    parent: str  # full hashes
+    commit: str
+    diff: Diff
+    _ask: Temporary
+    _when: str  # seconds since the epoch, the date of the commit
+    _made: dict[frozenset[int], str] = field(default_factory=dict)
+
+    def make(self, states: Sequence[frozenset[int]]) -> tuple[str, ...]:
+        """The commit of each set of parts. Equal sets always have the same one; that of all parts is the commit itself."""
+        made = self._made
+        made |= {frozenset(): self.parent, self.diff.every: self.commit}
+        todo = [state for state in dict.fromkeys(states) if state not in made]
+        if todo:
+            blobs: dict[bytes, int] = {}
+            text = b"".join(self._commit(state, number, blobs) for number, state in enumerate(todo, 1))
+            contents = (b"blob\nmark :%d\ndata %d\n%s\n" % (mark, len(each), each) for each, mark in blobs.items())
+            marks = self._ask.bare / "perfbisect.marks"
+            stream = b"".join([*contents, text, b"done\n"]).decode(errors="surrogateescape")
+            self._ask.git("fast-import", "--quiet", "--force", "--done", f"--export-marks={marks}", stdin=stream)
+            known = dict(line.split() for line in marks.read_text().splitlines())
+            made |= {state: known[f":{number}"] for number, state in enumerate(todo, 1)}
+        return tuple(made[state] for state in states)
+
+    def _commit(self, state: frozenset[int], number: int, blobs: dict[bytes, int]) -> bytes:
+        """The commit as `git fast-import` reads it; the contents that it needs are added to ``blobs``."""
+        gone, there = list[bytes](), list[bytes]()
+        for before, now in self.diff.with_parts(state):
+            if before and (now is None or now.path != before.path):
+                gone.append(b"D %s\n" % quoted(before.path))
+            if now:
+                is_module = now.mode == "160000"
+                mark = 0 if is_module else blobs.setdefault(now.content, len(blobs) + 1_000_000)
+                what = now.content if is_module else b":%d" % mark
+                there.append(b"M %s %s %s\n" % (now.mode.encode(), what, quoted(now.path)))
+        few = len(state) * 2 <= len(self.diff.every)
+        shown = titles(self.diff.shown(state if few else self.diff.every - state))
+        message = f"{self.parent[:10]} with {shown}" if few else f"{self.commit[:10]} without {shown}"
+        said = message.encode(errors="replace")
+        who = b"perfbisect <perfbisect@localhost> %s +0000" % self._when.encode()
+        head = b"commit refs/perfbisect/parts\nmark :%d\nauthor %s\ncommitter %s\ndata %d\n%s\nfrom %s\n"
+        return head % (number, who, who, len(said), said, self.parent.encode()) + b"".join([*gone, *there]) + b"\n"
+
+
+def quoted(path: str) -> bytes:
+    """A path as `git fast-import` reads it."""
+    raw = path.encode(errors="surrogateescape").replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
+    return b'"%s"' % raw
+
+
+@contextmanager
+def in_parts(repo: Repository, parent: str, commit: str, ignore: Sequence[str]) -> Iterator[DiffCommits]:
+    """What a commit changes against a parent (full hashes), in parts; ``ignore`` is a recipe's glob patterns.
+
+    Raises UsageError where nothing that counts changes.
+    """
+    with borrowed(repo) as bare:
+        ask = Temporary(bare)
+        raw = iter(ask.git(*RAW, parent, commit, "--", *all_but(ignore)).split("\0"))
+        files, pieces = list[FileDiff](), list[Piece]()
+        for head in filter(None, raw):
+            (mode, new_mode, blob, new_blob, status), path = head.removeprefix(":").split(" "), next(raw)
+            new_path = next(raw) if status[0] in "RC" else path
+            before, after = (
+                Entry(at, of, name.encode() if of == "160000" else ask.content(name)) if of.strip("0") else None
+                for at, of, name in ((path, mode, blob), (new_path, new_mode, new_blob))
+            )
+            sides = [each for each in (before, after) if each]
+            by_lines = all(each.mode.startswith("100") and b"\0" not in each.content for each in sides)
+            hunks = list[tuple[int, int, int, int, str]]()
+            if by_lines and before and after:
+                for *numbers, scope in HUNK.findall(
+                    ask.git("diff", "-U0", *OPTIONS, "--inter-hunk-context=6", "--no-indent-heuristic", blob, new_blob)
+                ):
+                    first, size, first_after, size_after = (int(number or 1) for number in numbers)
+                    start, start_after = first - (size > 0), first_after - (size_after > 0)
+                    hunks.append((start, start + size, start_after, start_after + size_after, scope))
+            elif by_lines and after and after.content:
+                hunks.append((0, 0, 0, len(lines_of(after.content)), ""))
+            file, own = in_pieces(len(files), before, after, hunks)
+            files.append(file)
+            pieces += own
+        if not pieces:
+            raise UsageError(f"{commit[:10]} changes nothing that counts against {parent[:10]}.")
+        when = ask.git("rev-list", "--max-count=1", "--no-commit-header", "--format=%ct", commit).strip()
+        yield DiffCommits(
+            replace(repo, objects=bare / "objects"), parent, commit, Diff(tuple(files), tuple(pieces)), ask, when
+        )
+
+
+def in_pieces(
+    number: int, before: Entry | None, after: Entry | None, hunks: Sequence[tuple[int, int, int, int, str]]
+) -> tuple[FileDiff, list[Piece]]:
+    """A file of a diff, and its parts; ``hunks`` are lines before, from and to, lines after, and what git prints beside them.
+
+    Lines are counted from 0, the last one excluded.
+    """
+    known = after or before
+    assert known, "one of both exists"
+    as_a_whole = FileDiff(before, after, by_lines=False)
+    whole = Piece(number, DiffPart(known.path), added=words_of(after), removed=words_of(before))
+    if after is None or not hunks:
+        return as_a_whole, [whole]
+    file = FileDiff(before, after, by_lines=True)
+    old, new = lines_of(before.content if before else b""), lines_of(after.content)
+    pieces: list[Piece] = []
+    if before and (before.path, before.mode) != (after.path, after.mode):
+        pieces.append(Piece(number, DiffPart(after.path)))
+    place = 0
+    for first, end, first_after, end_after, scope in hunks:
+        blocks = functions_in(new[first_after:end_after]) if first == end else [[range(end_after - first_after)]]
+        removed = decoded(old[first:end])
+        for ranges in blocks:
+            edits = []
+            for each in ranges:
+                lines = tuple(new[first_after + each.start : first_after + each.stop])
+                edits.append(Edit(first, end, lines, place + each.start))
+            text = [line for edit in edits for line in edit.lines]
+            # A part of several ranges is the frame of functions; it is shown by its first lines.
+            at = first_after + ranges[0].start
+            alone = len(blocks) > 1 and len(ranges) == 1
+            said = headline(text) if alone else scope
+            last = at + (ranges[-1].stop - ranges[0].start)
+            lines_shown = (at + 1, last) if text else (first_after, first_after)
+            pieces.append(
+                Piece(number, DiffPart(known.path, *lines_shown, scope=said), tuple(edits), decoded(text), removed)
+            )
+        place += end_after - first_after + 1
+    return (file, pieces) if file.with_parts(pieces) == after else (as_a_whole, [whole])
+
+
+def functions_in(lines: Sequence[bytes]) -> list[list[range]]:
+    """The lines of each function that a new block has, and those of all else first; one entry where it has fewer than two."""
+    starts = [0]
+    for at in range(1, len(lines)):
+        if not lines[at - 1].strip() and re.match(rb"[A-Za-z_/@]", lines[at]):
+            starts.append(at)
+    blocks = [range(first, end) for first, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
+    own = [block for block in blocks if is_function(b"".join(lines[block.start : block.stop]))]
+    frame = [block for block in blocks if block not in own]
+    if len(own) < 2:
+        return [[range(len(lines))]]
+    return [*([frame] if frame else []), *([block] for block in own)]
+
+
+def is_function(text: bytes) -> bool:
+    """Whether a block is a whole function, but for comments before it."""
+    code = re.sub(rb"/\*.*?\*/|//[^\n]*", b"", text, flags=re.DOTALL).strip()
+    conditions = len(re.findall(rb"^\s*#\s*if", code, re.MULTILINE)) == len(
+        re.findall(rb"^\s*#\s*endif", code, re.MULTILINE)
+    )
+    return bool(FUNCTION.match(code)) and code.count(b"{") == code.count(b"}") and conditions
+
+
+def headline(text: Sequence[bytes]) -> str:
+    """The line of a function that has its name."""
+    code = [line for line in text if b"(" in line and not line.lstrip().startswith((b"/", b"*", b"#", b"@"))]
+    return decoded([*code, *text][:1]).strip().removesuffix("{").strip()

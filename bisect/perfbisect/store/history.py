@@ -217,6 +217,10 @@ class History:
             [sitting] = db.execute("SELECT max(id) FROM sittings WHERE session_id = ?", [session]).fetchone()
             db.table("sittings").update(sitting, {"failure": masked(failure)})
 
+    def change_range(self, session: int, started: "SessionStarted") -> None:
+        """Store the range of a further round, whose candidates are those of a hunt from here on."""
+        self.logs[session], self.ranges[session] = self.session_log(session).in_range(started), started.candidates
+
     def update_settings(self, session: int, settings: "Settings") -> None:
         """Store settings that a session has chosen itself."""
         from perfbisect.store.log import compact

@@ -69,9 +69,9 @@ def encode(event: Event, candidates: tuple[str, ...]) -> str:
     """The JSON of an event of a hunt with this range. Raises ValueError for NaN, which no fact may contain.
 
     A SessionStarted is stored without the range, which can be long, is stored once for the hunt, and is in every attempt's
-    SessionStarted.
+    SessionStarted. But for rounds in the diff of a commit, each of which has another.
     """
-    if isinstance(event, SessionStarted) and event.candidates == candidates:
+    if isinstance(event, SessionStarted) and event.candidates == candidates and not event.parts:
         event = replace(event, candidates=())
     return dumps(codec.encode(event))
 
@@ -144,7 +144,7 @@ def session_row(settings: Settings, plan: SessionStarted) -> Row:
         size: Row = {"commits": plan.commits, "candidates": plan.choices + 1, "merges": plan.merges}
         size |= {"base_commit": plan.candidates[0]}
         asked = {column: getattr(settings, column) for column in OF_HUNT}
-        return asked | size | {"kind": "hunt", "range": json.dumps(plan.candidates)}
+        return asked | size | {"kind": "hunt", "about": settings.narrows or None, "range": json.dumps(plan.candidates)}
     asked = {column: getattr(request, column) for column in ("kind", "builder", "variant", "host", "metric")}
     about = request.reverts.hunt if request.reverts else None
     named = {"workload": ", ".join(work.name for work in request.works), "about": about}
@@ -242,6 +242,15 @@ class SessionLog:
     def _value(self, run: RunFacts) -> float | None:
         [metric] = self.db.execute("SELECT metric FROM sessions WHERE id = ?", [self.session]).fetchone()
         return value(run, metric) if metric in METRICS else None  # another person's may be unknown
+
+    def in_range(self, started: SessionStarted) -> "SessionLog":
+        """The same log in another range, which is stored."""
+        size = {"candidates": started.choices + 1, "base_commit": started.candidates[0], "commits": started.commits}
+        self._set(**size)
+        known = json.dumps(started.candidates), self.session
+        self.db.execute("UPDATE ranges SET candidates = ? WHERE session_id = ?", known)
+        nodes = {commit: node for node, commit in enumerate(started.candidates)}
+        return replace(self, candidates=started.candidates, nodes=nodes)
 
     def change_metric(self) -> None:
         """Enter the values of all runs in the metric that the session has now."""

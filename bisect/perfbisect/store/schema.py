@@ -49,8 +49,8 @@ TABLES = {  # name → columns, the primary key first
     "commits": "commit_hash date author subject",
     # uid: its name in all histories that have a copy of it. origin: whose it is; null for those of this history's owner. kind:
     # hunt, compare, noise, prove. ended: null while it is running or interrupted. workload: of a trial, all with commas between.
-    # host: the first. build_count: without those that were there. about: of a proof, the hunt; of a hunt for a drop, the
-    # comparison, and drop_between the numbers of the workload and of the builds before and after the drop, as JSON; null
+    # host: the first. build_count: without those that were there. about: of a proof, and of a search in the diff of a culprit,
+    # the hunt; of a hunt for a drop, the comparison, and drop_between the numbers of the workload and of the builds before and after the drop, as JSON; null
     # where these are tips of several nights of a branch.
     # Of hunts: good and bad as written; base_commit is the good end of the range, the merge base where good is not an ancestor
     # of bad; commits in the range. Of an A/A that has ended, as fractions: s.d. between visits and within them, and noise, that of

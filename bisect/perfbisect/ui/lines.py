@@ -186,6 +186,8 @@ def hunt(event: SessionStarted) -> str:
     if event.of_merge_base:
         base = Commit(event.candidates[0]).short
         size = f"{good} is no ancestor of {bad}, so it is compared with their merge base, {base}, first: if both are as fast, that stands in for it"
+    if event.parts:
+        size = f"{count(len(event.parts), 'part')} of the diff, one after the other"
     return f"{event.session}: {event.builder} {event.workload} on {hosts}{builds}, {good}..{bad}: {size}"
 
 

@@ -154,7 +154,8 @@ class SessionView:
 
     def commit(self, candidate: int) -> Commit:
         """What is known of a candidate's commit, at least its hash; texts are safe to print."""
-        return printable_commit(self.state.row(self.sha(candidate)).commit)
+        known, started = self.state.row(self.sha(candidate)).commit, self.state.started
+        return printable_commit(started.named(known, candidate) if started else known)
 
     def title(self, doing: ActiveBuild | ActiveRun) -> tuple[str, str]:
         """What is built or measured: a commit and its subject, of a trial the build, or the round, workload and build."""

@@ -13,6 +13,7 @@ from perfbisect.core.domain.orders import Ways
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import GAIN
 from perfbisect.core.domain.trials import counting
+from perfbisect.core.inference.classification import ratios
 from perfbisect.core.stats.fitness import Fault, Unfit
 from perfbisect.core.stats.paired_comparison import BAD, GOOD, Compared, RevertOutcome, outcome, regained
 from perfbisect.wording.quantities import change, count, decimals, moment, percent, ratio, share
@@ -62,6 +63,22 @@ def runs_of(trial: SessionState, rounds: str = "") -> str:
 MORE = "Try next: more rounds (--visits), or a quieter host."
 STATUS = {RevertOutcome.REGAINS: 0, RevertOutcome.NOTHING: 1, RevertOutcome.NOT_LOST: 1}
 UNDECIDED = 2
+
+
+def part_proofs(state: SessionState) -> Iterator[str]:
+    """What the parent with the part of a diff alone shows, and the culprit without it; see ``core/search/parts.py``."""
+    started = state.started
+    if not started or not started.proofs:
+        return
+    known = ratios(state, state.metric, state.hosts, started.host_classes)
+    what, good = f"{metric_title(state.metric)}{by_cpu(state.pairing)}", state.commits[0][:10]
+    beside = f"with {count(started.needs, 'part')} that it needs to build" if started.needs else "alone"
+    for sha, how in zip(started.proofs, (f"Put on {started.good} {beside}", f"{started.bad} without it"), strict=True):
+        row = state.row(sha)
+        if found := known.get(sha):
+            yield f"{how}: {what} is {ratio(found)} of that of {good}."
+        else:
+            yield f"{how}: not measured{(row.skip and f', as it fails: {printable(row.skip.reason)}') or ''}."
 
 
 def proof_status(trial: SessionState) -> int:

@@ -27,7 +27,7 @@ from perfbisect.core.inference.classification import Classification, effect_of
 from perfbisect.core.inference.instruction_counts import RESOLVED, shown_by
 from perfbisect.wording.quantities import NOTHING, chance, change, count, figure, percent, ratio
 from perfbisect.wording.text import cited, listed, metric_title, printable
-from perfbisect.wording.trials import by_cpu
+from perfbisect.wording.trials import by_cpu, part_proofs
 from perfbisect.wording.unnamed import DOUBTED, what_next, why, why_not_hunted
 
 CommitOf = Callable[[int], Commit]
@@ -140,7 +140,13 @@ class Teller:
 
     def found(self, step: Step) -> Iterator[str]:
         """The culprit, its effect, and its proof."""
-        yield f"The culprit is {cited(self.commit_of(step.candidate))}: {chance(step.probability)} sure."
+        commit, started = self.commit_of(step.candidate), self.state.started
+        named = (
+            f"The part of {started.bad} is {commit.subject}"
+            if started and started.parts
+            else f"The culprit is {cited(commit)}"
+        )
+        yield f"{named}: {chance(step.probability)} sure."
         yield f"{self.changed(step.ratio)}: {effect(step.ratio, self.metric)}."
         yield from self.by_host_class(step.effects)
         yield from self.regained(step.ratio)
@@ -149,6 +155,7 @@ class Teller:
             # What the step does to the metric of the workload; None where that was not measured.
             yield self.in_time(effect_of(state, step, state.chosen.usual, state.hosts, classes), step.ratio)
         yield self.proof(step)
+        yield from part_proofs(self.state)
         yield from self.in_layouts(step)
         yield from self.in_counts(step)
         yield from self.build_changed(step)
@@ -243,7 +250,9 @@ class Teller:
         others = [self.commit_of(parent).short for parent in step.parents if parent in step.stand_ins]
         against = []
         if real:
-            against.append(f"{listed(real)}, its parent{'s' * (len(real) > 1)}")
+            in_diff = self.state.started is not None and bool(self.state.started.parts)
+            who = "which lacks it" if in_diff else f"its parent{'s' * (len(real) > 1)}"
+            against.append(f"{listed(real)}, {who}")
         if others:
             who = f"its nearest tested ancestor{'s' * (len(others) > 1)}"
             missing = "a parent" if real else "parents"

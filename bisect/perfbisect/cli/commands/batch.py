@@ -1,18 +1,30 @@
-"""`bisect batch`: hunts over several ranges, systems and workloads, as many at once as hosts allow."""
+"""`bisect batch`: hunts over several ranges, systems and workloads, as many at once as hosts allow; and its file, in TOML with
+the options of `bisect run` as keys.
+"""
 
 import shlex
 import time
-from contextlib import chdir, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import chdir, closing, contextmanager
 from pathlib import Path
+from typing import Annotated, Any
 
 import click
+import msgspec
+from msgspec import Meta
 
+from perfbisect.cli.commands.run import requested_settings, run
 from perfbisect.cli.options.common import FOLDER, Given, history_option, output_width, plain_option, say, verb_command
 from perfbisect.cli.options.completion import any_id
 from perfbisect.cli.options.param_types import FileOrBatch
 from perfbisect.cli.sessions import follow, open_view
-from perfbisect.errors import UsageError
+from perfbisect.core.domain.settings import Settings
+from perfbisect.errors import PerfBisectError, RecipeError, UsageError
+from perfbisect.hunt.batch import LEASED, range_of
+from perfbisect.hunt.slurm import SlurmJob
+from perfbisect.recipes.toml import Location, convert, read_table
 from perfbisect.report.command_line import command_on
+from perfbisect.store.batches import PlannedHunt
 from perfbisect.store.history import History
 from perfbisect.ui.stream import note
 from perfbisect.wording.quantities import count
@@ -78,7 +90,6 @@ def batch(given: Given) -> int:
         return 0
     if given.cancel or (submit and page):
         raise click.UsageError("--cancel is for a batch, as b3. Once submitted hunts have ended: bisect report b3")
-    from perfbisect.cli.batch_file import read_batch_file
     from perfbisect.hunt.batch import tasks_of
     from perfbisect.hunt.slurm import check_commands
     from perfbisect.hunt.slurm import submit as submit_all
@@ -157,3 +168,183 @@ def show_jobs(name: str, given: Path | None, *, cancel: bool) -> None:
                 note(f"{printable(title_of(one.planned))}: its output is {log}")
         if left:
             note(f"Submit what is left: {again}")
+
+
+ENDS = ("good", "bad")
+OWN = ("host", "any-host")  # hosts: all of them, or any one
+BATCH_HAS = "It is an option of `bisect batch`."
+NOT_HERE = {  # options of `bisect run` that are no keys, and why
+    "history": BATCH_HAS,
+    "plain": BATCH_HAS,
+    "dry-run": BATCH_HAS,
+    "help": BATCH_HAS,
+    "help-all": "It is for the command line.",
+    "json": "A batch prints no JSON; `bisect show 12 --json` prints it of a hunt.",
+    "wait": "A batch always waits for busy hosts.",
+    "in-batch": "`bisect batch` sets it.",
+}
+
+Text = Annotated[str, Meta(min_length=1, description="a text that is not empty")] | int | float
+Names = (
+    Annotated[str, Meta(min_length=1, description="a name")]
+    | Annotated[list[str], Meta(min_length=1, description="a list of at least one")]
+)
+Sbatch = Annotated[str, Meta(pattern=r"^--?\w", description='an option of sbatch, such as "--constraint=quiet"')]
+
+
+class BatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What the file has."""
+
+    defaults: dict[str, Any] = {}
+    hunt: Annotated[list[dict[str, Any]], Meta(min_length=1, description="at least one table [[hunt]]")]
+
+
+def options() -> dict[str, click.Option]:
+    """The options of `bisect run` that a file may have, by name."""
+    return {
+        name.removeprefix("--"): each
+        for each in run.params
+        if isinstance(each, click.Option)
+        for name in each.opts
+        if name.startswith("--") and name.removeprefix("--") not in (*NOT_HERE, "host")
+    }
+
+
+def keys() -> type[msgspec.Struct]:
+    """The keys of a hunt, with the types of their values."""
+    kinds: dict[str, Any] = dict.fromkeys(ENDS, str) | dict.fromkeys(OWN, Names) | {"slurm": list[Sbatch]}
+    for name, option in options().items():
+        one: Any = Text
+        if isinstance(option.type, click.IntRange):
+            least, most = option.type.min, option.type.max
+            one = Annotated[int, Meta(ge=least, le=most, description=f"a whole number from {least:,} to {most:,}")]
+        several = one | list[one] | dict[str, str | int | float | bool]  # --set and --suspect: NAME=VALUE
+        kinds[name] = bool if option.is_flag else several if option.multiple else one
+    kinds["workload"] = Names
+    fields = [(name.replace("-", "_"), kind, None) for name, kind in kinds.items()]
+    names = {name.replace("-", "_"): name for name in kinds}
+    return msgspec.defstruct("Keys", fields, rename=names, forbid_unknown_fields=True)
+
+
+def read_batch_file(path: Path) -> list[SlurmJob]:
+    """The hunts of a file, checked: recipes and hosts exist. Must be called in the folder of the file.
+
+    Raises RecipeError with the table and the key for each mistake.
+    """
+    content = convert(read_table(path), BatchFile, Location(path))
+    mistakes: list[RecipeError] = []
+    tables = {Location(path, "defaults"): content.defaults}
+    tables |= {Location(path, f"hunt {number}"): own for number, own in enumerate(content.hunt, 1)}
+    wrong = {place for place, table in tables.items() if check_keys(place, table, mistakes)}
+    (of_defaults, defaults), *hunts = tables.items()
+    found = []
+    for place, own in hunts:
+        hosts_own = {*OWN} & own.keys()  # in place of that of [defaults]
+        inherited = {key: value for key, value in defaults.items() if not (hosts_own and key in OWN)}
+        values = inherited | own
+        places = {key: place if key in own else of_defaults for key in values}
+        workloads = values.get("workload")
+        for workload in workloads if isinstance(workloads, list) else [workloads]:
+            if not {place, of_defaults} & wrong:
+                with noted(mistakes):
+                    found.append(entry(place, places, values | ({"workload": workload} if workload else {})))
+    raise_all(path, mistakes)
+    return found
+
+
+def check_keys(place: Location, table: Mapping[str, object], mistakes: list[RecipeError]) -> bool:
+    """Whether a table has a key that is none, or whose value is of a wrong type: each is added to ``mistakes``."""
+    before = len(mistakes)
+    for key, value in table.items():
+        with noted(mistakes):
+            if key in NOT_HERE:
+                raise place.at(key).mistake("is no key of a file.", NOT_HERE[key])
+            convert({key: value}, keys(), place)
+    return len(mistakes) > before
+
+
+@contextmanager
+def noted(mistakes: list[RecipeError]) -> Iterator[None]:
+    """Keep a mistake, so that those after it are found, too."""
+    try:
+        yield
+    except RecipeError as mistake:
+        mistakes.append(mistake)
+
+
+def raise_all(path: Path, mistakes: Sequence[RecipeError]) -> None:
+    """Raise one RecipeError that tells all mistakes, each once: several hunts can have one from [defaults]."""
+    each = {str(mistake): mistake for mistake in mistakes}
+    if len(each) == 1:
+        raise mistakes[0]
+    if each:
+        lines = [f"{sentence} {mistake.advice}".rstrip() for sentence, mistake in each.items()]
+        raise RecipeError(f"{path} has {len(each)} mistakes:", "\n".join(map(printable, lines)))
+
+
+def entry(table: Location, places: Mapping[str, Location], values: Mapping[str, Any]) -> SlurmJob:
+    """One hunt from its keys, which are in the ``places``. Raises RecipeError for what `bisect run` would refuse."""
+    for end in ENDS:
+        if end not in values:
+            raise table.at(end).mistake("is missing.", f'Write it as a revision: {end} = "8.0.28"')
+    if "host" in values and "any-host" in values:
+        raise table.mistake("has host and any-host, which exclude each other.")
+    key = "any-host" if "any-host" in values else "host"
+    given = values.get(key, "local")
+    names = dict.fromkeys([given] if isinstance(given, str) else given)
+    choices = tuple((name,) for name in names) if key == "any-host" else (tuple(names),)
+    arguments = [
+        word for name, option in options().items() if name in values for word in words(name, option, values[name])
+    ]
+    arguments += ["--", values["good"], values["bad"]]
+    settings = checked(table, places, choices, arguments)
+    parts = (settings.repository, settings.builder, settings.variant, settings.quick, values["good"], values["bad"])
+    folder = str(table.file.parent.absolute())
+    planned = PlannedHunt(tuple(arguments), folder, choices)
+    return SlurmJob(planned, tuple(values.get("slurm", ())), settings.policy.max_minutes, range_of(folder, parts))
+
+
+def words(name: str, option: click.Option, value: Any) -> list[str]:
+    """A key and its value as arguments of `bisect run`."""
+    if option.is_flag:
+        return [f"--{name}"] if value else [*option.secondary_opts[:1]]
+    values = value if isinstance(value, list) else [value]
+    if isinstance(value, dict):
+        values = [f"{key}={str(part).lower() if isinstance(part, bool) else part}" for key, part in value.items()]
+    return [f"--{name}={each}" for each in values]
+
+
+def checked(
+    table: Location, places: Mapping[str, Location], choices: Sequence[Sequence[str]], arguments: list[str]
+) -> Settings:
+    """The settings of a hunt. Raises RecipeError with the key for what `bisect run` would refuse at once."""
+    from perfbisect.recipes.builder_reader import load_builder
+    from perfbisect.recipes.inventory import load_host
+    from perfbisect.recipes.requested import load_requested
+
+    def refused(option: str, why: str, advice: str = "") -> RecipeError:
+        key = option.removeprefix("--") or asked
+        return (places.get(key, table).at(key) if key else table).mistake(f"is refused: {why}", advice)
+
+    asked = ""  # the key that decides about what is checked, where an error does not say which option is wrong
+    try:
+        hosts = [f"--host={host}" for host in choices[0]]
+        settings = requested_settings(Given(**run.make_context("run", [*hosts, *arguments]).params))
+        if settings.repository and not Path(settings.repository).is_dir():
+            raise UsageError(f"It is {settings.repository}, and there is no such folder.", option="repo")
+        asked = "any-host" if "any-host" in places else "host"
+        for host in {host: None for hosts in choices for host in hosts if LEASED not in host}:
+            load_host(host, settings.hosts_path)
+        asked = "builder"
+        if not settings.quick:
+            load_builder(settings.builder, settings.builders_path)
+        asked = "run" if settings.quick else "workload"
+        if "," in settings.workload:
+            raise UsageError("It names several workloads in one text.", "Write a list, which makes a hunt for each.")
+        load_requested(settings)
+    except click.ClickException as mistake:
+        param = getattr(mistake, "param", None)
+        raise refused(param.opts[-1] if param else "", mistake.message) from mistake
+    except PerfBisectError as failure:
+        raise refused(failure.option, str(failure), failure.advice) from failure
+    return settings

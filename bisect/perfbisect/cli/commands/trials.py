@@ -17,6 +17,7 @@ from perfbisect.cli.options.common import (
     host_argument,
     id_argument,
     say,
+    session_options,
     verb_command,
 )
 from perfbisect.cli.options.completion import (
@@ -313,3 +314,44 @@ def prove(given: Given) -> int:
     ):
         ended = measured(setup, given, notifier)
     return conclude(ended, given)
+
+
+@verb_command()
+@id_argument()
+@session_options
+def narrow(given: Given) -> int:
+    """Find which part of the diff of HUNT's culprit (default: the latest that named one) makes it slower.
+
+    Files, then hunks, then functions of a new file are put on the culprit's parent, one after the other, and these states
+    are searched like commits. The part is proven both ways: alone on the parent, and as all that the culprit lacks.
+
+    \b
+    Examples:
+      bisect narrow            the latest hunt that named a culprit
+      bisect narrow 12
+      bisect narrow 12 --json
+      bisect report 13         the page, with the part marked in the diff
+
+    \b
+    States that do not build are skipped, and parts are put in other orders: build files and headers first, definitions before
+    uses. It is a session of its own: `bisect resume`, `show`, `watch` and `report` know it, and builds are used again. Of a
+    hunt that names several commits each has a session, one after the other. Your clone is only read.
+
+    \b
+    Exit status: as of `bisect run`: 0 a part is named, 1 nothing to find, 2 a set of parts, or undecided.
+    """
+    from perfbisect.cli.sessions import open_view, say_failures, session
+    from perfbisect.hunt.attempt import Caller
+    from perfbisect.hunt.session import begin
+    from perfbisect.hunt.trials.proof import culprits_of, narrowing
+    from perfbisect.store.history import History
+
+    history, status = given.history, 0
+    with closing(History.open(history, read_only=True)) as opened:
+        every = culprits_of(opened, given.hunt)
+    for settings in every:
+        announced_recipes(settings)
+        with session(given, settings) as notifier, narrowing(settings, given.waiting) as setup:
+            caller = Caller(history, open_view(history, given.view), given.waiting, notifier)
+            status = max(status, say_failures(begin([setup], caller), history))
+    return status

@@ -132,6 +132,8 @@ def replay(given: Given) -> int:
         events = [(entry.at, entry.event) for entry in store.events(number)]
         candidates = store.candidates(number)
         together = together_with(store, number)
+    if settings.narrows:
+        raise UsageError(f"Hunt {number} searches in a diff in rounds, which are not replayed.")
     builder = requested_builder(settings)
     announce(builder)
     span, _ = read_hunt_range(settings, builder)

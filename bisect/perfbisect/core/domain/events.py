@@ -4,11 +4,13 @@ In a trial, ``candidate`` is the number of a build in its request, and ``workloa
 ``host`` is the name of the host where something happens.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from perfbisect.core.domain.facts import (
     BuildFacts,
     ChangeFacts,
+    DiffPart,
     FitnessFacts,
     HostFacts,
     PlanFacts,
@@ -40,6 +42,13 @@ class Commit:
         return self.subject if len(self.subject) <= 72 else f"{self.subject[:71].rstrip()}…"
 
 
+def titles(parts: Sequence[DiffPart], most: int = 3) -> str:
+    """Parts of a diff in a few words."""
+    return ", ".join(
+        [*(part.title for part in parts[:most]), *([f"{len(parts) - most} more"] if len(parts) > most else [])]
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class SessionStarted:
     """An attempt at a session begins: the first, or one that resumes it. The range of a hunt is known."""
@@ -59,6 +68,11 @@ class SessionStarted:
     host_classes: tuple[str, ...] = ()  # of each host, if there are several
     branch_points: int = 0  # so many of ``candidates`` after the first are where branches older than good began
     of_merge_base: bool = False  # good is no ancestor of bad: the range is from their merge base to good
+    # Of a search in the diff of a commit: what each candidate after the first has that the one before it has not; and, once
+    # parts are to be proven, the states with these alone and without them.
+    parts: tuple[tuple[DiffPart, ...], ...] = ()
+    proofs: tuple[str, ...] = ()
+    needs: int = 0  # so many others the former has, without which these do not build
     # of any session:
     further: tuple[HostFacts, ...] = ()  # the other hosts, if there are several
     build_hosts: tuple[str, ...] = ()  # the names of those that build ahead
@@ -74,6 +88,11 @@ class SessionStarted:
     def hosts(self) -> tuple[HostFacts, ...]:
         """All hosts."""
         return (self.host, *self.further)
+
+    def named(self, commit: Commit, candidate: int) -> Commit:
+        """The commit of a candidate; in the search in a diff its subject is the part that it adds."""
+        added = self.parts[candidate - 1] if 0 < candidate <= len(self.parts) else ()
+        return replace(commit, date="", author="", subject=titles(added)) if added else commit
 
 
 @dataclass(frozen=True, slots=True)

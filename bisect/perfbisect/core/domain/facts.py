@@ -3,6 +3,7 @@
 A counter that the machine does not support is ``None``: never 0, never 1.
 """
 
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -232,6 +233,26 @@ class SkipFacts:
     def of_build(self) -> bool:
         """Whether it cannot be built, for any workload; else it fails in one."""
         return self.stage in BUILDING
+
+
+@dataclass(frozen=True, slots=True)
+class DiffPart:
+    """A part of a diff, as people read it."""
+
+    path: str
+    first: int = 0  # line of the newer file, from 1; 0: no lines show it
+    last: int = 0  # before the first where lines are only removed, after that of the last
+    scope: str = ""  # what git prints beside a hunk, or the line with a function's name
+    hunks: int = 0  # of a whole file: so many, and nothing else
+
+    @property
+    def title(self) -> str:
+        """The same in a few words."""
+        lines = f":{self.first}" if self.first else ""
+        lines += f"-{self.last}" if self.last > self.first else ""
+        named = re.search(r"([\w:~$]+)\s*\(", self.scope)
+        more = f" in {named[1]}()" if named else f" in {self.scope[:40].strip(' {')}" if self.scope else ""
+        return f"{self.path}{lines}{f' ({self.hunks} hunks)' if self.hunks else ''}{more}"
 
 
 @dataclass(frozen=True, slots=True)

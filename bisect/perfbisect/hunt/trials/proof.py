@@ -1,20 +1,23 @@
-"""Set up the proof of a hunt's verdict: its good end, its bad end, and that without the culprit, measured in turns.
+"""Set up what follows a hunt's verdict: its proof, and the search for the part of the culprit's diff that made it slower.
 
-The third build is a commit that exists for the time of the proof only, in a repository beside the user's. Everything
-else is as in the hunt, so that its builds are found again.
+The proof measures its good end, its bad end, and that without the culprit, in turns; the search states between the culprit
+and its parent. These builds are commits that exist for that time only, in a repository beside the user's. Everything else is
+as in the hunt, so that its builds are found again.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from perfbisect.core.domain.events import Event
 from perfbisect.core.domain.orders import Inconclusive, Verdict, named_steps
 from perfbisect.core.domain.settings import Reverts, Settings, TrialBuild, TrialType
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import refuse_imported, verdict_of
+from perfbisect.hunt.patches import PartSearch
 from perfbisect.hunt.proposal import tree_of
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.rounds import TrialDesign
@@ -25,6 +28,7 @@ from perfbisect.repository.commits import look_up
 from perfbisect.repository.derived import reverted
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.objects import listing
+from perfbisect.repository.range import in_parts
 from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import count
@@ -43,10 +47,13 @@ def claim_of(history: History, hunt: int | None) -> Claim:
     """What a hunt (None: the latest that named a culprit) says. Raises UsageError when it names no culprit."""
     if hunt is None:
         for listed in reversed(history.hunts()):
-            if listed.culprit and not listed.origin and named_steps(verdict_of(history, listed.number)):
+            own = listed.culprit and not listed.origin and named_steps(verdict_of(history, listed.number))
+            if own and not history.settings(listed.number).narrows:
                 return claim_of(history, listed.number)
         raise UsageError(f"No hunt in the history {history.path} has named a culprit.", "Begin one with `bisect run`.")
     refuse_imported(history, hunt, "it is not proved here")
+    if of := history.settings(hunt).narrows:
+        return claim_of(history, of)
     candidates, verdict = history.candidates(hunt), verdict_of(history, hunt)
     nodes = sorted((step.candidate for step in named_steps(verdict)), reverse=True)
     if not nodes:
@@ -115,3 +122,37 @@ def proof_setup(
             repository=made.repository, trained=trained,
         )  # fmt: skip
         yield proof.set_up(settings, waiting)
+
+
+def culprits_of(history: History, hunt: int | None) -> list[Settings]:
+    """The settings of a search in the diff of each culprit of a hunt (None: the latest that named one): a range from its parent to it.
+
+    Raises UsageError when it names no culprit.
+    """
+    claim = claim_of(history, hunt)
+    settings, number = claim.settings, claim.reverts.hunt
+    nodes, found = history.candidates(number), []
+    for step in named_steps(verdict_of(history, number)):
+        parent, culprit = nodes[min(step.parents, default=step.candidate - 1)], nodes[step.candidate]
+        policy = replace(settings.policy, all_steps=False, max_builds=0, max_runs=0, max_minutes=0.0)
+        found.append(
+            replace(
+                settings, good=parent[:10], bad=culprit[:10], good_commit=parent, bad_commit=culprit, policy=policy,
+                narrows=number, explain=False, remedies=False, first_parent=False, suspects={}, skips={}, noticed=False,
+                prior=replace(settings.prior, count_cost=None),
+            )
+        )  # fmt: skip
+    return found
+
+
+@contextmanager
+def narrowing(settings: Settings, waiting: WaitCallback | None, events: Iterable[Event] = ()) -> Iterator[SessionSetup]:
+    """The setup of a search in a diff, where the log with ``events`` ends; its commits exist until the end.
+
+    Raises UsageError when the repository lacks the commits, or nothing that counts differs between them.
+    """
+    repository = open_repository(Path(settings.repository))
+    [setup] = SessionSetup.set_up([settings], waiting)
+    with in_parts(repository, settings.good_commit, settings.bad_commit, setup.builder.ignore) as made:
+        parts = PartSearch.begin(made).replay(events)
+        yield replace(setup, span=parts.span, repository=made.repository, parts=parts)

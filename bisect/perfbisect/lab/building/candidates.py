@@ -79,6 +79,7 @@ class Candidates:
     prebuilt: Mapping[int, InstalledBuild] = field(default_factory=dict)  # candidate → what needs no building
     patches: tuple[Patch, ...] = ()  # for each that they apply to
     remedies: bool = False  # what mends a known error is tried
+    in_line: bool = True  # of a range: from the last all others can be reached
     is_range: bool = True  # nothing can be measured without the first and the last; otherwise each is independent
 
     def name(self, candidate: int) -> str:
@@ -99,7 +100,7 @@ class Candidates:
     def tips(self) -> Sequence[str]:
         """The commits from which all commits to build can be reached."""
         commits = [commit for candidate, commit in enumerate(self.commits) if candidate not in self.prebuilt]
-        return [commits[0], commits[-1]] if commits and self.is_range else commits
+        return [commits[0], commits[-1]] if commits and self.is_range and self.in_line else commits
 
 
 # A header that is included before a source can define _GNU_SOURCE may leave functions undeclared: these return an int then, and

@@ -7,6 +7,7 @@ from functools import partial
 
 from markupsafe import escape
 
+from perfbisect.core.domain.facts import DiffPart
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.explain.evidence import Explanation, FunctionRow
 from perfbisect.core.explain.profiles import short, split
@@ -106,7 +107,10 @@ def drawn_change(report: HuntReport, diff_of: DiffOf, place: int) -> Iterator[Se
     if change.pairs:
         drawing = of_pairs(change.pairs, titled(report.pairs_metric), SIDES)
         yield Section("At the same time", (drawing,), f"{anchor}-pairs", within=True)
-    files, note = diff(change, anchor, diff_of, names_of(found))
+    between = (change.parents[0].sha, change.commit.sha) if change.parents else None
+    if report.parts:
+        between = report.settings.good_commit, report.settings.bad_commit
+    files, note = diff(between, anchor, diff_of, names_of(found), report.parts)
     tables = tuple(functions(found, files))
     if tables:
         yield Section("Functions", tables, f"{anchor}-functions", within=True)
@@ -124,6 +128,14 @@ def drawn_change(report: HuntReport, diff_of: DiffOf, place: int) -> Iterator[Se
         said = (f"Widths are costs per {found.operation}, in {unit}.", *profiles.notes)
         drawing = Figure(graph, " ".join(said), name="flame")
         yield Section("Flame graph", (drawing,), f"{anchor}-flame", within=True)
+
+
+def set_in_diff(report: HuntReport, diff_of: DiffOf) -> Iterator[Section]:
+    """The diff of a commit in which no part is named, but a set of them, which are marked."""
+    settings = report.settings
+    if report.parts and not report.changes:
+        files, note = diff((settings.good_commit, settings.bad_commit), "case-1", diff_of, (), report.parts)
+        yield Section("The change", (Figure(partial(pages.part, "diff", files), note),), "case-1-change")
 
 
 def functions(found: Explanation, files: Sequence[ChangedFile]) -> Iterator[Table]:
@@ -202,11 +214,16 @@ def parsed(diff: str) -> list[ChangedFile]:
     return files
 
 
-def diff(change: NamedChange, anchor: str, diff_of: DiffOf, names: Sequence[str]) -> tuple[Sequence[ChangedFile], str]:
-    """The diff against the first of the parents, files that change a function of the list first; and what it lacks."""
-    if not change.parents:
+def diff(
+    sides: tuple[str, str] | None, anchor: str, diff_of: DiffOf, names: Sequence[str], parts: Sequence[DiffPart] = ()
+) -> tuple[Sequence[ChangedFile], str]:  # fmt: skip
+    """The diff of a commit against its parent, marked files first, and what it lacks.
+
+    Marked are changes of a function of the list, or with ``parts`` these alone.
+    """
+    if not sides:
         return (), ""
-    if (found := diff_of(change.parents[0].sha, change.commit.sha)) is None:
+    if (found := diff_of(*sides)) is None:
         return (), "The diff is not shown: the repository of the hunt, or its commits, are not on this machine."
     files, left_out = parsed(found[0]), found[1]
     word = any_of(names)
@@ -215,6 +232,8 @@ def diff(change: NamedChange, anchor: str, diff_of: DiffOf, names: Sequence[str]
         for number, hunk in enumerate(file.hunks):
             hunk.anchor = f"{anchor}-hunk-{place}-{number}"
             hunk.marked = word is not None and place_in(hunk, word)
+            if parts:
+                hunk.marked = any(part.path == file.path and is_in(hunk, part) for part in parts)
     files.sort(key=lambda file: not file.marked)
     kept, letters = [], 0
     for file in files:
@@ -225,8 +244,14 @@ def diff(change: NamedChange, anchor: str, diff_of: DiffOf, names: Sequence[str]
     for place, file in enumerate(kept):
         file.open = file.marked if kept[0].marked else place < OPEN
     left_out += len(files) - len(kept)
-    more = f"with large changes left out; `git show {change.commit.short}` prints all."
+    more = f"with large changes left out; `git show {sides[1][:10]}` prints all."
     return kept, f"{count(left_out, 'file')} {more}" if left_out else ""
+
+
+def is_in(hunk: PageHunk, part: DiffPart) -> bool:
+    """Whether the hunk shows lines of a part of the same file; a part without lines is all of it."""
+    numbers = [line.new for line in hunk.lines if line.new]
+    return not part.first or (bool(numbers) and min(numbers) <= part.last and part.first <= max(numbers))
 
 
 def any_of(functions: Sequence[str]) -> re.Pattern[str] | None:

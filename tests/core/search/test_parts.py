@@ -1,0 +1,181 @@
+"""The search in a diff, against builds and speeds that are known: what it names, what it proves, and how many builds that takes."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from random import Random
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfbisect.core.domain.facts import DiffPart
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.settings import Policy
+from perfbisect.core.search.parts import Diff, FileDiff, Piece, Round, course, ordered, outcome, singles
+from perfbisect.simulate.hunt import hunt
+from perfbisect.simulate.world import Habits, World
+
+State = frozenset[int]
+QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)
+
+
+def diff(files: Collection[tuple[str, int]], needs: dict[int, set[int]] | None = None) -> Diff:
+    """Parts of files, given as path and how many; each names those that it needs, as if it called their functions."""
+    paths = [path for path, size in files for _ in range(size)]
+    number = {path: place for place, (path, _) in enumerate(files)}
+    calls = needs or {}
+    pieces = [
+        Piece(number[path], DiffPart(path, at + 1, at + 1),
+              added=f"void f{at}(int a) {{\n" + "".join(f"  f{each}(1);\n" for each in sorted(calls.get(at, ()))) + "}\n")
+        for at, path in enumerate(paths)
+    ]  # fmt: skip
+    return Diff(tuple(FileDiff(None, None, by_lines=True) for _ in files), tuple(pieces))
+
+
+@dataclass
+class Course:
+    """A search in a diff, answered by what is true: which states build, and which of these are slow."""
+
+    made: Diff
+    builds: Callable[[State], bool]
+    slow: Callable[[State], bool]
+    tried: dict[State, bool] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+
+    def end(self) -> Round:
+        """The last round."""
+        rounds = course(self.made)
+        seen: tuple[int, int] | None = None
+        try:
+            asked = next(rounds)
+            while True:
+                self.rounds.append(asked)
+                seen = self.answer(asked)
+                asked = rounds.send(seen)
+        except StopIteration:
+            return self.rounds[-1]
+
+    def answer(self, asked: Round) -> tuple[int, int] | None:
+        """The steps between which the first slow state is, by halves; each state that does not build is beside another one."""
+        states = asked.states
+        assert not self.slow(states[0]) and self.slow(states[-1])
+        assert self.builds(states[0]) and self.builds(states[-1])
+        fast, slow = 0, len(states) - 1
+        while left := sorted(range(fast + 1, slow), key=lambda at: abs(2 * at - fast - slow)):
+            found = next((at for at in left if self.tried.setdefault(states[at], self.builds(states[at]))), None)
+            if found is None:
+                break
+            fast, slow = (fast, found) if self.slow(states[found]) else (found, slow)
+        return fast + 1, slow
+
+
+@st.composite
+def diffs(draw: st.DrawFn) -> tuple[Diff, dict[int, set[int]], int]:
+    """A diff whose parts need earlier ones, in files that are mixed; and a part."""
+    size = draw(st.integers(1, 24))
+    drawn = Random(draw(st.integers(0, 9999)))
+    needs = {at: {drawn.randrange(at) for _ in range(drawn.choice([0, 0, 1, 2])) if at} for at in range(size)}
+    files, left = [], size
+    while left:
+        files.append((f"src/{len(files)}.c", min(left, drawn.randint(1, 6))))
+        left -= files[-1][1]
+    return diff(files, needs), needs, draw(st.integers(0, size - 1))
+
+
+def closed(needs: dict[int, set[int]]) -> Callable[[State], bool]:
+    """Whether a state has all that its parts need."""
+    return lambda state: all(needs.get(each, set()) <= state for each in state)
+
+
+@given(diffs())
+def test_the_part_is_named_and_proven_both_ways(given: tuple[Diff, dict[int, set[int]], int]) -> None:
+    made, needs, guilty = given
+    search = Course(made, closed(needs), lambda state: guilty in state)
+    last = search.end()
+    proven = last.proven or last.steps[0]
+    assert proven == {guilty}
+    if len(made.pieces) > 1:
+        assert {guilty} <= last.alone == made.every or closed(needs)(last.alone)
+        assert last.states[-2] == made.every - {guilty} or not closed(needs)(made.every - {guilty})
+
+
+@given(diffs(), st.integers(0, 5))
+def test_an_order_has_what_parts_need_before_them_and_each_part_once(
+    given: tuple[Diff, dict[int, set[int]], int], turn: int
+) -> None:
+    made, needs, _ = given
+    parts = ordered(made, singles(made.every), turn)
+    assert sorted(each for part in parts for each in part) == sorted(made.every)
+    place = {each: at for at, part in enumerate(parts) for each in part}
+    assert all(place[each] < place[own] for own, those in needs.items() for each in those)
+
+
+def test_build_files_and_headers_come_first_and_what_needs_each_other_is_together() -> None:
+    made = diff([("a.c", 1), ("b.c", 1), ("Makefile", 1), ("z.h", 1)], {0: {1}, 1: {0}})
+    assert ordered(made, singles(made.every), 0) == ({2}, {3}, {0, 1})
+    assert {*ordered(made, singles(made.every), 1)} == {frozenset({each}) for each in range(4)}
+
+
+def test_a_part_that_is_slow_with_another_alone_is_named_with_it() -> None:
+    made = diff([(f"{at}.c", 2) for at in range(6)])
+    last = Course(made, lambda _: True, lambda state: {3, 8} <= state).end()
+    assert last.proven == {3, 8} and last.steps == (made.every - {3, 8}, {3, 8})
+
+
+def test_parts_of_which_each_is_slow_alone() -> None:
+    """One is named, and that the commit without it is slow as well is what the last round shows."""
+    made = diff([(f"{at}.c", 2) for at in range(6)])
+    search = Course(made, lambda _: True, lambda state: bool({3, 8} & state))
+    last = search.end()
+    assert last.proven in ({3}, {8}) and last.steps == (last.proven, made.every - last.proven)
+
+
+def test_parts_between_which_nothing_builds_are_a_set() -> None:
+    made = diff([("a.c", 3), ("b.c", 3)])
+    search = Course(made, lambda state: len(state & {1, 3, 4}) in (0, 3), lambda state: 4 in state)
+    assert search.end().proven == {1, 3, 4}
+
+
+def diff_of(size: int, seed: int) -> tuple[Diff, dict[int, set[int]], int]:
+    """A diff of so many parts, what they need, of which nine in ten show in their words, and the guilty one."""
+    drawn = Random(seed)
+    needs = {
+        at: {drawn.randrange(max(0, at - 60), at) for _ in range(drawn.choice([0, 1, 1, 2])) if at}
+        for at in range(size)
+    }
+    seen = {at: {each for each in those if drawn.random() < 0.9} for at, those in needs.items()}
+    files, left = [], size
+    while left:
+        files.append((f"src/{len(files)}.{drawn.choice(['c', 'c', 'h'])}", min(left, drawn.randint(2, 30))))
+        left -= files[-1][1]
+    return diff(files, seen), needs, drawn.randrange(size)
+
+
+def simulated(size: int, seed: int) -> tuple[int, bool]:
+    """How many builds a search takes, and whether it names the guilty part."""
+    made, needs, guilty = diff_of(size, seed)
+    builds = set[State]()
+
+    def measured(asked: Round) -> tuple[int, int] | None:
+        broken = frozenset(at for at, state in enumerate(asked.states) if not closed(needs)(state))
+        slow = next(at for at, state in enumerate(asked.states) if guilty in state)
+        world = World(Graph.line(len(asked.steps)), {slow: -0.15}, QUIET, unbuildable=broken, seed=seed)
+        verdict = hunt(world, Policy()).verdict
+        builds.update(asked.states[at] for at in world.build_seconds)
+        return outcome(verdict)
+
+    search = Course(made, closed(needs), lambda state: guilty in state)
+    search.answer = measured  # type: ignore[method-assign]
+    proven = search.end().proven
+    return len(builds - {frozenset(), made.every}), proven == {guilty}
+
+
+@pytest.mark.calibration
+@pytest.mark.parametrize(("size", "most"), [(50, 14), (500, 14)])
+def test_the_builds_of_a_search_grow_with_the_logarithm_of_the_parts(size: int, most: int) -> None:
+    """By the search that measures, in simulated hunts with noise; a tenth of what parts need cannot be seen in their words."""
+    found = [simulated(size, seed) for seed in range(6)]
+    spent, named = zip(*found, strict=True)
+    assert median(spent) <= most
+    assert max(spent) <= 40 and all(named)

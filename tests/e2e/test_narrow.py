@@ -1,0 +1,55 @@
+"""`bisect narrow`: the part of a culprit's diff, with a real compiler."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from program import bisect, bisect_until, exits
+from repos import Repo, git
+from small_hunt import BENCH, MAKEFILE, Hunt
+
+pytestmark = [pytest.mark.e2e, pytest.mark.tools]
+
+# A culprit that changes six files: a function that the program calls in its loop is in a file that a Makefile lists.
+LINKED = (
+    MAKEFILE.replace("bench: bench.o", "bench: bench.o helper.o").replace("$<\nbench.o", "$^\nbench.o")
+    + "helper.o: helper.c\n\t$(CC) -O1 -c helper.c\n"
+)
+HELPER = "long half(long a)\n{\n    return a / 2;\n}\n\nlong further(long a)\n{\n    return half(a) * 0 + 6000;\n}\n\nlong unused(long a)\n{\n    return a;\n}\n"
+WORK = "/* {} */\nlong further(long a);\n#define WORK {}\n#define STATUS 0\n#define PAUSE 0\n"
+
+
+def test_the_part_of_the_diff_is_named_after_a_kill_and_marked_on_the_page(tmp_path: Path) -> None:
+    hunt = Hunt(tmp_path, commits=1, culprit=0)
+    before = {"bench.c": BENCH + "/* end */\n" * 9, "notes.md": "a\n"}
+    parent = Repo(hunt.repo).commit(before)
+    called = before["bench.c"].replace("j < WORK;", "j < WORK + further(j);") + "/* last */\n"
+    changed = {
+        "bench.c": called,
+        "Makefile": LINKED,
+        "helper.c": HELPER,
+        "work.h": WORK.format(2, 3000),
+        "notes.md": "b\n",
+        "more.md": "c\n",
+    }
+    culprit = Repo(hunt.repo).commit(changed, tag="v3")
+    hunt.last, hunt.culprit = 3, culprit
+    hunt.check(bisect(*hunt.words("--clean-builds")))
+    refs, status = git(hunt.repo, "show-ref"), git(hunt.repo, "status", "--porcelain")
+    killed = bisect_until(["narrow", *hunt.kept(), "--json"], '"RunFinished"', signal.SIGKILL)
+    assert killed.returncode == -signal.SIGKILL
+    ended = bisect(*hunt.resumed("--plain"))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert hunt.ask("select commit_hash from builds where not reused group by 1 having count(*) > 1") == []
+    shown = exits(0, "show", "2", *hunt.kept())
+    [line] = [number for number, text in enumerate(called.splitlines(), 1) if "further" in text]
+    assert f"The part of {culprit[:10]} is bench.c:{line} in main(): 9" in shown
+    assert f"Put on {parent[:10]} with " in shown and f"\n{culprit[:10]} without it: " in shown
+    assert "repeat:  bisect narrow 1" in shown.lower()
+    assert f"hunt 2: The part of {culprit[:10]} is bench.c:{line}" in exits(0, "show", "1", *hunt.kept())
+    page = tmp_path / "page.html"
+    exits(0, "report", "2", *hunt.kept(), "--output", str(page))
+    _, marked = page.read_text().split('class="hunk marked"')
+    assert "further(j)" in marked.split('class="hunk')[0]
+    assert (refs, status) == (git(hunt.repo, "show-ref"), git(hunt.repo, "status", "--porcelain"))
