@@ -95,6 +95,24 @@ def test_results_of_one_command_are_hunted_with_common_runs(git: Repo, count: Pa
     assert "Of 2 results" in said and "None is hunted" in said
 
 
+@pytest.mark.parametrize("obeys", [True, False])
+def test_a_program_that_has_a_filter_measures_only_what_is_wanted(git: Repo, count: Path, obeys: bool) -> None:
+    """One that does not obey it measures all, as before."""
+    lines = ["n=$(wc -l <{count})", 'echo "all $*" >>{count}', "echo 'Benchmark  Time  CPU  Iterations'"]
+    lines += [
+        f'echo "BM_{name}  9 ns  {{cpu}}.$((n % 8)) ns  7" | awk -v p="$f" \'$1 ~ p\''
+        for name in ("Get/8", "Get/64", "Put")
+    ]
+    script = f"f=${{{{1#--benchmark_filter=}}}}\n{'' if obeys else 'f='}\n" + "\n".join(lines)
+    ends = [git.commit({"bench": script.format(count=count, cpu=cpu)}) for cpu in (100, 150)]
+    ended = run("compare", *ends, *QUICK, "--visits", "3", "--runs", "1", "--only", "BM_Get/*")
+    assert "Google Benchmark: 3 results; measured: 2 of them, by cpu_time" in ended.err
+    assert ("alone by '--benchmark_filter=^(BM_Get/8|BM_Get/64)$'." in ended.err) is obeys
+    assert ended.status == 0 and "Of 2 results 2 are worse" in ended.out
+    made = count.read_text().splitlines()
+    assert sum("--benchmark_filter=^(BM_Get/8|BM_Get/64)$" in each for each in made) == (len(made) - 1 if obeys else 1)
+
+
 def test_workloads_of_a_recipe_each_with_a_result(script: Callable[[str], str], tmp_path: Path) -> None:
     """Hunted together, they share the builds."""
     (tmp_path / "count").touch()

@@ -8,7 +8,7 @@ import pytest
 from perfbisect.core.domain.settings import Output
 from perfbisect.errors import UsageError
 from perfbisect.recipes.output_pattern import NoNumber
-from perfbisect.recipes.outputs import formats, read_result, read_results, recognised
+from perfbisect.recipes.outputs import filter_of, formats, read_result, read_results, recognised
 
 OUTPUTS = Path(__file__).parents[1] / "outputs" / "benchmarks"
 EXPECTED = json.loads((OUTPUTS / "expected.json").read_text())
@@ -78,6 +78,19 @@ def test_several_are_measured_that_are_better_in_the_same_direction() -> None:
     assert found and found.why == "go test: 3 results; measured: 2 of them"
     assert found.values == {"BenchmarkGet-8": 5.0, "BenchmarkPut-8": 7.0} == read_results(found.outputs, text)
     assert read_results(found.outputs, "BenchmarkPut-8 9 70 us/op") == {"BenchmarkPut-8": 0.07}
+
+
+@pytest.mark.parametrize(
+    ("form", "names", "words"),
+    [
+        ("Google Benchmark", ["BM<int>/8", "BM.x(2)"], ("--benchmark_filter=^(BM<int>/8|BM\\.x\\(2\\))$",)),
+        ("go test", ["BenchmarkSort/n=10-8", "BenchmarkSort/n=100-8"], ("-bench", "^(BenchmarkSort)$/^(n=10|n=100)$")),
+        ("pytest-benchmark", ["tests/a.py::test_sort[10]", "test_get"], ("-k", "test_sort[10] or test_get")),
+        ("wrk", ["Requests"], ()),
+    ],
+)
+def test_the_filter_of_a_program_names_the_results(form: str, names: list[str], words: tuple[str, ...]) -> None:
+    assert filter_of([Output(form, name, "ns", "cost") for name in names]) == words
 
 
 def test_a_result_keeps_its_unit_whatever_a_program_chooses() -> None:

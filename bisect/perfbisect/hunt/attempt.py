@@ -37,16 +37,18 @@ from perfbisect.lab.building.candidates import Mended
 from perfbisect.lab.building.log_parser import KnownFailure
 from perfbisect.lab.workload.command import OutputRecognised
 from perfbisect.process import CLOCK
-from perfbisect.recipes.outputs import Recognised
+from perfbisect.recipes.outputs import Recognised, SeveralResults
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.hunt_report import read_hunt
 from perfbisect.store.batches import Batch, end_batch, enter_status, jobs_of
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_noise
 from perfbisect.ui.stream import note
+from perfbisect.wording.table import cut
 from perfbisect.wording.text import printable, shell_words
 from perfbisect.wording.verdicts import exit_status
 
+WORDS = 100  # columns of a filter in a sentence
 OpenView = Callable[[Mapping[int, str]], View]  # the title of each member, by its number → what shows them
 
 
@@ -241,17 +243,21 @@ class SessionAttempt:
                 raise
             except OutputRecognised as read:
                 try:
-                    outputs = outputs_of(read.found, setup.request)
-                except UsageError as several:
+                    outputs = read.workload.known or outputs_of(read.found, setup.request)
+                except SeveralResults as several:
                     raise self._failure(several, setup.settings) from None
                 for place, member in enumerate(self.members):
                     own = member.lifecycle.setup if member.lifecycle and not member.verdict else None
-                    if own and read.workload in (own.workload, *own.works):
+                    if own and (read.workload in (own.workload, *own.works) or member.output):
                         before = history.settings(numbers[place])
-                        settings = as_recognised(history, before, outputs)
+                        if read.workload.known:  # what is new is whether it can be measured alone
+                            history.update_settings(numbers[place], replace(before, filter=read.words))
+                            continue
+                        settings = replace(as_recognised(history, before, outputs), filter=read.words)
                         with history.transaction():
                             history.update_settings(numbers[place], settings)
-                            chosen = MetricChosen(settings.metric, f"{read.found.why}.", before.metric)
+                            alone = f", alone by {cut(shell_words(read.words), WORDS)}" if read.words else ""
+                            chosen = MetricChosen(settings.metric, f"{read.found.why}{alone}.", before.metric)
                             happened = member.log.append(chosen)
                         show(place, happened)
                 raise

@@ -292,7 +292,7 @@ def of_result(settings: Settings, result: str) -> Settings:
     [output] = (each for each in settings.outputs if each.result == result)
     quick, name = settings.quick, f"{settings.workload} {result}"
     quick, name = (replace(quick, only=result, name=name), name) if quick else (None, settings.workload)
-    known = replace(settings, output=output, outputs=(), quick=quick, workload=name, counts=False)
+    known = replace(settings, output=output, outputs=(), filter=None, quick=quick, workload=name, counts=False)
     return replace(known, metric=output.metric, choose_metric=False)
 
 

@@ -62,7 +62,9 @@ class Watch:
     def read_as(self, history: History, nights: Sequence[SessionState]) -> "Watch":
         """The same, where the newest night has recognised what of the output is measured."""
         known = history.settings(nights[-1].id) if nights and self.settings.recognise else self.settings
-        return replace(self, settings=replace(self.settings, output=known.output, metric=known.metric))
+        return replace(
+            self, settings=replace(self.settings, output=known.output, filter=known.filter, metric=known.metric)
+        )
 
     def plan(
         self, nights: Sequence[SessionState], visits: int, runs: int, waiting: WaitCallback | None
@@ -81,7 +83,7 @@ def measured_by(settings: Settings) -> Settings:
     """What of the settings decides the levels of builds."""
     return replace(
         settings, good="", bad="", good_commit="", bad_commit="", run_hash="", build_hash="", policy=Policy(),
-        prior=NOTHING_KNOWN, explain=False, suspects={}, name="", output=None,
+        prior=NOTHING_KNOWN, explain=False, suspects={}, name="", output=None, filter=None,
         metric="" if settings.recognise else settings.metric,
     )  # fmt: skip
 

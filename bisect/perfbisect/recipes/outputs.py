@@ -6,7 +6,7 @@ or a library that reads them.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
@@ -28,6 +28,7 @@ MOST_TRIED = 1000  # lines with which JSON may begin
 _RATE = re.compile(r"^ops/|/s(?:ec)?$|throughput|\b(?:[qtr]|io)ps$", re.IGNORECASE)  # units of which more is better
 _TIME = re.compile(r"(p|n|u|µ|μ|micro|m)?s(?:ec)?(?=$|/)")
 _SECONDS = {"p": 1e-12, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "micro": 1e-6, "m": 1e-3, None: 1.0}
+_SPECIAL, _ESCAPED = re.compile(r"[][(){}.*+?^$|\\]"), r"\\\g<0>"  # in a regular expression of any dialect
 _SUFFIXES = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 
@@ -52,6 +53,7 @@ class Format(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     instead: Name | None = None
     aggregate: str = ""
     main: str = ""
+    filter: tuple[str, ...] = ()
     repeated: Literal["median", "last"] = "median"
 
     def results(self, text: str, documents: Sequence[Any]) -> dict[str, "Result"]:
@@ -114,6 +116,7 @@ class Recognised:
     outputs: tuple[Output, ...]
     values: Mapping[str, float]  # result → its number, in the unit of its output
     why: str  # a sentence without its end
+    of: int  # results that the output has
     too_many: SeveralResults | None = None  # raised where one result alone can be measured
 
     @property
@@ -154,7 +157,7 @@ def recognised(text: str, only: str) -> Recognised | None:
         too_many = _mistake(SeveralResults, row, several, names)
     values = {each.result: in_unit(every[each.result], each.unit) for each in outputs}
     verb = "hunted" if len(names) == 1 else "measured"
-    return Recognised(outputs, values, f"{row.name}: {many}; {verb}: {what}{by}", too_many)
+    return Recognised(outputs, values, f"{row.name}: {many}; {verb}: {what}{by}", len(every), too_many)
 
 
 def _chosen(row: Format, found: Mapping[str, Result], every: Mapping[str, Result], only: str) -> list[str]:
@@ -193,6 +196,25 @@ def read_result(output: Output, text: str) -> float:
 def is_rate(unit: str) -> bool:
     """Whether more of a unit is better."""
     return _RATE.search(unit) is not None
+
+
+def filter_of(outputs: Sequence[Output]) -> tuple[str, ...]:
+    """Words behind a command by which it measures these results, and perhaps a few more; none where its format has no filter."""
+    words = next((row.filter for row in formats() if row.name == outputs[0].format and row.filter), ())
+    names = [each.result for each in outputs]
+    parts = [re.sub(r"-\d+$", "", name).split("/") for name in names]  # of go: without the number of processors
+    levels = (_one_of(level) for level in zip(*parts, strict=False))
+    values = {
+        "names": _one_of(names),
+        "levels": "/".join(levels),
+        "words": " or ".join(dict.fromkeys(name.rpartition("::")[2] for name in names)),
+    }
+    return tuple(re.sub(r"\{(\w+)\}", lambda key: values[key[1]], word) for word in words)
+
+
+def _one_of(names: Iterable[str]) -> str:
+    """A regular expression that matches one of these names as a whole."""
+    return f"^({'|'.join(_SPECIAL.sub(_ESCAPED, name) for name in dict.fromkeys(names))})$"
 
 
 def in_unit(result: Result, unit: str) -> float:

@@ -67,8 +67,10 @@ def load_requested(settings: Settings) -> tuple[Builder, Workload]:
 def as_measured(workload: Workload, settings: Settings) -> Workload:
     """The workload with the overrides of the settings, and what of its output is read by them. Raises as ``typed``."""
     changed = overridden(workload, settings.overrides)
-    asks = settings.recognise and not (settings.output or settings.outputs)
-    return msgspec.structs.replace(changed, asks=asks, output=settings.output, outputs=settings.outputs)
+    asks = settings.recognise and (settings.filter is None or not (settings.output or settings.outputs))
+    return msgspec.structs.replace(
+        changed, asks=asks, output=settings.output, outputs=settings.outputs, filter=settings.filter or ()
+    )
 
 
 def requested_workloads(settings: Settings, builder: Builder, names: str) -> dict[str, Workload]:

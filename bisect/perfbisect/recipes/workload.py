@@ -52,7 +52,9 @@ OF_COMMANDS = ("prepare_commands", *OF_PATTERNS, "unit", "format", "only")
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One microbenchmark."""
 
-    filled_in: ClassVar[frozenset[str]] = frozenset({"name", "suite", "folder", "driver", "asks", "output", "outputs"})
+    filled_in: ClassVar[frozenset[str]] = frozenset(
+        {"name", "suite", "folder", "driver", "asks", "output", "outputs", "filter"}
+    )
 
     name: str = ""  # its key in the suite
     suite: str = ""
@@ -89,6 +91,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     asks: bool = False  # the output of its command is to be recognised
     output: Output | None = None  # as what it was
     outputs: tuple[Output, ...] = ()  # all that its runs are read for, where they are several
+    filter: tuple[str, ...] = ()  # words behind the command, so that it measures nothing else
     needs: list[Need] = []  # programs that its commands use, beyond those of the build
     # Seconds after which a run is killed; 0: five times its length, and an hour for a command, otherwise a minute.
     timeout: SecondsOrZero = 0.0
@@ -96,10 +99,14 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     @property
     def metric(self) -> str:
         """The default metric."""
-        for output in (self.output, *self.outputs):
-            if output:
-                return output.metric
+        if self.known:
+            return self.known[0].metric
         return "rate" if self.rate or self.format else "cost" if self.cost else "latency" if self.command else "qps"
+
+    @property
+    def known(self) -> tuple[Output, ...]:
+        """What is measured of an output that was recognised."""
+        return self.outputs or ((self.output,) if self.output else ())
 
     @property
     def recognisable(self) -> bool:

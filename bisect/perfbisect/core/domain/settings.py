@@ -210,6 +210,8 @@ class Settings:
     output: Output | None = None
     # Results of the output that are measured by the same runs, where they are several: of a comparison, or of hunts together.
     outputs: tuple[Output, ...] = ()
+    # Words behind the command by which it measures only these; None as long as it is not known whether it obeys them.
+    filter: tuple[str, ...] | None = None
     counts: bool = True  # count instructions beside timed runs, where that can be done
     # Of --run and --build: the first commit of the history, the same in all its clones
     root: str = ""

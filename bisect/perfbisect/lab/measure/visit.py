@@ -18,7 +18,7 @@ from typing import ClassVar
 from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, RunStarted, Warned
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Purpose
-from perfbisect.errors import EnvironmentFailure, NoMetric, PerfBisectError, RunFailed
+from perfbisect.errors import EnvironmentFailure, NoMetric, PerfBisectError, RunFailed, UsageError
 from perfbisect.host import jobs
 from perfbisect.host.facts import cpu_numbers
 from perfbisect.host.jobs import Job
@@ -380,10 +380,16 @@ class Runner(Study):
 
         Raises RunFailed, DataDamaged, and JobLost when the host has lost the work.
         """
+        asks = self.context.recognition
         with suppress(_Stopped), begin(self.context, system, turn.candidate, dataset, self.slow) as opened:
             for _ in range(turn.left if system.builder.server else 1):
                 yield turn.started(self.context)
                 facts = yield from run(opened)
+                if asks and (alone := asks.alone()):
+                    with suppress(RunFailed, UsageError):
+                        narrow = replace(self.context, workload=alone.workload, recognition=alone)
+                        yield from run(replace(opened, bench=narrow))
+                        asks.restrict(alone)
                 turn.left -= 1
                 self.succeeded()
                 self.slow.take([facts])

@@ -23,7 +23,7 @@ from perfbisect.masking import masked
 from perfbisect.recipes.build_systems import making
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
 from perfbisect.recipes.output_pattern import NoNumber, find_number
-from perfbisect.recipes.outputs import Recognised, read_result, read_results, recognised
+from perfbisect.recipes.outputs import Recognised, filter_of, read_result, read_results, recognised
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.requested import RECIPE
 from perfbisect.recipes.workload import READING, Workload
@@ -35,9 +35,10 @@ PERCENTILES = {"p95": "95.000000", "p99": "99.000000"}
 class OutputRecognised(Exception):
     """The first run of a workload has shown what of its output is measured: no failure."""
 
-    def __init__(self, workload: Workload, found: Recognised) -> None:
+    def __init__(self, workload: Workload, found: Recognised, words: tuple[str, ...] = ()) -> None:
+        """``words`` behind its command make it measure nothing else."""
         super().__init__(found.why)
-        self.workload, self.found = workload, found
+        self.workload, self.found, self.words = workload, found, words
 
 
 @dataclass(slots=True)
@@ -50,8 +51,12 @@ class Recognition:
     numbers: bool = False  # and it has some
 
     def take(self, ended: ProcessResult, result: RunResult) -> RunResult:
-        """The result of a run with the number of its output. Raises UsageError for several results, and where none is as asked."""
+        """The result of a run with the numbers of its output. Raises UsageError where none is as asked."""
         if self.over:
+            return result
+        if known := self.workload.known:  # by an earlier session: whether it can be measured alone is not
+            every = recognised(ended.stdout, "")
+            self.found = Recognised(known, result.results, "", every.of if every else len(known))
             return result
         self.found = recognised(ended.stdout, self.workload.only)
         if self.found:
@@ -63,6 +68,19 @@ class Recognition:
             )
         self.over, self.numbers = True, re.search(r"\d", ended.stdout) is not None
         return result
+
+    def alone(self) -> "Recognition | None":
+        """What checks whether the command obeys a filter, where its output has more than is wanted and its format has one."""
+        found = self.found
+        if not found or found.of == len(found.outputs) or not (words := filter_of(found.outputs)):
+            return None
+        return Recognition(msgspec.structs.replace(self.workload, filter=words, output=None, outputs=found.outputs))
+
+    def restrict(self, alone: "Recognition") -> None:
+        """Raise OutputRecognised where it does. The run that measured all was made in another way, and does not count."""
+        shown, found = alone.found, self.found
+        if shown and found and shown.of < found.of and len(shown.values) in (0, len(found.outputs)):
+            raise OutputRecognised(self.workload, found, alone.workload.filter)
 
     def told(self) -> Iterator[Warned]:
         """Say once that an output with numbers is in no known format. Raises OutputRecognised where it is in one."""
@@ -189,7 +207,8 @@ def _args(workload: Workload) -> dict[str, str]:
 
 def timed(workload: Workload, filled: Values, folder: PurePosixPath, under: Sequence[str] = ()) -> list[str]:
     """The argv of a timed run; ``folder`` is that of the visit, ``under`` is what the command itself is run under."""
-    return ["sh", "-c", _TIMED, "timed", str(folder / CLOCK), *under, *fill(workload.command, filled)]
+    command = [*fill(workload.command, filled), *workload.filter]
+    return ["sh", "-c", _TIMED, "timed", str(folder / CLOCK), *under, *command]
 
 
 def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
