@@ -51,9 +51,9 @@ def ends(drop: float = 0.03, more: float | None = None) -> list[Observation]:
         (ends(), PriorKnowledge(), None),  # nothing can be counted
         (ends(drop=0.5), COUNTING, None),  # a run shows as much
         (ends(), replace(COUNTING, count_cost=(500.0, 0.0)), None),  # dearer than a build
-        (ends(more=0.03), COUNTING, {BAD, 0}),  # they differ: once more, so that it is known whether counts repeat
+        (ends(more=0.03), COUNTING, {BAD}),  # they differ: once more, so that it is known whether counts repeat
         (ends(more=0.0), COUNTING, None),
-        (ends(more=0.001), COUNTING, {BAD, 0}),
+        (ends(more=0.001), COUNTING, {BAD}),
         (ends(more=-0.03), COUNTING, None),  # bad executes less
         ([*ends(), Count(BAD, math.nan, 5.0, 8.0)], COUNTING, None),
     ],

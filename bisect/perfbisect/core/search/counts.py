@@ -33,6 +33,7 @@ Array = NDArray[np.float64]
 SHARE = 0.8  # probability that time changes where the instructions do, where the ends differ alike in both
 LEAST, MOST = 0.25, 4.0  # log differences of the instructions that explain one of time, as multiples of it
 LIKELY = 0.2  # probability that time changes in a part of the range, from which builds of that part are counted
+AGREED = 0.95  # the same, from which builds of that part are not timed before they are compared as the culprit and its parents
 CHECKED = 2  # runs of each build that is counted, before the next one is
 DOUBT = 2.0  # standard errors by which the difference of time may be larger or smaller
 SHORT = 30.0  # seconds that a count of an end may take in any case: what it costs is known then
@@ -64,12 +65,12 @@ def by_counts(now: Situation) -> Situation | None:
 
 
 def counts_of_ends(counts: Situation, timed: Situation, known: Analysis) -> Measure | None:
-    """The order that counts the ends, where counting pays: twice where they differ; None where nothing is lacking."""
+    """The order that counts the ends, where counting pays; bad twice where they differ. None where nothing is lacking."""
     record, ends = counts.record, (timed.bad, 0)
     if any(end in record.skipped for end in ends) or timed.fleet.free_host != 0:
         return None
     apart = all(record.runs(end) for end in ends) and Executed.of(record).more(timed.bad, 0) > RESOLVED
-    lacking = tuple(Share(end, 1) for end in ends if record.runs(end) < 1 + apart)
+    lacking = tuple(Share(end, 1) for end in ends if record.runs(end) < 1 + (apart and end != 0))
     if not lacking or not _pays(counts, timed, known):
         return None
     return Measure(lacking, Purpose.ENDS, counted=True)
@@ -128,7 +129,8 @@ def difference(counts: Situation) -> float:
     """What bad executes more than good, in log units in the direction that is hunted; 0 unless counts repeat and show it."""
     record = counts.record
     visits = [np.unique(record.visit[record.readings(end)]) for end in (0, counts.bad)]
-    return executed(counts).clear(counts.bad, 0) if min(map(len, visits)) >= COUNTS else 0.0
+    known = len(visits[0]) and len(visits[1]) >= COUNTS
+    return executed(counts).clear(counts.bad, 0) if known else 0.0
 
 
 def explained(counted: float, timed: Contrast, smallest: float) -> bool:
@@ -187,7 +189,7 @@ class Steps:
             if likely[group] < LIKELY:
                 return None
             for each in self.beside[int(group)]:
-                if not record.runs(each) and each not in record.skipped:
+                if likely[group] < AGREED and not record.runs(each) and each not in record.skipped:
                     plan = Share(each, CHECKED), Share(0, CHECKED if known.model.rounds else CHECKED // 2)
                     return known.model.order(plan, Purpose.SEARCH)
             inside = groups.of == group
