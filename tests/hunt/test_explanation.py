@@ -213,7 +213,7 @@ def test_the_time_of_other_builds_is_bounded_as_well(explained: Explained) -> No
 def test_a_turn_has_its_share_of_the_time(explained: Explained) -> None:
     """Of an hour that was worked, a tenth; the counters have all of it for six turns, less what a visit takes beside.
 
-    A part that does not suit leaves its time to them.
+    A part that does not suit leaves its time to them. Exact counts have a fifth of the hour, which is theirs alone.
     """
     explained.patch.setattr(explanation, "start_up", lambda _: 5.0)
     never = StudyLab(replace(COUNTERS, name="waits", share=5.0, suits=lambda *_: False))
@@ -221,8 +221,9 @@ def test_a_turn_has_its_share_of_the_time(explained: Explained) -> None:
     lab = StudyLab(
         replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, SessionState()))
     )  # type: ignore[func-returns-value,arg-type,return-value]
-    list(explained(lab, never, worked=3600.0))
-    assert asked == [pytest.approx(360 / 6 - 5, abs=0.1)]
+    alone = replace(lab, part=replace(lab.part, name="instructions", share=0.0, own=0.2))
+    list(explained(alone, lab, never, worked=3600.0))
+    assert asked == [pytest.approx(seconds / 6 - 5, abs=0.1) for seconds in (720, 360)]
     assert never.studied == []
 
 

@@ -169,7 +169,7 @@ def log(history: History) -> SavedLog:
     return log_of(history, NAMES)
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.05, 0.3])
+@pytest.mark.parametrize("noise", [0.03, 0.05, 0.3])
 def test_one_per_cent_more_instructions_are_named_always(log: SavedLog, setup: SessionSetup, noise: float) -> None:
     hunt = Hunted(log, setup, hidden(noise=noise))
     assert named(hunt.events) == CULPRIT
@@ -208,7 +208,7 @@ def test_where_nothing_changed_each_end_is_counted_once(log: SavedLog, setup: Se
 
 def test_a_change_that_may_be_another_is_said_with_the_option_for_it(log: SavedLog, setup: SessionSetup) -> None:
     small = replace(setup, settings=replace(setup.settings, policy=Policy(min_effect=0.02)))
-    hunt = Hunted(log, small, world(1, slow=0.99, more=1.012))
+    hunt = Hunted(log, small, world(1, slow=0.99, more=1.012, noise=0.03))
     [said] = [event for event in hunt.events if isinstance(event, Warned) and "instructions/o" in event.text]
     assert said.text.endswith("that is no change of interest")
     assert said.advice == "To hunt it: --metric instructions/o --min-effect 0.8%"
@@ -329,7 +329,7 @@ def test_the_budget_of_runs_counts_for_both(log: SavedLog, setup: SessionSetup, 
 def test_each_hunt_of_a_group_changes_over_alone(history: History, setup: SessionSetup) -> None:
     """The second is found by time; what was built for it is not built again."""
     built: list[str] = []
-    labs = [replace(each, built=built) for each in (hidden(noise=0.01), world(2, slow=0.8, at=OTHER))]
+    labs = [replace(each, built=built) for each in (hidden(noise=0.05), world(2, slow=0.8, at=OTHER))]
     events = [*session([log_of(history, NAMES) for _ in labs], [setup, setup], labs)]
     assert [named([event for number, event in events if number == hunt]) for hunt in (0, 1)] == [CULPRIT, OTHER]
     assert [number for number, event in events if isinstance(event, MetricChosen)] == [0]

@@ -52,8 +52,9 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.wording.quantities import duration
 from perfbisect.wording.text import advised
 
-SHARE = 0.1  # of the time of a hunt for all parts, but for rounds that are always taken or have begun
-LEAST = 90.0  # seconds for them in a short hunt
+SHARE = 0.1  # of the time of a hunt for all parts except exact counts, and rounds that are always taken or have begun
+COUNTED = 0.2  # the same for exact counts by function
+LEAST = 90.0  # seconds for either in a short hunt
 NO_LENGTH = f"; with {{{EVENTS}}} in place of a number in the command, a short run would be enough"
 SHORTEST = 1.0  # seconds of a run that says anything
 WAITING = 0.3  # share of the time of the workload's threads that is spent off CPU, from which on waits are sampled
@@ -79,6 +80,7 @@ class StudyPart:
     enough: Callable[[Explanation], bool] = lambda _: False  # whether half of the rounds have shown what it can show
     # of two parts of one name: whether its events are of samples, or of exact counts by function
     sampled: bool | None = None
+    own: float = 0.0  # share of the time of the hunt that it may take, in place of a share of the explanation's
     of_all: bool = False  # after culprit and parent, one turn of each other build that the hunt has measured there
 
     def has(self, event: Event) -> TypeGuard[Counted | Profiled | Planned]:
@@ -162,7 +164,8 @@ PARTS: tuple[StudyPart, ...] = (
         lambda seconds, state: partial(ExactCounts, events=counted_length(state), seconds=seconds),
         rounds=1,
         sampled=False,
-        share=0.9,
+        share=0.0,
+        own=COUNTED,
         suits=lambda builder, workload, _: not obstacle(builder, workload),
         always=lambda workload: not workload.command,  # whose counted runs are as short as they can be
         least=counting_time,
@@ -230,18 +233,20 @@ def explain(
     commits = {commit for name, commit in runs if name == host}
     measured = [node for node, commit in enumerate(state.commits) if commit in commits]
     study = ReasonStudy(step, log, workers_of, workload, host, visit, measured)
-    left = seconds or max(LEAST, SHARE * state.elapsed / together)
+    hunted = state.elapsed / together
+    left = seconds or max(LEAST, SHARE * hunted)
     for number, part in enumerate(PARTS):
         suit = [candidate for candidate in PARTS[number:] if candidate.suits(builder, workload, state)]
         if part not in suit:
             continue
-        began = CLOCK.now()
+        began, share = CLOCK.now(), part.share / (sum(candidate.share for candidate in suit) or 1.0)
+        allowed = left * share if not part.own else seconds or max(LEAST, part.own * hunted)
         try:
-            yield from take(part, study, left * part.share / sum(candidate.share for candidate in suit))
+            yield from take(part, study, allowed)
         except (PerfBisectError, OSError) as trouble:
             failure = in_words(trouble)
             yield log.append(Unexplained(part.name, advised(str(failure), failure.advice)))
-        left -= CLOCK.now() - began
+        left -= 0.0 if part.own and not seconds else CLOCK.now() - began
 
 
 def take(part: StudyPart, study: ReasonStudy, allowed: float) -> Generator[TimedEvent]:

@@ -30,11 +30,11 @@ from perfbisect.core.search.situation import Situation
 
 Array = NDArray[np.float64]
 
-SHARE = 0.8  # probability that time changes where the instructions do, where the ends differ alike in both
+SHARE = 0.5  # probability that time changes where the instructions do, where the ends differ alike in both
 LEAST, MOST = 0.25, 4.0  # log differences of the instructions that explain one of time, as multiples of it
 LIKELY = 0.2  # probability that time changes in a part of the range, from which builds of that part are counted
 AGREED = 0.95  # the same, from which builds of that part are not timed before they are compared as the culprit and its parents
-CHECKED = 2  # runs of each build that is counted, before the next one is
+CHECKED = 4  # runs of each build that is counted, before the next one is
 DOUBT = 2.0  # standard errors by which the difference of time may be larger or smaller
 SHORT = 30.0  # seconds that a count of an end may take in any case: what it costs is known then
 LARGE = 0.1  # log difference of the ends from which few runs of a build tell as much as its count
