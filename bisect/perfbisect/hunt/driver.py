@@ -30,15 +30,18 @@ from perfbisect.core.domain.orders import (
     Fleet,
     Interval,
     Measure,
+    Order,
     Purpose,
+    Reason,
     Verdict,
     first_step,
     named_steps,
 )
 from perfbisect.core.domain.orders import Step as Change
-from perfbisect.core.domain.settings import Output
+from perfbisect.core.domain.settings import CAP, Output
 from perfbisect.core.inference.instruction_counts import indistinct
 from perfbisect.core.search.decide import decide_together, seen_by
+from perfbisect.core.search.situation import undecided
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.loop import NextAction, Planner, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, constant, foreseen, ill_timed, outlook
@@ -72,8 +75,6 @@ class SessionMember:
     # Looks for another metric where this one does not tell the ends apart, whose ratio it is given; and whether that is all
     # there is to know of it. Returns the problem by which the search goes on, if there is one.
     change_over: Callable[[Interval, bool], Generator[TimedEvent, None, SearchProblem | None]] | None = None
-    # After the verdict of a round in the diff of a commit: the problem of the next one, if there is one.
-    next_round: Callable[[Verdict], Generator[TimedEvent, None, SearchProblem | None]] | None = None
     asked: bool = False  # whether it has looked, as the search would take very many runs
     unpromising: Interval | None = None  # that ratio, while it is to look
     found: tuple[Change, ...] = ()  # what its latest decision names
@@ -127,6 +128,9 @@ class Searches:
         if member.change_over and not member.asked and member.problem and outlook(member.problem, decision, member.log):
             member.asked, member.unpromising = True, decision.belief.effect
             return NextAction(None)
+        if is_search(decision.order) and member.lifecycle and member.lifecycle.needs_other_order:
+            policy = replace(member.lifecycle.setup.settings.policy, confidence=CAP)
+            decision = replace(decision, order=undecided(decision.belief, policy, Reason.UNBUILDABLE), builds=())
         own = replace(decision, builds=tuple(build for build in decision.builds if build.workload == number))
         decided = Decided(own, seen_by(number, fleet) if several else fleet)
         return NextAction.of(decision, decided, number, several=several)
@@ -233,8 +237,8 @@ class Driver:
 
     def _change_over(self, number: int, member: SessionMember) -> Generator[Numbered]:
         """Look for another metric of a hunt, where its own does not tell the ends apart; with one it goes on. So it does in a next round."""
-        if member.next_round and member.verdict and not member.failure:
-            if problem := (yield from self._alone(number, member.next_round(member.verdict))):
+        if member.verdict and member.lifecycle and member.lifecycle.setup.parts and not member.failure:
+            if problem := (yield from self._alone(number, member.lifecycle.next_round(member.verdict))):
                 member.problem, member.verdict = problem, None
             return
         change_over, asked, ended = member.change_over, member.unpromising, indistinct(member.verdict)
@@ -285,6 +289,11 @@ class Driver:
             raise trouble
         self.members[number].failure = trouble
         self._failed(number, trouble)
+
+
+def is_search(order: Order) -> bool:
+    """Whether it measures in a search whose ends differ."""
+    return isinstance(order, Measure) and order.purpose is Purpose.SEARCH
 
 
 def lab_of_several(labs: Mapping[int, Lab]) -> Lab:

@@ -3,15 +3,16 @@ a commit and its parent, in the search for the part of its diff that made it slo
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from perfbisect.core.domain.events import Decided, Event, SessionStarted, Warned
+from perfbisect.core.domain.events import CandidateSkipped, Decided, Event, SessionStarted, Warned
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.domain.orders import Measure, Verdict
+from perfbisect.core.domain.orders import Found, Inconclusive, Measure, Reason, Verdict
 from perfbisect.core.domain.settings import Patch, Settings
-from perfbisect.core.search.parts import Course, Round, course, outcome
+from perfbisect.core.search.parts import FILE_NAME, WORD, Course, Diff, Learnt, Piece, Round, course
 from perfbisect.errors import CannotGoOn, UsageError
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import check_names, recipe_patches
@@ -20,6 +21,7 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import all_but, borrowed, git, run, sealed
 from perfbisect.repository.range import CommitRange, DiffCommits
 
+MANY = 40  # parts with a word, from which on it tells nothing
 MOST = 100  # commits beyond the ends that a patch is tried on
 
 
@@ -99,6 +101,47 @@ def check_patches(
     return tuple(Warned(f"The patch {name} {idle}") for name in names)
 
 
+def outcome(verdict: Verdict) -> tuple[int, int] | None:
+    """The first and the last step, between which the guilty one is, as the verdict of a round names it."""
+    match verdict:
+        case Found(step):
+            return min(step.parents, default=step.candidate - 1) + 1, step.candidate
+        case Inconclusive(candidates, reason=Reason.UNBUILDABLE):
+            return min(candidates), max(candidates)
+        case _:
+            return None
+
+
+def missing(diff: Diff, state: frozenset[int], reason: str) -> set[tuple[int, int]]:
+    """What the reason why a state does not build tells: pairs of a part in it and another one that this needs, as both have its words."""
+    quoted = re.findall(r"[`'\"]([^`'\"\s]+)['\"]", reason)
+    for words in (quoted, [*WORD.findall(reason), *FILE_NAME.findall(reason)]):
+        for changed in (True, False):  # first where a part adds or removes the word, then wherever it has it
+            pairs = set[tuple[int, int]]()
+            for word in dict.fromkeys(words):
+                own = {number for number, piece in enumerate(diff.pieces) if has(piece, word, changed=changed)}
+                if len(own) <= MANY:
+                    pairs.update((inside, other) for inside in own & state for other in own - state)
+            if pairs:
+                return pairs
+    return set()
+
+
+def has(piece: Piece, word: str, *, changed: bool) -> bool:
+    """Whether a word is in the lines of a part, and as it is ``changed``, more often on one side; or is the name of its file."""
+    if not piece.edits and PurePosixPath(piece.shown.path).stem in (word, PurePosixPath(word).stem):
+        return True
+    alone = re.compile(rf"(?<![\w$]){re.escape(word)}(?![\w$])")
+    here, there = (len(alone.findall(side)) for side in (piece.added, piece.removed))
+    return here != there if changed else here + there > 0
+
+
+def failed_builds(events: Iterable[Event]) -> dict[str, str]:
+    """The commits that do not build, and why."""
+    failed = (event.facts for event in events if isinstance(event, CandidateSkipped) and event.facts.of_build)
+    return {facts.commit: facts.reason for facts in failed}
+
+
 @dataclass(slots=True)
 class PartSearch:
     """The rounds of a search in the diff of a commit: the present one as a range of commits."""
@@ -106,21 +149,25 @@ class PartSearch:
     commits: DiffCommits
     rounds: Course
     present: Round
+    learnt: Learnt
 
     @classmethod
     def begin(cls, commits: DiffCommits) -> "PartSearch":
         """The search in its first round."""
-        rounds = course(commits.diff)
-        return cls(commits, rounds, next(rounds))
+        learnt = Learnt(set)
+        rounds = course(commits.diff, learnt)
+        return cls(commits, rounds, next(rounds), learnt)
 
     def replay(self, events: Iterable[Event]) -> "PartSearch":
         """The search where the log of a session ends. Raises CannotGoOn where its rounds were other ones."""
         verdict: Verdict | None = None
         asked: tuple[str, ...] = ()
+        failed: dict[str, str] = {}
         for event in events:
+            failed |= failed_builds([event])
             if isinstance(event, SessionStarted) and event.candidates != asked:
                 asked = event.candidates
-                if (verdict and not self.next(verdict)) or self.span.candidates != asked:
+                if (verdict and not self.next(verdict, failed)) or self.span.candidates != asked:
                     raise CannotGoOn(
                         "The search cannot go on: it would now divide the diff in another way than before.",
                         "Begin a new one with: bisect narrow",
@@ -129,17 +176,30 @@ class PartSearch:
             elif isinstance(event, Decided) and not isinstance(event.decision.order, Measure):
                 verdict = event.decision.order
         if verdict:
-            self.next(verdict)
+            self.next(verdict, failed)
         return self
 
-    def next(self, verdict: Verdict) -> bool:
+    def failures(self, failed: Mapping[str, str]) -> dict[frozenset[int], str]:
+        """The states of the present round that do not build, and why, by commits that do not."""
+        made = zip(self.present.states, self.commits.make(self.present.states), strict=True)
+        return {state: failed[commit] for state, commit in made if commit in failed}
+
+    def learn(self, failed: Mapping[str, str]) -> set[tuple[int, int]]:
+        """What failures of the present round tell that is new: pairs of a part and another one that it needs."""
+        found = self.failures(failed)
+        pairs = {pair for state, reason in found.items() for pair in missing(self.commits.diff, state, reason)}
+        return {(inside, other) for inside, other in pairs if other not in self.learnt[inside]}
+
+    def next(self, verdict: Verdict, failed: Mapping[str, str]) -> bool:
         """Go on to the next round after the verdict of the present one; false where that is the last."""
         before = self.present
-        try:
-            self.present = self.rounds.send(outcome(verdict))
-        except StopIteration:
-            return False
-        return self.present.states != before.states
+        for inside, other in self.learn(failed):
+            self.learnt[inside].add(other)
+        with suppress(StopIteration):
+            while self.present.states == before.states:  # else it would be asked what is known
+                self.present = self.rounds.send(outcome(verdict))
+            return True
+        return False
 
     @property
     def span(self) -> CommitRange:
@@ -151,6 +211,7 @@ class PartSearch:
     def entered(self, started: SessionStarted) -> SessionStarted:
         """The beginning of a session with the parts that each state of the present round adds."""
         commits, present = self.commits, self.present
-        shown, own, every = commits.diff.shown, present.proven, commits.diff.every
-        proofs = commits.make([present.alone, every - own]) if own else ()
-        return replace(started, parts=tuple(map(shown, present.steps)), proofs=proofs, needs=len(present.alone - own))
+        own, every = present.proven, commits.diff.every
+        beside = len(present.alone - own), len(every - own - present.without)
+        proofs = tuple(zip(commits.make([present.alone, present.without]), beside, strict=True)) if own else ()
+        return replace(started, parts=tuple(map(commits.shown, present.steps)), proofs=proofs)

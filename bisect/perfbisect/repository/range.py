@@ -16,6 +16,7 @@ that exists only for a while, and borrows the objects of the user's.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -187,6 +188,18 @@ class DiffCommits:
             made |= {state: known[f":{number}"] for number, state in enumerate(todo, 1)}
         return tuple(made[state] for state in states)
 
+    def shown(self, chosen: Collection[int]) -> tuple[DiffPart, ...]:
+        """These parts for people: a file of which all are among them is one."""
+        of_file = defaultdict[int, list[int]](list)
+        for number, piece in enumerate(self.diff.pieces):
+            of_file[piece.file].append(number)
+        parts: list[DiffPart] = []
+        for numbers in of_file.values():
+            own = [self.diff.pieces[number].shown for number in numbers if number in chosen]
+            whole = len(own) == len(numbers) > 1
+            parts += [DiffPart(own[0].path, hunks=len(own))] if whole else own
+        return tuple(parts)
+
     def _commit(self, state: frozenset[int], number: int, blobs: dict[bytes, int]) -> bytes:
         """The commit as `git fast-import` reads it; the contents that it needs are added to ``blobs``."""
         gone, there = list[bytes](), list[bytes]()
@@ -199,7 +212,7 @@ class DiffCommits:
                 what = now.content if is_module else b":%d" % mark
                 there.append(b"M %s %s %s\n" % (now.mode.encode(), what, quoted(now.path)))
         few = len(state) * 2 <= len(self.diff.every)
-        shown = titles(self.diff.shown(state if few else self.diff.every - state))
+        shown = titles(self.shown(state if few else self.diff.every - state))
         message = f"{self.parent[:10]} with {shown}" if few else f"{self.commit[:10]} without {shown}"
         said = message.encode(errors="replace")
         who = b"perfbisect <perfbisect@localhost> %s +0000" % self._when.encode()

@@ -72,8 +72,11 @@ def part_proofs(state: SessionState) -> Iterator[str]:
         return
     known = ratios(state, state.metric, state.hosts, started.host_classes)
     what, good = f"{metric_title(state.metric)}{by_cpu(state.pairing)}", state.commits[0][:10]
-    beside = f"with {count(started.needs, 'part')} that it needs to build" if started.needs else "alone"
-    for sha, how in zip(started.proofs, (f"Put on {started.good} {beside}", f"{started.bad} without it"), strict=True):
+    (_, needed), (_, users) = started.proofs
+    alone = f"with {count(needed, 'part')} that it needs to build" if needed else "alone"
+    others = f" and {count(users, 'part')} that need it to build" * bool(users)
+    said = f"Put on {started.good} {alone}", f"{started.bad} without it{others}"
+    for (sha, _), how in zip(started.proofs, said, strict=True):
         row = state.row(sha)
         if found := known.get(sha):
             yield f"{how}: {what} is {ratio(found)} of that of {good}."

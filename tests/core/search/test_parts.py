@@ -1,5 +1,6 @@
 """The search in a diff, against builds and speeds that are known: what it names, what it proves, and how many builds that takes."""
 
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from random import Random
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from perfbisect.core.domain.facts import DiffPart
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Policy
-from perfbisect.core.search.parts import Diff, FileDiff, Piece, Round, course, ordered, outcome, singles
+from perfbisect.core.search.parts import Diff, FileDiff, Piece, Round, course, ordered, singles
+from perfbisect.hunt.patches import missing, outcome
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
 
@@ -45,14 +47,12 @@ class Course:
 
     def end(self) -> Round:
         """The last round."""
-        rounds = course(self.made)
-        seen: tuple[int, int] | None = None
+        rounds = course(self.made, defaultdict(set))
         try:
             asked = next(rounds)
             while True:
                 self.rounds.append(asked)
-                seen = self.answer(asked)
-                asked = rounds.send(seen)
+                asked = rounds.send(self.answer(asked))
         except StopIteration:
             return self.rounds[-1]
 
@@ -128,13 +128,31 @@ def test_parts_of_which_each_is_slow_alone() -> None:
     made = diff([(f"{at}.c", 2) for at in range(6)])
     search = Course(made, lambda _: True, lambda state: bool({3, 8} & state))
     last = search.end()
-    assert last.proven in ({3}, {8}) and last.steps == (last.proven, made.every - last.proven)
+    assert last.proven in ({3}, {8}) and last.steps[-1] == last.proven
+    assert search.rounds[-2].steps == (made.every - last.proven, last.proven)
 
 
 def test_parts_between_which_nothing_builds_are_a_set() -> None:
     made = diff([("a.c", 3), ("b.c", 3)])
     search = Course(made, lambda state: len(state & {1, 3, 4}) in (0, 3), lambda state: 4 in state)
     assert search.end().proven == {1, 3, 4}
+
+
+def test_a_failure_tells_which_part_a_state_lacks() -> None:
+    """By the words in quotes, first of parts that have them more often on one side; or by other words, and names of files."""
+    made = diff([("a.c", 2), ("b.c", 2), ("new.h", 1)], {3: {0}})
+    assert missing(
+        made, frozenset({1, 3}), "b.c:7: error: implicit declaration of function 'f0'; did you mean 'f1'"
+    ) == {(3, 0)}
+    assert missing(made, frozenset({3}), "undefined: f0") == {(3, 0)}
+    assert missing(made, frozenset({3}), "undefined: f9") == set()
+    learnt = defaultdict[int, set[int]](set)
+    rounds = course(diff([("a.c", 3), ("b.c", 3)]), learnt)
+    assert next(rounds).steps == ({0, 1, 2}, {3, 4, 5})
+    learnt[2].add(4)
+    assert rounds.send((1, 2)).steps == ({3, 4, 5}, {0, 1, 2}), "what is needed comes first"
+    learnt[4].add(1)
+    assert rounds.send((1, 2)).steps == ({0, 1, 2, 3, 4, 5},), "each needs the other"
 
 
 def diff_of(size: int, seed: int) -> tuple[Diff, dict[int, set[int]], int]:

@@ -69,10 +69,9 @@ class SessionStarted:
     branch_points: int = 0  # so many of ``candidates`` after the first are where branches older than good began
     of_merge_base: bool = False  # good is no ancestor of bad: the range is from their merge base to good
     # Of a search in the diff of a commit: what each candidate after the first has that the one before it has not; and, once
-    # parts are to be proven, the states with these alone and without them.
+    # parts are to be proven, the states with these alone and without them; each with how many others it has or lacks, too, to build.
     parts: tuple[tuple[DiffPart, ...], ...] = ()
-    proofs: tuple[str, ...] = ()
-    needs: int = 0  # so many others the former has, without which these do not build
+    proofs: tuple[tuple[str, int], ...] = ()
     # of any session:
     further: tuple[HostFacts, ...] = ()  # the other hosts, if there are several
     build_hosts: tuple[str, ...] = ()  # the names of those that build ahead

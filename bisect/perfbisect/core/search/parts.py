@@ -1,28 +1,25 @@
 """The parts of a diff, in which order they are put on its older side, and which of them makes a build slower. Pure.
 
 A part is a hunk, a function of a new file, or what of a file no lines show: its name, its mode, a binary. Any set of them makes a
-tree, since the edits of a file do not overlap. Whether that builds, a build shows; the words of the parts tell which of them
-another one probably needs.
-
-Each round is a line of states between parent and culprit, which the search for a commit searches as it searches a history. First
-files are put on the parent, then the parts of the file that is named, or of those between which no state builds. So
-`A. Zeller, "Yesterday, my program worked. Today, it does not. Why?", ESEC/FSE 1999 <https://doi.org/10.1145/318773.318946>`_
-finds a minimal difference; here the order, not a division by two, makes states that build: build files and headers first,
-definitions before uses, and then other orders. Two more rounds prove the part: alone on the parent, and as all that the
-culprit lacks.
+tree, since edits of a file do not overlap; whether that builds, a build shows. Each round is a line of states between parent
+and culprit, which the search for a commit searches as it searches a history: of files, then of the parts of the one that is
+named. So A. Zeller finds a minimal difference ("Yesterday, my program worked. Today, it does not. Why?", ESEC/FSE 1999,
+<https://doi.org/10.1145/318773.318946>); here the order, not a division by two, makes states that build: build files and headers
+first, definitions before uses, and what failures tell. Two more rounds prove the part: alone on the parent, and by its absence.
 """
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby
 from pathlib import PurePosixPath
 from random import Random
 
+import numpy as np
+
 from perfbisect.core.domain.facts import DiffPart
-from perfbisect.core.domain.orders import Found, Inconclusive, Reason, Verdict
 
 ORDERS = 4  # of the same parts, until the suspects are given up to become fewer
 MORE = 2  # times that other parts are looked for, which a part needs to be slow
@@ -34,6 +31,7 @@ BUILD_FILE = re.compile(
 HEADER = re.compile(r"(?i)\.(?:h|hh|hpp|hxx|h\+\+|inc|inl|ipp|tcc|proto|pyi)$")
 WORD = re.compile(r"[A-Za-z_$][\w$]*")
 FILE_NAME = re.compile(r"([\w+-]+)\.[A-Za-z]\w*")
+NOTHING: Mapping[int, Collection[int]] = {}
 # What a line seems to define: a macro, a type, or a name behind that of a type. The last group is one with arguments.
 DEFINED = re.compile(
     r"#\s*define\s+(\w+)|\b(?:struct|class|enum|union|typedef|namespace|interface|trait|type|def|fn|func|function)\s+(\w+)"
@@ -119,33 +117,15 @@ class Diff:
             if now != before:
                 yield before, now
 
-    def shown(self, chosen: Collection[int]) -> tuple[DiffPart, ...]:
-        """These parts for people: a file of which all are among them is one."""
-        of_file = defaultdict[int, list[int]](list)
-        for number, piece in enumerate(self.pieces):
-            of_file[piece.file].append(number)
-        parts: list[DiffPart] = []
-        for numbers in of_file.values():
-            own = [self.pieces[number].shown for number in numbers if number in chosen]
-            whole = len(own) == len(numbers) > 1
-            parts += [DiffPart(own[0].path, hunks=len(own))] if whole else own
-        return tuple(parts)
-
     def files_of(self, chosen: Collection[int]) -> list[frozenset[int]]:
         """These parts by files; those of a single file one by one."""
-        of_file = defaultdict[int, set[int]](set)
-        for number in sorted(chosen):
-            of_file[self.pieces[number].file].add(number)
-        return [*map(frozenset, of_file.values())] if len(of_file) > 1 else singles(chosen)
+        files = [frozenset(own) for _, own in groupby(sorted(chosen), lambda number: self.pieces[number].file)]
+        return files if len(files) > 1 else singles(chosen)
 
-    def with_needed(self, chosen: frozenset[int]) -> frozenset[int]:
-        """These parts, and all that they need before them."""
-        found, waiting = set(chosen), list(chosen)
-        while waiting:
-            more = set(self.needed[waiting.pop()]) - found
-            found |= more
-            waiting += more
-        return frozenset(found)
+    def with_needed(self, chosen: frozenset[int], learnt: Mapping[int, Collection[int]]) -> frozenset[int]:
+        """These parts, and all that they need before them; ``learnt`` beside what their words tell."""
+        more = chosen.union(*(each for number in chosen for each in (self.needed[number], learnt.get(number, ()))))
+        return chosen if more == chosen else self.with_needed(more, learnt)
 
     @cached_property
     def needed(self) -> Sequence[Collection[int]]:
@@ -174,9 +154,11 @@ def words_of(entry: Entry | None) -> str:
     return "" if entry is None or b"\0" in entry.content else decoded([entry.content])
 
 
-def defined(text: str) -> tuple[set[str], set[str]]:
-    """What a text seems to define, and those of that which take arguments."""
-    found = DEFINED.findall(text)
+def defined(text: str, path: str) -> tuple[set[str], set[str]]:
+    """What a text seems to define, and those of that which take arguments; beside headers, what is indented is local."""
+    lines = text.splitlines()
+    shown = text if HEADER.search(path) else "\n".join(line for line in lines if not line[:1].isspace())
+    found = DEFINED.findall(shown)
     return {name for names in found for name in names if name}, {names[-1] for names in found if names[-1]}
 
 
@@ -188,7 +170,7 @@ def needed(diff: Diff) -> list[set[int]]:
         for sides in ([file.before for file in diff.files], [file.after for file in diff.files])
     )
     added, removed = ([{*WORD.findall(getattr(piece, side))} for piece in pieces] for side in ("added", "removed"))
-    new, old = ([defined(getattr(piece, side)) for piece in pieces] for side in ("added", "removed"))
+    new, old = ([defined(getattr(piece, side), piece.shown.path) for piece in pieces] for side in ("added", "removed"))
     for word, (definers, users) in uses(added, [names for names, _ in new]).items():
         if word in known:
             continue
@@ -240,15 +222,15 @@ def uses(
 
 
 def ordered(
-    diff: Diff,
-    parts: Sequence[frozenset[int]],
-    turn: int = 0,
-    learnt: Collection[tuple[frozenset[int], frozenset[int]]] = (),
+    diff: Diff, parts: Sequence[frozenset[int]], turn: int = 0, learnt: Mapping[int, Collection[int]] = NOTHING
 ) -> tuple[frozenset[int], ...]:
     """Sets of parts in an order that may build: what others need before them. Each turn has another order, the first the likeliest.
 
-    ``learnt`` are pairs of which the first needs the second, too. In the first turn those that need each other are one set.
+    ``learnt`` is what a part needs beside what its words tell. Those that need each other are one set; after the first turn
+    only as far as that was learnt.
     """
+    needs = [{*own, *learnt.get(number, ())} for number, own in enumerate(diff.needed)]
+    parts = joined(parts, learnt if turn else dict(enumerate(needs)))
     drawn = Random(turn)
     shuffled = {number: drawn.random() for number in range(len(diff.files))} if turn > 1 else {}
 
@@ -259,11 +241,7 @@ def ordered(
         return (kind, shuffled.get(diff.pieces[first].file, 0.0), drawn.random() if turn > 1 else first)
 
     places = {number: place for place, part in enumerate(parts) for number in part}
-    earlier = [{places[each] for number in part for each in diff.needed[number] if each in places} for part in parts]
-    for user, those in learnt:
-        for place, part in enumerate(parts):
-            if part <= user:
-                earlier[place] |= {places[each] for each in those if each in places} - {place}
+    earlier = [{places[each] for number in part for each in needs[number] & places.keys()} for part in parts]
     ranks = [rank(part) for part in parts]
     done: dict[int, None] = {}
     for top in sorted(range(len(parts)), key=ranks.__getitem__):
@@ -275,18 +253,21 @@ def ordered(
             if not left:
                 done.setdefault(waiting.pop())
             waiting += sorted(left, key=ranks.__getitem__, reverse=True)
-    line = [*done]
-    if turn:
-        return tuple(parts[place] for place in line)
-    at = {place: number for number, place in enumerate(line)}
-    ends = [max(at[each] for each in (place, *earlier[place])) for place in line]  # what a part needs, and is behind it
-    return tuple(frozenset().union(*(parts[place] for place in line[first:end])) for first, end in pairwise(cuts(ends)))
+    return tuple(parts[place] for place in done)
 
 
-def cuts(ends: Sequence[int]) -> list[int]:
-    """The places of a line between which it can be cut, where each entry reaches as far as its end."""
-    reach = list(accumulate(ends, max))
-    return [0, *(place + 1 for place, far in enumerate(reach) if far == place)]
+def joined(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
+    """Sets of parts; those of which each needs the other, if by others, are one."""
+    places = {number: place for place, part in enumerate(parts) for number in part}
+    reach = np.eye(len(parts), dtype=np.float32)
+    for number, place in places.items():
+        reach[place, [places[each] for each in needs.get(number, ()) if each in places]] = 1
+    for _ in range(len(parts).bit_length()):
+        reach = np.minimum(reach @ reach, 1)
+    sets = defaultdict[int, frozenset[int]](frozenset)
+    for place, first in enumerate((reach * reach.T).argmax(axis=1)):
+        sets[int(first)] |= parts[place]
+    return [*sets.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +277,8 @@ class Round:
     base: frozenset[int]
     steps: tuple[frozenset[int], ...]
     proven: frozenset[int] = frozenset()  # the parts that are to be proven
-    alone: frozenset[int] = frozenset()  # the same, with what they need to build
+    alone: frozenset[int] = frozenset()  # these on the parent, with what they need to build
+    without: frozenset[int] = frozenset()  # all but these, and what needs them to build
 
     @property
     def states(self) -> tuple[frozenset[int], ...]:
@@ -304,67 +286,90 @@ class Round:
         return tuple(accumulate(self.steps, frozenset.union, initial=self.base))
 
 
+Learnt = defaultdict[int, set[int]]  # part → those that it needs, as failures have told
 Course = Generator[Round, tuple[int, int] | None, None]
-"""Rounds; each is answered by the first and the last step, from 1, between which the guilty one is, or None: that is not known."""
+"""Rounds; each is answered by the first and the last step, from 1, of which the guilty one is one; None: that is not known."""
 
 
-def course(diff: Diff) -> Course:
-    """The search for the part that makes the difference, and its proof; the verdict of the last round is that of the session."""
+def course(diff: Diff, learnt: Learnt) -> Course:
+    """The search for the part that makes the difference, and its proof; the verdict of the last round is that of the session.
+
+    Whoever answers enters in ``learnt`` what failures tell.
+    """
     every, guilty = diff.every, frozenset[int]()
     best: Round | None = None
+    alone = frozenset[int]()
     for _ in range(1 + MORE):
-        found, search = yield from _search(diff, guilty, diff.files_of(every - guilty))
+        found, search = yield from _search(diff, guilty, diff.files_of(every - guilty), learnt)
         guilty, best = guilty | found, best or search
         if not found or guilty == every:
             break
-        seen, alone = None, guilty
-        for alone in dict.fromkeys((guilty, diff.with_needed(guilty))):
-            if alone != every and (seen := (yield Round(frozenset(), (alone, every - alone), guilty, alone))) != (1, 2):
-                break  # else it does not build
-        if seen == (1, 1):
-            best = Round(frozenset(), (alone, every - alone), guilty, alone)
+        alone, seen = yield from _prove(diff, guilty, learnt, frozenset())
         if seen != (2, 2):  # else it is fast without others: which of them does it need?
             break
     if not guilty or guilty == every:
         return
-    without = Round(frozenset(), (every - guilty, guilty), guilty, alone)
-    if (yield without) != (2, 2) and best:
-        yield replace(best, proven=guilty, alone=alone)
+    without, seen = yield from _prove(diff, guilty, learnt, alone)
+    if best and not (seen == (2, 2) and without == every - guilty):
+        yield replace(best, proven=guilty, alone=alone, without=without)
+
+
+def _prove(
+    diff: Diff, guilty: frozenset[int], learnt: Learnt, alone: frozenset[int]
+) -> Generator[Round, tuple[int, int] | None, tuple[frozenset[int], tuple[int, int] | None]]:
+    """The state with these parts on the parent, or once ``alone`` is known without them, and what its round has shown.
+
+    Where it does not build, it is tried with what the parts need, or without what needs them.
+    """
+    every, own, tried, seen = diff.every, guilty, set[frozenset[int]](), None
+    while len(tried) <= MORE:
+        own = diff.with_needed(own, learnt) if not alone else with_users(own, learnt) if tried else own
+        if own == every or own in tried:
+            break
+        tried.add(own)
+        state = every - own if alone else own
+        seen = yield Round(
+            frozenset(), (state, every - state), guilty, alone or state, every - (own if alone else guilty)
+        )
+        if seen != (1, 2):
+            break
+    return (every - own if alone else own), seen
+
+
+def with_users(chosen: frozenset[int], learnt: Learnt) -> frozenset[int]:
+    """These parts, and those that were learnt to need them."""
+    return chosen | {number for number, those in learnt.items() if chosen.intersection(those)}
 
 
 def _search(
-    diff: Diff, base: frozenset[int], parts: list[frozenset[int]]
+    diff: Diff, base: frozenset[int], parts: list[frozenset[int]], learnt: Learnt
 ) -> Generator[Round, tuple[int, int] | None, tuple[frozenset[int], Round | None]]:
     """The fewest parts between which the difference is, and the last round that showed it; none where it is not known."""
-    turn, learnt = 0, list[tuple[frozenset[int], frozenset[int]]]()
+    turn = tries = 0
     best: Round | None = None
     while True:
         asked = Round(base, ordered(diff, parts, turn, learnt))
-        seen = yield asked
-        if seen is None:
+        known = sum(map(len, learnt.values()))
+        if (seen := (yield asked)) is None:
             return frozenset(), best
         first, last = seen
         best, left = asked, asked.steps[first - 1 : last]
         base, within = base.union(*asked.steps[: first - 1]), frozenset[int]().union(*left)
         fewer = 2 * len(within) <= sum(map(len, parts))
-        if len(within) == 1 or turn + len(learnt) > ORDERS:
+        if len(within) == 1 or tries > ORDERS:
             return within, best
-        if (len(left) == 1 or not fewer) and any(len(part) > 1 for part in parts):
-            parts, turn, learnt = singles(within), 0, []
+        if len(left) == 1 and any(len(part) > 1 for part in parts):
+            parts, turn, tries = singles(within), 0, 0
             continue
-        parts = [part for part in parts if part <= within]
+        parts, tries = [part for part in parts if part <= within], 0 if fewer else tries
+        if sum(map(len, learnt.values())) > known and len(left) > 1:
+            continue
+        if not fewer and any(len(part) > 1 for part in parts):
+            parts, turn, tries = singles(within), 0, 0
+            continue
+        tries += 1
         if len(left) == 1:
             turn += 1
         else:  # between them nothing builds: the first seems to need the last
-            learnt = [*([] if fewer else learnt), (left[0], left[-1])]
-
-
-def outcome(verdict: Verdict) -> tuple[int, int] | None:
-    """The first and the last step, between which the guilty one is, as the verdict of a round names it."""
-    match verdict:
-        case Found(step):
-            return min(step.parents, default=step.candidate - 1) + 1, step.candidate
-        case Inconclusive(candidates, reason=Reason.UNBUILDABLE):
-            return min(candidates), max(candidates)
-        case _:
-            return None
+            for number in left[0]:
+                learnt[number] |= left[-1]

@@ -134,7 +134,7 @@ def culprits_of(history: History, hunt: int | None) -> list[Settings]:
     nodes, found = history.candidates(number), []
     for step in named_steps(verdict_of(history, number)):
         parent, culprit = nodes[min(step.parents, default=step.candidate - 1)], nodes[step.candidate]
-        policy = replace(settings.policy, all_steps=False, max_builds=0, max_runs=0, max_minutes=0.0)
+        policy = replace(settings.policy, all_steps=False, incremental=False, max_builds=0, max_runs=0, max_minutes=0.0)
         found.append(
             replace(
                 settings, good=parent[:10], bad=culprit[:10], good_commit=parent, bad_commit=culprit, policy=policy,
