@@ -118,7 +118,7 @@ class SessionAttempt:
             for place, setup in setups.items()
         }
         common = next(iter(cycles.values())).problem
-        self.members = []
+        told, self.members = bool(self.members), []
         for place, log in enumerate(logs):
             cycle, settings = cycles.get(place), history.settings(numbers[place])
             problem = cycle.problem if cycle else common and replace(common, metric=settings.metric)
@@ -138,7 +138,7 @@ class SessionAttempt:
                 self.fail(place, member.failure)
             elif member.lifecycle:
                 self._enter(place, None)
-                if self.caller.begun:
+                if self.caller.begun and not told:
                     self.caller.begun(names[place])
         plan: Planner = Listed(RoundsPlan(logs[0], some).orders()) if trial else Searches(self.members)
         titles = [

@@ -34,10 +34,12 @@ class Notifier:
     path: Path | None  # of the history
     warn: Callable[[str], None]
     names: list[str] = field(default_factory=list)
+    enter: Callable[[str], None] = lambda _name: None  # is told, too, what begins
 
     def __call__(self, name: str) -> None:
         """It begins."""
         self.names.append(name)
+        self.enter(name)
 
     def ended(self, name: str, failure: str = "") -> None:
         """Notify once that it has ended."""

@@ -192,19 +192,23 @@ def hunt_results(given: Given, settings: Settings, several: "SeveralResults", ca
     trial, cut = carried_out(lambda own: begin([ends], own), quiet, Notifier((), history, note))
     tell = note if given.view == "json" else say
     tell("\n".join(results_that_differ(trial, compared(trial, trial.request.metric))))
-    note(f"All of them: {command_on('show', trial.name, history)}")
+    again = f"{command_on('compare', trial.name, history)} --hunt"
+    note(f"All of them: {command_on('show', trial.name, history)}; if this is cut short, the hunts go on with: {again}")
     if cut:
-        note(f"{cut}\nThen hunt what differs: {command_on('compare', trial.name, history)} --hunt")
+        note(str(cut))
         return INTERRUPTED
     hunts = for_results(known, trial)
     if not hunts:
         note("None is hunted: none differs in that direction, and enough, beyond doubt.")
         return NOTHING
-    outcomes = begin(SessionSetup.set_up([*hunts.values()], given.waiting), caller)
-    with closing(History.open(history)) as opened:
-        for work, outcome in zip(hunts, outcomes, strict=True):
-            opened.enter_drop_hunt(trial.id, (work, 0, 1), outcome.hunt)
-    return say_failures(outcomes, history)
+    left = iter(hunts)
+
+    def enter(number: str) -> None:
+        with closing(History.open(history)) as opened:
+            opened.enter_drop_hunt(trial.id, (next(left), 0, 1), int(number))
+
+    notifier.enter = enter
+    return say_failures(begin(SessionSetup.set_up([*hunts.values()], given.waiting), caller), history)
 
 
 def ends_of(good: str, bad: str | None) -> tuple[str, str]:
