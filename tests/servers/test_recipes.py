@@ -98,7 +98,7 @@ def test_the_version_of_an_installed_server_is_the_format_of_its_data(programs: 
         assert f"Ver {version} " in printed
 
 
-SETTLE = RECIPES / "myrocks" / "settle"
+SETTLE = RECIPES / "mysql" / "settle-rocksdb"
 FLUSH, COMPACT, RESET = "rocksdb_force_flush_memtable_now", "rocksdb_compact_lzero_now", "RESET MASTER"
 
 # Answers 1 as often as $BUSY says after each change, then 0.
@@ -170,11 +170,15 @@ def test_the_engines_settings(version: str, own: list[str]) -> None:
     builder = applied(load_builder("myrocks", RECIPES), TreeFacts(version, lambda _: False, "gcc", "12"))
     files = dict.fromkeys(("data", "socket", "pidfile", "log", "port"), "x")
     written = configuration(builder, {**sizes(HostEntry(), 1024, 2), **files})
-    shared = ["rocksdb\n", "default_storage_engine = ROCKSDB\n", "rocksdb_default_cf_options = write_buffer_size=32m;"]
+    shared = [
+        "rocksdb = ON\n",
+        "default_storage_engine = ROCKSDB\n",
+        "rocksdb_default_cf_options = write_buffer_size=32m;",
+    ]
     for line in (*shared, "{cache_index_and_filter_blocks=1;", *own):
         assert line in written, line
     assert ("innodb = OFF\n" in written) == (version < "8")
-    assert builder.server and "{recipe}/settle" in builder.server.settle[0]
+    assert builder.server and "{recipe}/settle-rocksdb" in builder.server.settle[0]
 
 
 CONFIGURE = RECIPES / "postgres-debian" / "configure"
