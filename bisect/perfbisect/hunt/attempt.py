@@ -123,7 +123,11 @@ class SessionAttempt:
             cycle, settings = cycles.get(place), history.settings(numbers[place])
             problem = cycle.problem if cycle else common and replace(common, metric=settings.metric)
             verdict = None if (cycle and self.why is None) or place in unable else verdict_of(history, log.hunt)
-            auto = cycle.changed_over if cycle and settings.choose_metric and not (trial or settings.narrows) else None
+            auto = (
+                cycle.changed_over
+                if cycle and settings.choose_metric and not (trial or settings.narrows or settings.outputs)
+                else None
+            )
             output = settings.output if settings.outputs else None
             self.members.append(SessionMember(problem, log, cycle, verdict, unable.get(place), auto, output=output))
 

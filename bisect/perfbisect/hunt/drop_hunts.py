@@ -293,7 +293,7 @@ def of_result(settings: Settings, result: str) -> Settings:
     quick, name = settings.quick, f"{settings.workload} {result}"
     quick, name = (replace(quick, only=result, name=name), name) if quick else (None, settings.workload)
     known = replace(settings, output=output, outputs=(), filter=None, quick=quick, workload=name, counts=False)
-    return replace(known, metric=output.metric, choose_metric=False)
+    return replace(known, metric=output.metric)
 
 
 def ends_in_results(settings: Settings, outputs: Sequence[Output], waiting: WaitCallback | None) -> SessionSetup:

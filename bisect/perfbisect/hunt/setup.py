@@ -161,8 +161,8 @@ class SessionSetup:
             replace(named, run_hash=setup.run_hash(setup.works[0 if request.shared else number]))
             for number, named in enumerate(request.works)
         ):
-            works = works[0].showing(settings.outputs) or works
-            request = replace(request, works=works, metric=settings.metric, shared=bool(settings.outputs))
+            results = works[0].showing(settings)
+            request = replace(request, works=results or works, metric=settings.metric, shared=bool(results))
         return replace(
             setup, settings=replace(setup.settings, run_hash=run_hash, build_hash=build_hash), request=request
         )

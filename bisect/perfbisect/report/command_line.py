@@ -67,7 +67,7 @@ def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
     layouts = settings.linkable or settings.policy.layouts
     usual = Settings(
         "", "", "", "", "", USUAL_HOST, settings.usual_variant, explain=True,
-        metric=settings.metric if settings.choose_metric else "",
+        metric=settings.metric if settings.choose_metric or settings.output or settings.outputs else "",
         policy=Policy(pairing=Pairing.AUTO, direction=worse, min_effect=least, layouts=layouts, incremental=True),
     )  # fmt: skip
     for option, name in FIELDS.items():

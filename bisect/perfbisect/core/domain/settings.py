@@ -6,7 +6,7 @@ A part of them is the policy, what the user requests of the search, and what hos
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -268,9 +268,9 @@ class TrialWorkload:
     time: float
     run_hash: str = ""  # of the workload and its files
 
-    def showing(self, outputs: Sequence[Output]) -> tuple["TrialWorkload", ...]:
-        """The workloads that are results of this command."""
-        return tuple(replace(self, name=output.result) for output in outputs)
+    def showing(self, settings: Settings) -> tuple["TrialWorkload", ...]:
+        """The workloads that are results of this command; none where one is measured, perhaps as a hunt that shared its runs did."""
+        return tuple(replace(self, name=each.result) for each in settings.outputs if not settings.output)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def plan_of(like: Settings, name: str, hosts_path: str | Path, waiting: WaitCall
     settings = replace(
         like, bad=like.good, bad_commit=like.good_commit, host=name, further_hosts=(), name=FITNESS_CHECK,
         hosts_path=str(hosts_path) or like.hosts_path, policy=Policy(pairing=Pairing.AUTO), prior=NOTHING_KNOWN,
-        choose_metric=False,
+        choose_metric=False, output=like.output or next(iter(like.outputs), None), outputs=(),
     )  # fmt: skip
     builder = requested_builder(settings)
     workloads = requested_workloads(settings, builder, settings.workload)

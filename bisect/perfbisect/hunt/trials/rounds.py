@@ -143,11 +143,11 @@ class TrialDesign:
             TrialWorkload(name, each.group, each.warmup, each.time, setup.run_hash(each))
             for name, each in zip(workloads, run, strict=True)
         )
-        works = works[0].showing(settings.outputs) or works
+        results = works[0].showing(settings)
         changed, pairing = typed(next(iter(workloads.values())), settings.overrides), pairing_of(self, setup)
         request = TrialRequest(
             self.kind, settings.builder, settings.variant, settings.host, settings.metric, changed, tuple(subjects),
-            works, self.rounds, self.runs, self.reverts, self.series, pairing, self.branch, bool(settings.outputs),
+            results or works, self.rounds, self.runs, self.reverts, self.series, pairing, self.branch, bool(results),
         )  # fmt: skip
         configs = tuple(load_config(setup.builder, each.config) if each.config else ServerConfig() for each in subjects)
         both = both_tag_and_branch(settings, (each.name for each in subjects if each.commit))
