@@ -202,6 +202,26 @@ def test_ends_that_pairs_and_turns_show_differently_are_measured_longer_and_that
         assert ways and ways.contradict and "Both contradict each other" in pairing_chosen(ways).why
 
 
+@pytest.mark.parametrize(
+    ("good", "bad", "by_cpu"),
+    [
+        ((0.01, 0.02, 0.01), (0.02, 0.01, 0.03), True),
+        ((0.01, 0.02, 0.01), (0.16, 0.15, 0.17), False),  # bad waits more
+        ((0.35, 0.8, 1.1), (0.7, 0.9, 1.2), True),  # others take so much that nothing is known
+        ((0.35, 0.8, 1.1), (2.0, 2.3, 2.6), False),
+    ],
+)
+def test_cpu_time_is_compared_unless_the_ends_are_seen_to_wait_differently(
+    good: Sequence[float], bad: Sequence[float], by_cpu: bool
+) -> None:
+    seen = []
+    for at, each in enumerate(readings(0.1, (0.01, -0.01, 0.008, -0.012))):
+        waits = (bad if each.candidate else good)[at % 3] if each.partner is None else 0.0
+        seen.append(replace(each, cpu=each.value + waits, waits=waits))
+    ways = decide(Graph.line(20), seen, AUTO).ways
+    assert (ways is not None and ways.by_cpu) is by_cpu
+
+
 def test_both_runs_of_a_round_are_one_reading() -> None:
     log = [run("bad", 4.0, 2000.0, "a"), run("good", 2.0, 1900.0, "a"), run("bad", 3.0, 2000.0, "b")]
     for metric, by_cpu, value, cpu in (

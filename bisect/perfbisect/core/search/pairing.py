@@ -13,9 +13,9 @@ time, where that is known, and the ends do not differ in how long they wait.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from statistics import mean, median, stdev
+from statistics import mean, median, stdev, variance
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import UNKNOWN, Decision, Interval, Measure, NotReproduced, Purpose, Share, Ways
@@ -52,6 +52,7 @@ MOST = 8
 # request at a time: both last as long then, whatever they differ by. A server of short queries waits for 80 % on a busy machine.
 WAITING = 0.93
 WAITS_SEEN = 8  # rounds of the ends that tell whether they wait alike
+LEAST_ERROR = 1e-9
 WAITED = 2.2  # normal standard errors by which ends of the same CPU time are seen to wait differently
 ALIKE = 2.0  # times the smallest effect of interest by which ends may differ in what they wait: it varies, and what is missed is seen later
 
@@ -192,7 +193,7 @@ def _ways(
     size = abs(turns.drop) / turns.noise
     needed = CLEAR * (UNSTEADY if turns.noise > NOISY else 1.0)
     clear = size >= needed and Student(turns.freedom).score(size) >= SURE
-    waits = 1 - math.exp(-max(_waits(alone, record, now, median)))
+    waits = 1 - math.exp(-max(map(median, _waits(alone, record, now))))
     waiting = waits if waits > WAITING else 0.0
     if clear or waiting or len(beside) < PAIRS_FIRST:
         # A few more runs in turns may make it clear, for less than rounds cost.
@@ -219,20 +220,24 @@ def _ways(
 def _waits_alike(alone: Sequence[Reading], beside: Sequence[Reading], record: Record, now: Situation) -> bool | None:
     """Whether the ends differ by CPU time if they do, not by waiting; None where CPU time is unknown.
 
-    Others on the machine only add to the waiting of a run, so that the run of each end which waits least shows its own.
+    Others on the machine only add to the waiting of a run, so that the run of each end which waits least shows its own. Where
+    others are so busy that the runs of one end vary in this, a difference between the ends has to be beyond that.
     """
     if any(each.cpu is None for each in (*alone, *beside)):
         return None
-    good, bad = _waits(alone, record, now, min)
-    return abs(good - bad) <= ALIKE * least(now.policy)
+    good, bad = _waits(alone, record, now)
+    if abs(min(good) - min(bad)) <= ALIKE * least(now.policy):
+        return True
+    if min(len(good), len(bad)) < 2:
+        return False
+    error = math.sqrt(variance(good) / len(good) + variance(bad) / len(bad)) or LEAST_ERROR
+    return abs(Student(len(good) + len(bad) - 2).score((mean(good) - mean(bad)) / error)) < WAITED
 
 
-def _waits(
-    alone: Sequence[Reading], record: Record, now: Situation, which: Callable[[list[float]], float]
-) -> Sequence[float]:
-    """How long the runs of good wait, and those of bad, by ``which`` of them: logarithms of their time over their CPU time."""
+def _waits(alone: Sequence[Reading], record: Record, now: Situation) -> Sequence[list[float]]:
+    """How long the runs of good wait, and those of bad: logarithms of their time over their CPU time."""
     ends = (record.name(0), record.name(now.bad))
-    return [which([seen.waits for seen in alone if record.name(seen.candidate) == end]) for end in ends]
+    return [[seen.waits for seen in alone if record.name(seen.candidate) == end] for end in ends]
 
 
 def _ends(record: Record, now: Situation, model: NoiseModel) -> Contrast:
