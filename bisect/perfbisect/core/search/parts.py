@@ -350,10 +350,11 @@ def _search(
     while True:
         asked = Round(base, ordered(diff, parts, turn, learnt))
         known = sum(map(len, learnt.values()))
-        if (seen := (yield asked)) is None:
+        seen = (1, 1) if best and len(asked.steps) == 1 else (yield asked)  # a single step needs no measurement
+        if seen is None:
             return frozenset(), best
         first, last = seen
-        best, left = asked, asked.steps[first - 1 : last]
+        best, left = asked if len(asked.steps) > 1 or not best else best, asked.steps[first - 1 : last]
         base, within = base.union(*asked.steps[: first - 1]), frozenset[int]().union(*left)
         fewer = 2 * len(within) <= sum(map(len, parts))
         if len(within) == 1 or tries > ORDERS:
