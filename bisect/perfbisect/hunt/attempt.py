@@ -130,6 +130,8 @@ class SessionAttempt:
             )
             output = settings.output if settings.outputs else None
             self.members.append(SessionMember(problem, log, cycle, verdict, unable.get(place), auto, output=output))
+            if cycle and cycle.setup.parts:
+                self.members[-1].in_diff = cycle
 
         def workers() -> Workers[LabEvent]:
             """The hosts of the session, for the members that are still open."""

@@ -75,6 +75,7 @@ class SessionMember:
     # Looks for another metric where this one does not tell the ends apart, whose ratio it is given; and whether that is all
     # there is to know of it. Returns the problem by which the search goes on, if there is one.
     change_over: Callable[[Interval, bool], Generator[TimedEvent, None, SearchProblem | None]] | None = None
+    in_diff: "SessionLifecycle | None" = None  # of a search in a diff, in rounds
     asked: bool = False  # whether it has looked, as the search would take very many runs
     unpromising: Interval | None = None  # that ratio, while it is to look
     found: tuple[Change, ...] = ()  # what its latest decision names
@@ -128,8 +129,8 @@ class Searches:
         if member.change_over and not member.asked and member.problem and outlook(member.problem, decision, member.log):
             member.asked, member.unpromising = True, decision.belief.effect
             return NextAction(None)
-        if is_search(decision.order) and member.lifecycle and member.lifecycle.needs_other_order:
-            policy = replace(member.lifecycle.setup.settings.policy, confidence=CAP)
+        if member.in_diff and is_search(decision.order) and member.in_diff.needs_other_order:
+            policy = replace(member.in_diff.setup.settings.policy, confidence=CAP)
             decision = replace(decision, order=undecided(decision.belief, policy, Reason.UNBUILDABLE), builds=())
         own = replace(decision, builds=tuple(build for build in decision.builds if build.workload == number))
         decided = Decided(own, seen_by(number, fleet) if several else fleet)
@@ -237,8 +238,8 @@ class Driver:
 
     def _change_over(self, number: int, member: SessionMember) -> Generator[Numbered]:
         """Look for another metric of a hunt, where its own does not tell the ends apart; with one it goes on. So it does in a next round."""
-        if member.verdict and member.lifecycle and member.lifecycle.setup.parts and not member.failure:
-            if problem := (yield from self._alone(number, member.lifecycle.next_round(member.verdict))):
+        if member.in_diff and member.verdict and not member.failure:
+            if problem := (yield from self._alone(number, member.in_diff.next_round(member.verdict))):
                 member.problem, member.verdict = problem, None
             return
         change_over, asked, ended = member.change_over, member.unpromising, indistinct(member.verdict)

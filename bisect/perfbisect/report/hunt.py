@@ -101,6 +101,8 @@ def facts(report: HuntReport) -> Iterator[tuple[str, str]]:
     """What was hunted, how, and where."""
     settings, hunt, state = report.settings, report.listed, report.state
     size = extent(hunt.commits, hunt.candidates, hunt.merges)
+    if settings.narrows:
+        size = f"the diff of the culprit of hunt {settings.narrows}"
     changed = "".join(f", {name} {value}" for name, value in settings.overrides.items())
     built = [row.builds[-1].patches for _, row in report.tested if row.builds and row.builds[-1].patches]
     left_out = sum(is_left_out(row) for _, row in report.tested)

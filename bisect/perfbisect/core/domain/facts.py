@@ -250,8 +250,9 @@ class DiffPart:
         """The same in a few words."""
         lines = f":{self.first}" if self.first else ""
         lines += f"-{self.last}" if self.last > self.first else ""
-        named = re.search(r"([\w:~$]+)\s*\(", self.scope)
-        more = f" in {named[1]}()" if named else f" in {self.scope[:40].strip(' {')}" if self.scope else ""
+        named = re.search(r"(?<![\w:~$])(?!(?:if|for|while|switch|return)\b)([\w:~$]+)\s*\(", self.scope)
+        other = "" if "(" in self.scope else self.scope[:40].strip(" {")  # such as a struct
+        more = f" in {named[1]}()" if named else f" in {other}" if other else ""
         return f"{self.path}{lines}{f' ({self.hunks} hunks)' if self.hunks else ''}{more}"
 
 
