@@ -370,7 +370,8 @@ class Teller:
         if not size:
             none = "no commit of the range is the culprit" if known.reason is Reason.NOT_IN_BAD else ""
             return none or "no commit can be named, and none is excluded"
-        many = "this commit" if size == 1 else f"one of these {size} commits"
+        noun = "part" if self.state.started and self.state.started.parts else "commit"
+        many = f"this {noun}" if size == 1 else f"one of these {count(size, noun)}"
         left = (self.state.started.choices if self.state.started else 0) - size
         others = "none" if left <= 0 else "the other one" if left == 1 else f"the {left:,} others"
         sure = f"is {many}, {chance(sum(known.probabilities))} sure, which excludes {others}"

@@ -229,8 +229,9 @@ def ordered(
     ``learnt`` is what a part needs beside what its words tell. Those that need each other are one set; after the first turn
     only as far as that was learnt.
     """
-    needs = [{*own, *learnt.get(number, ())} for number, own in enumerate(diff.needed)]
-    parts = joined(parts, learnt if turn else dict(enumerate(needs)))
+    by_words = dict(enumerate(diff.needed))
+    sure = learnt if turn else {number: {*own, *learnt.get(number, ())} for number, own in by_words.items()}
+    parts = joined(parts, sure)
     drawn = Random(turn)
     shuffled = {number: drawn.random() for number in range(len(diff.files))} if turn > 1 else {}
 
@@ -240,11 +241,18 @@ def ordered(
         kind = 0 if BUILD_FILE.search(path) else 1 if HEADER.search(path) else 2
         return (kind, shuffled.get(diff.pieces[first].file, 0.0), drawn.random() if turn > 1 else first)
 
+    likely = after_needs(sorted(parts, key=rank), by_words)
+    return tuple(after_needs(likely, sure))
+
+
+def after_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
+    """Sets of parts in this order, but each behind what it needs, as far as there is no circle."""
     places = {number: place for place, part in enumerate(parts) for number in part}
-    earlier = [{places[each] for number in part for each in needs[number] & places.keys()} for part in parts]
-    ranks = [rank(part) for part in parts]
+    earlier = [
+        sorted({places[each] for own in part for each in needs.get(own, ()) if each in places}) for part in parts
+    ]
     done: dict[int, None] = {}
-    for top in sorted(range(len(parts)), key=ranks.__getitem__):
+    for top in range(len(parts)):
         waiting, begun = [top], set[int]()
         while waiting:  # depth first: what a part needs comes right before it
             place = waiting[-1]
@@ -252,8 +260,8 @@ def ordered(
             begun.add(place)
             if not left:
                 done.setdefault(waiting.pop())
-            waiting += sorted(left, key=ranks.__getitem__, reverse=True)
-    return tuple(parts[place] for place in done)
+            waiting += reversed(left)
+    return [parts[place] for place in done]
 
 
 def joined(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:

@@ -139,7 +139,7 @@ def culprits_of(history: History, hunt: int | None) -> list[Settings]:
             replace(
                 settings, good=parent[:10], bad=culprit[:10], good_commit=parent, bad_commit=culprit, policy=policy,
                 narrows=number, explain=False, remedies=False, first_parent=False, suspects={}, skips={}, noticed=False,
-                prior=replace(settings.prior, count_cost=None),
+                counts=False,  # a state that crashes is skipped only once it is timed
             )
         )  # fmt: skip
     return found
