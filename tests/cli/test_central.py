@@ -64,7 +64,7 @@ def test_hunts_push_by_themselves_and_are_read_there(ends: tuple[str, str], serv
     for name in ("7", "desk3", "desk3:", ":1", "desk3:x", "desk3:1:1"):
         assert "Write ORIGIN:NUMBER" in run("show", name, *ELSEWHERE).err, name
     assert "ORIGIN:12 of a team" in run("show", "desk3:x").err
-    for verb in ("resume", "prove", "why", "replay", "watch"):
+    for verb in ("resume", "prove", "narrow", "why", "replay", "watch"):
         assert "works on your own history only" in run(verb, "desk3:1").err, verb
     assert "bisect serve --from" in run("report", "--all", "pages", *ELSEWHERE).err
 

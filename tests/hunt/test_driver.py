@@ -106,8 +106,6 @@ class ComputedCourse:
 
     log: SavedLog
     policy: Policy
-    needs_other_order = False
-    setup = SimpleNamespace(parts=None)
 
     def __post_init__(self) -> None:
         self.problem = replace(problem(NAMES), policy=self.policy)
