@@ -25,6 +25,7 @@ COUNTING = PriorKnowledge(count_cost=(1.0, 3.0))
 POLICY = Policy(min_effect=0.01)
 LINE, BAD = Graph.line(40), 40
 HABITS = Habits(noise=0.02, drift=0.01, run_seconds=3.0, build_seconds=60.0, count_seconds=8.0)
+SERVER = replace(HABITS, run_seconds=30.0, build_seconds=300.0, visits=0.004, counts=0.003)  # perf counts during runs
 MANY = 60
 EVERY = 0.3, 1e-4  # share of the commits that change the count a little, and how much (s.d.)
 
@@ -145,9 +146,11 @@ def test_what_perf_counts_during_runs_is_evidence_as_far_as_it_is_no_noise(noise
     assert not isinstance(order, Measure) or not order.counted  # each run is counted as it is
 
 
-def played(kind: str, seed: int, effect: float, *, counted: bool, changes: str = "one") -> tuple[HuntResult, Judgement]:
+def played(
+    kind: str, seed: int, effect: float, *, counted: bool, changes: str = "one", habits: Habits = HABITS
+) -> tuple[HuntResult, Judgement]:
     """A hunt through 300 commits; ``kind`` says where counts change."""
-    world = Scenario(Graph.line(300), effect, changes, HABITS).world(seed)
+    world = Scenario(Graph.line(300), effect, changes, habits).world(seed)
     chance = np.random.default_rng([seed, 7])
     [culprit] = world.answers or {150}
     drop, places = -math.log1p(-effect), chance.integers(1, 301, 3).tolist()
@@ -155,7 +158,8 @@ def played(kind: str, seed: int, effect: float, *, counted: bool, changes: str =
     steps = {place: drop * float(chance.uniform(0.6, 1.3)) for place in changed}
     small = np.where(chance.random(301) < EVERY[0], EVERY[1] * chance.normal(size=301), 0.0)
     world.counts = {place: float(small[place]) + steps.get(place, 0.0) for place in range(1, 301)}
-    prior = COUNTING if counted else PriorKnowledge()
+    cost = WITH_RUNS if habits.counts else COUNTING.count_cost
+    prior = PriorKnowledge(count_cost=cost if counted else None)
     ended = hunt(world, POLICY, prior, most_orders=3000)
     return ended, judge(ended.verdict, world, POLICY.min_effect)
 
@@ -169,13 +173,13 @@ def test_counts_save_most_of_the_runs() -> None:
 
 
 @pytest.mark.calibrate
-@pytest.mark.parametrize("effect", [0.015, 0.03])
+@pytest.mark.parametrize(("effect", "habits"), [(0.015, HABITS), (0.03, HABITS), (0.03, SERVER)])
 @pytest.mark.parametrize("kind", ["same", "three", "elsewhere", "absent", "empty"])
-def test_counts_never_mislead(kind: str, effect: float) -> None:
+def test_counts_never_mislead(kind: str, effect: float, habits: Habits) -> None:
     """At most one name is wrong, named not less often than without counts except for chance, and no empty range accused."""
     changes = "nothing" if kind == "empty" else "one"
     each = [
-        [played(kind, seed, effect, counted=counted, changes=changes) for seed in range(MANY)]
+        [played(kind, seed, effect, counted=counted, changes=changes, habits=habits) for seed in range(MANY)]
         for counted in (False, True)
     ]
     without, counts = ([judged for ended, judged in of if isinstance(ended.verdict, Found)] for of in each)
