@@ -85,7 +85,7 @@ def odd(git: Repo) -> tuple[Repository, str, str]:
     parent = git.commit(title="parent")
     changed = ["new\n", *text[:20], *text[22:50], "line\r\n", *text[50:]]
     git.write({"gone.c": None, "moved.c": None, "new name.c": "".join([*text[:30], "more\n", *text[30:]]), "edited.c": "".join(changed),
-               "docs/a.md": "b\n", "new.c": FUNCTIONS, "empty": "", 'odd "\n\\ name': "x", "end.c": "a\nb\nc"})  # fmt: skip
+               "docs/a.md": "b\n", "new.c": FUNCTIONS, "empty": "", 'odd "\n\r\\ name': "x", "end.c": "a\nb\nc"})  # fmt: skip
     (git.path / "binary").write_bytes(bytes(range(255, -1, -1)))
     (git.path / "run.sh").chmod(0o755)
     (git.path / "link").symlink_to("new.c")
@@ -107,8 +107,8 @@ def test_the_states_between_a_commit_and_its_parent_are_commits(odd: tuple[Repos
         diff, drawn = made.diff, Random(1)
         assert {
             *["binary", "edited.c", "empty", "end.c", "gone.c", "link", "module", "new.c", "run.sh"],
-            "new name.c",
-        } < {each.shown.path for each in diff.pieces}
+            *["new name.c", 'odd "\n\r\\ name'],
+        } == {each.shown.path for each in diff.pieces}
         assert sum(piece.shown.path == "edited.c" for piece in diff.pieces) == 3
         assert sum(piece.shown.path == "new name.c" for piece in diff.pieces) == 2, "its name, and a line"
         order = drawn.sample(sorted(diff.every), len(diff.every))

@@ -103,22 +103,25 @@ def run(
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Run a git command, or a ``script`` of the shell with such commands, in a folder of this machine to its end.
 
-    ``errors`` is how bytes that are not UTF-8 are decoded. Raises EnvironmentFailure where git is missing or does not end
-    in time; ``reads`` is what it may wait for, and has to read in LIMITED seconds.
+    ``errors`` is how bytes that are not UTF-8 are decoded; by "surrogateescape" a CR stays, which a path may have. Raises
+    EnvironmentFailure where git is missing or does not end in time; ``reads`` is what it may wait for, and has to read in
+    LIMITED seconds.
     """
     program = ["sh", "-c", script, "git"] if script else ["git", *OPTIONS]
     try:
-        return subprocess.run(
+        done = subprocess.run(
             [*program, *arguments],
             cwd=folder,
             env=env,
-            input=stdin,
+            input=stdin.encode(errors=errors),
             check=False,
             capture_output=True,
-            encoding="utf-8",
-            errors=errors,
             timeout=LIMITED if reads else LONGEST,
         )
+        said = [each.decode(errors=errors) for each in (done.stdout, done.stderr)]
+        if errors != "surrogateescape":
+            said = [re.sub("\r\n?", "\n", each) for each in said]
+        return subprocess.CompletedProcess(done.args, done.returncode, *said)
     except FileNotFoundError as error:
         if error.filename != "git":
             raise

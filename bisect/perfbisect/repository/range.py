@@ -252,7 +252,7 @@ def in_parts(repo: Repository, parent: str, commit: str, ignore: Sequence[str]) 
                 ):
                     first, size, first_after, size_after = (int(number or 1) for number in numbers)
                     start, start_after = first - (size > 0), first_after - (size_after > 0)
-                    hunks.append((start, start + size, start_after, start_after + size_after, scope))
+                    hunks.append((start, start + size, start_after, start_after + size_after, scope.rstrip()))
             elif by_lines and after and after.content:
                 hunks.append((0, 0, 0, len(lines_of(after.content)), ""))
             file, own = in_pieces(len(files), before, after, hunks)
