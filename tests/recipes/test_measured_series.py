@@ -73,13 +73,14 @@ def test_each_form_is_read_by_its_names(tmp_path: Path, text: str, expected: Fou
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "has no measurement"),
+        ("commit,value", "has no measurement"),
         ("time,value\n1,2", "no column for the commit. It has: time, value"),
         ("commit,note\na,b", "no column for its values"),
         ("commit,value\na,b", "a value is 'b', which is no number"),
         ("commit,time,value\na,yesterday,1", "a time is 'yesterday'"),
         ("[1, 2]", "JSON, but of none of the known formats"),
-        ("{", "is no JSON"),
+        ("window.x = 1", "is no JSON: Expecting value"),
+        ("commit,value\n--build=x,1", "a commit is --build=x, which is no revision"),
         (json.dumps({"entries": {"suite": [{"benches": [{"name": "get", "value": 1}]}]}}), "incomplete: KeyError"),
         (json.dumps({"results": [{**named(), "metrics": [bencher(1, None)]}]}), "no hash of its commit"),
     ],

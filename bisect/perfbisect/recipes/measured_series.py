@@ -71,6 +71,8 @@ def read_series(path: Path) -> tuple[list[MeasuredSeries], bool]:
     rows = [*(rows_of_json(text, path) if re.match(r"\s*(?:[{\[]|window\.)", text) else rows_of_table(text, path))]
     if not rows:
         raise UsageError(f"{path} has no measurement.", WANTED)
+    if option := next((row.commit for row in rows if row.commit.startswith("-")), ""):  # it would be read by bisect run
+        raise UsageError(f"{path}: a commit is {option}, which is no revision.", WANTED)
     times: dict[str, list[float | None]] = {}
     for row in rows:
         times.setdefault(row.name, []).append(row.at)
@@ -103,7 +105,7 @@ def rows_of_records(records: Iterable[Mapping[Any, Any]], path: Path) -> Iterato
     values = [column for column in others if role[column] in VALUES] or [
         column for column in others if all(map(is_number, filled := [each[column] for each in every if each.get(column)])) and filled
     ]  # fmt: skip
-    if not (commit and values):
+    if every and not (commit and values):
         missing = "its values" if commit else "the commit"
         raise UsageError(f"{path} has no column for {missing}. It has: {', '.join(columns) or 'none'}.", WANTED)
     for each in every:
@@ -119,7 +121,9 @@ def rows_of_records(records: Iterable[Mapping[Any, Any]], path: Path) -> Iterato
 def rows_of_json(text: str, path: Path) -> Iterator[Row]:
     """The rows of JSON, or of JavaScript that sets a variable to it."""
     try:
-        found, _ = json.JSONDecoder().raw_decode(text, min(place for sign in "{[" if (place := text.find(sign)) >= 0))
+        found, _ = json.JSONDecoder().raw_decode(
+            text, min((place for sign in "{[" if (place := text.find(sign)) >= 0), default=0)
+        )
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no JSON: {error}.") from error
     try:
