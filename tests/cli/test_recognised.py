@@ -97,10 +97,12 @@ def test_results_of_one_command_are_hunted_with_common_runs(git: Repo, count: Pa
     read = rows(seal / HISTORY, "select json_extract(body, '$.facts.reported') from events where kind = 'RunFinished'")
     assert all(490 < value < 910 for [value] in read)
     assert f"The culprit is {commits[2][:10]}" in printed("replay", "3") + printed("replay", "4")
+    assert "the hunts go on with: bisect compare c2 --hunt --no-explain" in ended.err
     assert "; hunt 3: " in printed("compare", "c2", "--hunt", "--dry-run")
     few = git.commit({"bench": THREE.format(count=count, cpu=703, other=704)})
-    said = exits(1, "run", commits[-1], few, *QUICK, "--only", "BM*")
+    said = exits(1, "run", commits[-1], few, *QUICK, "--only", "BM*", "--direction", "drop")
     assert "Of 3 results" in said and "None is hunted" in said
+    assert re.search(r"begin again with: bisect run .* --only 'BM\*' .*--direction drop", said)
 
 
 @pytest.mark.parametrize("obeys", [True, False])

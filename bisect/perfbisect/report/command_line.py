@@ -12,7 +12,7 @@ from perfbisect.store.connection import default_place
 from perfbisect.wording.text import shell_words
 
 
-def command_to_run(settings: Settings, history: Path) -> str:
+def command_to_run(settings: Settings, history: Path | None) -> str:
     """The `bisect run` that repeats a hunt; defaults are omitted. Of a search in a diff, the `bisect narrow`."""
     if settings.narrows:
         return command_on("narrow", settings.narrows, history)

@@ -34,7 +34,7 @@ from perfbisect.cli.options.measurement import (
     what_options,
 )
 from perfbisect.cli.options.param_types import FACTOR, MEMBER, NAME, SUSPECT
-from perfbisect.core.domain.settings import AUTO, Direction, Settings
+from perfbisect.core.domain.settings import AUTO, Direction, Policy, Settings
 from perfbisect.errors import INTERRUPTED
 from perfbisect.ui.stream import note
 
@@ -175,9 +175,10 @@ def hunt_results(given: Given, settings: Settings, several: "SeveralResults", ca
     from perfbisect.hunt.attempt import as_recognised
     from perfbisect.hunt.drop_hunts import ends_in_results, for_results
     from perfbisect.hunt.notification import Notifier
+    from perfbisect.hunt.resolve import worse_direction
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import SessionSetup
-    from perfbisect.report.command_line import command_on
+    from perfbisect.report.command_line import command_on, command_to_run
     from perfbisect.store.history import History
     from perfbisect.wording.trials import results_that_differ
 
@@ -192,8 +193,11 @@ def hunt_results(given: Given, settings: Settings, several: "SeveralResults", ca
     trial, cut = carried_out(lambda own: begin([ends], own), quiet, Notifier((), history, note))
     tell = note if given.view == "json" else say
     tell("\n".join(results_that_differ(trial, compared(trial, trial.request.metric))))
-    again = f"{command_on('compare', trial.name, history)} --hunt"
-    note(f"All of them: {command_on('show', trial.name, history)}; if this is cut short, the hunts go on with: {again}")
+    policy, again = known.policy, f"{command_on('compare', trial.name, history)} --hunt"
+    again = f"the hunts go on with: {again}{'' if known.explain else ' --no-explain'}"
+    if policy != replace(policy.unlimited(), direction=worse_direction(known.metric), min_effect=Policy().min_effect):
+        again = f"begin again with: {command_to_run(known, history)}"  # those of a comparison have the usual rules
+    note(f"All of them: {command_on('show', trial.name, history)}; if this is cut short, {again}")
     if cut:
         note(str(cut))
         return INTERRUPTED
