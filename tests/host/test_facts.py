@@ -131,6 +131,8 @@ ADVICE = [
     ("bison libzstd.pc", "fedora", f"Install with: {DNF} bison libzstd-devel"),
     ("odd/odd.h odd.pc", "fedora", f"Install with: {DNF} /usr/include/odd/odd.h 'pkgconfig(odd)'"),
     ("odd/odd.h odd.pc", "debian", "Find what provides odd/odd.h, odd.pc with: apt-file search odd/odd.h"),
+    ("libaio.so.1 odd.so.2", "fedora", f"Install with: {DNF} libaio 'odd.so.2()(64bit)'"),
+    ("libaio.so.1 odd.so.2", "debian", f"Install with: {APT} libaio1. Find what provides odd.so.2 with: apt-file search odd.so.2"),
     ("odd.h make", "ubuntu", f"Install with: {APT} make. Find what provides odd.h with: apt-file search odd.h"),
     ("zlib.h g++", "", "Install with: apt-get install zlib1g-dev g++ (Debian, Ubuntu), or dnf install zlib-devel gcc-c++ (Fedora, RHEL)"),
     ("odd.h", "", "Install with: dnf install /usr/include/odd.h (Fedora, RHEL). Find what provides odd.h with: apt-file search odd.h (Debian)"),

@@ -31,12 +31,16 @@ class Programs:
     folder: Path
 
     def __post_init__(self) -> None:
-        for program in ("bin/mysqld", "bin/mysql", "bin/mysqlcheck", "scripts/mysql_install_db"):
+        for program in ("bin/mysqld", "bin/mysql", "bin/mysqlcheck"):
             executable(self.folder / "a b" / program, PROGRAM)
+        (self.folder / "a b" / "share").mkdir()
+        for part in ("", "_data"):
+            (self.folder / "a b" / "share" / f"mysql_system_tables{part}.sql").touch()
 
     def ask(self, command: Sequence[str], lacks: str = "nothing", version: str = "9.7.0") -> tuple[int, str]:
         """The status and the output of a command of the recipe."""
         values = {"prefix": f"{self.folder}/a b", "source": str(self.folder), "config": "C", "data": "D", "socket": "S"}
+        values["recipe"] = str(RECIPES / "mysql")
         env = {"PATH": "/usr/bin:/bin", "LOG": f"{self.folder}/calls", "LACKS": lacks, "VERSION": version}
         done = subprocess.run(fill(command, values), env=env, capture_output=True, text=True, check=False, timeout=600)
         return done.returncode, done.stdout.strip()
@@ -66,7 +70,7 @@ MADE = "--defaults-file=C --basedir=PREFIX"
     ("step", "lacks", "asked"),
     [
         ("initialise", "nothing", [f"mysqld {MADE} --initialize-insecure"]),
-        ("initialise", "initialize-insecure", [f"mysql_install_db {MADE} --datadir=D"]),
+        ("initialise", "initialize-insecure", [f"mysqld {MADE} --bootstrap"]),
         ("settle", "nothing", [CHECKED, LOG, SHUTDOWN]),
         ("settle", "BINARY LOGS AND GTIDS", [CHECKED, LOG, OLD_LOG, SHUTDOWN]),  # before the statement got its new name
         ("settle", "--analyze", None),

@@ -1,7 +1,7 @@
 """What a build or a measurement needs: which of it a host lacks, and which package brings it, on the known families of systems.
 
 What is needed is named by the way of finding it: a program ("bison"), a header ("openssl/ssl.h"), a library that pkg-config
-knows ("libzstd.pc").
+knows ("libzstd.pc"), or that programs are linked with ("libaio.so.1").
 """
 
 import shlex
@@ -17,6 +17,7 @@ from perfbisect.host.protocol import Host
 
 HEADERS = (".h", ".hh", ".hpp")
 LIBRARY = ".pc"
+LINKED = ".so."
 
 
 class Package(NamedTuple):
@@ -43,11 +44,12 @@ def packages(needs: Iterable[str], system: str, own: Mapping[str, Package]) -> t
     for need in needs:
         named = own.get(need) or listed().get(need)
         name = "" if named is None else named.fedora if system == "fedora" else _of_debian(named, system)
-        if not name and need.endswith((*HEADERS, LIBRARY)):
+        if not name and (need.endswith((*HEADERS, LIBRARY)) or LINKED in need):
             if system != "fedora":
                 unknown.append(need)
                 continue
-            name = f"'pkgconfig({need.removesuffix(LIBRARY)})'" if need.endswith(LIBRARY) else f"/usr/include/{need}"
+            file = f"'{need}()(64bit)'" if LINKED in need else f"/usr/include/{need}"
+            name = f"'pkgconfig({need.removesuffix(LIBRARY)})'" if need.endswith(LIBRARY) else file
         names.append(name or need)
     return list(dict.fromkeys(names)), unknown
 

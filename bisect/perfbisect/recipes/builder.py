@@ -16,6 +16,7 @@ Change = Annotated[dict[str, object], Meta(min_length=1, description='what is ch
 Variable = Annotated[str, matching(r"^[A-Za-z_][A-Za-z0-9_]*\Z", "a name of an environment variable")]
 Need = Annotated[str, matching(r"^[\w.+/-]+\Z", 'a program, a header such as "zlib.h" or a library such as "zlib.pc"')]
 DebianName = Annotated[str, matching(r"^([a-z0-9][a-z0-9+.-]+)?\Z", 'a package of Debian such as "libpq-dev"')]
+Client = Annotated[str, matching(r"^[\w.+-]+( [\w.+-]+)*\Z", "the name of a program, its others behind spaces")]
 FedoraName = Annotated[str, matching(r"^([A-Za-z0-9][\w+.-]*)?\Z", 'a package of Fedora such as "postgresql-server"')]
 Folder = Annotated[str, matching(r"^(/[\w.+-]+)*\Z", 'an absolute path such as "/usr"')]
 Below = Annotated[str, matching(r"(?s)^(?!/|(.*/)?\.\.(/|\Z))", "a path below {prefix}, without .. or a leading /")]
@@ -169,6 +170,8 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     stop: list[str] = []  # empty: SIGTERM
     create: list[Argv] = []  # after the first start: users, databases
     settle: list[Argv] = []  # once the data is loaded: work that the server would otherwise do later, at any time
+    # Programs that only speak to it: where an installed system lacks them, or their libraries, those of the host are used.
+    clients: list[Client] = []
     config: str = ""  # file of the recipe's folder, filled in for each start; {config} is the path of the result
     settings: dict[str, Setting] = {}  # lines of that file
     # What no configuration of a user may set, since the recipe says where things are: first words of lines; - is _. With =/

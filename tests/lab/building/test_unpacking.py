@@ -15,11 +15,12 @@ import pytest
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.errors import BuildFailed, EnvironmentFailure, UsageError
 from perfbisect.host.local import LocalHost
+from perfbisect.hunt.trials.rounds import borrowed
 from perfbisect.lab.building import build_store, prebuilt
 from perfbisect.lab.building.log_parser import BuildStep
 from perfbisect.lab.building.pipeline import build
 from perfbisect.lab.building.plan import InstalledBuild
-from perfbisect.recipes.builder import Archive, Build, Builder, Dataset, Variant, When
+from perfbisect.recipes.builder import Archive, Build, Builder, Dataset, Server, Variant, When
 from program import executable
 from repos import Files
 from sharing import TINY, Yard
@@ -85,6 +86,33 @@ def test_a_folder_is_known_by_its_content_and_used_in_its_place(host: LocalHost,
 def test_conditions_on_the_version_hold_by_what_is_installed(host: LocalHost, tmp_path: Path) -> None:
     for version, data in (("8.0.9", "old"), ("8.0.30", "new")):
         assert take(host, install(tmp_path / version, version)).builder.dataset.format == data
+
+
+def test_the_hosts_clients_stand_in_for_those_that_do_not_run(host: LocalHost, tmp_path: Path) -> None:
+    """Without a program of any of its names, or without its libraries. What the server itself needs is to be installed."""
+    folder, library = install(tmp_path / "kv"), tmp_path / "libkv.so.5"
+    executable(folder / "bin" / "earlier", "#!/bin/sh\n")
+    for source, *words in (
+        ("", "-shared", "-Wl,-soname,libkv.so.5", "-o", library),
+        ("int main() {}", "-Wl,--no-as-needed", library, "-o", "cat"),
+    ):
+        argv = ["cc", "-x", "c", "-", "-x", "none", *words]
+        subprocess.run(argv, input=source, text=True, check=True, cwd=folder / "bin")
+    library.unlink()
+    for clients, found in ((["now earlier", "cat", "no-such sh"], ["cat", "sh"]), (["no-such"], None)):
+        server = Server(initialise=[], start=["kvd"], ready=["kv"], clients=clients)
+        builder = msgspec.structs.replace(BUILDER, server=server)
+        if found:
+            built = take(host, folder, builder)
+            assert built.borrowed == tuple(map(shutil.which, found))
+            assert [each.text.split(" is used")[0] for each in borrowed([built])] == [
+                f"the host's {path}" for path in built.borrowed
+            ]
+        else:
+            with pytest.raises(EnvironmentFailure, match="no-such is not installed"):
+                take(host, folder, builder)
+    with pytest.raises(EnvironmentFailure, match=r"libkv\.so\.5 is not installed"):
+        take(host, folder, msgspec.structs.replace(BUILDER, installed_version=["{prefix}/bin/cat"]))
 
 
 @pytest.mark.parametrize("ending", prebuilt.UNPACKERS)

@@ -5,7 +5,7 @@ every build is visited once for every workload. An order is one visit: it says t
 events of its runs.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -179,7 +179,18 @@ def with_prebuilt(setup: SessionSetup, say: Callable[[str], None]) -> SessionSet
             continue
         found[number], facts = each, each.facts
         subjects[number] = replace(subject, path=path, key=facts.key, binary=facts.binary, version=each.version)
-    return replace(setup, request=replace(setup.request, subjects=tuple(subjects)), prebuilt=found)
+    request, warnings = replace(setup.request, subjects=tuple(subjects)), (*setup.warnings, *borrowed(found.values()))
+    return replace(setup, request=request, prebuilt=found, warnings=warnings)
+
+
+def borrowed(systems: Iterable[InstalledBuild]) -> Iterator[Warned]:
+    """A warning for each client of the host that is used, with the systems that have none which runs."""
+    lacking = dict[str, list[str]]()
+    for each in systems:
+        for path in each.borrowed:
+            lacking.setdefault(path, []).append(each.facts.commit)
+    for path, names in lacking.items():
+        yield Warned(f"the host's {path} is used with {', '.join(names)}: none there, or none that finds its libraries")
 
 
 FEW = 3  # rounds, below which it would cost more to compare both ways

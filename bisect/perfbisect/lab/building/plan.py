@@ -97,6 +97,7 @@ class InstalledBuild:
     version: str  # of the system, "" when the recipe has no command for it, or it fails
     prefix: PurePosixPath | None = None  # where it is installed, if that is outside the root folder
     tarball: str = ""  # the path of that which was unpacked in place of a build
+    borrowed: tuple[str, ...] = ()  # clients of the host that are used, as it has none that run
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import msgspec
 from perfbisect.core.domain.facts import BuildFacts, HostFacts
 from perfbisect.errors import CommandFailed, ConnectionLost, EnvironmentFailure, UsageError
 from perfbisect.host.facts import is_full
-from perfbisect.host.packages import require
+from perfbisect.host.packages import absent, require
 from perfbisect.host.protocol import Host, no_space
 from perfbisect.lab import upload
 from perfbisect.lab.building import build_store, checkout
@@ -72,6 +72,25 @@ printf '%s\n' "$given" >log && rm archive && sync -f . && record "$place.part" &
 """
 
 
+# $1 a prefix, then clients by their names: prints for each that the prefix lacks, or that lacks libraries, the path of the
+# host's, or its names where the host has none either.
+_CLIENTS = """\
+prefix=$1
+shift
+for client do
+    for name in $client; do
+        program=$prefix/bin/$name
+        [ ! -x "$program" ] || ldd "$program" 2>/dev/null | grep -q 'not found' || continue 2
+    done
+    for name in $client; do
+        if command -v -- "$name"; then continue 2; fi
+    done
+    printf '%s\n' "$client"
+done
+"""
+_LIBRARY = re.compile(r"error while loading shared libraries: ([\w.+-]+): cannot open")
+
+
 def is_tarball(path: str) -> bool:
     """Whether a path ends as tarballs do."""
     return path.endswith(tuple(UNPACKERS))
@@ -102,7 +121,8 @@ def take(host: Host, builder: Builder, name: str, path: str) -> InstalledBuild:
     except FileNotFoundError as absent:
         raise UsageError(f"{path} is no installed {builder.name}: it has no {absent}.", _ADVICE) from absent
     facts = BuildFacts(name, tarball or contents, binary, time.monotonic() - began, 0, 0, reused=True, log="")
-    return InstalledBuild(facts, recipe, version, None if tarball else prefix, path if tarball else "")
+    borrowed = _borrowed(host, recipe, path, prefix)
+    return InstalledBuild(facts, recipe, version, None if tarball else prefix, path if tarball else "", borrowed)
 
 
 def in_place(host: Host, builder: Builder, facts: HostFacts) -> InstalledBuild:
@@ -119,6 +139,16 @@ def in_place(host: Host, builder: Builder, facts: HostFacts) -> InstalledBuild:
     return InstalledBuild(done, builder, facts.kernel, prefix)
 
 
+def _borrowed(host: Host, recipe: Builder, path: str, prefix: PurePosixPath) -> tuple[str, ...]:
+    """The paths of the host's clients that are used, since the installed system has none that run."""
+    if recipe.server is None or not recipe.server.clients:
+        return ()
+    found = host.script(_CLIENTS, prefix, *recipe.server.clients).stdout.splitlines()
+    if none := [client.split()[-1] for client in found if "/" not in client]:
+        raise absent(none, host.name, besides=f"{path} has none that runs")
+    return tuple(found)
+
+
 def _printed(host: Host, builder: Builder, prefix: PurePosixPath) -> str:
     """What the installed system prints of itself; "" where the recipe has no command for it."""
     values = {"prefix": str(prefix), "recipe": str(upload.place_recipe(host, builder))}
@@ -132,6 +162,8 @@ def _version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> 
     except ConnectionLost:
         raise
     except EnvironmentFailure as failure:
+        if library := isinstance(failure, CommandFailed) and _LIBRARY.search(failure.output):
+            raise absent([library[1]], host.name, besides=f"{path} needs it") from failure
         raise UsageError(f"{path} is no installed {builder.name}: {failure}", _ADVICE) from failure
     # programs begin with their own path, which may hold a number
     if (version := version_text(re.sub(r"(?<!\S)/\S*", "", printed))) or not builder.installed_version:
