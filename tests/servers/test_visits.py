@@ -179,7 +179,7 @@ def test_only_our_own_server_is_measured(place: Place) -> None:
     (served,) = Path(place.host.root, "visit", "data").glob(".s.PGSQL.*[0-9]")
     with tempfile.TemporaryDirectory(prefix="lab") as elsewhere:
         ready = [*SERVER["ready"]]
-        ready[3], ready[5] = str(served.parent), served.name.rpartition(".")[2]
+        ready[5], ready[7] = str(served.parent), served.name.rpartition(".")[2]
         place.recipe(RECIPE + f"ready = {json.dumps(ready)}\n")
         second = place.lab(RESTING, hashes, host=LocalHost("there", PurePosixPath(elsewhere)))
         with pytest.raises(EnvironmentFailure, match="another server answers on host there"):
