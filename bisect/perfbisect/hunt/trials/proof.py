@@ -5,7 +5,7 @@ and its parent. These builds are commits that exist for that time only, in a rep
 as in the hunt, so that its builds are found again.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,6 +27,7 @@ from perfbisect.report.command_line import command_on, command_to_compare
 from perfbisect.repository.commits import look_up
 from perfbisect.repository.derived import reverted
 from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.git import Repository
 from perfbisect.repository.objects import listing
 from perfbisect.repository.range import in_parts
 from perfbisect.store.batches import batch_together
@@ -92,12 +93,7 @@ def proof_setup(
     trained = tuple(load_requested(each)[1] for each in claim.together)
     repository = open_repository(Path(settings.repository))
     commits = claim.reverts.commits
-    needed = (settings.good_commit, settings.bad_commit, *commits)
-    if absent := [name for name, found in zip(needed, look_up(repository, needed), strict=True) if not found]:
-        raise UsageError(
-            f"{settings.repository} has no commit {absent[0][:10]} any more, which hunt {claim.reverts.hunt} measured.",
-            "Fetch it there, or begin a new hunt with: bisect run",
-        )
+    check_there(repository, (settings.good_commit, settings.bad_commit, *commits), claim.reverts.hunt)
     bad = settings.bad_commit
     tree = cache(lambda: tree_of(repository, bad, listing(repository, bad)))
     commands = f"{builder.build} {workload.command} {workload.prepare_commands}"
@@ -122,6 +118,15 @@ def proof_setup(
             repository=made.repository, trained=trained,
         )  # fmt: skip
         yield proof.set_up(settings, waiting)
+
+
+def check_there(repository: Repository, commits: Sequence[str], hunt: int) -> None:
+    """Raise UsageError when a repository lacks one of the commits of a hunt."""
+    if absent := [name for name, found in zip(commits, look_up(repository, commits), strict=True) if not found]:
+        raise UsageError(
+            f"{repository.folder} has no commit {absent[0][:10]} any more, which hunt {hunt} measured.",
+            "Fetch it there, or begin a new hunt with: bisect run",
+        )
 
 
 def culprits_of(history: History, hunt: int | None) -> list[Settings]:
@@ -152,6 +157,7 @@ def narrowing(settings: Settings, waiting: WaitCallback | None, events: Iterable
     Raises UsageError when the repository lacks the commits, or nothing that counts differs between them.
     """
     repository = open_repository(Path(settings.repository))
+    check_there(repository, (settings.good_commit, settings.bad_commit), settings.narrows)
     [setup] = SessionSetup.set_up([settings], waiting)
     with in_parts(repository, settings.good_commit, settings.bad_commit, setup.builder.ignore) as made:
         parts = PartSearch.begin(made).replay(events)
