@@ -2,8 +2,8 @@
 
 python benchmarks/releases/run.py RESULTS --builder postgres 10=/srv/postgresql-10.23 17=/srv/postgresql-17.0
 
-The first release is the baseline. RESULTS is a folder: it keeps the history, and gets results.md, results.json, a page, and
-the command. The same command goes on where it was stopped, by Ctrl-C too; --rounds is that of the first time.
+The first release is the baseline. RESULTS is a folder: it keeps the history, and gets results.md, results.json, page.html
+and the command. The same command goes on where it was stopped; --rounds is that of the first time.
 """
 
 import argparse

@@ -170,7 +170,7 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     stop: list[str] = []  # empty: SIGTERM
     create: list[Argv] = []  # after the first start: users, databases
     settle: list[Argv] = []  # once the data is loaded: work that the server would otherwise do later, at any time
-    # Programs that only speak to it: where an installed system lacks them, or their libraries, those of the host are used.
+    # Programs that only speak to it: where an installed system lacks them, or their libraries, the host's are used.
     clients: list[Client] = []
     config: str = ""  # file of the recipe's folder, filled in for each start; {config} is the path of the result
     settings: dict[str, Setting] = {}  # lines of that file

@@ -72,8 +72,8 @@ printf '%s\n' "$given" >log && rm archive && sync -f . && record "$place.part" &
 """
 
 
-# $1 a prefix, then clients by their names: prints for each that the prefix lacks, or that lacks libraries, the path of the
-# host's, or its names where the host has none either.
+# $1 a prefix, then the names of each client: prints for each that is not there, or lacks libraries, the path of the host's,
+# or its names where the host has none either.
 _CLIENTS = """\
 prefix=$1
 shift
