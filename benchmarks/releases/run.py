@@ -42,7 +42,9 @@ class Results:
             self.bisect("compare", *builds, *options)
             return
         state = json.loads(self.bisect("show", COMPARISON, "--json", quiet=True))
-        if (before := [f"{each['name']}={each['path']}" for each in state["settings"]["subjects"]]) != list(builds):
+        subjects = state["settings"]["subjects"]
+        before = ["+".join(filter(None, (f"{each['name']}={each['path']}", each["config"]))) for each in subjects]
+        if before != list(builds):
             sys.exit(f"{self.folder} has results of {' '.join(before)}: choose another folder")
         if state["state"] != "done":
             self.bisect("resume", COMPARISON)
