@@ -133,11 +133,13 @@ class Machine:
         until((self.folder / "pid").exists)
 
     def power_off(self) -> None:
-        """All its processes end at once."""
+        """All its processes end at once; they have ended when this returns."""
         if self._init:
+            first = self.first_process()
             self._init.kill()
             self._init.wait()
             self._init = None
+            until(lambda: not _lives(first))
 
     def link(self, state: str) -> None:
         """The link goes "down" or "up"."""
@@ -164,6 +166,14 @@ class Machine:
         self.power_off()
         run("ip", "netns", "del", self.name)
         shutil.rmtree(self.folder)
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process has not ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def run(*argv: str) -> None:
