@@ -34,7 +34,7 @@ class Notifier:
     path: Path | None  # of the history
     warn: Callable[[str], None]
     names: list[str] = field(default_factory=list)
-    enter: Callable[[str], None] = lambda _name: None  # is told, too, what begins
+    enter: Callable[[str], None] = lambda _name: None  # called with the name of each session that begins
 
     def __call__(self, name: str) -> None:
         """It begins."""

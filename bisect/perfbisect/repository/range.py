@@ -322,7 +322,7 @@ def functions_in(lines: Sequence[bytes]) -> list[list[range]]:
 
 
 def is_function(text: bytes) -> bool:
-    """Whether a block is a whole function, but for comments before it."""
+    """Whether a block is a whole function, except comments before it."""
     code = re.sub(rb"/\*.*?\*/|//[^\n]*", b"", text, flags=re.DOTALL).strip()
     conditions = len(re.findall(rb"^\s*#\s*if", code, re.MULTILINE)) == len(
         re.findall(rb"^\s*#\s*endif", code, re.MULTILINE)

@@ -315,7 +315,7 @@ def steps(given: Given) -> int:
 
 
 def lines_of_file(given: Given) -> "list[ElsewhereLine]":
-    """The lines of the chosen series in which steps can be looked for. Raises UsageError where there are none; others are told."""
+    """The lines of the chosen series in which steps can be looked for. Raises UsageError if there are none; a note names the other series."""
     import math
     from fnmatch import fnmatchcase
 

@@ -173,10 +173,11 @@ def observations(
     return seen
 
 
-def count_runs(seen: Iterable[Observation]) -> int:
+def count_runs(seen: Sequence[Observation]) -> int:
     """The runs that were made, two in each round, and the counts; without those of other hunts."""
-    own = (each for each in seen if isinstance(each, Reading | Count) and not getattr(each, "for_another", False))
-    return sum(1 if getattr(each, "partner", None) is None else 2 for each in own)
+    counts = sum(isinstance(each, Count) for each in seen)
+    runs = (each for each in seen if isinstance(each, Reading) and not each.for_another)
+    return counts + sum(1 if each.partner is None else 2 for each in runs)
 
 
 def without(seen: Iterable[Observation], gone: Collection[int]) -> list[Observation]:

@@ -47,9 +47,6 @@ def by_counts(now: Situation) -> Situation | None:
     seen: list[Observation] = []
     with_runs = now.prior.count_cost == WITH_RUNS
     for each in now.observations:
-        if with_runs and isinstance(each, Reading) and each.count is not None and not (each.host or each.bound):
-            seen.append(replace(each, value=each.count))
-            continue
         if isinstance(each, Count) and math.isnan(each.value):
             if each.candidate in (0, now.bad):
                 return None
@@ -58,6 +55,8 @@ def by_counts(now: Situation) -> Situation | None:
             seen.append(Reading(each.candidate, each.value, each.at, len(seen), each.host, each.seconds))
         elif isinstance(each, Built | Skipped):
             seen.append(each)
+        elif with_runs and each.count is not None and not (each.host or each.bound):
+            seen.append(replace(each, value=each.count))
     prior = replace(now.prior, exact=True, noise=None, host_classes=())
     direction = Direction.DROP if now.record.sign > 0 else Direction.RISE  # as in ``Count.value``
     policy = replace(now.policy.of_counts(), layouts=False, all_steps=False, direction=direction)
@@ -69,7 +68,7 @@ def counts_of_ends(counts: Situation, timed: Situation, known: Analysis) -> Meas
     record, ends = counts.record, (timed.bad, 0)
     if any(end in record.skipped for end in ends) or timed.fleet.free_host != 0:
         return None
-    apart = all(record.runs(end) for end in ends) and Executed.of(record).more(timed.bad, 0) > RESOLVED
+    apart = all(record.runs(end) for end in ends) and Executed.of(counts).more(timed.bad, 0) > RESOLVED
     lacking = tuple(Share(end, 1) for end in ends if record.runs(end) < 1 + (apart and end != 0))
     if not lacking or not _pays(counts, timed, known):
         return None
@@ -92,23 +91,24 @@ def _pays(counts: Situation, timed: Situation, known: Analysis) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """What the builds of a record execute: the mean of the visits of each, log units, and the square of its standard error."""
+    """What the builds of a search by counts execute: the mean of the visits of each, log units, and the square of its standard error."""
 
     record: Record
     known: Mapping[int, tuple[float, float]]
 
     @classmethod
-    def of(cls, record: Record, guess: float = EXACT.noise) -> "Executed":
-        """Those of all builds that were counted; ``guess`` is the s.d. of a count, worth one count."""
-        counts = {}
+    def of(cls, counts: Situation) -> "Executed":
+        """Those of all builds that were counted; a first guess of the s.d. of a count is worth one count."""
+        record, guess = counts.record, GUESS if counts.prior.count_cost == WITH_RUNS else EXACT.noise
+        visits = {}
         for build in record.builds:
             at = record.readings(build)
-            counts[build] = [
+            visits[build] = [
                 float(np.mean(record.value[at][record.visit[at] == v])) for v in np.unique(record.visit[at])
             ]
-        squares = guess**2 + sum(float(np.var(each)) * len(each) for each in counts.values())
-        square = squares / (1 + sum(len(each) - 1 for each in counts.values()))
-        return cls(record, {build: (float(np.mean(each)), square / len(each)) for build, each in counts.items()})
+        squares = guess**2 + sum(float(np.var(each)) * len(each) for each in visits.values())
+        square = squares / (1 + sum(len(each) - 1 for each in visits.values()))
+        return cls(record, {build: (float(np.mean(each)), square / len(each)) for build, each in visits.items()})
 
     def more(self, slow: int, fast: int) -> float:
         """What one build executes more than another one."""
@@ -120,17 +120,12 @@ class Executed:
         return found if found > max(RESOLVED, CLEAR * error) else 0.0
 
 
-def executed(counts: Situation) -> Executed:
-    """What the builds execute, in the search by counts."""
-    return Executed.of(counts.record, GUESS if counts.prior.count_cost == WITH_RUNS else EXACT.noise)
-
-
 def difference(counts: Situation) -> float:
     """What bad executes more than good, in log units in the direction that is hunted; 0 unless counts repeat and show it."""
     record = counts.record
     visits = [np.unique(record.visit[record.readings(end)]) for end in (0, counts.bad)]
     known = len(visits[0]) and len(visits[1]) >= COUNTS
-    return executed(counts).clear(counts.bad, 0) if known else 0.0
+    return Executed.of(counts).clear(counts.bad, 0) if known else 0.0
 
 
 def explained(counted: float, timed: Contrast, smallest: float) -> bool:
@@ -150,7 +145,7 @@ class Steps:
     @classmethod
     def of(cls, counts: Situation) -> "Steps":
         """Those of all builds that were counted, between the nearest ones of each group on both sides."""
-        record, by_build = counts.record, executed(counts)
+        record, by_build = counts.record, Executed.of(counts)
         groups = hypotheses(counts.graph, record)
         rise, beside = np.zeros(len(groups.prior)), dict[int, tuple[int, int]]()
         for group in range(len(rise)):

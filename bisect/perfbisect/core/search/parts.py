@@ -294,7 +294,7 @@ class Round:
         return tuple(accumulate(self.steps, frozenset.union, initial=self.base))
 
 
-Learnt = defaultdict[int, set[int]]  # part → those that it needs, as failures have told
+Learnt = defaultdict[int, set[int]]  # part → those that it needs, as failures have shown
 Course = Generator[Round, tuple[int, int] | None, None]
 """Rounds; each is answered by the first and the last step, from 1, of which the guilty one is one; None: that is not known."""
 
@@ -302,7 +302,7 @@ Course = Generator[Round, tuple[int, int] | None, None]
 def course(diff: Diff, learnt: Learnt) -> Course:
     """The search for the part that makes the difference, and its proof; the verdict of the last round is that of the session.
 
-    Whoever answers enters in ``learnt`` what failures tell.
+    The caller enters in ``learnt`` what failures show.
     """
     every, guilty = diff.every, frozenset[int]()
     best: Round | None = None
