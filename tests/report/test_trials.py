@@ -258,6 +258,22 @@ def test_pages() -> None:
     assert drawn == [[19, 2, 3], [19, 1, 2], [19, 1, 2]]
 
 
+@pytest.mark.parametrize(("releases", "marks"), [(8, [8, 1, 2]), (4, [4, 0, 3])])
+def test_installed_releases_are_drawn_as_a_line(releases: int, marks: list[int]) -> None:
+    """In the given order, with steps where there are enough of them; builds in one folder are no releases."""
+    made = series({"scan": ((3, -0.3),)}, releases=releases)
+    builds = tuple(replace(each, path=f"/srv/{each.name}") for each in made.request.subjects)
+    made.request = replace(made.request, subjects=builds, series=None)
+    told = page(document(made, page=True))
+    [scan, *others] = re.findall(r'<svg class="chart series".*?</svg>', told)
+    assert [len(re.findall(sign, scan)) for sign in ("<circle", 'class="step ', '"plateau"')] == marks
+    assert len(others) == 2 and all(f">{each.name}</text>" in scan for each in builds)
+    assert ("scan, 1.2 → 1.3: ×0.7" in told) == (releases == 8) and "Relative to 1.0" in told
+    assert "Steps" not in "".join(plain(made))
+    made.request = replace(made.request, subjects=tuple(replace(each, path="/srv/one") for each in builds))
+    assert "chart series" not in page(document(made, page=True))
+
+
 @pytest.fixture
 def watched() -> tuple[SessionState, Branch]:
     """Eight nights, with a drop whose hunt names a commit with a hostile subject."""

@@ -41,6 +41,7 @@ from perfbisect.wording.trials import step_sentence
 
 WIDE = 48  # columns of the chart
 STEPS = (("culprit", "step for the worse"), ("parent", "for the better"), ("muted", "dark lines: levels between steps"))
+RELEASE = "release that was measured"
 LEVEL, PLATEAU = "●", "│"
 RULE = (
     f"Of 100 series without a change, at most {100 * RATE:.0f} announce a step in any workload,"
@@ -48,23 +49,37 @@ RULE = (
 )
 
 
-def drawings(trial: SessionState, lines: Sequence[SpeedLine], y: str, builds: str) -> tuple[Figure, ...]:
-    """The line of each workload, which a page draws; ``y`` says what the levels are, ``builds`` what they are of."""
-    names, x = [build.name for build in trial.request.subjects], f"{builds}, oldest first"
+def relative(trial: SessionState, first: str) -> str:
+    """What the levels of a line are."""
+    return f"{metric_title(trial.request.metric)} relative to the first {first}"
+
+
+def drawings(
+    trial: SessionState, lines: Sequence[SpeedLine], first: str = RELEASE, x: str = "releases, oldest first"
+) -> tuple[Figure, ...]:
+    """The line of each workload, which a page draws: levels relative to the ``first``."""
+    names, y = [build.name for build in trial.request.subjects], relative(trial, first)
     draws = (partial(releases, line, names, trial.request.metric) for line in lines)
     return tuple(
-        Figure(draw, line.work, STEPS, "", tuple(chart(trial, line)), y, x)
+        Figure(draw, line.work, STEPS if line.scatter else (), "", tuple(chart(trial, line)), y, x)
         for draw, line in zip(draws, lines, strict=True)
     )
+
+
+def installed(trial: SessionState) -> Iterator[Section]:
+    """The same drawings of installed releases that were compared; their steps, where there are enough of them to look for any."""
+    if trial.request.in_line:
+        found, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
+        said = (Prose(tuple(texts(found, names))),) if any(line.scatter for line in found) else ()
+        yield Section("Releases", (*drawings(trial, found, x="in the given order"), *said), "series")
 
 
 def sections(trial: SessionState) -> Iterator[Section]:
     """The line of each workload, which a page draws; the steps, and what to hunt; and as tables all levels and steps."""
     found, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
-    y = f"{metric_title(trial.request.metric)} relative to the first release that was measured"
     hunts = tuple(command(trial, hunt) for hunt in hunts_of(found, trial.request.metric))
     said = (Prose(tuple(texts(found, names))), *((Code(hunts, "To find the commits"),) if hunts else ()))
-    yield Section("Releases", (*drawings(trial, found, y, "releases"), *said), "series", quiet=True)
+    yield Section("Releases", (*drawings(trial, found), *said), "series", quiet=True)
     reasons: dict[str, list[str]] = {}
     for name, reason in series_of(trial).left_out:
         reasons.setdefault(reason, []).append(name)
@@ -73,7 +88,7 @@ def sections(trial: SessionState) -> Iterator[Section]:
     )
     yield Section("Left out", (Prose(left),), quiet=True)
     tables = [levels(trial, found), *([steps(trial, found)] if any(line.steps for line in found) else [])]
-    yield Section("Tables", (Prose((y,)), *tables), "tables", quiet=True, charted=True)
+    yield Section("Tables", (Prose((relative(trial, RELEASE),)), *tables), "tables", quiet=True, charted=True)
 
 
 def levels(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
@@ -322,7 +337,7 @@ def broken(branch: Branch) -> Iterator[str]:
 def branch_document(trial: SessionState, branch: Branch, page_name: Callable[[int], str]) -> Document:
     """The page of the line; ``page_name`` is the address of the page of a hunt that names a commit."""
     request = trial.request
-    figures = drawings(trial, branch.lines, f"{metric_title(request.metric)} relative to the first tip", "tips")
+    figures = drawings(trial, branch.lines, "tip", "tips, oldest first")
     rows = []
     for line, step, hunt, outcome in hunted_steps(trial, branch.lines):
         after, since, _, size = step_cells(trial, step)

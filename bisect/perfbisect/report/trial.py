@@ -127,6 +127,7 @@ def comparison(trial: SessionState, rows: Sequence[Compared], *, page: bool) -> 
     if page:
         title = f"Relative to {trial.request.subjects[0].name}"
         yield Section(title, (Prose(legend(trial)), plotted(trial, rows)), "ratios")
+        yield from series.installed(trial)
     else:
         yield Section("Relative table", (Prose(legend(trial)), ratios(trial, rows)), "table", quiet=True)
         yield Section("Intervals", (intervals(trial, rows),), quiet=True)

@@ -310,5 +310,10 @@ class TrialRequest:
     branch: str = ""  # of a night of `bisect nightly`, as written; the last subject is its tip
     shared: bool = False  # the workloads are results of one command, of which each run shows all
 
+    @property
+    def in_line(self) -> bool:
+        """Whether the builds are a line of releases: of a range, or installed ones as they were given, one in each place."""
+        return self.series is not None or 2 < len(self.subjects) == len({each.path for each in self.subjects} - {""})
+
 
 SEARCH = TrialRequest(TrialType.NOISE, "", "", "", "", {}, (), (), 0, 0)  # of a hunt: no rounds are requested

@@ -81,7 +81,7 @@ class RoundsPlan:
         """The visits of one round."""
         trial, request = self.log.state, self.setup.request
         for work in range(1 if request.shared else len(request.works)):
-            for subject in order(range(len(request.subjects)), number, shuffled=request.series is not None):
+            for subject in order(range(len(request.subjects)), number, shuffled=request.in_line):
                 if (work, subject) in visits(trial) and (subject or not trial.together):
                     plan = (Share(subject, request.runs), *((Share(0, request.runs),) if trial.together else ()))
                     yield Measure(plan, Purpose.ENDS, workload=work, round=number, together=trial.together)

@@ -254,12 +254,15 @@ def cross(place: float, y: float, title: Markup) -> Markup:
     return element("text", title, "×", x=percent(place), y=y, class_="skipped")
 
 
+SHORT = 60  # characters of all names that stand beside each other on a phone, too
 ROWS = 3  # of labels, so that those of neighbouring steps do not meet
 ROOM = 0.08  # of the height above and below the line
 
 
 def releases(line: SpeedLine, names: Sequence[str], metric: str) -> Markup:
     """A dot for each release of a workload, a bar at the level between two steps, and where the steps are.
+
+    Where releases are too few for steps, a line leads from dot to dot.
 
     From left to right are the releases, oldest version first; the vertical scale is that of ratios to the first one measured.
     """
@@ -269,7 +272,7 @@ def releases(line: SpeedLine, names: Sequence[str], metric: str) -> Markup:
     low, high = spanned(known)
     room = (high / low) ** ROOM
     scale = Scale(low / room, high * room, logarithmic=True)
-    marks = [grid(scale), *steps(line, names, metric), *plateaus(line, scale)]
+    marks = [grid(scale), *steps(line, names, metric), *(plateaus if line.scatter else between)(line, scale)]
     for at, (name, ratio) in enumerate(zip(names, line.ratios, strict=True)):
         place = (at + 0.5) / len(names)
         title = element("title", f"{name}: {'not measured' if ratio is None else decimals(ratio, 3)}")
@@ -299,9 +302,22 @@ def plateaus(line: SpeedLine, scale: Scale) -> Iterator[Markup]:
             yield across(start / size, end / size, y_of(level, scale), "plateau")
 
 
+def between(line: SpeedLine, scale: Scale) -> Iterator[Markup]:
+    """A line from each release that was measured to the next one."""
+    size, known = len(line.ratios), [(at, ratio) for at, ratio in enumerate(line.ratios) if ratio is not None]
+    for (one, before), (other, after) in pairwise(known):
+        ends = {"x1": percent((one + 0.5) / size), "x2": percent((other + 0.5) / size)}
+        yield element("line", **ends, y1=y_of(before, scale), y2=y_of(after, scale), class_="plateau")
+
+
 def labels(line: SpeedLine, names: Sequence[str]) -> Iterator[Markup]:
-    """The names of the first and the last release in the first row, below them the first ones of steps in turns."""
+    """The names of all releases, or where these are many of the first and the last, and below them the first ones of steps in turns."""
     size = len(names)
+    if sum(len(name) + 2 for name in names) <= SHORT:
+        yield from (
+            element("text", name, x=percent((at + 0.5) / size), y=HEIGHT + LABEL) for at, name in enumerate(names)
+        )
+        return
     yield element("text", names[0], x="0%", y=HEIGHT + LABEL, class_="left")
     yield element("text", names[-1], x="100%", y=HEIGHT + LABEL, class_="right")
     for place, step in enumerate(line.steps):
