@@ -1,6 +1,7 @@
 """What functions of two profiles say of a change, in sentences: where it is, and what the code does in another way."""
 
 import math
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -177,7 +178,7 @@ def executes(row: FunctionRow, found: Explanation, per: str, said: str) -> str:
     why = because(row, replace(found, functions=found.counts))
     if not why and found.change_known:
         why = stripped(row) or ", which this commit does not change"
-    if f"{quoted(row.function)}{why}" in said:
+    if re.search(rf"{re.escape(quoted(row.function))}( \(called by `[^`]*`\))?{re.escape(why)}", said):
         why = ""
     inlined = f", inlined into {quoted(row.into)}" if row.into else ""
     comma = "," if inlined or why else ""

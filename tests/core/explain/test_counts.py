@@ -102,6 +102,14 @@ def test_what_was_said_of_a_function_is_not_said_again() -> None:
     assert of_counts == "`hash` executes 40 more instructions an operation (+10 %), called as often."
 
 
+def test_that_the_commit_does_not_change_a_function_of_a_library_is_said_once() -> None:
+    copy = "copy@libc.so.6"
+    times = [Profiled(1, profile(commit, {("@kv", copy): n})) for commit, n in (("p", 5000), ("c", 9000))]
+    of_time, of_counts = sentences(explanation([*times, *change("hash", **{copy: 90.0})], "p", "c"))
+    assert of_time.endswith(" of the loss is in `copy` (called by `[kv]`), which this commit does not change.")
+    assert of_counts.startswith("`copy` executes 50 more")
+
+
 def test_a_function_of_another_name_that_executes_more() -> None:
     events = [
         counted(commit, {"main": 100.0, name: cost}, {})

@@ -60,6 +60,12 @@ def test_other_linkers_make_layouts_too(place: Yard, name: str, monkeypatch: pyt
     assert len({place.output(key, TOOL) for key in [facts.key, *made]}) == 1
 
 
+def test_names_of_functions_stay_though_the_tree_strips_its_links(place: Yard) -> None:
+    for option in ("-s", "-Wl,-s", "-Wl,--strip-all"):
+        facts = place.build(SOURCES | {"Makefile": MAKE.replace("-lparts", f"-lparts {option}")}, layouts=True)
+        assert (order(place.installed(facts.key, TOOL)) != [], facts.fixed) == (True, "")
+
+
 def test_a_link_whose_inputs_have_changed_is_not_used(place: Yard) -> None:
     """An archive that is written again in place, after the link, changes the kept one with it."""
     rule = MAKE.replace("install: tiny\n", "install: tiny\n\techo 'int whole(int x) { return 3; }' | gcc -O1 -xc -c -o w.o -\n"
