@@ -66,12 +66,13 @@ def main() -> None:
     parser.add_argument("--rounds", default="6")
     parser.add_argument("--seconds", default="5", help="of each run")
     parser.add_argument("--hosts", help="hosts.toml to use")
+    parser.add_argument("--options", default="", help="further ones of `bisect compare`, as one word")
     args = parser.parse_args()
     builds = [
         f"{name}={Path(folder).absolute()}" for name, _, folder in (each.partition("=") for each in args.releases)
     ]
     options = ["--builder", args.builder, "--workload", args.workloads, "--visits", args.rounds, "--runs", "1"]
-    options += ["--time", args.seconds, *(["--hosts", args.hosts] if args.hosts else [])]
+    options += ["--time", args.seconds, *(["--hosts", args.hosts] if args.hosts else []), *shlex.split(args.options)]
     results = Results(args.results)
     results.measure(builds, options)
     results.write()

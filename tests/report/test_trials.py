@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from releases import published
 from rich.text import Text
 
 import sample_hunt as sample
@@ -272,6 +274,23 @@ def test_installed_releases_are_drawn_as_a_line(releases: int, marks: list[int])
     assert "Steps" not in "".join(plain(made))
     made.request = replace(made.request, subjects=tuple(replace(each, path="/srv/one") for each in builds))
     assert "chart series" not in page(document(made, page=True))
+
+
+def test_what_others_published_is_compared_with_what_was_measured(tmp_path: Path) -> None:
+    """Whole intervals only: what is too wide, and too small a change, stays open; what was not measured is left out."""
+    made = series({"scan": ((3, -0.3),)}, releases=8)
+    directions = [
+        ("1.2", "1.3", "scan", "slower"), ("1.2", "1.3", "scan", "faster"), ("1.3", "1.4", "scan", "same"),
+        ("1.2", "1.3", "scan", "same"), ("1.3", "1.4", "scan", "faster"), ("1.2", "1.3", "other", "same"),
+    ]  # fmt: skip
+    rows = [
+        ["system", "from", "to", "workload", "direction", "figure", "source", "note"],
+        *(["x", *row, "", "a", ""] for row in directions),
+    ]
+    (tmp_path / "published.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+    found = [*published.cells(tmp_path / "published.tsv", [made])]
+    assert [each.verdict for each in found] == ["agrees", "contradicted", "agrees", "contradicted", "open"]
+    assert str(found[0]).startswith("| 1.2 → 1.3 | scan | [slower](a) | 0.7")
 
 
 @pytest.fixture
