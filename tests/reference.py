@@ -15,9 +15,9 @@ from perfbisect.recipes import builder, inventory, workload
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "commands.md"
 BLOCK = re.compile(r"(?<=<!-- written by tests/reference.py -->\n).*?(?=<!-- end -->)", re.DOTALL)
-GUIDE = DOCS / "recipes.md"
+GUIDE = DOCS / "keys.md"
 TABLES: dict[str, type[msgspec.Struct]] = {  # what is above a table of keys → what has them
-    "### Keys of `builder.toml`": builder.Builder,
+    "## Keys of `builder.toml`": builder.Builder,
     "\n`[variants.NAME]`": builder.Variant,
     "\n`[configs.NAME]`": builder.Config,
     "\n`[build]`": builder.Build,
@@ -25,7 +25,7 @@ TABLES: dict[str, type[msgspec.Struct]] = {  # what is above a table of keys →
     "\n`[server]`": builder.Server,
     "\n`[dataset]`": builder.Dataset,
     "\n`[[when]]`": builder.When,
-    "### Keys of `suite.toml`": workload.Suite,
+    "## Keys of `suite.toml`": workload.Suite,
     "\n`[workloads.NAME]`": workload.Workload,
     "\n`[hosts.NAME]`": inventory.HostEntry,
     "\n`[leases.NAME]`": inventory.LeaseEntry,

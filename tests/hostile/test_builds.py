@@ -278,7 +278,7 @@ def test_a_program_that_fails_in_a_build_that_it_has_changed_is_skipped_once_tha
 
 @pytest.fixture
 def linked(lab: Lab, tmp_path: Path) -> Lab:
-    """A lab in fresh layouts, for a commit that has a program of two functions besides."""
+    """A lab in randomized layouts, for a commit that has a program of two functions besides."""
 
     def of(program: str) -> HostLab:
         functions = "int f(void) { return 1; }\nint g(void) { return 2; }\n"

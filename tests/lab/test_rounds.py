@@ -1,4 +1,4 @@
-"""Rounds, two builds that run at the same time, and runs in fresh layouts, on real builds and with real servers."""
+"""Rounds, two builds that run at the same time, and runs in randomized layouts, on real builds and with real servers."""
 
 import os
 import re

@@ -176,7 +176,7 @@ def test_in_short_without_how_it_was_measured_and_costs() -> None:
 def beside() -> SessionState:
     """A comparison of two builds in pairs; runs in turns had been made before."""
     made = comparison()
-    chosen = PairingChosen(True, "Builds are measured two at the same time.", alone=None, beside=None)
+    chosen = PairingChosen(True, "Builds run in pairs.", alone=None, beside=None)
     for number, noise in enumerate((1.0, 1.4, 0.8)):
         for subject, rate in ((1, 900.0), (0, 1000.0)):
             run = replace(sample.run(0, 900.0 + number, qps=rate * noise), round=f"r{number}")
@@ -187,12 +187,12 @@ def beside() -> SessionState:
 def test_runs_add_up_and_tables_are_of_those_that_count() -> None:
     made = beside()
     told = plain(replace(made, request=replace(made.request, metric="latency")))
-    whole = "3 rounds with 6 runs at the same time; 18 in turns helped to choose that: 24 runs in all"
+    whole = "3 rounds with 6 runs paired; 18 interleaved helped to choose that: 24 runs in all"
     assert f"  measured  latency, time 10; {whole}" in told and f"95 % intervals, from {whole}" in told
     assert "latency (above 1: slower) relative to: 8.0.28" in told
     assert not [line for line in told if "r/o" in line], "nothing is read"
     (costs,) = (at for at, line in enumerate(told) if line.startswith("point-query, cpu/o"))
-    assert told[costs].endswith("medians of runs at the same time, not by pairs")
+    assert told[costs].endswith("medians of paired runs, not by pairs")
     assert [line.split()[-2:] for line in told[costs + 3 : costs + 5]] == [["1,000", "8.0.28"], ["900", "8.0.29"]]
     alone = [replace(run, facts=replace(run.facts, operations=1)) for run in made.runs]
     assert not [line for line in plain(replace(made, runs=alone)) if "o/s" in line or line.endswith("qps")]
@@ -200,15 +200,15 @@ def test_runs_add_up_and_tables_are_of_those_that_count() -> None:
 
 def test_pairs_are_drawn_and_how_they_were_chosen_is_said() -> None:
     made = beside()
-    assert "  pairing   Builds are measured two at the same time." in plain(made)
+    assert "  pairing   Builds run in pairs." in plain(made)
     assert as_object(made)["pairing"]["together"] is True
     two = replace(made.request, subjects=made.request.subjects[:2], works=made.request.works[:1])
     one = replace(made, request=two, pairing=PairingChosen(True, "", by_cpu=True))
     assert any("than 8.0.28 by CPU time" in each for each in plain(one))
     text = page(document(made, page=True))
-    assert text.count("at the same time</h2>") == 1, "of one build and one workload of several"
+    assert text.count("paired runs</h2>") == 1, "of one build and one workload of several"
     assert text.count("×0.900</title>") == 3
-    assert "at the same time</h2>" not in page(document(comparison(), page=True))
+    assert "paired runs</h2>" not in page(document(comparison(), page=True))
 
 
 def test_json_of_a_series() -> None:

@@ -128,7 +128,7 @@ def test_a_ratio_has_the_name_of_its_metric_and_a_counted_run_a_count(events: Ev
 
 
 def test_the_rate_of_a_row_is_of_the_runs_that_its_ratio_is_of(views: list[SessionView]) -> None:
-    """Of runs in fresh layouts only where the baseline has some, too."""
+    """Of runs in randomized layouts only where the baseline has some, too."""
     view, bad = views[-1], len(views[-1].state.commits) - 1
     run = view.rows[bad].runs[0]
     fresh = tuple(replace(run, operations=run.operations * 9, layout=seed) for seed in range(1, 30))

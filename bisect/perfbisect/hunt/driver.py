@@ -332,7 +332,7 @@ def elsewhere(event: Event) -> Event:
 
 
 def shared(event: RunFinished, output: Output, *, ordered: bool) -> RunFinished | CandidateSkipped:
-    """The event of a run in the log of a hunt for that result; ``ordered``: by it. Runs in fresh layouts are for that hunt alone:
+    """The event of a run in the log of a hunt for that result; ``ordered``: by it. Runs in randomized layouts are for that hunt alone:
     for each hunt they begin when it has named a commit.
     """
     run, value = event.facts, event.facts.results.get(output.result)

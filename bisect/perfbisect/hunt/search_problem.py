@@ -135,7 +135,7 @@ def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned
     needed = runs_of_one(candidates, min(change, CAP), noise, problem.prior.build_cost)
     if needed < MANY:
         return None
-    varying = f"runs are taken to vary by {percent(noise)}{' in fresh layouts' * order.fresh}"
+    varying = f"runs are taken to vary by {percent(noise)}{' in randomized layouts' * order.fresh}"
     text = f"{varying}, so a change of {percent(change)} takes some {float(f'{needed:.1g}'):,.0f} runs to find"
     return Warned(
         text, "What would help: a quieter host; or exact counts (--metric instructions/o), where they can be had."

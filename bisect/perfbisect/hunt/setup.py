@@ -288,7 +288,7 @@ def without_effect(setup: SessionSetup) -> Iterator[Warned]:
 
 
 def with_layouts(setup: SessionSetup) -> SessionSetup:
-    """The setup without fresh layouts where there can be none, with the reason.
+    """The setup without randomized layouts where there can be none, with the reason.
 
     A hunt by exact counts uses none, but builds as if it did: `--metric auto` times the same builds.
     """

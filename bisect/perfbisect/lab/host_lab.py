@@ -73,7 +73,7 @@ class HostLab:
     build_places: tuple[LabHost, ...] = ()
     slow: SlowRuns = field(default_factory=SlowRuns)
     counted: str = ""
-    seeds: LayoutSeeds | None = None  # of fresh layouts; None where no build is to be linked again
+    seeds: LayoutSeeds | None = None  # of randomized layouts; None where no build is to be linked again
     study: StudyMaker | None = None
     made: BuildsMade | None = None
     training: tuple[Workload, ...] = ()  # with which builds are trained, where they are optimised with a profile
@@ -91,7 +91,7 @@ class HostLab:
     _busiest: float = field(init=False)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """Build what is not built, then time the runs of ``order`` in interleaved order; in fresh layouts if that says so.
+        """Build what is not built, then time the runs of ``order`` in interleaved order; in randomized layouts if that says so.
 
         Ends early when a candidate fails, turns out to be the binary of another, or is stopped as too slow in the search,
         which decides again then.
@@ -250,7 +250,7 @@ class HostLab:
         return True
 
     def _failed(self, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
-        """A build could not be measured. If it failed in a fresh layout only, it is not skipped: layouts are given up. Nor is
+        """A build could not be measured. If it failed in a randomized layout only, it is not skipped: layouts are given up. Nor is
         the commit of an incremental build.
         """
         host, built = self.place.host, self.builds.made.built[turn.candidate]
@@ -370,4 +370,4 @@ class HostLab:
 
 
 def _turns_advised(why: str) -> PairingChosen:
-    return PairingChosen(together=False, why=f"Builds are measured in turns: {why}.")
+    return PairingChosen(together=False, why=f"Builds run interleaved: {why}.")

@@ -112,7 +112,7 @@ def expendable(found: Iterable[Item], limit: int, pinned: Collection[str]) -> li
     """What has to go, longest unused first, so that no more than ``limit`` bytes stay; ``pinned`` names stay.
 
     What a killed session left behind, the last step of a build or the copy of a visit, goes in any case. The links of
-    builds go before any build: only a hunt in fresh layouts needs them, and builds again what lacks them. Where builds
+    builds go before any build: only a hunt in randomized layouts needs them, and builds again what lacks them. Where builds
     are made goes after all else: without that the next build checks everything out again.
     """
     known = sorted(

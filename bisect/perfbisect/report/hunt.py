@@ -177,7 +177,7 @@ def of_change(report: HuntReport, place: int, diff_of: DiffOf | None) -> Iterato
         yield from drawn_change(report, diff_of, place)
         return
     if change.pairs:
-        yield Section("At the same time", (pairs(change.pairs, report.pairs_metric),), quiet=True)
+        yield Section("Paired runs", (pairs(change.pairs, report.pairs_metric),), quiet=True)
     if tables := tuple(function_tables(found)):
         yield Section("Functions", tables, quiet=True)
 

@@ -254,8 +254,8 @@ def per_operation(trial: SessionState, rows: Sequence[Compared]) -> Iterator[Tab
 
     # Of commands, whose operation is a whole run, the metric says it.
     names = COLUMNS[:-1] if all(run.facts.operations == 1 for run in trial.runs) else (*COLUMNS, "qps")
-    together = "at the same time, not by pairs" if trial.together else "in turns"
-    way = f", medians of runs {together}" * bool(trial.pairing)
+    together = "paired runs, not by pairs" if trial.together else "interleaved runs"
+    way = f", medians of {together}" * bool(trial.pairing)
 
     def of(values: Sequence[Values], of_rows: Sequence[str], cell: Callable[[float], Cell], *above: str) -> Table:
         known = [(name, of) for name, of in zip(names, zip(*values, strict=True), strict=False) if set(of) - {None}]
@@ -344,7 +344,7 @@ def drawn(trial: SessionState, history: Path | None) -> Iterator[Section]:
             both = (run.facts for run in made if run.subject in (0, place))
             if pairs := values_of(pairs_of(both), compared_by):
                 drawing = of_pairs(pairs, titled(compared_by), [*zip(SIDES, (names[0], name), strict=False)])
-                yield Section(f"{work.name} at the same time", (drawing,))
+                yield Section(f"{work.name}, paired runs", (drawing,))
     builds = ((each.name, ", ".join(filter(None, (each.commit, each.version, each.path)))) for each in request.subjects)
     yield Section("Builds", (Facts(tuple(builds)),), "builds")
     yield Section("Tools and settings", tools([trial.host]), "conditions")
@@ -362,7 +362,7 @@ def noise_summary(trial: SessionState) -> tuple[str, ...]:
     # Those of a command are not known before.
     seconds = median(run.facts.seconds for run in counting(trial) if not run.facts.layout)
     what = f"{request.builder} {request.works[0].name} on {request.host}, {subject.name}"
-    pairs = f"; and {count(2 * pairs_made(trial), 'run')} at the same time" * bool(pairs_made(trial))
+    pairs = f"; and {count(2 * pairs_made(trial), 'paired run')}" * bool(pairs_made(trial))
     return (f"{what}: {groups}, {count(found.runs, 'run')} of {seconds:.3g} s{wild}{pairs}",)
 
 
@@ -385,8 +385,8 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
         beside = min(filter(None, pairs), default=0.0)
         gains, by_cpu = beside < GAIN * turns, " by CPU time" * (beside == pairs[1])
         said = f"The {pairs_sentence('runs', *pairs, turns)}."
-        yield Section("At the same time", (Prose((said,)),), "pairs", quiet=True)
-    head = ("runs per side", "visits", "time", *(("drop in turns", f"in pairs{by_cpu}") if gains else ("drop",)))
+        yield Section("Paired runs", (Prose((said,)),), "pairs", quiet=True)
+    head = ("runs per side", "visits", "time", *(("drop interleaved", f"paired{by_cpu}") if gains else ("drop",)))
     rows = (
         row(
             str(each.runs), str(each.visits), duration(each.seconds), percent(each.drop),

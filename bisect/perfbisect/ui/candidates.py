@@ -197,7 +197,7 @@ def cells(view: SessionView, candidate: int) -> dict[str, str]:
 def alike(runs: Sequence[RunFacts], good: Sequence[RunFacts]) -> Sequence[RunFacts]:
     """Those of the runs that were made as some of ``good``, the baseline's, in the last way if in several: its ratio is by them.
 
-    All of them if none was. In turns and in rounds, and as they are linked and in fresh layouts, builds have other rates.
+    All of them if none was. In turns and in rounds, and as they are linked and in randomized layouts, builds have other rates.
     """
     last = max({run.way for run in runs} & {run.way for run in good}, default=None)
     return [run for run in runs if last in (None, run.way)]

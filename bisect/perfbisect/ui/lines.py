@@ -233,7 +233,7 @@ def decided(view: SessionView, order: Measure) -> str:
         f"{'' if share.runs else 'the build of '}{view.commit(share.candidate).short}{f' x{share.runs}' * (share.runs > 0)}"
         for share in order.plan
     )
-    together = ", both at the same time" * order.together
+    together = ", paired" * order.together
     layouts = ", each run in another layout" * order.fresh
     counted = ", their instructions counted" * order.counted
     return f"{view.brief}; next, for {PURPOSES[order.purpose]}: {plan}{together}{layouts}{counted}"

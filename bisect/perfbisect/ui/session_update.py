@@ -147,7 +147,7 @@ def with_ratios(view: SessionView) -> SessionView:
 
 
 def layouts_so_far(view: SessionView) -> str:
-    """What fresh layouts show so far of a commit: 0.981 (0.965–0.997) of 5e6e15a942 in 12 layouts; "" before there are two of each."""
+    """What randomized layouts show so far of a commit: 0.981 (0.965–0.997) of 5e6e15a942 in 12 layouts; "" before there are two of each."""
     state = view.state
     runs = [view.rows[each].runs if each in view.rows else () for each in view.beside]
     if (compared := min((sum(run.layout > 0 for run in some) for some in runs), default=0)) < 2:

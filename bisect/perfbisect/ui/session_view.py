@@ -106,7 +106,7 @@ class SessionView:
     busy: Mapping[str, ActiveBuild | ActiveRun | None] = field(default_factory=dict)  # at each host, with those
     searching: tuple[float, float] | None = None  # when the search began, and the bits missing then
     phase: OrderPhase | None = None  # of the orders of this session
-    layouts: str = ""  # what fresh layouts show so far, while a commit is compared with another build in them
+    layouts: str = ""  # what randomized layouts show so far, while a commit is compared with another build in them
     report: Report = REPORT  # the command that shows the report of a hunt
     expected: ExpectedRuns = ExpectedRuns()  # of a trial
     foreseen: str = ""  # how many builds and runs a hunt will probably take, once its ends are measured
@@ -193,7 +193,7 @@ class SessionView:
 
     @property
     def beside(self) -> tuple[int, ...]:
-        """The commit that is measured in fresh layouts to prove it, and the first build beside it; empty unless that is done."""
+        """The commit that is measured in randomized layouts to prove it, and the first build beside it; empty unless that is done."""
         order = self.phase.order if self.phase else None
         proves = order is not None and order.fresh and order.purpose is Purpose.CONFIRM
         return tuple(share.candidate for share in order.plan[:2]) if order and proves else ()

@@ -54,7 +54,7 @@ def runs_of(trial: SessionState, rounds: str = "") -> str:
     runs, request, made = counting(trial), trial.request, len(trial.runs)
     if len(runs) == made:
         return f"{rounds or count(request.rounds, 'round')} of {count(request.runs, 'run')} each"
-    way, other = ("at the same time", "in turns")[:: 1 if trial.together else -1]
+    way, other = ("paired", "interleaved")[:: 1 if trial.together else -1]
     aside = f"{made - len(runs)} {other} {'helped to choose that' if trial.pairing else 'are beside them'}"
     counted = f"{count(len({run.round for run in runs}), 'round')} with {count(len(runs), 'run')} {way}"
     return f"{counted}; {aside}: {count(made, 'run')} in all"
@@ -183,9 +183,9 @@ def unmeasured(trial: SessionState, no: str) -> Iterator[str]:
 
 
 def pairs_sentence(what: str, noise: float, of_cpu: float | None, turns: float) -> str:
-    """How much the ratio of two ``what`` varies at the same time and in turns, and what follows; begins with "ratio"."""
+    """How much the ratio of two ``what`` varies, paired and interleaved, and what follows; begins with "ratio"."""
     cpu = f" (that of CPU times by {percent(of_cpu)})" if of_cpu is not None else ""
-    said = f"ratio of two {what} varies by {percent(noise)} at the same time{cpu}, by {percent(turns)} in turns"
+    said = f"ratio of two {what} varies by {percent(noise)} paired{cpu}, by {percent(turns)} interleaved"
     gains = min(noise, of_cpu or noise) < GAIN * turns
     return f"{said}: {'--pairing auto gains here' if gains else 'nothing is gained by pairs here'}"
 
@@ -198,15 +198,15 @@ def pairing_chosen(ways: Ways, good: str = "good", bad: str = "bad") -> PairingC
     noise = percent(ways.in_turns)
     if ways.clear:
         seen = f"they show at once {change(ways.alone.middle)}, where a ratio is taken to vary by {noise}"
-        return PairingChosen(False, f"Builds are measured in turns: {seen}.")
+        return PairingChosen(False, f"Builds run interleaved: {seen}.")
     if ways.waiting:
         seen = f"they wait for {percent(ways.waiting)} of their time, and two may wait for each other"
-        return PairingChosen(False, f"Builds are measured in turns: {seen}.")
+        return PairingChosen(False, f"Builds run interleaved: {seen}.")
     beside = f"{bad} has {ratio(ways.beside)} of {good}{' by CPU time' * ways.by_cpu}"
     noises = f"the ratio is taken to vary by {percent(ways.in_rounds)} and by {noise}"
-    seen = f"{beside} at the same time and {ratio(ways.alone)} in turns, {noises}"
-    way = "two at the same time" if ways.together else "in turns"
-    why = f"Builds are measured {way}: {seen}{', so two disturb each other' * ways.lost}."
+    seen = f"{beside} paired and {ratio(ways.alone)} interleaved, {noises}"
+    way = "in pairs" if ways.together else "interleaved"
+    why = f"Builds run {way}: {seen}{', so two disturb each other' * ways.lost}."
     if ways.contradict and not ways.lost:
         why += (
             f" Both contradict each other: what differs between {good} and {bad} may depend on what runs beside them."

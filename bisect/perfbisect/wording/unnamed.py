@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 REASONS = {
     Reason.UNBUILDABLE: "the commits that would separate the candidates do not {fail}",
     Reason.LEFT_OUT: "commits that would separate the candidates were left out by --skip",
-    Reason.NOT_CONFIRMED: "runs in turns did not confirm the commit that the search suggested",
+    Reason.NOT_CONFIRMED: "interleaved runs did not confirm the commit that the search suggested",
     Reason.TOO_NOISY: "the runs vary too much to decide",
     Reason.BY_CHANCE: "the ends may differ by chance alone",
     Reason.LAYOUT_TIE: "neighbouring builds differ by no more than code layout alone can cause",

@@ -257,7 +257,7 @@ class Teller:
             who = f"its nearest tested ancestor{'s' * (len(others) > 1)}"
             missing = "a parent" if real else "parents"
             against.append(f"{listed(others)}, {who} in place of {missing} that could not be measured")
-        way = "each time with both run at the same time" if step.together else "with runs taken in turns"
+        way = "with paired runs" if step.together else "with interleaved runs"
         return f"Proven against {', and '.join(against)}, {way}."
 
     def code_placement(self, verdict: CodePlacement) -> Iterator[str]:

@@ -66,7 +66,7 @@ def test_those_that_wait_nearly_all_of_their_time_are_measured_in_turns() -> Non
     """As for a disk that two would share."""
     log, decision, ways = until_chosen(World(LINE, {26: -0.2}, SHARED, seed=1), waits=3)
     assert not rounds(log)
-    assert "turns: they wait for 95 % of their time, and two may" in pairing_chosen(ways).why
+    assert "interleaved: they wait for 95 % of their time, and two may" in pairing_chosen(ways).why
     assert isinstance(decision.order, Measure)
 
 
@@ -133,14 +133,14 @@ def test_what_was_chosen_is_said_with_its_figures() -> None:
     alone, beside, chosen = ways.alone, ways.beside, pairing_chosen(ways)
     assert ways.together and (chosen.together, chosen.alone, chosen.beside) == (True, alone, beside)
     assert beside.low < 0.95 < beside.high < alone.high, "together it is known better"
-    both = f"bad has {ratio(beside)} of good at the same time and {ratio(alone)} in turns, the ratio is taken to vary"
-    assert chosen.why.startswith(f"Builds are measured two at the same time: {both}")
+    both = f"bad has {ratio(beside)} of good paired and {ratio(alone)} interleaved, the ratio is taken to vary"
+    assert chosen.why.startswith(f"Builds run in pairs: {both}")
     assert ways.in_rounds < ways.in_turns / 5
     lost = Ways(False, 0.1, 0.01, alone, beside, lost=True)
     assert "two disturb each other" in pairing_chosen(lost).why
     named = pairing_chosen(replace(lost, lost=False, by_cpu=True), "v1", "v2\x1b").why
-    assert named.startswith("Builds are measured in turns: v2\\x1b has ")
-    assert " of v1 by CPU time at the same time and " in named
+    assert named.startswith("Builds run interleaved: v2\\x1b has ")
+    assert " of v1 by CPU time paired and " in named
     clear = pairing_chosen(replace(lost, clear=True))
     assert (clear.alone, clear.beside) == (None, None), "only one way was measured"
 

@@ -140,7 +140,7 @@ def test_pairs_are_a_drawing(history: History) -> None:
     report.changes = (replace(change, pairs=((20.0, 15.0), (30.0, 22.5))),)
     report.state.pairing = PairingChosen(True, "", by_cpu=True)
     said.append(pages.page(hunt_document(report, lambda *_: None)))
-    assert ["At the same time" in text for text in said] == [False, True]
+    assert ["Paired runs" in text for text in said] == [False, True]
     assert 'aria-label="cpu/o, µs of both builds in each pair, and their ratio: ×0.750 as the median"' in said[1]
     assert "━" not in said[1]
 

@@ -137,7 +137,7 @@ json_form_option = click.option("--json", "form", flag_value="json", default="",
 pairing_option = click.option(
     "--pairing", type=click.Choice([p.value for p in Pairing]), default=Pairing.AUTO.value, show_default=True,
     callback=lambda _ctx, _param, value: Pairing(value),
-    help="Measure two builds at the same time (together), or one after the other (turns).",
+    help="Run two builds at the same time (together: paired), or one after the other (turns: interleaved).",
 )  # fmt: skip
 
 

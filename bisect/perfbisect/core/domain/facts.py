@@ -113,7 +113,7 @@ class RunFacts:
 
     @property
     def way(self) -> tuple[bool, bool]:
-        """Whether it was made in a fresh layout, and whether in a round; runs made in different ways cannot be compared.
+        """Whether it was made in a randomized layout, and whether in a round; runs made in different ways cannot be compared.
 
         Ways are in order: the later tells more.
         """

@@ -220,7 +220,7 @@ class Settings:
     narrows: int = 0  # the hunt in the diff of whose culprit is searched: good and bad are its parent and the culprit
     noticed: bool = False  # of a hunt of a watched branch: its culprit was announced
     usual_variant: str = field(default="", compare=False)  # that of the recipe, where none is asked for
-    linkable: bool = field(default=True, compare=False)  # False: there can be no fresh layouts, wanted or not
+    linkable: bool = field(default=True, compare=False)  # False: there can be no randomized layouts, wanted or not
 
     @property
     def hosts(self) -> tuple[str, ...]:

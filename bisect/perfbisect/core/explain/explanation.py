@@ -216,7 +216,7 @@ def all_counters(usual: Sequence[Sequence[RunFacts]], studied: Sequence[Runs]) -
 
 
 def beside(parent: Sequence[RunFacts], culprit: Sequence[RunFacts]) -> RunSides:
-    """Runs of both at the same time, each beside the other, where there are enough; else all, in order of time."""
+    """Paired runs, each beside the other, where there are enough; else all, in order of time."""
     both = {run.round for run in parent if run.round} & {run.round for run in culprit}
     if len(both) < ENOUGH:
         return parent, culprit

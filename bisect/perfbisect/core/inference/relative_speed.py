@@ -142,7 +142,7 @@ def relative_speeds(
 
     The good end and candidates with its binary are left out, and so is what cannot be compared with it. Hosts of one class,
     ``host_classes`` by number, show the same ratios. Of several classes the leading one is shown, and others where that
-    did not measure a candidate. What was measured in rounds, or in fresh layouts, as good was, is compared with it in these.
+    did not measure a candidate. What was measured in rounds, or in randomized layouts, as good was, is compared with it in these.
     """
     ways = in_ways(observations) if model is USUAL else iter([(model, observations)])
     found: dict[int, Interval] = {}

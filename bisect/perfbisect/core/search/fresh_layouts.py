@@ -9,12 +9,12 @@ the noise of a run, and repeats average it away.
   layouts of one build may have any distribution, such as two modes. The probability that is required falls with the
   number of layouts, as each further comparison is one more chance to be misled: over all of them it is about 1 %.
 * It is absent there: it was code placement. What was measured with the usual layout is no evidence then, and the search
-  begins again with fresh layouts only. The builds exist already, so it costs runs and links.
+  begins again with randomized layouts only. The builds exist already, so it costs runs and links.
 * The search with the usual layout names nothing for a reason that layout can cause, such as a tie: the same.
 
 A change that is larger than what layouts do is named as it is.
 
-All of it follows from the observations: the first part of the hunt ends where the first reading in a fresh layout is.
+All of it follows from the observations: the first part of the hunt ends where the first reading in a randomized layout is.
 """
 
 import math
@@ -59,25 +59,25 @@ MOST = 60  # layouts of each side, after which it is left open whether the diffe
 STEP = 12  # further layouts of each side in one order, at most
 TYPICAL = 8  # layouts of each side from which a rare one counts less: of fewer it may be as common as the others
 CHANCE = 0.02  # divided by the layouts of each side: the probability of such ranks by chance below which it is shown
-FEW = 3.0  # s.d. of the ratio of two builds by code placement, below which a difference is searched in fresh layouts at once
-KEPT = 0.5  # share of the usual difference that fresh layouts have to show
+FEW = 3.0  # s.d. of the ratio of two builds by code placement, below which a difference is searched in randomized layouts at once
+KEPT = 0.5  # share of the usual difference that randomized layouts have to show
 TRUSTED = 0.5  # of a reading, whose mode of layout may be uncertain
 GONE = 0.02  # probability of so large a difference below which it is absent
 # Log difference from which on no layout explains it, a factor of 3: a program whose functions share one set of the instruction
 # cache took 2.4 times as long as with these functions side by side (benchmarks/moved_code.py without further work).
 TOO_LARGE = 1.1
-BY_LAYOUT = (  # reasons that fresh layouts can remove
+BY_LAYOUT = (  # reasons that randomized layouts can remove
     Reason.UNBUILDABLE, Reason.LEFT_OUT, Reason.NOT_CONFIRMED, Reason.TOO_NOISY, Reason.BY_CHANCE, Reason.LAYOUT_TIE
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutComparison:
-    """A named commit against one of its parents, in fresh layouts."""
+    """A named commit against one of its parents, in randomized layouts."""
 
     parent: int
     usual: float  # the difference with the usual layout, in log units
-    fresh: Contrast | None  # the same in fresh layouts, positive in the same direction; None before there are any
+    fresh: Contrast | None  # the same in randomized layouts, positive in the same direction; None before there are any
     layouts: Layouts | None
     chance: float = 1.0  # probability of such ranks if layouts of both are drawn alike, however they are distributed
 
@@ -88,7 +88,7 @@ class LayoutComparison:
 
     @property
     def shown(self) -> bool:
-        """Whether the difference is there in fresh layouts, and about as large."""
+        """Whether the difference is there in randomized layouts, and about as large."""
         if not self.fresh or self.compared < FEWEST or self.chance * self.compared > CHANCE:
             return False
         return self.fresh.clear >= PROVEN and self.fresh.drop >= KEPT * self.usual
@@ -148,7 +148,7 @@ def _as_linked(
 
 
 def compare(again: Situation, step: Step) -> tuple[LayoutComparison, ...]:
-    """A named commit against each of its parents by the readings in fresh layouts, of these builds alone."""
+    """A named commit against each of its parents by the readings in randomized layouts, of these builds alone."""
     return tuple(_compare(again, step, parent) for parent in step.parents)
 
 
@@ -213,7 +213,7 @@ def _further(each: Mapping[int, Sequence[LayoutComparison]], now: Situation) -> 
 
 
 def _with_layouts(verdict: Verdict | Measure, each: Mapping[int, Sequence[LayoutComparison]]) -> Verdict:
-    """The verdict, its steps with their comparisons in fresh layouts: of several parents the one that differs least."""
+    """The verdict, its steps with their comparisons in randomized layouts: of several parents the one that differs least."""
 
     def compared(step: Step) -> Step:
         return replace(step, layouts=_weakest(each[step.candidate]).layouts)
@@ -232,7 +232,7 @@ def _weakest(of: Sequence[LayoutComparison]) -> LayoutComparison:
 def _ended(
     decision: Decision, usual: Verdict | Measure, each: Mapping[int, Sequence[LayoutComparison]], again: Situation
 ) -> Decision:
-    """The decision of the search in fresh layouts, with what they showed of the commits that were named before."""
+    """The decision of the search in randomized layouts, with what they showed of the commits that were named before."""
     match decision.order:
         case Found() | Several() as verdict:
             found = {step.candidate: compare(again, step) for step in all_steps(verdict)}

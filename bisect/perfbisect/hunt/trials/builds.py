@@ -256,7 +256,7 @@ def cost(setup: SessionSetup, settings: Settings, history: Path | None) -> Itera
     timed = builds * sum(request.runs * (work.warmup + work.time) for work in request.works)
     yield f"{count(request.rounds, 'round')} of {count(visits, 'visit')}, {count(request.runs, 'run')} each"
     if request.pairing is Pairing.AUTO:
-        yield f"to choose how: the first {BOTH} rounds in turns, then {count(PAIRS_FIRST, 'pair')} of runs at the same time"
+        yield f"to choose how: the first {BOTH} rounds interleaved, then {count(PAIRS_FIRST, 'pair')} of runs"
     start = "a start of the server on a copy of its data" if setup.builder.server else "a copy of the data"
     commands = [" ".join(workload.command) for workload in setup.works if workload.command]
     if any("{time}" not in command for command in commands):  # it ends by itself

@@ -55,7 +55,7 @@ PROGRAMS = {
 
 @dataclass(frozen=True, slots=True)
 class Linker:
-    """A linker that makes fresh layouts."""
+    """A linker that makes randomized layouts."""
 
     name: str  # MOLD, LLD, GOLD or OBJECTS, which moves no single functions
     version: str  # the first line of its version text
@@ -70,7 +70,7 @@ def find_linker(host: Host) -> Linker | None:
 
 @dataclass
 class LayoutSeeds:
-    """The seeds of one host: its n-th run of a commit in a fresh layout has the n-th of ``first``, ``first + step`` …
+    """The seeds of one host: its n-th run of a commit in a randomized layout has the n-th of ``first``, ``first + step`` …
 
     So a resumed hunt continues with layouts that it has not measured, and hosts that start apart never share one.
     """

@@ -128,7 +128,7 @@ def compiler_cache(seen: CheckRequest) -> Iterator[Finding]:
 
 
 def layouts(seen: CheckRequest) -> Iterator[Finding]:
-    """Which linker makes fresh layouts, and what keeps it from that."""
+    """Which linker makes randomized layouts, and what keeps it from that."""
     if not seen.entry.builds or (seen.builder and obstacle(seen.builder, seen.variant)):
         return
     linker = links.find_linker(seen.host)

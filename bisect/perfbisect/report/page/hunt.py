@@ -106,7 +106,7 @@ def drawn_change(report: HuntReport, diff_of: DiffOf, place: int) -> Iterator[Se
     yield from runs(report, change, anchor)
     if change.pairs:
         drawing = of_pairs(change.pairs, titled(report.pairs_metric), SIDES)
-        yield Section("At the same time", (drawing,), f"{anchor}-pairs", within=True)
+        yield Section("Paired runs", (drawing,), f"{anchor}-pairs", within=True)
     between = (change.parents[0].sha, change.commit.sha) if change.parents else None
     if report.parts:
         between = report.settings.good_commit, report.settings.bad_commit
