@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace as struct_replace
 
 from fake_host import FakeHost
-from labs import BUILDER, FAST, SLOW, Open, lab_of, workload_of
+from labs import BUILDER, FAST, SLOW, Open, bench_lab, lab_of, workload_of
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
@@ -31,6 +31,7 @@ from perfbisect.lab.measure.profiles import (
     NAME,
     NO_KERNEL,
     NO_LEAF_CALLERS,
+    OF_SHORT,
     OFTENEST,
     SAMPLED_INSTRUCTIONS,
     SAMPLES,
@@ -197,7 +198,7 @@ def test_how_often_a_run_is_sampled() -> None:
     assert [first_rate(context(threads=64), cores=cores) for cores in (256, 4)] == [SAMPLES / 1280, SAMPLES / 40]
     assert first_rate(long, cores=10) == 1
     assert [next_rate(100, samples) for samples in (SAMPLES // 2, SAMPLES * 10, SAMPLES * 1000)] == [200, 10, 1]
-    assert next_rate(1, 0) == OFTENEST
+    assert [next_rate(1, 0), next_rate(1, 0, most=OF_SHORT)] == [OFTENEST, OF_SHORT]
 
 
 def test_a_host_without_perf_is_told_once() -> None:
@@ -313,6 +314,20 @@ def test_a_short_command_is_repeated(tmp_path: Path, host: LocalHost) -> None:
     assert sum(made.stacks.values()) == pytest.approx(sum(folded.stacks.values()) / times)
     began, status, ended = (tmp_path / command.CLOCK).read_text().split()
     assert status == "0" and float(ended) - float(began) < 1.5
+
+
+@pytest.mark.tools
+def test_processes_that_end_before_a_sample_is_due_are_sampled_more_often(host: LocalHost, git: Repo) -> None:
+    """Each takes half a millisecond; a shell starts them, and is seldom on CPU itself."""
+    source = TWO.replace("30000", "40")
+    script = "#!/bin/sh\ni=0\nwhile [ $i -lt 300 ]; do ./made; i=$((i+1)); done\necho ops/s: 9\n"
+    git.commit({"made.c": source, "bench": script})
+    build = "sh -c 'gcc -O2 -fno-inline -o made made.c && chmod +x bench'"
+    lab = bench_lab(host, git.path, git.head, command=["./bench"], build=build)
+    lab.study = partial(ProfileStudy, seconds=1.0)
+    [facts] = profiled(explain(lab, 0))
+    assert facts.samples > 100
+    assert own(dict(facts.stacks))["heavy"] > 0
 
 
 @pytest.mark.tools

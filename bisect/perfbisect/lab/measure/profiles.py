@@ -27,6 +27,7 @@ from statistics import fmean, harmonic_mean
 
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
+from perfbisect.core.explain.calls import FEWEST
 from perfbisect.core.explain.profiles import COUNTED, FEW, RARE, Folded, fold
 from perfbisect.errors import EnvironmentFailure, NoSamples
 from perfbisect.host import jobs
@@ -248,6 +249,7 @@ PART = "profiles"
 LOW = ("setarch", "-L")
 SAMPLES = 10_000  # of a run, about: 160 MB with their stacks
 OFTENEST, RAREST = 499, 1  # samples of a second of CPU time
+OF_SHORT = 4999  # the same at most, where processes end before their first sample is due: each begins to count anew
 WAITS_SAMPLED = 5_000  # of a run, about
 USUAL_SWITCHES = 5_000  # of threads a second, where earlier runs do not tell
 REPEATED = 5.0  # seconds for which a short command is repeated, at least
@@ -268,6 +270,7 @@ class ProfileStudy(Study):
     events: Sequence[str] = EVENTS  # to sample work by, the first that perf can
     sampled: Sampling | None = None  # None until it is known
     last: tuple[int, int] | None = None  # how often a second of CPU time was sampled, and how many samples there were
+    oftenest: int = OFTENEST  # samples of a second at most
     tried: bool = False  # whether other ways to find callers were
     low: Sequence[str] | None = None  # what commands are started under; None until it is known
 
@@ -288,6 +291,9 @@ class ProfileStudy(Study):
                 return
             sampled = Sampling(WAITS, sampled.chains, stack=sampled.stack)
         best = yield from self.sample(context, system, dataset, turn, sampled)
+        if self.oftenest == OFTENEST and not sampled.waits and (best is None or best.samples < FEWEST):
+            self.oftenest = OF_SHORT
+            best = yield from self.sample(context, system, dataset, turn, sampled)
         further = ways(context.host, sampled) if best and not self.tried else ()
         while best and best.alone > ALONE and (way := next(iter(further), None)):
             self.tried = True
@@ -301,7 +307,7 @@ class ProfileStudy(Study):
     def sample(
         self, context: RunContext, system: Installation, dataset: str, turn: Turn, sampled: Sampling
     ) -> Generator[LabEvent, None, ProfileFacts | None]:
-        """The profile of one run that is sampled so; None where no thread has waited."""
+        """The profile of one run that is sampled so; None where no thread has waited, or no sample was due."""
         seconds = 0
         if sampled.waits:
             rate = one_of((self.switches or USUAL_SWITCHES) * context.workload.time)
@@ -309,7 +315,8 @@ class ProfileStudy(Study):
             enough = min(LONGEST, max(REPEATED, self.seconds))
             seconds = math.floor(enough) if context.workload.command and context.longest < enough else 0
             first = partial(first_rate, context, ask(context.host, CORES) or 1, seconds)
-            rate = round(next_rate(*self.last, sampled.samples) if self.last else first(sampled.samples))
+            following = self.last and next_rate(*self.last, sampled.samples, self.oftenest)
+            rate = round(following or first(sampled.samples))
         if context.workload.command and self.low is None:
             self.low = LOW if context.host.run([*LOW, "true"], check=False).ok else ()
         wrap = partial(record, sampled=sampled, rate=rate, seconds=seconds)
@@ -324,7 +331,8 @@ class ProfileStudy(Study):
                 facts = reported(context, facts, opened.folder)
                 folded = folded_on(context.host, opened.folder, sampled, rate)
         except NoSamples:
-            if sampled.waits:
+            self.last = rate, 0
+            if sampled.waits or self.oftenest == OFTENEST:
                 return None
             raise
         if not sampled.waits:
@@ -362,9 +370,9 @@ def first_rate(context: RunContext, cores: int, least: float = 0.0, wanted: int 
     return min(OFTENEST, max(RAREST, wanted / (seconds * busy)))
 
 
-def next_rate(rate: float, samples: int, wanted: int = SAMPLES) -> float:
+def next_rate(rate: float, samples: int, wanted: int = SAMPLES, most: int = OFTENEST) -> float:
     """How often the next run is sampled, after one that was sampled that often."""
-    return min(OFTENEST, max(RAREST, rate * wanted / max(1, samples)))
+    return min(most, max(RAREST, rate * wanted / max(1, samples)))
 
 
 def profile(facts: RunFacts, folded: Folded, sampled: Sampling, times: int = 1) -> ProfileFacts:
