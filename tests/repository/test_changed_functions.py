@@ -43,6 +43,23 @@ def test_functions_are_those_in_which_lines_differ(read: Read) -> None:
 
 
 @needs_ctags
+def test_a_few_lines_outside_of_functions_are_quoted(read: Read) -> None:
+    """An option of the compiler, a default; neither comments nor documents, and nothing where more differs."""
+    make, page = "# Builds it.\nCFLAGS ?= -O2\nall: page\n", PAGE + "int cache = 8; /* pages */\n"
+    before = {"Makefile": make, "page.c": page, "notes.md": "a\n"}
+    after = {"Makefile": make.replace("O2", "O3"), "page.c": page.replace("8;", "16;"), "notes.md": "b\n"}
+    option, default = (
+        ("Makefile", "CFLAGS ?= -O2", "CFLAGS ?= -O3"),
+        ("page.c", "int cache = 8; /* pages */", "int cache = 16; /* pages */"),
+    )
+    assert read(before, after).lines == (default, option)
+    assert read(before, after | {"page.c": page.replace("pages", "sizes")}).lines == (option,)
+    assert read(before, after | {"page.c": page.replace("return 4096", "return 8192")}).lines == (option,)
+    assert read(before, after | {"Makefile": make + "install: all\n"}).lines == ()
+    assert read(before, after | {"Makefile": make.replace("all: page", "all: page " + 100 * "x")}).lines == ()
+
+
+@needs_ctags
 def test_functions_of_rust_end_before_the_next(read: Read) -> None:
     before = "fn size() -> u32 {\n    1\n}\n\nstruct Page;\n\nimpl Page {\n    fn insert(&self) {\n        run(\n            2)\n    }\n}\n"
     assert read({"a.rs": before}, {"a.rs": before.replace("2)", "3)")}).functions == ("Page::insert",)

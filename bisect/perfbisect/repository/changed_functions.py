@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
@@ -141,6 +142,7 @@ LARGEST = 16 << 20  # bytes of one, on average before and after: SQLite's amalga
 TOGETHER = 128 << 20
 FUNCTIONS = 1000  # that are named
 NAMED_FILES = 20  # files of any kind that are named, at most
+LINES, LONGEST = 3, 100  # outside of functions that are quoted: at most, and characters of one
 BESIDE = re.compile(r"(?i)(?:^|/)(?:docs?|tests?)/|\.(?:md|rst|txt)$|changelog")
 SEARCHED = 60  # files in which callers are looked for, at each step
 STEPS = 3  # from a function to its callers
@@ -216,7 +218,28 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
         old is None or new is None,
         " ".join(notes),
         paths,
+        replaced_lines(repo, parent, commit, [path for path in paths if not (names and is_source(path))]),
     )
+
+
+def replaced_lines(
+    repo: Repository, parent: str, commit: str, paths: Iterable[str]
+) -> tuple[tuple[str, str, str], ...]:
+    """Lines of these files that others take the place of: path, before, since. None where more differs than can be quoted."""
+    pairs: list[tuple[str, str, str]] = []
+    for path in (path for path in paths if not BESIDE.search(path)):
+        printed = git(repo, "diff", "-U0", *OPTIONS, "--no-renames", parent, commit, "--", f":(literal,top){path}")
+        _, *parts = re.split(r"^@@ .*\n", printed, flags=re.MULTILINE)
+        for part in parts:
+            sides = [[row[1:] for row in part.splitlines() if row.startswith(sign)] for sign in "-+"]
+            if len({*map(bare, map("\n".join, sides))}) == 1 or all(
+                row.lstrip().startswith("#") for row in chain(*sides)
+            ):
+                continue  # comments
+            if len(sides[0]) != len(sides[1]) or len(pairs) + len(sides[0]) > LINES:
+                return ()
+            pairs += [(path, before.strip(), after.strip()) for before, after in zip(*sides, strict=True)]
+    return tuple(pairs) if all(len(text) <= LONGEST for pair in pairs for text in pair[1:]) else ()
 
 
 def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Changed], tuple[str, ...], list[str]]:

@@ -265,6 +265,10 @@ def test_few_samples_say_nothing() -> None:
         ),
         ({"paths": ("config.c",), "files": 1}, "data, types, or the default of a setting in `config.c`."),
         ({"paths": ("config.c",), "files": 1, "note": "ctags failed."}, ""),
+        (
+            {"paths": ("Makefile",), "lines": (("Makefile", "CFLAGS = -O3", "CFLAGS = -O2"), ("Makefile", "a", "b"))},
+            "The commit changes no function: in `Makefile`, `CFLAGS = -O3` is `CFLAGS = -O2` now (and 1 more line).",
+        ),
     ],
 )
 def test_a_commit_that_changes_no_function(facts: dict[str, Any], said: str) -> None:
@@ -523,6 +527,10 @@ def test_that_no_function_explains_it_is_an_answer(layouts: Layouts | None, tail
     assert said.startswith("Excluded: the number of instructions per operation (")
     assert said.endswith(tail)
     assert not [*unknown(its_own)]
+    change = changes("insert")
+    option = replace(change, facts=replace(change.facts, lines=(("Makefile", "LIBS = -lm -lreadline", "LIBS = -lm"),)))
+    linked = explanation([*profiles, option], "p", "c", (parent, culprit), replace(LOSS, layouts=layouts))
+    assert sentences(linked)[-1] == "Outside of functions, in `Makefile`, `LIBS = -lm -lreadline` is `LIBS = -lm` now."
 
 
 def test_a_function_of_the_diff_that_noise_may_hide_is_not_excluded() -> None:

@@ -187,6 +187,8 @@ class ChangeFacts:
     approximate: bool = False
     note: str = ""  # why some are missing, or are approximate: a sentence
     paths: tuple[str, ...] = ()  # files of any kind that differ, source files first
+    # Lines outside of functions, and what takes their place: path, before, since; none where more than a few differ.
+    lines: tuple[tuple[str, str, str], ...] = ()
 
 
 LEFT_OUT = "left out"  # in place of a stage: nothing was tried, because of --skip

@@ -199,6 +199,7 @@ class Explanation:
     unit: str = ""  # of the costs in ``functions``: "us" of CPU time, "cycles"
     changed: tuple[str, ...] = ()  # functions that the commit changes, also those that no profile contains
     paths: tuple[str, ...] = ()  # files that the commit changes, where it is known that it changes no function
+    lines: tuple[tuple[str, str, str], ...] = ()  # that it changes outside of functions: path, before, since
     sources: int = 0  # source files that it changes
     change_known: bool = False  # whether it was found out, completely, which functions the commit changes
     plans: tuple[PlanRow, ...] = ()

@@ -175,6 +175,7 @@ def explanation(
         unit=profiles[0][0].unit if functions else "",
         changed=change.functions if change else (),
         paths=change.paths if change and not (change.functions or change.note) else (),
+        lines=change.lines if change else (),
         sources=change.files if change else 0,
         change_known=change is not None and change.files > 0 and not change.approximate and not change.note,
         plans=plans,
