@@ -186,8 +186,7 @@ def executes(row: FunctionRow, found: Explanation, per: str, said: str) -> str:
     else:
         more += f" ({'+' if row.difference > 0 else '−'}{percent(abs(row.difference) / row.parent)})"
     why = because(row, replace(found, functions=found.counts))
-    if not why and found.change_known:
-        why = stripped(row) or ", which this commit does not change"
+    why = why or (unchanged(row, found) if found.change_known else "")
     if re.search(rf"{re.escape(quoted(row.function))}( \(called by `[^`]*`\))?{re.escape(why)}", said):
         why = ""
     inlined = f", inlined into {quoted(row.into)}" if row.into else ""
@@ -243,11 +242,9 @@ def within(found: Explanation, place: Place, kind: str) -> str:
     text = f"{doubt(together or [own])}{extent(together or [own], found)} of the {kind} is"
     if top is None:
         further = place.of_diff[0] if place.of_diff and NAMED_PART <= place.of_diff[0].part <= 1 else None
-        also = (
-            f"; {share(further.part)} is in or below {quoted(further.function)}{because(further, found)}"
-            if further
-            else ""
-        )
+        also = of_diff(own, found)
+        if further:
+            also = f"; {share(further.part)} is in or below {quoted(further.function)}{because(further, found)}"
         into = "in" if place.alone else "below"
         return f"{text} {into} {quoted(inner.function)}{caller(own)}{unchanged(inner, found)}{also}."
     if not top.own:
@@ -294,22 +291,29 @@ def single(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
     name = f"{quoted(first.function)}{caller(first)}"
     text = f"{doubt([first])}{extent([first], found)} of the {kind} is in {name}{unchanged(first, found)}"
     if by_commit and not first.nameless:
-        text += f"; {share(sum(row.part for row in by_commit))} is in or below functions that it changes"
-    return f"{text}."
+        return f"{text}; {share(sum(row.part for row in by_commit))} is in or below functions that it changes."
+    return f"{text}{of_diff(first, found)}."
 
 
 def caller(row: FunctionRow) -> str:
     """Of a function in a library that all use or in the kernel: what calls it."""
-    return (
-        f" (called by {quoted(row.callers[0])})"
-        if row.callers and SYSTEM.match(row.binary) and not row.nameless
-        else ""
-    )
+    known = row.callers and SYSTEM.match(row.binary) and not row.nameless
+    return f" (called by {quoted(row.callers[0])})" if known else ""
 
 
 def unchanged(row: FunctionRow, found: Explanation) -> str:
     """That the commit does not change a function, as far as that is known."""
     return stripped(row) or (", which this commit does not change" if found.change_known else "")
+
+
+def of_diff(row: FunctionRow, found: Explanation) -> str:
+    """The functions of the diff, where profiles have none: a few, or the first of what a binary without symbols may hide."""
+    hidden = row.nameless or any(name.startswith("[") for name in row.callers[:1])
+    names, more = found.changed[:NAMED], len(found.changed) - NAMED
+    if not (found.change_known and names) or any(each.own for each in found.functions) or (more > 0 and not hidden):
+        return ""
+    shown = listed([*map(quoted, names), *([f"{more} more"] if more > 0 else [])])
+    return f"; {'this commit' if row.nameless else 'it'} changes {shown}"
 
 
 def stripped(row: FunctionRow) -> str:

@@ -106,7 +106,7 @@ def test_that_the_commit_does_not_change_a_function_of_a_library_is_said_once() 
     copy = "copy@libc.so.6"
     times = [Profiled(1, profile(commit, {("@kv", copy): n})) for commit, n in (("p", 5000), ("c", 9000))]
     of_time, of_counts = sentences(explanation([*times, *change("hash", **{copy: 90.0})], "p", "c"))
-    assert of_time.endswith(" of the loss is in `copy` (called by `[kv]`), which this commit does not change.")
+    assert of_time.endswith("`copy` (called by `[kv]`), which this commit does not change; it changes `hash`.")
     assert of_counts.startswith("`copy` executes 50 more")
 
 

@@ -522,7 +522,9 @@ def test_that_no_function_explains_it_is_an_answer(layouts: Layouts | None, tail
         explanation([*profiles, changes(name)], "p", "c", (parent, culprit), replace(LOSS, layouts=layouts))
         for name in ("insert", "scan")
     )
-    assert sentences(of_another)[-1].endswith(" of the loss is in `scan`, which this commit does not change.")
+    assert sentences(of_another)[-1].endswith(
+        " of the loss is in `scan`, which this commit does not change; it changes `insert`."
+    )
     said = " ".join(unknown(of_another))
     assert said.startswith("Excluded: the number of instructions per operation (")
     assert said.endswith(tail)
