@@ -1,19 +1,21 @@
-"""The distributions that the search and the trials need: the normal, Student's, chi-square, F, and that of a rank sum.
+"""Distributions and tests: the normal, Student's, chi-square, mixtures of Student's, rank tests, and the information of a
+reading.
 
-Student's p-value is exact, its 97.5 % point for few degrees of freedom within 5e-4, the quantiles of mixtures within 3e-5
-of the scale. The score and the expansion that the search decides by are good for many degrees of freedom, and less for few.
+Accuracy: Student's p-value is exact, its 97.5 % point for few degrees of freedom is within 5e-4, quantiles of mixtures
+are within 3e-5 of the scale. Scores and the expansion of quantiles, which the search uses, are good for many degrees of
+freedom, and less good for few.
 
-A rank sum says how probable it is by chance that one sample lies as far below another, for values of any distribution.
-Under the hypothesis that both are drawn alike, all assignments of the n + m ranks to the two samples are equally probable.
-The number of pairs (x, y) with x > y is then distributed as the coefficients of the Gaussian binomial
+The rank test (Mann and Whitney, On a Test of Whether one of Two Random Variables is Stochastically Larger than the Other,
+1947) assumes no distribution of the values. Under its hypothesis both samples are drawn from one distribution, and all
+assignments of the n + m ranks to the two samples are equally probable. The number of pairs (x, y) with x > y is then
+distributed as the coefficients of the Gaussian binomial
 
     Π (1 - q^(m + i)) / (1 - q^i),   i = 1 … n
 
-divided by their sum (Mann and Whitney, On a Test of Whether one of Two Random Variables is Stochastically Larger than the
-Other, 1947).
+divided by their sum.
 
-The information of a measurement is the mutual information of a binary label and a noisy reading of it. The label is 1 with
-probability p; the reading is normal with unit variance and means that lie d apart. The integral has no closed form: it is
+The information of a reading is its mutual information with a binary label. The label is 1 with probability p. The reading
+is normal with unit variance, and its means for the two labels are d apart. The integral has no closed form: it is
 tabulated once, over logit p and log d², and interpolated.
 """
 
@@ -31,16 +33,17 @@ _ERFC = (-1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806,
 
 Array = NDArray[np.float64]
 
-Z_975 = 1.959964  # of the normal distribution
-FEW_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306)  # 97.5 % point for 1, 2, … degrees of freedom
-# Of chi-square with 1 to 6 degrees of freedom.
+Z_975 = 1.959964  # 97.5 % point of the normal distribution
+# 97.5 % point of Student's with 1, 2, … degrees of freedom
+FEW_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306)
+# Quantiles of chi-square with 1 to 6 degrees of freedom.
 FEW_LOW = (0.000982, 0.050636, 0.215795, 0.484419, 0.831212, 1.237344)  # 2.5 %
 FEW_HIGH = (5.023886, 7.377759, 9.348404, 11.143287, 12.832502, 14.449375)  # 97.5 %
-HALVINGS = 60  # at most, of an interval that contains a quantile
+HALVINGS = 60  # the most bisections of an interval that contains a quantile
 
 
 def log_cdf(x: Array) -> Array:
-    """log of the standard normal distribution function, exact far into the lower tail."""
+    """The log of the standard normal distribution function, exact far into the lower tail."""
     z = np.abs(x) / np.sqrt(2.0)
     t = 1.0 / (1.0 + 0.5 * z)
     log_upper = np.log(t / 2) - z * z + np.polynomial.polynomial.polyval(t, _ERFC)
@@ -50,36 +53,37 @@ def log_cdf(x: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Student:
-    """Student's distribution with these degrees of freedom."""
+    """Student's distribution with ``freedom`` degrees of freedom."""
 
     freedom: float
 
     def score(self, t: float) -> float:
-        """The point of the normal distribution where this one is ``t`` (Wallace)."""
+        """The normal quantile with the same probability as Student's quantile ``t`` (Wallace's approximation)."""
         v = self.freedom
         return float(np.copysign(np.sqrt(v * np.log1p(t * t / v)) * (8 * v + 1) / (8 * v + 3), t))
 
     def cdf(self, t: float) -> float:
-        """The distribution function, by the score (good to 2e-3 with two degrees of freedom, 1e-4 with ten)."""
+        """The distribution function, computed by the score: good to 2e-3 with two degrees of freedom, to 1e-4 with ten."""
         return float(np.exp(log_cdf(np.array(self.score(t)))))
 
     def quantile(self, z: float = Z_975) -> float:
-        """The point where the normal distribution is ``z`` (Cornish and Fisher's expansion).
+        """The quantile with the same probability as the normal quantile ``z`` (Cornish and Fisher's expansion).
 
-        That of 97.5 % is 0.13 low with two degrees of freedom, 0.003 with five, 3e-4 with nine.
+        The 97.5 % point is 0.13 too low with two degrees of freedom, 0.003 with five, 3e-4 with nine.
         """
         v = max(self.freedom, 2.0)
         first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
         return z + first / v + second / v**2 + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
 
     def of_rounds(self) -> float:
-        """The 97.5 % point for whole degrees of freedom, from the table where these are few."""
+        """The 97.5 % point for a whole number of degrees of freedom; few degrees of freedom are read from a table."""
         return FEW_T[int(self.freedom) - 1] if self.freedom <= len(FEW_T) else self.quantile()
 
     def two_sided(self, t: float) -> float:
-        """The p-value of ``t`` for whole degrees of freedom: exact but for rounding, never below 0.
+        """The two-sided p-value of ``t`` for a whole number of degrees of freedom: exact except for rounding, never below
+        0.
 
-        The finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4.
+        By the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4.
         """
         if math.isinf(t):
             return 0.0
@@ -93,20 +97,23 @@ class Student:
         return max(0.0, 1.0 - inside)
 
     def mixture_quantiles(self, weight: Array, location: Array, scale: Array, levels: Sequence[float]) -> Array:
-        """Quantiles of N mixtures of it, shape (N, levels), by bisection, to 1e-10 of the least scale.
+        """Quantiles of N mixtures of H shifted and scaled Student distributions, shape (N, levels).
 
-        ``weight`` (H,) is common to all mixtures and sums to one; ``location`` and ``scale`` have the shape (H, N).
+        Found by bisection, to 1e-10 of the least scale. ``weight`` (H,) is common to all mixtures and sums to one;
+        ``location`` and ``scale`` have the shape (H, N).
         """
-        freedom = float(np.clip(self.freedom, 1.0, 1000.0))  # normal from there on, to three digits
+        # above 1000 degrees of freedom the normal differs in no three digits
+        freedom = float(np.clip(self.freedom, 1.0, 1000.0))
         # With t = √freedom · tan(angle) the density in the angle is proportional to cos(angle)^(freedom - 1).
         angle = np.linspace(-np.pi / 2, np.pi / 2, 4001)
         density = np.cos(angle) ** (freedom - 1)
         mass = np.concatenate(([0.0], np.cumsum(density[1:] + density[:-1])))
         mass /= mass[-1]
         width, close = np.sqrt(freedom) * scale, 1e-10 * scale.min(axis=0)
-        found = np.empty((location.shape[1], len(levels)))
-        for place, level in enumerate(levels):
-            reach = width * np.tan(np.interp(level, mass, angle))  # of each component from its location
+        points = np.empty((location.shape[1], len(levels)))
+        for column, level in enumerate(levels):
+            # distance of the quantile of each component from its location
+            reach = width * np.tan(np.interp(level, mass, angle))
             low, high = (location + reach).min(axis=0), (location + reach).max(axis=0)
             for _ in range(HALVINGS):
                 if (high - low <= close).all():
@@ -114,21 +121,21 @@ class Student:
                 middle = (low + high) / 2
                 above = weight @ np.interp(np.arctan((middle - location) / width), angle, mass) > level
                 low, high = np.where(above, low, middle), np.where(above, middle, high)
-            found[:, place] = (low + high) / 2
-        return found
+            points[:, column] = (low + high) / 2
+        return points
 
 
 def log_sum(terms: Array, axis: int | None = None) -> Array:
-    """log of the sum of exponentials."""
+    """The log of the sum of the exponentials of ``terms``."""
     top = np.max(terms, axis=axis, keepdims=True)
     total: Array = np.log(np.exp(terms - top).sum(axis=axis, keepdims=True)) + top
     return np.squeeze(total, axis=axis)
 
 
 def chi_square_quantile(z: float, freedom: float) -> float:
-    """The quantile of chi-square where the normal's is ``z``, one of the two ends of a 95 % interval.
+    """The chi-square quantile with the same probability as the normal quantile ``z``, which is -Z_975 or Z_975.
 
-    Few degrees of freedom from tables, more by Wilson and Hilferty's formula (2 % low at worst).
+    Few degrees of freedom are read from tables; more by Wilson and Hilferty's formula (at most 2 % too low).
     """
     table = FEW_LOW if z < 0 else FEW_HIGH
     if freedom <= len(table):
@@ -138,32 +145,37 @@ def chi_square_quantile(z: float, freedom: float) -> float:
 
 
 def below_by_chance(low: Sequence[float], high: Sequence[float]) -> float:
-    """The probability of so few pairs in which ``low`` is not below ``high``, if both are drawn alike. Ties count as not below."""
+    """The p-value that ``low`` is below ``high``, by ranks.
+
+    The probability of at most as many pairs with ``low`` not below ``high`` as there are, if both samples are drawn from
+    one distribution. Ties count as not below.
+    """
     x, y = np.asarray(low), np.asarray(high)
     exceptions = int((x[:, None] >= y[None, :]).sum())
     return float(_cumulated(len(x), len(y))[exceptions])
 
 
 def above_by_chance(differences: Sequence[float]) -> float:
-    """The probability of so few and so small differences that are not above 0, if they are distributed evenly around it.
+    """The p-value that ``differences`` are above 0, by the ranks of their absolute values (signed-rank test).
 
-    By the ranks of their sizes: F. Wilcoxon, "Individual Comparisons by Ranking Methods", Biometrics Bulletin 1 (1945). Equal
-    sizes have their mean rank.
+    The probability that the differences that are not above 0 have a rank sum at most as large, if the distribution is
+    symmetric around 0. Equal absolute values share their mean rank. Source: F. Wilcoxon, "Individual Comparisons by
+    Ranking Methods", Biometrics Bulletin 1 (1945).
     """
     values = np.asarray(differences)
     _, size, count = np.unique(np.abs(values), return_inverse=True, return_counts=True)
-    ranks = (2 * np.cumsum(count) - count + 1)[size]  # twice the mean rank, which may lie between two
+    ranks = (2 * np.cumsum(count) - count + 1)[size]  # twice the mean rank, so that it is a whole number
     ways = np.ones(1)
     for rank in ranks.tolist():
-        with_it = np.concatenate((np.zeros(rank), ways))
-        with_it[: len(ways)] += ways
-        ways = with_it / 2
+        with_rank = np.concatenate((np.zeros(rank), ways))
+        with_rank[: len(ways)] += ways
+        ways = with_rank / 2
     return float(min(ways[: int(ranks[values <= 0].sum()) + 1].sum(), 1.0))
 
 
 @lru_cache(maxsize=128)
 def _cumulated(n: int, m: int) -> Array:
-    """The probabilities of at most 0, 1 … n·m pairs."""
+    """The probabilities of at most 0, 1 … n·m pairs with x > y, for samples of n and m values."""
     ways = np.ones(1)
     for i in range(1, n + 1):
         longer = np.zeros(len(ways) + m + i)
@@ -182,19 +194,19 @@ LOG_SQUARE = np.linspace(np.log(1e-3), np.log(150.0), 48)
 
 
 def entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Entropy of a binary label, in bits."""
+    """The entropy of a binary label of probability ``p``, in bits."""
     q = np.clip(p, 1e-15, 1 - 1e-15)
     return -(q * np.log2(q) + (1 - q) * np.log2(1 - q))
 
 
 def exact_bits(p: float, separation: float) -> float:
-    """The integral itself, in bits."""
+    """The information of a reading about a label, in bits, by integration; ``bits`` interpolates a table of it."""
     x, step = np.linspace(-9 - separation / 2, 9 + separation / 2, 1001, retstep=True)
     low = np.exp(-0.5 * (x + separation / 2) ** 2) / np.sqrt(2 * np.pi)
     high = np.exp(-0.5 * (x - separation / 2) ** 2) / np.sqrt(2 * np.pi)
     mix = (1 - p) * low + p * high
-    left = entropy(p * high / np.maximum(mix, 1e-300))
-    return max(0.0, float(entropy(np.array(p)) - (mix * left).sum() * step))
+    uncertainty = entropy(p * high / np.maximum(mix, 1e-300))
+    return max(0.0, float(entropy(np.array(p)) - (mix * uncertainty).sum() * step))
 
 
 @lru_cache(maxsize=1)
@@ -203,7 +215,9 @@ def _table() -> NDArray[np.float64]:
 
 
 def bits(p: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Information in bits about a label of probability ``p`` at squared separation ``square`` (in noise variances)."""
+    """The information in bits about a label of probability ``p``; ``square`` is d², the squared distance of means in
+    noise variances.
+    """
     p = np.clip(p, 1e-12, 1 - 1e-12)
     row = np.minimum(np.abs(np.log(p / (1 - p))), LOGIT[-1]) / LOGIT[1]
     column = np.log(np.clip(square, 1e-3, 150.0))
@@ -211,8 +225,8 @@ def bits(p: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.floa
     i = np.minimum(row.astype(int), len(LOGIT) - 2)
     j = np.minimum(column.astype(int), len(LOG_SQUARE) - 2)
     a, b, table = row - i, column - j, _table()
-    low, high = ((1 - b) * table[each, j] + b * table[each, j + 1] for each in (i, i + 1))
+    low, high = ((1 - b) * table[index, j] + b * table[index, j + 1] for index in (i, i + 1))
     value = (1 - a) * low + a * high
-    tiny = square < 1e-3  # the information is proportional to d² there
+    tiny = square < 1e-3  # below 1e-3 the information is proportional to d²
     result: NDArray[np.float64] = np.where(tiny, value * np.maximum(square, 0) / 1e-3, value)
     return result

@@ -1,15 +1,16 @@
-"""Whether a host is as fit as it was: its level and its noise from day to day, against what they were.
+"""Whether a host is as fit as it was: the level and the noise of repeated checks, compared with earlier checks.
 
-A check of a host measures one build and one workload that stay the same. Its baseline is what earlier checks of the same
-build and workload have shown, by medians, which a single bad day does not move. A fault is
+A check of a host measures one build and one workload that stay the same. Its baseline is the median of earlier checks of
+the same build and workload; a single bad day does not move a median. A check has a fault
 
-    of the level   it is lower by FALL
-    of the noise   it is DOUBLED, and not too small to matter (LEAST)
+    of the level   if the level is lower by FALL
+    of the noise   if the noise is DOUBLED, and not too small to matter (LEAST)
 
-and in either case by SPREAD s.d. between earlier checks, which is more where days differ much. Two successive checks with
-the same fault, both against the baseline before them, make a host unfit. From then on its baseline stays: what is bad for
-weeks must not become usual. Two successive checks without a fault end it, and so does an acceptance. Another build, such as
-by another compiler, begins a baseline of its own, and does not make an unfit host fit.
+and if the difference exceeds SPREAD standard deviations between earlier checks, too. Two successive checks with the same
+fault, both compared with the baseline before them, make a host unfit. From then on its baseline stays: speed that is bad
+for weeks must not become usual. The host is fit again after two successive checks without a fault, or if the user accepts
+a check. Another build, for instance by another compiler, begins a baseline of its own, and does not make an unfit host
+fit.
 """
 
 import math
@@ -26,15 +27,15 @@ from perfbisect.core.domain.trials import counting
 from perfbisect.core.stats.noise import noise_of_trial, of_pairs
 
 FALL = 0.05  # of the level
-SPREAD = 2.5  # s.d. between earlier checks that a fall has to exceed
-DOUBLED = 2.0
-LEAST = 0.0025  # s.d.: noise is compared with this at least
-EARLIER = 3  # checks without which there is no baseline
-ROUNDED = 1e-9  # a fall of exactly FALL is one
+SPREAD = 2.5  # standard deviations between earlier checks that a fault has to exceed
+DOUBLED = 2.0  # ratio of the noise to usual noise
+LEAST = 0.0025  # s.d. of a run; smaller noise counts as this
+EARLIER = 3  # the fewest checks that make a baseline
+ROUNDED = 1e-9  # tolerance of rounding: a fall of exactly FALL counts
 
 
 class Fault(StrEnum):
-    """What is worse than it was."""
+    """What is worse in a check than in the baseline."""
 
     LEVEL = "level"
     NOISE = "noise"
@@ -46,17 +47,17 @@ class Check:
 
     number: int  # of its trial
     host: str  # the name by which it was measured
-    at: float  # when it began, in seconds since the epoch
+    at: float  # when the check began, in seconds since the epoch
     shown: FitnessFacts
-    accepted: bool = False  # the user takes what it shows for what is usual from then on
+    accepted: bool = False  # the user accepts the check: the baseline begins anew with it
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """Why a host is unfit, by the second of the two checks that have shown it."""
+    """Why a host is unfit: facts of the second of the two checks with a fault."""
 
     faults: tuple[Fault, ...]
-    since: float  # when the first of them began
+    since: float  # when the first of the two checks began
     level: float  # relative to the baseline
     shown: FitnessFacts
 
@@ -71,7 +72,7 @@ class Fitness:
 
 
 def fitness_facts(trial: SessionState) -> FitnessFacts | None:
-    """What an A/A shows of its host; None for another trial, and where its runs have no value of the metric."""
+    """The level and noise that an A/A shows of its host; None for another trial, or if no run has a value of the metric."""
     request, metric = trial.request, find_metric(trial.request.metric)
     levels = [level for run in counting(trial, 0) if (level := readable(run.facts, metric.name)) is not None]
     if request.kind is not TrialType.NOISE or not levels:
@@ -83,47 +84,49 @@ def fitness_facts(trial: SessionState) -> FitnessFacts | None:
 
 
 def faults_of(now: FitnessFacts, usual: Sequence[FitnessFacts]) -> tuple[Fault, ...]:
-    """What is worse in a check than in the earlier ones of the same build; nothing where these are too few."""
-    alike = [each.noise for each in usual if each.in_pairs is now.in_pairs]
+    """The faults of a check, compared with earlier checks ``usual`` of the same build; empty if these are too few."""
+    alike = [check.noise for check in usual if check.in_pairs is now.in_pairs]
     noises = [math.log(max(noise, LEAST)) for noise in alike if noise is not None]
-    found = {
-        Fault.LEVEL: rises(-now.level, [-each.level for each in usual], -math.log1p(-FALL)),
+    is_faulty = {
+        Fault.LEVEL: rises(-now.level, [-check.level for check in usual], -math.log1p(-FALL)),
         Fault.NOISE: bool(now.noise) and rises(math.log(now.noise or 1.0), noises, math.log(DOUBLED)),
     }
-    return tuple(fault for fault, is_there in found.items() if is_there)
+    return tuple(fault for fault, faulty in is_faulty.items() if faulty)
 
 
 def rises(value: float, usual: Sequence[float], least: float) -> bool:
-    """Whether a value is above the usual ones by at least so much, and by more than these differ from each other."""
+    """Whether a value exceeds the median of the usual values by ``least`` and by SPREAD of their standard deviations."""
     if len(usual) < EARLIER:
         return False
     centre = median(usual)
-    spread = 1.4826 * median(abs(each - centre) for each in usual)
+    spread = 1.4826 * median(abs(earlier - centre) for earlier in usual)
     return value - centre >= max(least, SPREAD * spread) - ROUNDED
 
 
 def course(checks: Iterable[Check]) -> Iterator[Fitness]:
     """How fit a host is after each of its checks, oldest first."""
     baselines: dict[tuple[str, ...], list[FitnessFacts]] = {}
-    doubted: dict[tuple[str, ...], Check] = {}  # the check before, where it has a fault: it is not yet usual
-    unfit: dict[tuple[str, ...], Unfit] = {}  # by the build that has shown it
-    sound: dict[tuple[str, ...], bool] = {}  # whether the latest check of that has no fault any more
+    doubted: dict[tuple[str, ...], Check] = {}  # the check before, if it has a fault and is not in the baseline yet
+    unfit: dict[tuple[str, ...], Unfit] = {}  # by the identity of the build that has shown the fault
+    sound: dict[tuple[str, ...], bool] = {}  # whether the latest check of that identity has no fault
     for check in checks:
         if check.accepted:
             baselines, doubted, unfit = {}, {}, {}
         now = check.shown
-        usual, before = baselines.setdefault(now.identity, []), doubted.pop(now.identity, None)
-        level = math.exp(now.level - median(each.level for each in usual)) if len(usual) >= EARLIER else None
+        usual, previous = baselines.setdefault(now.identity, []), doubted.pop(now.identity, None)
+        level = (
+            math.exp(now.level - median(check_facts.level for check_facts in usual)) if len(usual) >= EARLIER else None
+        )
         faults = faults_of(now, usual)
-        both = tuple(fault for fault in faults if before and fault in faults_of(before.shown, usual))
+        both = tuple(fault for fault in faults if previous and fault in faults_of(previous.shown, usual))
         if now.identity in unfit:
             if sound[now.identity] and not faults:
                 del unfit[now.identity]
             sound[now.identity] = not faults
-        elif before and both:
-            unfit[now.identity], sound[now.identity] = Unfit(both, before.at, level or 1.0, now), False
+        elif previous and both:
+            unfit[now.identity], sound[now.identity] = Unfit(both, previous.at, level or 1.0, now), False
         else:
-            usual += [before.shown] if before else []
+            usual += [previous.shown] if previous else []
             if faults:
                 doubted[now.identity] = check
             else:

@@ -1,19 +1,20 @@
-"""How much runs of one and the same build vary, and what that allows to see.
+"""How much runs of one build vary, and which drops can be shown in spite of it.
 
-Runs are nested in visits: a visit starts the server on a fresh copy of its data, and what it drew there (addresses,
-the order of its pages) all of its runs share. With v visits of r runs, values x[i][j] being logarithms,
+Runs are nested in visits. A visit starts the server on a fresh copy of its data, and chance effects of the start
+(addresses, the order of pages) are shared by all of its runs. With v visits of r runs, N runs in all, and x[i][j] the
+logarithms of values,
 
     mean square within    MSW = Σᵢⱼ (x[i][j] - x̄[i])² / (N - v)          estimates σw²
     mean square between   MSB = Σᵢ rᵢ (x̄[i] - x̄)² / (v - 1)              estimates σw² + r₀ σb²,
-                          r₀  = (N - Σᵢ rᵢ²/N) / (v - 1)                  which is r where all visits have r runs
+                          r₀  = (N - Σᵢ rᵢ²/N) / (v - 1)                  which is r if all visits have r runs
 
 so σb² = (MSB - MSW) / r₀, or 0: the analysis of variance for one random effect (Searle, Casella and McCulloch, Variance
-Components, 1992, chapter 3). The interval of σb² + σw² is that of Graybill and Wang for sums of mean squares (Confidence
-intervals on nonnegative linear combinations of variances, JASA 75, 1980). How often to repeat at which level follows
-from the costs as Kalibera and Jones have it (Rigorous benchmarking in reasonable time, ISMM 2013).
+Components, 1992, chapter 3). The interval of σb² + σw² is Graybill and Wang's interval of sums of mean squares
+(Confidence intervals on nonnegative linear combinations of variances, JASA 75, 1980). How often to repeat at each level
+follows from the costs by Kalibera and Jones (Rigorous benchmarking in reasonable time, ISMM 2013).
 
-An embedded library is opened anew for every run. Its "visits" are then only rounds, one after another, and what differs
-between them is drift of the machine, which a hunt cancels by taking turns: it is no part of the noise of a run.
+An embedded library is opened anew for every run. Its "visits" are then only rounds, one after another. They differ by the
+drift of the machine, which a hunt cancels by interleaving runs, so that this variance is no part of the noise of a run.
 """
 
 import math
@@ -29,13 +30,13 @@ from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.trials import counting
 from perfbisect.core.stats.distributions import Z_975, Student, chi_square_quantile
 
-ENOUGH = 6  # runs of an A/A without which older hunts know better
-FEWEST_PAIRS = 3  # of runs at the same time, whose ratio shows how much it varies
-WILD = 6.0  # s.d. from the median of its visit from which on a run is an accident
-Z_POWER = 0.841621  # 80 %
-LEAST = 0.001  # s.d. of a run that is believed at least
-STEP = 0.018  # between neighbouring values of a percentile in sysbench's histogram
-MOST = 50  # repetitions that are advised, where nothing else speaks against more
+ENOUGH = 6  # the fewest runs of an A/A whose noise replaces the noise of older hunts
+FEWEST_PAIRS = 3  # the fewest paired runs from whose ratios an s.d. is estimated
+WILD = 6.0  # standard deviations from the median of its visit; a run further away is an accident
+Z_POWER = 0.841621  # 80 % point of the normal distribution: the power of a comparison
+LEAST = 0.001  # s.d. of a run; less is not believed
+STEP = 0.018  # step between neighbouring values of a percentile in sysbench's histogram, as a logarithm
+MAX_REPEATS = 50  # the most repetitions that are advised
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +45,37 @@ class TimedRun:
 
     visit: int
     value: float  # natural logarithm of the metric
-    sampling: float | None = None  # variance of ``value`` that its seconds explain if they are independent
-    seconds: float = 1.0  # of its window
+    # variance of ``value`` that the run's report intervals explain if they are independent
+    sampling: float | None = None
+    seconds: float = 1.0  # length of the run's window
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Variation of one build; s.d. are of logarithms, so 0.01 is 1 %."""
+    """The variation of one build; standard deviations are of logarithms, so 0.01 is 1 %."""
 
     visits: int
     runs: int
-    wild: int  # runs left out as accidents
-    shared: bool  # the runs of a visit share a start of a server
-    between: float | None  # s.d. between visits; None when one visit, or one run in each, leaves it unknown
+    wild: int  # runs that are left out as accidents
+    shared: bool  # whether the runs of a visit share one start of a server
+    between: float | None  # s.d. between visits; None if unknown, with one visit or one run in each visit
     within: float | None  # s.d. between the runs of a visit
-    run: float  # s.d. of one run as a hunt meets it
+    run: float  # s.d. of one run in a hunt
     low: float  # 95 % interval of ``run``
     high: float
     freedom: float  # degrees of freedom of ``run``
-    second: float | None  # s.d. of one second within a run; None when samples do not show it
+    second: float | None  # s.d. of one second within a run; None if no run has report intervals
 
 
 def noise_in(runs: Sequence[tuple[int, RunFacts]], metric: str) -> Noise | None:
-    """The noise of a metric in the runs of an A/A, each with the number of its visit; None where unknown."""
-    known = [(visit, run, x) for visit, run in runs if (x := value(run, metric)) and x > 0]
-    timed = [TimedRun(visit, math.log(x), _sampling(run, metric), run.seconds) for visit, run, x in known]
+    """The noise of a metric in the runs of an A/A, each with the number of its visit; None if it is unknown."""
+    readings = [(visit, run, x) for visit, run in runs if (x := value(run, metric)) and x > 0]
+    timed = [TimedRun(visit, math.log(x), _sampling(run, metric), run.seconds) for visit, run, x in readings]
     return noise_of(timed, shared=len({run.visit for _, run in runs}) < len(runs))
 
 
 def noise_of(runs: Sequence[TimedRun], shared: bool) -> Noise | None:
-    """The noise in the runs of an A/A; None where they are too few to vary (two runs at least)."""
+    """The noise in the runs of an A/A; None for fewer than two runs."""
     if len(runs) < 2:
         return None
     tame = _tame(runs)
@@ -102,20 +104,23 @@ def noise_of(runs: Sequence[TimedRun], shared: bool) -> Noise | None:
         low, high = min(low, total), max(high, total)
         spread = sum(part**2 / f for part, f in zip(parts, freedoms, strict=True))
         freedom = total**2 / spread if spread else n - 1.0
-    of_visits, of_runs = (None if each is None else math.sqrt(each) for each in (between, msw))
+    of_visits, of_runs = (None if mean_square is None else math.sqrt(mean_square) for mean_square in (between, msw))
     run, low, high = map(math.sqrt, (total, low, high))
     return Noise(v, n, len(runs) - n, shared, of_visits, of_runs, run, low, high, freedom, second)
 
 
 def at_least(noise: float, metric: str) -> float:
-    """The s.d. of a run with which a hunt may begin: no metric is as exact as a quiet afternoon makes it look."""
+    """The s.d. of a run with which a hunt begins: ``noise``, or the least that is believed of the metric.
+
+    No metric is as exact as a quiet afternoon makes it look.
+    """
     return max(noise, STEP / math.sqrt(12) if metric in ("p95", "p99") else LEAST)
 
 
 def smallest_drop(noise: Noise, visits: int, runs: float) -> float:
-    """The smallest drop that ``visits`` of ``runs`` runs each on either side show at 95 % in four cases of five.
+    """The smallest drop that ``visits`` of ``runs`` runs on each side show, at 95 % with a power of 80 %, as a fraction.
 
-    As a fraction. The noise is as well known as the A/A has made it, and a little better by the runs themselves.
+    The noise is known with the degrees of freedom of the A/A, and of the new visits.
     """
     within = noise.within if noise.within is not None else noise.run
     between = (noise.between or 0.0) if noise.shared else 0.0
@@ -124,25 +129,30 @@ def smallest_drop(noise: Noise, visits: int, runs: float) -> float:
     return 1 - math.exp(-(law.quantile() + law.quantile(Z_POWER)) * error)
 
 
-def smallest_in_pairs(noise: float, known: int, pairs: int) -> float:
-    """The same of so many pairs at the same time, whose ratio has an s.d. of ``noise``, by so many as are ``known``."""
-    law = Student(known + pairs - 2)
+def smallest_in_pairs(noise: float, earlier_pairs: int, pairs: int) -> float:
+    """The smallest drop that ``pairs`` of paired runs show, at 95 % with a power of 80 %, as a fraction.
+
+    ``noise`` is the s.d. of the ratio of a pair, estimated from ``earlier_pairs``.
+    """
+    law = Student(earlier_pairs + pairs - 2)
     return 1 - math.exp(-(law.quantile() + law.quantile(Z_POWER)) * noise / math.sqrt(pairs))
 
 
 def repeats(cost: float, cost_above: float, variance: float, variance_above: float) -> int:
     """How often to repeat within one unit of the level above, for the least error at a given total cost.
 
-    ``cost`` is that of one repetition, ``cost_above`` what a new unit above costs besides; the variances are each
-    level's own.
+    ``cost`` is the cost of one repetition, ``cost_above`` the additional cost of a new unit above. ``variance`` and
+    ``variance_above`` are the variances that each level adds.
     """
     if variance_above <= 0:
-        return MOST
-    return max(1, min(MOST, math.ceil(math.sqrt(cost_above / cost * variance / variance_above))))
+        return MAX_REPEATS
+    return max(1, min(MAX_REPEATS, math.ceil(math.sqrt(cost_above / cost * variance / variance_above))))
 
 
 def _sampling(run: RunFacts, metric: str) -> float | None:
-    """Variance of the logarithm of a run's QPS that its report intervals explain, if they are independent."""
+    """The variance of the logarithm of a run's QPS that its report intervals explain, if they are independent; None if
+    unknown.
+    """
     if metric != "qps" or len(run.samples) < 3 or min(run.samples) <= 0:
         return None
     seconds = np.array(run.samples)
@@ -156,22 +166,25 @@ def _tame(runs: Sequence[TimedRun]) -> list[TimedRun]:
         visits.setdefault(run.visit, []).append(run.value)
     centre = {visit: float(np.median(values)) for visit, values in visits.items()}
     away = np.abs([run.value - centre[run.visit] for run in runs])
-    telling = np.sort(away)[len(visits) :]  # in each visit one run is the median itself, or about
+    # in each visit, the distance of about one run is 0, as it is the median itself
+    telling = np.sort(away)[len(visits) :]
     if len(telling) < 5:
         return list(runs)
     limit = WILD * 1.4826 * float(np.median(telling))
-    if not limit:  # a percentile comes in steps, and most runs are on the same: another step is no accident
+    if not limit:  # percentiles come in steps: if most runs have the median's value, another value is no accident
         return list(runs)
     return [run for run, far in zip(runs, away, strict=True) if far <= limit]
 
 
 def chi_square_factors(freedom: float) -> tuple[float, float]:
-    """By what a mean square is multiplied for the ends of its 95 % interval."""
+    """The two factors that make a mean square the ends of its 95 % interval."""
     return freedom / chi_square_quantile(Z_975, freedom), freedom / chi_square_quantile(-Z_975, freedom)
 
 
 def _interval(parts: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of what ``parts``, mean squares times their weights, sum up to."""
+    """The 95 % interval of the sum of ``parts``, which are mean squares times their weights, with their degrees of
+    ``freedoms``.
+    """
     total = sum(parts)
     ends = [chi_square_factors(freedom) for freedom in freedoms]
     down = math.sqrt(sum(((1 - low) * part) ** 2 for part, (low, _) in zip(parts, ends, strict=True)))
@@ -184,9 +197,9 @@ SIDES = (2, 4, 8, 16, 32, 64)  # runs per side in the table
 
 @dataclass(frozen=True, slots=True)
 class DetectableDrop:
-    """What can be seen with so many runs on either side."""
+    """The smallest drop that a number of runs on each side can show."""
 
-    runs: int
+    runs: int  # on each side
     visits: int
     seconds: float  # for both sides
     drop: float
@@ -194,74 +207,79 @@ class DetectableDrop:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """How to measure this on that host."""
+    """How to measure a workload on a host."""
 
     runs: int  # in each visit
-    seconds: int | None  # of each run; None where unknown
+    seconds: int | None  # of each run; None if unknown
 
 
 def noise_of_trial(trial: SessionState) -> Noise | None:
-    """What the runs of an A/A come to; None when they are too few."""
+    """The noise of the runs of an A/A; None if they are too few."""
     return noise_in([(run.round, run.facts) for run in counting(trial)], trial.request.metric)
 
 
 def of_pairs(trial: SessionState) -> tuple[float, float | None] | None:
-    """S.d. of the ratio of two runs at the same time, and the same of their CPU times; None where there are too few."""
+    """The s.d. of the ratio of paired runs, and of the ratio of their CPU times; None if there are too few pairs."""
     pairs, metric = [*pairs_of(run.facts for run in trial.runs)], trial.request.metric
-    ways = ([(read(one, metric), read(two, metric)) for one, two in pairs] for read in (readable, by_cpu_time))
-    noise, of_cpu = map(spread, ways)
+    values = (
+        [(read(first, metric), read(second, metric)) for first, second in pairs] for read in (readable, by_cpu_time)
+    )
+    noise, of_cpu = map(spread, values)
     return None if noise is None else (noise, of_cpu)
 
 
 def spread(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
-    """S.d. of the differences of pairs, as far as both sides are known; None where there are too few."""
-    known = [one - two for one, two in pairs if one is not None and two is not None]
-    return float(np.std(known, ddof=1)) if len(known) >= FEWEST_PAIRS else None
+    """The s.d. of the differences of pairs of which both values are known; None if there are too few."""
+    differences = [first - second for first, second in pairs if first is not None and second is not None]
+    return float(np.std(differences, ddof=1)) if len(differences) >= FEWEST_PAIRS else None
 
 
 def costs(trial: SessionState) -> tuple[float, float]:
-    """Seconds of a run, and of opening a visit. Loading the data for the first visit does not count."""
-    spent: dict[int, list[float]] = {}  # visit → seconds of its runs, the opening included in the first
-    for made in counting(trial):
-        spent.setdefault(made.round, []).append(made.cost)
-    opened, later = [each[0] for each in spent.values()], [cost for each in spent.values() for cost in each[1:]]
+    """The seconds of a run, and the seconds of opening a visit, without loading the data for the first visit."""
+    spent: dict[int, list[float]] = {}  # visit → seconds of its runs, of which the first includes the opening
+    for trial_run in counting(trial):
+        spent.setdefault(trial_run.round, []).append(trial_run.cost)
+    opened, later = [first for first, *_ in spent.values()], [cost for _, *costs in spent.values() for cost in costs]
     [work] = trial.request.works
-    run = median(later or opened or [work.warmup + work.time])
-    return run, max(0.0, median(opened[1:] or opened or [run]) - run)
+    seconds = median(later or opened or [work.warmup + work.time])
+    return seconds, max(0.0, median(opened[1:] or opened or [seconds]) - seconds)
 
 
-def advice(trial: SessionState, found: Noise) -> Advice:
-    """How often and how long to run."""
-    return best_repeats(found, trial.request.works[0].time, *costs(trial))
+def advice(trial: SessionState, noise: Noise) -> Advice:
+    """How often and how long to run in an A/A's workload."""
+    return best_repeats(noise, trial.request.works[0].time, *costs(trial))
 
 
 def best_repeats(noise: Noise, seconds: float, run_cost: float, visit_cost: float) -> Advice:
-    """The same where a run has ``seconds`` now, and costs ``run_cost`` seconds in all; ``visit_cost`` is that of opening a visit."""
+    """The best number of runs in a visit, and the best length of a run.
+
+    A run has ``seconds`` now and costs ``run_cost`` seconds in all; opening a visit costs ``visit_cost`` seconds.
+    """
     runs, length = 1, None
     if noise.shared and noise.between is not None and noise.within is not None:
         runs = repeats(run_cost, visit_cost, noise.within**2, noise.between**2)
     if noise.second is not None:
-        # Longer runs do not average what differs between visits.
-        whole = noise.run if noise.within is None else noise.within
-        longer = whole**2 - noise.second**2 / seconds
+        # Longer runs do not average the difference between visits.
+        run_sd = noise.run if noise.within is None else noise.within
+        longer = run_sd**2 - noise.second**2 / seconds
         length = repeats(1.0, max(run_cost - seconds, 0.0), noise.second**2, longer)
     return Advice(runs, length)
 
 
-def rows(trial: SessionState, found: Noise) -> Iterator[DetectableDrop]:
-    """The table: for so many runs on each side, as many in a visit as is best."""
-    run, opening = costs(trial)
-    most = advice(trial, found).runs
+def rows(trial: SessionState, noise: Noise) -> Iterator[DetectableDrop]:
+    """The rows of the table of detectable drops, by runs on each side; visits have as many runs as is best."""
+    run_cost, opening = costs(trial)
+    per_visit = advice(trial, noise).runs
     for runs in SIDES:
-        visits = math.ceil(runs / min(runs, most))
-        seconds = 2 * (runs * run + visits * opening)
-        yield DetectableDrop(runs, visits, seconds, smallest_drop(found, visits, runs / visits))
+        visits = math.ceil(runs / min(runs, per_visit))
+        seconds = 2 * (runs * run_cost + visits * opening)
+        yield DetectableDrop(runs, visits, seconds, smallest_drop(noise, visits, runs / visits))
 
 
-def sentences(trial: SessionState, found: Noise) -> Iterator[str]:
-    """The advice in words."""
-    best, now = advice(trial, found), trial.request.works[0].time
-    if found.shared and found.between is not None:
+def sentences(trial: SessionState, noise: Noise) -> Iterator[str]:
+    """The sentences of the advice."""
+    best, now = advice(trial, noise), trial.request.works[0].time
+    if noise.shared and noise.between is not None:
         alone = "more than one run in a visit teaches nothing new"
         yield f"Best for the time it takes: {alone if best.runs == 1 else f'{best.runs} runs in each visit'}."
     if best.seconds is None:
@@ -270,8 +288,8 @@ def sentences(trial: SessionState, found: Noise) -> Iterator[str]:
     elif 0.6 * now <= best.seconds <= 1.6 * now:
         yield f"Runs of {now:g} s are about as long as is best."
     else:
-        what = "shorter" if best.seconds < now else "longer"
-        yield f"Runs could be {what}: --time {best.seconds} is best for the time it takes."
+        change = "shorter" if best.seconds < now else "longer"
+        yield f"Runs could be {change}: --time {best.seconds} is best for the time it takes."
     if len(trial.runs) >= ENOUGH:
         yield "Hunts on this host with this builder and workload now begin with this noise."
     else:

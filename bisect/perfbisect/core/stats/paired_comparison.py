@@ -1,48 +1,43 @@
-"""How fast builds are relative to the first one, from rounds in which each was visited.
+"""How fast builds are relative to the first one, from rounds in which each was visited; and which differences are real.
 
-In a round both sides are measured within minutes of each other: a ratio is made of each round alone, so that whatever
-differs from one round to the next is the same on both sides. With d[i] the difference of the mean logarithms of round i,
+**Ratios.** Within a round both sides are measured within minutes. A ratio is made of each round alone: a difference
+between rounds is then the same on both sides and cancels. With d[i] the difference of the mean logarithms of round i,
 
     ratio = exp(d̄),     95 % interval = exp(d̄ ± t(0.975, n - 1) · s / √n),     s² = Σ (d[i] - d̄)² / (n - 1)
 
-which is Student's interval for paired observations. What the visits of a round draw by chance (addresses, the order of
-pages) varies from round to round and so is in s; a trend of the machine, which is on neither side on average because
-the order turns round, makes s larger and the interval only wider.
+which is Student's interval for paired observations. Chance effects of the visits of a round (addresses, the order of
+pages) vary from round to round and are in s. A trend of the machine favours neither side on average, because the order of
+the builds alternates; it makes s larger and the interval wider.
 
-Which of many differences are real: the rate of false discoveries over a whole table is controlled.
+**Real differences.** A table of 40 workloads by 4 builds has 160 intervals, of which 8 exclude 1 by chance alone if all
+builds are equal. So the rate of false discoveries over a whole table is controlled. The procedure of Benjamini and
+Hochberg (1995) takes the largest k such that the k-th smallest of m p-values is at most k / m · RATE, and calls the k
+differences with the smallest p-values real. Then
 
-A table of 40 workloads by 4 builds has 160 intervals, of which 8 exclude 1 by chance alone if all builds are alike. The
-procedure of Benjamini and Hochberg (1995) keeps the largest k such that the k-th smallest of m p-values is at most
-k / m · RATE, and calls those k differences real. Then
+- of the differences called real, at most RATE are expected to be false, and
+- if all builds are equal, at least 1 - RATE of tables call no difference real.
 
-- at most RATE of the differences called real are expected to be none, and
-- where all builds are alike, nothing at all is called real in at least 1 - RATE of tables.
+Both also hold if cells depend on each other positively, as the cells of one workload do, which share its baseline
+(Benjamini and Yekutieli, 2001, for one-sided tests; for these two-sided tests a test of this project simulates it).
 
-Both also hold for cells that are positively dependent, as those of one workload are, which share its baseline (Benjamini
-and Yekutieli, 2001, for one-sided tests; for these two-sided ones a test simulates it).
+**Costs per operation.** A table for each workload: what each build spends per operation, and relative to the first build,
+in CPU, context switches, reads, and KB read and written. A value is the median over the runs of a build.
 
-What each build spends per operation in a workload, and relative to the first build: a table for each workload.
-
-The columns are those that the field reads beside QPS: CPU, context switches, reads, and KB read and written. A value is
-the median over the runs of a build.
-
-How much of a change of speed a revert undoes, from rounds in which good, bad and bad without the culprit were visited.
-
-With g[i], b[i] and r[i] the mean logarithms of the metric of the three in round i, x = g - b is what was lost and
-y = r - b what the revert regains:
+**Reverts.** How much of a change of speed a revert undoes, from rounds in which good, bad, and bad without the culprit
+were visited. With g[i], b[i] and r[i] the mean logarithms of their metric in round i, x = g - b is the loss, y = r - b is
+the gain by the revert, and
 
     share = ȳ / x̄
 
-so 1 is all of it, 0 nothing, and shares of several culprits add up. Its 95 % interval is Fieller's: all shares s for which
-the paired differences y[i] - s·x[i] may have the mean 0,
+is 1 if the revert undoes all of the loss, and 0 if nothing; shares of several culprits add up. The 95 % interval is
+Fieller's: all shares s for which the paired differences y[i] - s·x[i] may have the mean 0,
 
     |ȳ - s·x̄| ≤ t(0.975, n - 1) · √((S_yy - 2·s·S_xy + s²·S_xx) / n)
 
-with the sample variances and covariance S of x and y. It is right for any noise of the denominator, where an interval
-from the ratio's standard error is not. While x̄ itself may be 0 the solutions have no end, and there is no interval:
-nothing is shown to be lost, so that no share of it can be regained.
-
-Of the trials whose differences are normal, at most 5 % have an interval without the true share.
+with S the sample variances and covariance of x and y. It is right for any noise of the denominator; an interval from the
+ratio's standard error is not. If x̄ itself may be 0, the solutions are unbounded and there is no interval: no loss is
+shown, so no share of it can be regained. Of trials with normal differences at most 5 % have an interval without the true
+share.
 """
 
 import math
@@ -63,48 +58,54 @@ RATE = 0.05  # of false discoveries
 
 
 def largest_real(chances: Iterable[float | None]) -> float:
-    """The p-value up to which differences with these are real, with a rate of RATE false discoveries over all of them; -1
-    where none is. Differences without a p-value are not tested."""
+    """The largest p-value that is called real, with a rate of RATE false discoveries over all ``chances``; -1 if none is.
+
+    Differences without a p-value are not tested.
+    """
     ordered = sorted(p for p in chances if p is not None)
-    return max((p for place, p in enumerate(ordered, 1) if p <= place / len(ordered) * RATE), default=-1.0)
+    return max((p for rank, p in enumerate(ordered, 1) if p <= rank / len(ordered) * RATE), default=-1.0)
 
 
-WORSE, BETTER = 0.95, 1.05  # ratios from which on a difference is worth a colour
+WORSE, BETTER = 0.95, 1.05  # a difference is coloured if its ratio is below WORSE or above BETTER
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One build against the base in one metric of one workload."""
+    """The ratio of one build to the base, in one metric of one workload."""
 
     ratio: float
     interval: Interval | None  # None after a single round
     rounds: int
-    p: float | None = None  # probability of a difference at least as large if there is none; None after a single round
-    real: bool = False  # among the differences of its table that remain with false discoveries controlled
+    # probability of a difference at least as large if the builds are equal; None after a single round
+    p: float | None = None
+    real: bool = False  # whether it is real among the differences of its table, by ``largest_real``
 
     @property
     def certain(self) -> bool:
-        """Whether the interval leaves out that nothing differs."""
+        """Whether the interval excludes 1."""
         return self.interval is not None and self.interval.excludes_one
 
     def is_within(self, limit: float) -> bool:
-        """Whether the p-value is at most ``limit``; false where there is none."""
+        """Whether the p-value is at most ``limit``; false without a p-value."""
         return self.p is not None and self.p <= limit
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One workload: an entry for each build but the base, None where either of the two was not measured."""
+    """The ratios of one workload: an entry for each build except the base, None if the build or the base was not
+    measured.
+    """
 
     work: str
     group: str
     ratios: tuple[Ratio | None, ...]
-    counters: Mapping[str, tuple[float | None, ...]]  # metric → of the base, then of each other relative to it
+    # metric → value of the base, then of each other build relative to the base
+    counters: Mapping[str, tuple[float | None, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The ratios of the workloads of one group, for one build."""
+    """A summary of the ratios of one build over the workloads of one group."""
 
     group: str
     subject: int
@@ -115,23 +116,25 @@ class Summary:
 
 
 def compared(trial: SessionState, metric: str) -> list[Compared]:
-    """Every workload of a trial in a metric: in the order in which they were requested, those of a group together."""
-    further, found = range(1, len(trial.request.subjects)), list[Compared]()
+    """The ratios of every workload of a trial in a metric, in the order of the request; workloads of a group are
+    adjacent.
+    """
+    further, works = range(1, len(trial.request.subjects)), list[Compared]()
     for number, work in enumerate(trial.request.works):
         rounds, step = levels(trial, number, metric), step_of(trial, number, metric)
         ratios = tuple(paired(rounds.get(0, {}), rounds.get(subject, {}), step) for subject in further)
-        found.append(Compared(work.name, work.group, ratios, counted(counting(trial, number), further, metric)))
-    limit = largest_real(ratio.p for row in found for ratio in row.ratios if ratio)
-    groups = list(dict.fromkeys(row.group for row in found))
-    marked = ([ratio and replace(ratio, real=ratio.is_within(limit)) for ratio in row.ratios] for row in found)
-    rows = (replace(row, ratios=tuple(ratios)) for row, ratios in zip(found, marked, strict=True))
-    return sorted(rows, key=lambda row: groups.index(row.group))
+        works.append(Compared(work.name, work.group, ratios, counted(counting(trial, number), further, metric)))
+    limit = largest_real(ratio.p for row in works for ratio in row.ratios if ratio)
+    groups = list(dict.fromkeys(row.group for row in works))
+    marked = ([ratio and replace(ratio, real=ratio.is_within(limit)) for ratio in row.ratios] for row in works)
+    marked_rows = (replace(row, ratios=tuple(ratios)) for row, ratios in zip(works, marked, strict=True))
+    return sorted(marked_rows, key=lambda row: groups.index(row.group))
 
 
 def levels(trial: SessionState, work: int, metric: str) -> dict[int, dict[int, float]]:
-    """TrialBuild → round → mean logarithm of the metric in a workload; runs that do not have it are left out.
+    """Build → round → mean logarithm of the metric in a workload; runs without the metric are left out.
 
-    Of builds that ran at the same time as the first one it is what they are above that one.
+    If builds ran paired with the first build, the logarithm is relative to the first build's run of the pair.
     """
     logs: dict[int, dict[int, list[float]]] = {}
     beside: dict[str, tuple[TrialRun, float]] = {}
@@ -144,31 +147,35 @@ def levels(trial: SessionState, work: int, metric: str) -> dict[int, dict[int, f
             if run.facts.round not in beside:
                 beside[run.facts.round] = run, measured
                 continue
-            other, level = beside.pop(run.facts.round)
+            own_run, level = beside.pop(run.facts.round)
             logs.setdefault(run.subject, {}).setdefault(run.round, []).append(0.0)
-            run, measured = other, level - measured
+            run, measured = own_run, level - measured
         logs.setdefault(run.subject, {}).setdefault(run.round, []).append(measured)
-    return {subject: {number: mean(each) for number, each in rounds.items()} for subject, rounds in logs.items()}
+    return {
+        subject: {number: mean(readings) for number, readings in rounds.items()} for subject, rounds in logs.items()
+    }
 
 
 def step_of(trial: SessionState, work: int, metric: str) -> float:
-    """The steps in which the logarithm of a metric comes in a workload: those of its histogram, or of the last digit printed."""
-    known = [found for run in counting(trial, work) if (found := value(run.facts, metric)) and 0 < found < math.inf]
-    digits = max((-int(Decimal(repr(each).removesuffix(".0")).as_tuple().exponent) for each in known), default=0)
-    return max(find_metric(metric).step, 10.0 ** -max(digits, 0) / median(known) if known else 0.0)
+    """The resolution of the logarithm of a metric in a workload: the step of its histogram, or of the last printed digit."""
+    values = [
+        reading for run in counting(trial, work) if (reading := value(run.facts, metric)) and 0 < reading < math.inf
+    ]
+    digits = max((-int(Decimal(repr(reading).removesuffix(".0")).as_tuple().exponent) for reading in values), default=0)
+    return max(find_metric(metric).step, 10.0 ** -max(digits, 0) / median(values) if values else 0.0)
 
 
 def _rounding(spread: float, step: float) -> float:
-    """The variance that steps leave in the mean of differences, which vary by ``spread``."""
+    """The variance that rounding to ``step`` leaves in the mean of differences with an s.d. of ``spread``."""
     return step**2 / 6 * math.exp(-((math.pi * spread / step) ** 2) / 2) if step else 0.0
 
 
-def paired(base: Mapping[int, float], other: Mapping[int, float], step: float = 0.0) -> Ratio | None:
-    """The ratio from the rounds (number → mean logarithm) that both sides have; None where there is none.
+def paired(base: Mapping[int, float], build: Mapping[int, float], step: float = 0.0) -> Ratio | None:
+    """The ratio from the rounds that both sides have (round → mean logarithm); None if they have no round in common.
 
-    Readings come in steps of ``step``.
+    ``step`` is the resolution of the readings.
     """
-    differences = [other[number] - base[number] for number in sorted(base.keys() & other.keys())]
+    differences = [build[number] - base[number] for number in sorted(base.keys() & build.keys())]
     if not differences:
         return None
     middle, count = mean(differences), len(differences)
@@ -183,53 +190,53 @@ def paired(base: Mapping[int, float], other: Mapping[int, float], step: float = 
 
 
 def whole(trial: SessionState) -> bool:
-    """Whether nothing has failed, and every build has a ratio in every workload."""
+    """Whether nothing failed, and every build has a ratio in every workload."""
     ratios = (ratio for row in compared(trial, trial.request.metric) for ratio in row.ratios)
     return not trial.skips and all(ratio is not None for ratio in ratios)
 
 
 def silent(trial: SessionState) -> list[tuple[int, int]]:
-    """Workload and build of which there are runs, but none that has the metric."""
-    made = {(run.work, run.subject) for run in trial.runs}
-    telling = {(run.work, run.subject) for run in trial.runs if (value(run.facts, trial.request.metric) or 0) > 0}
-    return sorted(made - telling)
+    """The workloads and builds that have runs, but no run with the metric."""
+    with_runs = {(run.work, run.subject) for run in trial.runs}
+    with_metric = {(run.work, run.subject) for run in trial.runs if (value(run.facts, trial.request.metric) or 0) > 0}
+    return sorted(with_runs - with_metric)
 
 
 def counted(runs: Sequence[TrialRun], further: range, metric: str) -> dict[str, tuple[float | None, ...]]:
-    """The metric, QPS, and each counter that the base has: its median there, and the others' relative to that."""
+    """The metric, QPS, and each counter that the base has: the base's median, then the other builds' relative to it."""
     of_builds = [[run.facts for run in runs if run.subject == subject] for subject in (0, *further)]
-    found: dict[str, tuple[float | None, ...]] = {}
+    relative: dict[str, tuple[float | None, ...]] = {}
     for name in dict.fromkeys((metric, "qps", *COMPARED)):
-        base, *others = (typical(of_build, name) for of_build in of_builds)
+        base, *further_values = (typical(of_build, name) for of_build in of_builds)
         if base:
-            found[name] = (base, *(quotient(other, base) for other in others))
-    return found
+            relative[name] = (base, *(quotient(further_value, base) for further_value in further_values))
+    return relative
 
 
 def summaries(rows: Iterable[Compared]) -> list[Summary]:
-    """Least, most, average and median of each group with more than one workload, for each build in turn."""
-    known: dict[tuple[str, int], list[float]] = {}
+    """The summary of each group with more than one workload, for each build."""
+    by_group: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         for subject, ratio in enumerate(row.ratios, 1):
-            known.setdefault((row.group, subject), []).extend([ratio.ratio] if ratio else [])
-    several = [(group, subject, ratios) for (group, subject), ratios in known.items() if len(ratios) > 1]
+            by_group.setdefault((row.group, subject), []).extend([ratio.ratio] if ratio else [])
+    several = [(group, subject, ratios) for (group, subject), ratios in by_group.items() if len(ratios) > 1]
     return [Summary(group, subject, min(x), max(x), mean(x), median(x)) for group, subject, x in several]
 
 
 def tone(ratio: Ratio, metric: str) -> str:
-    """ "worse" or "better" for a difference that is both large enough and real; empty for any other."""
-    if not (ratio.real and ratio.certain) or WORSE < round(ratio.ratio, 2) < BETTER:  # as it is shown
+    """ "worse" or "better" for a difference that is large enough and real; empty for any other."""
+    if not (ratio.real and ratio.certain) or WORSE < round(ratio.ratio, 2) < BETTER:  # rounded as it is shown
         return ""
     return "better" if (ratio.ratio > 1) == find_metric(metric).higher_is_better else "worse"
 
 
 COLUMNS = ("cpu/o", "cs/o", "r/o", "rKB/o", "wKB/o", "o/s")
-Values = tuple[float | None, ...]  # one for each column
+Values = tuple[float | None, ...]  # a value for each column
 
 
 @dataclass(frozen=True, slots=True)
 class OperationCosts:
-    """One workload: a row for each build; all builds but the first have a relative one, too."""
+    """The costs of one workload: a row of values for each build; each build except the first has relative values, too."""
 
     work: str
     absolute: tuple[Values, ...]
@@ -237,32 +244,37 @@ class OperationCosts:
 
 
 def spent_per_operation(trial: SessionState) -> list[OperationCosts]:
-    """The table of each workload, in their order in the request."""
-    whole, subjects, found = by_machine(trial), range(len(trial.request.subjects)), list[OperationCosts]()
+    """The costs per operation of each workload, in the order of the request."""
+    machine_cpu, subjects, tables = by_machine(trial), range(len(trial.request.subjects)), list[OperationCosts]()
     names = ["the command"] if trial.request.shared else [work.name for work in trial.request.works]
     for number, name in enumerate(names):
         runs = counting(trial, number)
-        rows = tuple(_medians([run.facts for run in runs if run.subject == each], whole=whole) for each in subjects)
+        rows = tuple(
+            _medians([run.facts for run in runs if run.subject == build], whole=machine_cpu) for build in subjects
+        )
         relative = tuple(tuple(map(quotient, row, rows[0])) for row in rows[1:])
-        found.append(OperationCosts(name, rows, relative))
-    return found
+        tables.append(OperationCosts(name, rows, relative))
+    return tables
 
 
 def by_machine(trial: SessionState) -> bool:
-    """Whether CPU is that of the whole machine (of vmstat), because perf has counted it in no run.
+    """Whether CPU is counted for the whole machine (by vmstat), because perf has counted it in no run.
 
-    Its unit is then percent of the machine per operation per second; else it is microseconds of the measured processes.
+    Its unit is then percent of the machine per operation per second; otherwise it is microseconds of the measured
+    processes.
     """
     return all(value(run.facts, "cpu/o") is None for run in trial.runs)
 
 
 def _medians(runs: Sequence[RunFacts], *, whole: bool) -> Values:
-    """The medians of the runs of one build in one workload; CPU is that of the ``whole`` machine if that is asked for."""
+    """The medians of the runs of one build in one workload; with ``whole``, CPU is counted for the whole machine."""
     medians = {name: typical(runs, "qps" if name == "o/s" else name) for name in COLUMNS}
     if whole:
         shares = [(run.system.get("us"), run.system.get("sy"), run.qps) for run in runs]
-        known = [quotient(us + sy, qps) for us, sy, qps in shares if us is not None and sy is not None]
-        medians["cpu/o"] = median(of_machine) if (of_machine := [cpu for cpu in known if cpu is not None]) else None
+        per_operation = [quotient(us + sy, qps) for us, sy, qps in shares if us is not None and sy is not None]
+        medians["cpu/o"] = (
+            median(of_machine) if (of_machine := [cpu for cpu in per_operation if cpu is not None]) else None
+        )
     return tuple(medians.values())
 
 
@@ -271,26 +283,26 @@ GOOD, BAD, REVERTED = range(3)  # the builds of a proof, by number
 
 @dataclass(frozen=True, slots=True)
 class Regained:
-    """What a revert undoes of the change from good to bad."""
+    """The part of the change from good to bad that a revert undoes."""
 
     lost: float  # mean log of good / bad
-    share: Interval | None  # of it; None while good and bad are not shown to differ
+    share: Interval | None  # share of ``lost``; None if good and bad are not shown to differ
     rounds: int
 
 
 class RevertOutcome(StrEnum):
-    """What a trial says of the culprit."""
+    """What a trial of a revert shows."""
 
-    REGAINS = "regains"  # the revert undoes something of the change, beyond doubt
-    NOTHING = "nothing"  # it is not shown to undo anything, and it does not undo all
-    UNCLEAR = "unclear"  # it may undo nothing or all
+    REGAINS = "regains"  # the revert undoes a part of the change, beyond doubt
+    NOTHING = "nothing"  # the revert is not shown to undo a part, and does not undo all
+    UNCLEAR = "unclear"  # the revert may undo nothing or all
     NOT_LOST = "not lost"  # good and bad are not shown to differ
     UNMEASURED = "unmeasured"  # fewer than two rounds, or a build that fails
 
 
-def outcome(found: Regained | None) -> RevertOutcome:
-    """What the share says."""
-    match found:
+def outcome(result: Regained | None) -> RevertOutcome:
+    """The outcome by the interval of the share."""
+    match result:
         case None:
             return RevertOutcome.UNMEASURED
         case Regained(share=None):
@@ -304,26 +316,27 @@ def outcome(found: Regained | None) -> RevertOutcome:
 
 
 def regained(trial: SessionState) -> Regained | None:
-    """The share in the trial's metric; None before all three builds were measured in two rounds."""
-    found = levels(trial, 0, trial.request.metric)
-    good, bad, reverted = (found.get(build, {}) for build in (GOOD, BAD, REVERTED))
+    """The share that a revert regains in the trial's metric; None until all three builds were measured in two rounds."""
+    by_build = levels(trial, 0, trial.request.metric)
+    good, bad, reverted = (by_build.get(build, {}) for build in (GOOD, BAD, REVERTED))
     return share(good, bad, reverted, step_of(trial, 0, trial.request.metric))
 
 
 def share(
     good: Mapping[int, float], bad: Mapping[int, float], reverted: Mapping[int, float], step: float = 0.0
 ) -> Regained | None:
-    """The share from the rounds (number → mean logarithm) that all three have; None for fewer than two."""
+    """The share from the rounds that all three builds have (round → mean logarithm); None for fewer than two rounds."""
     rounds = sorted(good.keys() & bad.keys() & reverted.keys())
     n = len(rounds)
     if n < 2:
         return None
-    lost, back = ([side[each] - bad[each] for each in rounds] for side in (good, reverted))
-    x, y = mean(lost), mean(back)
-    xx, yy = variance(lost), variance(back)
-    xy = correlation(lost, back) * math.sqrt(xx * yy) if xx and yy else 0.0
-    of_lost, of_back = (n * _rounding(math.sqrt(each), step) for each in (xx, yy))
-    xx, yy, xy = xx + of_lost, yy + of_back, xy + math.sqrt(of_lost * of_back) / 2  # bad is on both sides
+    losses, gains = ([side[number] - bad[number] for number in rounds] for side in (good, reverted))
+    x, y = mean(losses), mean(gains)
+    xx, yy = variance(losses), variance(gains)
+    xy = correlation(losses, gains) * math.sqrt(xx * yy) if xx and yy else 0.0
+    # Rounding of bad is in losses and gains.
+    loss_rounding, gain_rounding = (n * _rounding(math.sqrt(square), step) for square in (xx, yy))
+    xx, yy, xy = xx + loss_rounding, yy + gain_rounding, xy + math.sqrt(loss_rounding * gain_rounding) / 2
     square = Student(n - 1).of_rounds() ** 2 / n
     a, b, c = x * x - square * xx, x * y - square * xy, y * y - square * yy
     if a <= 0:

@@ -1,41 +1,39 @@
-"""The line of a series of releases: the level of each in each workload, and the steps of the line.
+"""The line of a series of releases: the level of each release in a workload, and the steps of the line.
 
-A visit of a release i in a round r is modelled as x[i][r] = level[i] + round[r] + error, fitted by least squares: what one
-round has in common is the machine at that time. Levels are so better known than by ratios to one release, whose error all of
-them would share. From the residuals comes the standard error of a level,
+**Levels.** A visit of release i in round r is modelled as x[i][r] = level[i] + round[r] + error, fitted by least squares.
+round[r] is the state of the machine at that time, which all visits of a round share. Levels are more exact than ratios to
+one release, all of which would share the error of that release. The standard error of a level follows from the residuals:
 
-    s² = Σ residual² / (visits - releases - rounds + 1),     error = s / √(rounds of a release, where these differ the fewest)
+    s² = Σ residual² / (visits - releases - rounds + 1),     error = s / √(rounds of the release with the fewest rounds)
 
-Rounds are in orders drawn at random (core/domain/trials.py), so that a machine that is slow for some minutes slows down
-releases at random and not neighbours.
+Rounds are in random order (core/domain/trials.py), so that a machine that is slow for some minutes slows down releases at
+random, and not neighbours.
 
-Where in a row of releases the speed changes: the steps of a line of levels, each with its size and its place.
+**Steps.** The level of a release differs from its neighbours for three reasons: the error of measuring, the placement of
+its code, which is drawn anew with every release and does not average out over repetitions, and changes of speed, which
+stay. The first two are the scatter s of the line. It is estimated from the smaller differences between neighbours of the
+line itself, as the larger ones may be steps (after Rice, Bandwidth choice for nonparametric regression, Annals of
+Statistics 12, 1984; trimmed). So neither the scatter nor the effect of layouts has to be known in advance.
 
-The level of a release differs from that of its neighbours for three reasons: the error of measuring it, the placement of its
-code, which no repetition takes away and which is drawn anew with every release, and changes of speed, which stay. The first
-two are the scatter s of the line. It is estimated from the line itself, by the smaller part of the differences between
-neighbours (Rice, Bandwidth choice for nonparametric regression, Annals of Statistics 12, 1984; trimmed, since the larger
-ones may be steps), so that neither its size nor that of the layouts has to be known.
-
-An arc is a run of releases; the rest are the others, those before and after it taken together (circular binary segmentation:
-Olshen, Venkatraman, Lucito and Wigler, Biostatistics 5, 2004). With m releases in the arc and n - m in the rest, of the two
-the arc being the shorter one,
+An arc is a run of releases. The rest is all releases before and after it (circular binary segmentation: Olshen,
+Venkatraman, Lucito and Wigler, Biostatistics 5, 2004). With n releases, m of them in the arc, where m ≤ n - m,
 
     z = |mean of the arc - mean of the rest| / (s √(1/m + 1/(n - m)))
 
-The release of an arc that speaks most for it is left out, so that one odd build makes no step: both m and the mean are those
-of the others. An arc of one release is judged by a law with long tails instead (ODD degrees of freedom), which an odd build
-rarely passes. The p-value of Student's z is multiplied by the number of arcs. The arc with the smallest is cut out where that
-is at most ``rate``; then each part is searched by itself, with a share of ``rate`` as large as its share of the releases. At
-last each cut is tested again between its neighbours, and moved to where the squares of what remains are least.
+The most extreme release of an arc is left out of m and of the mean, so that a single odd build makes no step. An arc of
+one release is tested against a distribution with long tails instead (ODD degrees of freedom), which an odd build rarely
+exceeds. The p-value of Student's z is multiplied by the number of arcs. If the smallest p-value is at most ``rate``, its
+arc is cut out. Then each part is searched by itself, with a share of ``rate`` in proportion to its number of releases. At
+the end each cut is tested again between its neighbours, and moved to the position with the least residual sum of squares.
 
-Several workloads share ``rate`` equally (Bonferroni), so that it holds for all of a table: benchmarks/series/run.py counts
+Several workloads share ``rate`` equally (Bonferroni), so that it holds for a whole table: benchmarks/series/run.py counts
 how often a table without a change announces a step.
 
-A series that was measured elsewhere has one reading of a commit, of days apart: a machine that is slow for a week makes
-neighbours alike, and single readings are far off. Readings further than FAR s.d. from the running median are left out. Where
-neighbours are alike, the means of w readings in a row scatter by more than 1/√w of one: the scatter of a line is the largest
-√w × scatter of such means (block means, as of batches in simulations: Law and Kelton, 1984), WIDTHS being those tried.
+**Readings measured elsewhere.** A series of another system has one reading of a commit, often days apart. If a machine is
+slow for a week, neighbours are alike; and single readings are far off. Readings further than FAR standard deviations from
+the running median are left out. If neighbours are alike, means of w successive readings scatter by more than 1/√w of the
+scatter of a reading. So the scatter of a line is the largest √w × scatter of means of w readings, for w in WIDTHS (block
+means, as in simulations: Law and Kelton, 1984).
 """
 
 import math
@@ -53,16 +51,16 @@ from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.paired_comparison import levels
 
-RATE = 0.05  # of tables without a change that announce any step
-MASS = 0.95  # of the set of places
-FEWEST = 8  # levels from which on steps are looked for: of fewer the scatter is hardly known
-SMALLEST = 5e-4  # scatter of a line, at least: exact counts differ by less between any two releases
-KEPT = 0.6  # of the differences between neighbours, the smaller ones, for the scatter
-BESIDE = 3  # readings on either side, of the running median of a series that was measured elsewhere
-FAR = 3.5
-WIDTHS = (2, 3, 4, 6, 8, 12, 16)
-MEANS = 8  # at least, of which a scatter is estimated
-READINGS = 20  # at least, of a series in which steps are looked for: of fewer it is not seen how alike neighbours are
+RATE = 0.05  # share of tables without a change that announce a step
+MASS = 0.95  # probability that a step is at one of the positions that are stated
+FEWEST = 8  # the fewest levels in which steps are searched: the scatter of fewer is hardly known
+SMALLEST = 5e-4  # the least scatter of a line: exact counts differ by less between any two releases
+SMALL_GAPS = 0.6  # share of the differences between neighbours, the smallest first, from which the scatter is estimated
+BESIDE = 3  # readings on either side in the running median of a series that was measured elsewhere
+FAR = 3.5  # standard deviations from the running median
+WIDTHS = (2, 3, 4, 6, 8, 12, 16)  # readings in a mean
+MEANS = 8  # the fewest means from which a scatter is estimated
+READINGS = 20  # the fewest readings of a series in which steps are searched: fewer do not show how alike neighbours are
 ODD = 4  # degrees of freedom by which a single release is judged
 
 NORMAL = NormalDist()
@@ -72,61 +70,61 @@ Levels = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class LevelStep:
-    """A change of the level that stays, or that lasts for the run of releases up to the next step.
+    """A change of the level that stays, or that lasts until the next step.
 
-    Releases are numbered as the levels are. The change came after ``before``, and ``after`` is the first with it.
+    Releases are numbered as the levels are. The change is between ``before`` and ``after``, which are neighbours.
     """
 
     before: int
     after: int
-    first: int  # the change came after this one, and not later than ``last``, with probability 0.95
+    first: int  # with probability 0.95 the change came after ``first``, and not later than ``last``
     last: int
-    size: Interval  # ratio of the level after to that before, up to the next steps
-    alone: bool  # one release only lies between this step and a neighbour, or the end of the line
-    chance: float = 0.0  # of a line without a step to show one as clear, at most; 0 where it is not known
+    size: Interval  # ratio of the levels after and before the step, each from one step to the next
+    alone: bool  # only one release is between this step and the next or last one, or an end of the line
+    chance: float = 0.0  # upper limit of the probability that a line without a step shows one as clear; 0 if unknown
 
 
 def find_steps(levels: Sequence[float], error: float = 0.0, rate: float = RATE) -> tuple[LevelStep, ...]:
-    """The steps of a line, oldest first. ``levels`` are logarithms and ``error`` is the standard error of one."""
+    """The steps of a line, oldest first. ``levels`` are logarithms; ``error`` is the standard error of a level."""
     if len(levels) < FEWEST:
         return ()
     line = np.asarray(levels, dtype=float)
     search = StepSearch(line, scatter(levels, error), rate)
     cuts = search.settled(search.cuts(0, len(line)))
     ends = [0, *cuts, len(line)]
-    return tuple(search.step(*ends[place : place + 3]) for place in range(len(cuts)))
+    return tuple(search.step(*ends[index : index + 3]) for index in range(len(cuts)))
 
 
 def scatter(levels: Sequence[float], error: float = 0.0) -> float:
-    """The s.d. of a level around its neighbours for all reasons but steps; not below ``error``."""
+    """The s.d. of a level around its neighbours, without steps; at least ``error``."""
     gaps = np.sort(np.diff(np.asarray(levels, dtype=float)) ** 2)
-    kept = math.ceil(KEPT * len(gaps))
-    # What the smaller ones of as many squares of normal variables are on average, within 2 % from 6 levels on (simulated).
-    usual = mean(NORMAL.inv_cdf((1 + (place + 1.5) / (len(gaps) + 1)) / 2) ** 2 for place in range(kept))
-    return max(math.sqrt(float(gaps[:kept].mean()) / (2 * usual)), error, SMALLEST)
+    count = math.ceil(SMALL_GAPS * len(gaps))
+    # The expected mean of the ``count`` smallest of squared normal variables; within 2 % from 6 levels on (simulated).
+    usual = mean(NORMAL.inv_cdf((1 + (rank + 1.5) / (len(gaps) + 1)) / 2) ** 2 for rank in range(count))
+    return max(math.sqrt(float(gaps[:count].mean()) / (2 * usual)), error, SMALLEST)
 
 
 def freedom_of(count: int) -> int:
-    """The degrees of freedom that the scatter of so many levels is worth (simulated for normal ones)."""
+    """The degrees of freedom of a scatter that is estimated from ``count`` levels (simulated with normal levels)."""
     return max(3, round(0.7 * count))
 
 
 class StepSearch:
-    """The search in one line."""
+    """The search for steps in one line."""
 
     def __init__(self, line: Levels, sd: float, rate: float) -> None:
         self.line, self.sd, self.rate = line, sd, rate
         self.freedom = freedom_of(len(line))
 
     def cuts(self, start: int, end: int) -> list[int]:
-        """The places between ``start`` and ``end`` at which the level changes, each the number of the first release with it."""
-        found = self.arc(start, end)
-        if not found:
+        """The positions from ``start`` to ``end`` at which the level changes: the first release after each change."""
+        arc_ends = self.arc(start, end)
+        if not arc_ends:
             return []
-        return sorted({*found, *(cut for a, b in pairwise([start, *found, end]) for cut in self.cuts(a, b))})
+        return sorted({*arc_ends, *(cut for a, b in pairwise([start, *arc_ends, end]) for cut in self.cuts(a, b))})
 
     def arc(self, start: int, end: int) -> list[int]:
-        """The ends of the arc that stands out most, without those that are ends of the part; none where none does."""
+        """The ends of the most significant arc, without ends that are ends of the part; empty if no arc is significant."""
         count = end - start
         if count < 2:
             return []
@@ -136,58 +134,60 @@ class StepSearch:
         for wide in range(1, count // 2 + 1):
             windows = np.lib.stride_tricks.sliding_window_view(ring, wide)[:count]
             z = self.contrast(windows, total - windows.sum(axis=1), count - wide)
-            place = int(z.argmax())
+            index = int(z.argmax())
             # An arc counts among the tests of its half of the rate: one half is for single releases.
             tests = 2.0 * count * (1 if wide == 1 else max(1, count // 2 - 1))
-            if (p := self.chance(float(z[place]), wide) * tests) < best:
-                best, at = p, (place, wide)
+            if (p := self.chance(float(z[index]), wide) * tests) < best:
+                best, at = p, (index, wide)
         if best > self.share(count):
             return []
-        place, wide = at
-        edges = {start + place % count, start + (place + wide) % count}
+        index, wide = at
+        edges = {start + index % count, start + (index + wide) % count}
         return sorted(edges - {start})
 
-    def contrast(self, arcs: Levels, rest: Levels, others: int) -> Levels:
-        """z of each arc (a row); ``rest`` are the sums of the others."""
+    def contrast(self, arcs: Levels, other_sums: Levels, other_count: int) -> Levels:
+        """z of each arc (a row); ``other_sums`` are the sums of the ``other_count`` releases outside it."""
         wide = arcs.shape[1]
         middle = arcs.mean(axis=1)
-        gap = middle - rest / others
+        gap = middle - other_sums / other_count
         if wide > 1:
             up = np.where(gap > 0, arcs.max(axis=1), arcs.min(axis=1))
             wide -= 1
-            trimmed = (middle * (wide + 1) - up) / wide - rest / others
+            trimmed = (middle * (wide + 1) - up) / wide - other_sums / other_count
             gap = np.where(trimmed * gap > 0, trimmed, 0.0)
-        found: Levels = np.abs(gap) / (self.sd * math.sqrt(1 / wide + 1 / others))
-        return found
+        z: Levels = np.abs(gap) / (self.sd * math.sqrt(1 / wide + 1 / other_count))
+        return z
 
     def chance(self, z: float, wide: int) -> float:
-        """The p-value of z for an arc of so many releases."""
+        """The p-value of z for an arc of ``wide`` releases."""
         return Student(min(self.freedom, ODD) if wide == 1 else self.freedom).two_sided(z)
 
     def share(self, count: int) -> float:
-        """The part of the rate that belongs to so many releases."""
+        """The part of the rate for ``count`` releases."""
         return self.rate * count / len(self.line)
 
     def settled(self, cuts: list[int]) -> list[int]:
-        """The cuts that remain when each is tested between its neighbours, at the places that fit best."""
+        """The cuts that remain significant between their neighbours, each at the position that fits best."""
         for _ in range(len(self.line)):
             bounds = [0, *cuts, len(self.line)]
-            chances = [self.between(*bounds[place : place + 3]) for place in range(len(cuts))]
+            chances = [self.between(*bounds[index : index + 3]) for index in range(len(cuts))]
             if chances and max(chances) > 1:
                 cuts = [cut for cut, p in zip(cuts, chances, strict=True) if p < max(chances)]
                 continue
             moved = list(cuts)
-            for place in range(len(moved)):
+            for index in range(len(moved)):
                 ends = [0, *moved, len(self.line)]
-                start, end = ends[place], ends[place + 2]
-                moved[place] = start + 1 + int(self.squares(start, end).argmin())  # which leaves least
+                start, end = ends[index], ends[index + 2]
+                moved[index] = start + 1 + int(self.squares(start, end).argmin())  # the position that leaves the least
             if moved == cuts:
                 return cuts
             cuts = moved
         return cuts
 
     def between(self, start: int, cut: int, end: int) -> float:
-        """How the p-value of a cut, times the number of places it could have, compares to its share; above 1 it fails."""
+        """The p-value of a cut, times the number of its possible positions, divided by its share of the rate; above 1 it
+        fails.
+        """
         return self.p_value(start, cut, end) * (end - start - 1) / self.share(end - start)
 
     def p_value(self, start: int, cut: int, end: int) -> float:
@@ -197,33 +197,37 @@ class StepSearch:
         return self.chance(float(z), len(short))
 
     def squares(self, start: int, end: int) -> Levels:
-        """The squares that remain for a cut after each release but the last."""
+        """The residual sum of squares for a cut after each release except the last."""
         part = self.line[start:end]
-        left, sizes = np.cumsum(part)[:-1], np.arange(1, len(part))
+        sums, sizes = np.cumsum(part)[:-1], np.arange(1, len(part))
         total = part.sum()
-        explained = left**2 / sizes + (total - left) ** 2 / (len(part) - sizes)
-        found: Levels = np.maximum(0.0, float((part**2).sum()) - explained)
-        return found
+        explained = sums**2 / sizes + (total - sums) ** 2 / (len(part) - sizes)
+        squares: Levels = np.maximum(0.0, float((part**2).sum()) - explained)
+        return squares
 
     def step(self, start: int, cut: int, end: int) -> LevelStep:
         """The step at a cut between its neighbours.
 
-        The places are weighed by Bayes' rule with equal priors and unknown levels; the scatter is known as well as its
-        degrees of freedom say.
+        Positions are weighed by Bayes' rule, with equal priors and unknown levels. The scatter is uncertain by its
+        degrees of freedom.
         """
-        left, right = self.line[start:cut], self.line[cut:end]
-        rest = self.squares(start, end)
+        earlier, later = self.line[start:cut], self.line[cut:end]
+        squares = self.squares(start, end)
         sizes = np.arange(1, end - start)
         weight = -0.5 * np.log(sizes * (end - start - sizes))
-        known = self.freedom * self.sd**2
-        weight -= (self.freedom + end - start - 2) / 2 * np.log((known + rest) / (known + rest.min()))
+        scatter_squares = self.freedom * self.sd**2
+        weight -= (
+            (self.freedom + end - start - 2)
+            / 2
+            * np.log((scatter_squares + squares) / (scatter_squares + squares.min()))
+        )
         mass = np.exp(weight - weight.max())
         order = np.argsort(-mass, kind="stable")
         inside = order[: int(np.searchsorted(np.cumsum(mass[order]), MASS * mass.sum())) + 1]
-        gap = float(right.mean() - left.mean())
-        half = Student(self.freedom).quantile() * self.sd * math.sqrt(1 / len(left) + 1 / len(right))
+        gap = float(later.mean() - earlier.mean())
+        half = Student(self.freedom).quantile() * self.sd * math.sqrt(1 / len(earlier) + 1 / len(later))
         first, last = start + int(inside.min()), start + int(inside.max()) + 1
-        alone, arcs = min(len(left), len(right)) == 1, len(self.line) * max(1, len(self.line) - 2)
+        alone, arcs = min(len(earlier), len(later)) == 1, len(self.line) * max(1, len(self.line) - 2)
         false = min(self.rate, self.p_value(start, cut, end) * arcs)
         return LevelStep(cut - 1, cut, first, last, Interval.around(gap, half), alone, false)
 
@@ -233,37 +237,37 @@ Visits = Mapping[int, Mapping[int, float]]  # release → round → mean logarit
 
 @dataclass(frozen=True, slots=True)
 class SpeedLine:
-    """One workload over the releases; numbers of releases are those of the subjects of the trial."""
+    """The speed of one workload over the releases, which are numbered as the subjects of the trial."""
 
     work: str
-    ratios: tuple[float | None, ...]  # to the first release that was measured; None for a gap
-    error: float | None  # of one level, as a fraction: by measuring alone; None after a single round
-    scatter: float | None  # s.d. of a level around its neighbours for all reasons but steps; None for too few levels
+    ratios: tuple[float | None, ...]  # relative to the first release that was measured; None for a gap
+    error: float | None  # standard error of one level, as a fraction, from measuring alone; None after a single round
+    scatter: float | None  # s.d. of a level around its neighbours, without steps; None for too few levels
     steps: tuple[LevelStep, ...]
 
     @property
     def plateaus(self) -> list[float | None]:
-        """The mean level of the releases between two steps, for each release; None before the first that was measured."""
-        found: list[float | None] = []
+        """The mean level between two steps, for each release; None before the first release that was measured."""
+        means: list[float | None] = []
         for start, end in pairwise([0, *(step.after for step in self.steps), len(self.ratios)]):
             logs = [math.log(ratio) for ratio in self.ratios[start:end] if ratio]
-            found += [math.exp(sum(logs) / len(logs)) if logs else None] * (end - start)
-        return found
+            means += [math.exp(sum(logs) / len(logs)) if logs else None] * (end - start)
+        return means
 
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """Two releases between which something changed, in one or several workloads."""
+    """Two releases between which the speed of one or several workloads changed."""
 
     good: int
     bad: int
-    worse: bool  # or better
+    worse: bool  # False: better
     works: tuple[str, ...]
-    least: float  # the smallest of the changes, as a fraction
+    least: float  # the smallest of the changes of the workloads, as a fraction
 
 
 def lines_of(trial: SessionState) -> list[SpeedLine]:
-    """The line of every workload, in the order in which they were requested."""
+    """The line of every workload, in the order of the request."""
     request = trial.request
     names, releases = [work.name for work in request.works], len(request.subjects)
     visits = [levels(trial, number, request.metric) for number in range(len(names))]
@@ -279,80 +283,83 @@ def line_of(work: str, visits: Visits, releases: int, rate: float) -> SpeedLine:
 def line_through(
     work: str, level: Mapping[int, float], releases: int, rate: float, error: float | None, least: float = 0.0
 ) -> SpeedLine:
-    """The line of these levels; its scatter is at least their ``error``, and ``least``."""
+    """The line of these levels; its scatter is at least ``error`` and ``least``."""
     measured = sorted(level)
-    values, known = [level[release] for release in measured], max(error or 0.0, least)
+    values, error_floor = [level[release] for release in measured], max(error or 0.0, least)
     steps = (
         replace(step, **{name: measured[getattr(step, name)] for name in ("before", "after", "first", "last")})
-        for step in find_steps(values, known, rate)
+        for step in find_steps(values, error_floor, rate)
     )
     base = values[0] if values else 0.0
     ratios = (ratio_of(level[release] - base) if release in level else None for release in range(releases))
-    own = scatter(values, known) if len(values) >= FEWEST else None
-    return SpeedLine(work, tuple(ratios), error, own, tuple(steps))
+    line_scatter = scatter(values, error_floor) if len(values) >= FEWEST else None
+    return SpeedLine(work, tuple(ratios), error, line_scatter, tuple(steps))
 
 
 def line_of_readings(work: str, levels: Sequence[float], rate: float) -> SpeedLine:
-    """The line of a series that was measured elsewhere; ``levels`` are logarithms. A ratio of None is a reading that is left out."""
+    """The line of a series that was measured elsewhere; ``levels`` are logarithms.
+
+    Readings that are left out have the ratio None.
+    """
     every = np.asarray(levels, dtype=float)
-    beside = [float(np.median(every[max(0, place - BESIDE) : place + BESIDE + 1])) for place in range(len(every))]
+    beside = [float(np.median(every[max(0, index - BESIDE) : index + BESIDE + 1])) for index in range(len(every))]
     off = np.abs(every - beside)
-    kept = np.flatnonzero(off <= FAR * max(float(np.median(off)) / NORMAL.inv_cdf(0.75), SMALLEST))
-    line = every[kept]
+    near = np.flatnonzero(off <= FAR * max(float(np.median(off)) / NORMAL.inv_cdf(0.75), SMALLEST))
+    line = every[near]
     of_means = (math.sqrt(wide) * scatter(means(line, wide)) for wide in WIDTHS if len(line) >= MEANS * wide)
-    level = {int(place): float(x) for place, x in zip(kept, line, strict=True)}
+    level = {int(index): float(x) for index, x in zip(near, line, strict=True)}
     return line_through(work, level, len(every), rate, None, max(of_means, default=0.0))
 
 
 def means(line: Levels, wide: int) -> list[float]:
-    """The means of so many levels in a row each; the first ones may be left over."""
-    return [float(each) for each in line[len(line) % wide :].reshape(-1, wide).mean(axis=1)]
+    """The means of each ``wide`` successive levels; the first levels are left over if the division has a remainder."""
+    return [float(x) for x in line[len(line) % wide :].reshape(-1, wide).mean(axis=1)]
 
 
 def fitted(visits: Visits) -> tuple[dict[int, float], float | None]:
-    """The level of each release, and the standard error of that with the fewest rounds; None where every one has a single round.
+    """The level of each release, and the largest standard error of a level; None if every release has a single round.
 
-    What rounds have in common is eliminated from the normal equations. Releases that no chain of common rounds connects are as
-    far apart as their means are.
+    The effects of rounds are eliminated from the normal equations. If no chain of common rounds connects two releases,
+    the difference of their levels is the difference of their means.
     """
     level = {release: fmean(values.values()) for release, values in visits.items() if values}
-    place = {release: number for number, release in enumerate(level)}
+    position = {release: number for number, release in enumerate(level)}
     rounds: dict[int, dict[int, float]] = {}
     for release, middle in level.items():
         for number, x in visits[release].items():
-            rounds.setdefault(number, {})[place[release]] = x - middle
+            rounds.setdefault(number, {})[position[release]] = x - middle
     alike: dict[tuple[int, ...], list[list[float]]] = {}  # rounds with the same releases
-    for each in rounds.values():
-        alike.setdefault(tuple(each), []).append([*each.values()])
-    visited = [(np.array(which), np.array(rows)) for which, rows in alike.items()]
-    centred = [(which, rows - rows.mean(axis=1)[:, None]) for which, rows in visited]
+    for visited_round in rounds.values():
+        alike.setdefault(tuple(visited_round), []).append([*visited_round.values()])
+    visited = [(np.array(members), np.array(rows)) for members, rows in alike.items()]
+    centred = [(members, rows - rows.mean(axis=1)[:, None]) for members, rows in visited]
     normal, right = np.zeros((len(level), len(level))), np.zeros(len(level))
-    for which, these in centred:
-        normal[np.ix_(which, which)] += len(these) * (np.eye(len(which)) - 1 / len(which))
-        right[which] += these.sum(axis=0)
+    for members, these in centred:
+        normal[np.ix_(members, members)] += len(these) * (np.eye(len(members)) - 1 / len(members))
+        right[members] += these.sum(axis=0)
     moved: Levels = np.linalg.pinv(normal, hermitian=True) @ right
-    level = {release: level[release] + float(moved[number]) for release, number in place.items()}
+    level = {release: level[release] + float(moved[number]) for release, number in position.items()}
     count = sum(map(len, rounds.values()))
     freedom = count - len(rounds) - int(np.linalg.matrix_rank(normal, hermitian=True)) if rounds else 0
     if freedom < 1:
         return level, None
-    squares = sum(float(((these - moved[which] + moved[which].mean()) ** 2).sum()) for which, these in centred)
+    squares = sum(float(((these - moved[members] + moved[members].mean()) ** 2).sum()) for members, these in centred)
     return level, math.sqrt(squares / freedom / min(len(visits[release]) for release in level))
 
 
 def is_worse(step: LevelStep, metric: str) -> bool:
-    """Whether a step is for the worse."""
+    """Whether a step makes the metric worse."""
     return (step.size.middle < 1) == find_metric(metric).higher_is_better
 
 
 def hunts_of(lines: Sequence[SpeedLine], metric: str) -> list[Hunt]:
-    """What to hunt, changes for the worse first, then large ones: steps at one place are one hunt of several workloads."""
-    places: dict[tuple[bool, int, int], list[tuple[str, float]]] = {}
+    """The hunts for the steps, changes for the worse first, then large ones; steps between the same releases are one hunt."""
+    steps_of: dict[tuple[bool, int, int], list[tuple[str, float]]] = {}
     for line in lines:
         for step in line.steps:
-            place = not is_worse(step, metric), step.first, step.last
-            places.setdefault(place, []).append((line.work, step.size.middle))
-    by_rank = sorted(places.items(), key=lambda item: (item[0][0], -max(abs(math.log(size)) for _, size in item[1])))
+            range_key = not is_worse(step, metric), step.first, step.last
+            steps_of.setdefault(range_key, []).append((line.work, step.size.middle))
+    by_rank = sorted(steps_of.items(), key=lambda item: (item[0][0], -max(abs(math.log(size)) for _, size in item[1])))
     return [
         Hunt(good, bad, not better, tuple(work for work, _ in sizes), min(abs(size - 1) for _, size in sizes))
         for (better, good, bad), sizes in by_rank
