@@ -118,18 +118,22 @@ def one(found: Explanation) -> str:
 
 def costs_of_changed(found: Explanation, said: str = "") -> str:
     """The share of the whole cost that functions have which the commit changes, where none of them was ``said``."""
+    named = any(quoted(name) in said for row in found.functions if row.own for name in (row.function, *row.inlined))
+    shares = shares_of_changed(found)
+    return f"This commit changes {listed(shares)}." if shares and not named else ""
+
+
+def shares_of_changed(found: Explanation) -> list[str]:
+    """The functions that the commit changes, with their shares of the cost since: those that have a part of it."""
     cost = sum(row.culprit for row in found.functions)
-    rows = sorted(
-        (row for row in found.functions if row.own and row.culprit >= LEAST * cost), key=lambda row: -row.culprit
-    )
-    shares = [
+    rows = [
+        row for row in sorted(found.functions, key=lambda row: -row.culprit) if row.own and row.culprit > LEAST * cost
+    ]
+    return [
         f"{quoted(row.function if row.changed else row.inlined[0])} ({share(row.culprit / cost)} of the cost"
         f"{'' if row.changed else f', inlined into {quoted(row.function)}'})"
         for row in rows[:NAMED]
-        if row.culprit
     ]
-    named = any(quoted(name) in said for row in rows for name in (row.function, *row.inlined))
-    return f"This commit changes {listed(shares)}." if shares and not named else ""
 
 
 def counted_place(found: Explanation) -> str:
@@ -307,13 +311,12 @@ def unchanged(row: FunctionRow, found: Explanation) -> str:
 
 
 def of_diff(row: FunctionRow, found: Explanation) -> str:
-    """The functions of the diff, where profiles have none: a few, or the first of what a binary without symbols may hide."""
+    """The functions of the diff, which the place is none of: a few, or the first of what a binary without symbols may hide."""
     hidden = row.nameless or any(name.startswith("[") for name in row.callers[:1])
-    names, more = found.changed[:NAMED], len(found.changed) - NAMED
-    if not (found.change_known and names) or any(each.own for each in found.functions) or (more > 0 and not hidden):
-        return ""
-    shown = listed([*map(quoted, names), *([f"{more} more"] if more > 0 else [])])
-    return f"; {'this commit' if row.nameless else 'it'} changes {shown}"
+    names, more = [*map(quoted, found.changed[:NAMED])], len(found.changed) - NAMED
+    names = shares_of_changed(found) or ([*names, *([f"{more} more"] * (more > 0))] if hidden or more <= 0 else [])
+    it = "this commit" if row.nameless else "it"
+    return f"; {it} changes {listed(names)}" if found.change_known and names else ""
 
 
 def stripped(row: FunctionRow) -> str:
