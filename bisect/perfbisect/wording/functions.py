@@ -126,9 +126,8 @@ def costs_of_changed(found: Explanation, said: str = "") -> str:
 def shares_of_changed(found: Explanation) -> list[str]:
     """The functions that the commit changes, with their shares of the cost since: those that have a part of it."""
     cost = sum(row.culprit for row in found.functions)
-    rows = [
-        row for row in sorted(found.functions, key=lambda row: -row.culprit) if row.own and row.culprit > LEAST * cost
-    ]
+    by_cost = sorted(found.functions, key=lambda row: -row.culprit)
+    rows = [row for row in by_cost if row.own and row.culprit > LEAST * cost]
     return [
         f"{quoted(row.function if row.changed else row.inlined[0])} ({share(row.culprit / cost)} of the cost"
         f"{'' if row.changed else f', inlined into {quoted(row.function)}'})"
@@ -315,8 +314,9 @@ def of_diff(row: FunctionRow, found: Explanation) -> str:
     hidden = row.nameless or any(name.startswith("[") for name in row.callers[:1])
     names, more = [*map(quoted, found.changed[:NAMED])], len(found.changed) - NAMED
     names = shares_of_changed(found) or ([*names, *([f"{more} more"] * (more > 0))] if hidden or more <= 0 else [])
-    it = "this commit" if row.nameless else "it"
-    return f"; {it} changes {listed(names)}" if found.change_known and names else ""
+    return (
+        f"; {'this commit' if row.nameless else 'it'} changes {listed(names)}" if found.change_known and names else ""
+    )
 
 
 def stripped(row: FunctionRow) -> str:
