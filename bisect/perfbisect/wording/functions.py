@@ -314,16 +314,14 @@ def of_diff(row: FunctionRow, found: Explanation) -> str:
     hidden = row.nameless or any(name.startswith("[") for name in row.callers[:1])
     names, more = [*map(quoted, found.changed[:NAMED])], len(found.changed) - NAMED
     names = shares_of_changed(found) or ([*names, *([f"{more} more"] * (more > 0))] if hidden or more <= 0 else [])
-    return (
-        f"; {'this commit' if row.nameless else 'it'} changes {listed(names)}" if found.change_known and names else ""
-    )
+    it = "this commit" if row.nameless else "it"
+    return f"; {it} changes {listed(names)}" if found.change_known and names else ""
 
 
 def stripped(row: FunctionRow) -> str:
     """Why the functions of a binary cannot be told apart; "" if they can."""
-    if not row.nameless:
-        return ""
-    return ", code that the program generates as it runs" if row.binary == GENERATED else ", which has no symbols"
+    why = ", code that the program generates as it runs" if row.binary == GENERATED else ", which has no symbols"
+    return why if row.nameless else ""
 
 
 def more_or_less(row: FunctionRow, found: Explanation) -> str:
