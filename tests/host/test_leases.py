@@ -159,7 +159,7 @@ def test_a_machine_that_another_session_holds_stays_its(pool: Pool) -> None:
 
 def test_the_lease_of_the_documentation(tmp_path: Path) -> None:
     """Two sessions that want the same machine have it one after the other."""
-    page = (Path(__file__).parents[2] / "docs" / "hosts.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "leases.md").read_text()
     [text] = [block for block in re.findall(r"```toml\n(.*?)```", page, re.DOTALL) if "[leases.shelf]" in block]
     hosts, shelf = tmp_path / "hosts.toml", tmp_path / "shelf"
     hosts.write_text(text.replace("/srv/shelf", str(shelf)))

@@ -178,7 +178,7 @@ LARGE = [pytest.param(*each, marks=pytest.mark.calibrate) for each in ((0.02, 0.
 
 @pytest.mark.parametrize(("spread", "most"), [(0.01, 0.3), *LARGE])
 def test_chance_alone_makes_few_hosts_unfit(spread: float, most: float) -> None:
-    """docs/hosts.md has the figures of 200 years each."""
+    """benchmarks/README.md has the figures of 200 years each."""
     assert alarms(spread, 0.0, 10, 1) <= most
 
 
