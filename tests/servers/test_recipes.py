@@ -111,12 +111,14 @@ CLIENT = (Path(__file__).parent / "given" / "client.sh").read_text()
 Settle = Callable[..., tuple[int, list[str]]]
 
 
-@pytest.fixture
-def settle(tmp_path: Path) -> Settle:
-    """``settle(busy, *unknown)``: the script's status and what it asks; nothing takes time."""
-    programs = {"mysql": CLIENT, "mysqlcheck": "#!/bin/sh\necho analysed >>$LOG\n", "sleep": "#!/bin/sh\n"}
+@pytest.fixture(params=[("mysql", "mysqlcheck"), ("mariadb", "mariadb-check")])
+def settle(request: pytest.FixtureRequest, tmp_path: Path) -> Settle:
+    """``settle(busy, *unknown)``: the script's status and what it asks by clients of either name; nothing takes time."""
+    client, check = request.param
+    programs = {client: CLIENT, check: "#!/bin/sh\necho analysed >>$LOG\n", "sleep": "#!/bin/sh\n"}
     for name, text in programs.items():
         executable(tmp_path / "bin" / name, text)
+    shutil.copy(SETTLE.parent / "client", tmp_path)
 
     def call(busy: int, *unknown: str, patience: int = 1200) -> tuple[int, list[str]]:
         text = SETTLE.read_text().replace("PATIENCE=1200", f"PATIENCE={patience}")
