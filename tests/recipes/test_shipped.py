@@ -55,6 +55,15 @@ def test_the_boost_of_a_release_is_known_by_what_its_tree_says(name: str) -> Non
     assert len(set(boost.sha256.values())) == len(boost.sha256) == 13
 
 
+def test_what_a_server_loads_is_built() -> None:
+    """No program links a plugin: it needs a target of its own, and then the programs need theirs."""
+    for recipe in load_builders():
+        if plugin := recipe.server and recipe.server.settings.get("plugin_load_add"):
+            needed = {f"{plugin}".removeprefix("ha_"), *(path.rpartition("/")[2] for path in recipe.programs)}
+            assert recipe.build
+            assert needed <= {*recipe.build.targets}, recipe.name
+
+
 def test_the_guide_names_every_variant_and_every_placeholder_where_it_is_known() -> None:
     parts = ("version", "installed", "build", "server", "command")
     known: dict[str, set[str]] = {part: set() for part in parts}
