@@ -56,6 +56,8 @@ def test_a_few_lines_outside_of_functions_are_quoted(read: Read) -> None:
     assert read(before, after | {"page.c": page.replace("pages", "sizes")}).lines == (option,)
     assert read(before, after | {"page.c": page.replace("return 4096", "return 8192")}).lines == (option,)
     assert read(before, after | {"Makefile": make + "install: all\n"}).lines == ()
+    page = page.replace("return 4096", "return 8192")
+    assert read(before, after | {"page.c": page, "script.lua": "f()\n"}).lines == (option,), "another file is new"
     assert read(before, after | {"Makefile": make.replace("all: page", "all: page " + 100 * "x")}).lines == ()
 
 

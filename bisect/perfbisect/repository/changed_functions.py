@@ -218,28 +218,34 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
         old is None or new is None,
         " ".join(notes),
         paths,
-        replaced_lines(repo, parent, commit, [path for path in paths if not (names and is_source(path))]),
+        replaced_lines(repo, parent, commit, [path for path in paths if not (names and is_source(path))], bool(names)),
     )
 
 
 def replaced_lines(
-    repo: Repository, parent: str, commit: str, paths: Iterable[str]
+    repo: Repository, parent: str, commit: str, paths: Iterable[str], some: bool
 ) -> tuple[tuple[str, str, str], ...]:
-    """Lines of these files that others take the place of: path, before, since. None where more differs than can be quoted."""
+    """Lines of these files that others take the place of: path, before, since. Where more differs than can be quoted, none, or
+    those of the other files if ``some`` will do."""
     pairs: list[tuple[str, str, str]] = []
     for path in (path for path in paths if not BESIDE.search(path)):
         printed = git(repo, "diff", "-U0", *OPTIONS, "--no-renames", parent, commit, "--", f":(literal,top){path}")
-        _, *parts = re.split(r"^@@ .*\n", printed, flags=re.MULTILINE)
-        for part in parts:
-            sides = [[row[1:] for row in part.splitlines() if row.startswith(sign)] for sign in "-+"]
-            if len({*map(bare, map("\n".join, sides))}) == 1 or all(
-                row.lstrip().startswith("#") for row in chain(*sides)
-            ):
-                continue  # comments
-            if len(sides[0]) != len(sides[1]) or len(pairs) + len(sides[0]) > LINES:
-                return ()
-            pairs += [(path, before.strip(), after.strip()) for before, after in zip(*sides, strict=True)]
-    return tuple(pairs) if all(len(text) <= LONGEST for pair in pairs for text in pair[1:]) else ()
+        _, *hunks = re.split(r"^@@ .*\n", printed, flags=re.MULTILINE)
+        sides = [[[row[1:] for row in hunk.splitlines() if row.startswith(sign)] for sign in "-+"] for hunk in hunks]
+        told = [hunk for hunk in sides if not is_comment(hunk[0], hunk[1], by_hash=not is_source(path))]
+        if all(len(before) == len(since) for before, since in told):
+            rows = [row for hunk in told for row in zip(*hunk, strict=True)]
+            pairs += [(path, before.strip(), since.strip()) for before, since in rows]
+        elif not some:
+            return ()
+    short = all(len(text) <= LONGEST for pair in pairs for text in pair[1:])
+    return tuple(pairs) if short and len(pairs) <= LINES else ()
+
+
+def is_comment(before: Sequence[str], since: Sequence[str], by_hash: bool) -> bool:
+    """Whether two texts differ in comments, of C or that begin by a hash, and white space alone."""
+    hashed = by_hash and all(row.lstrip().startswith("#") for row in chain(before, since))
+    return hashed or bare("\n".join(before)) == bare("\n".join(since))
 
 
 def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Changed], tuple[str, ...], list[str]]:
