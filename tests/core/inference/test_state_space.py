@@ -41,7 +41,7 @@ def least_squares(record: Record, weight: np.ndarray) -> tuple[np.ndarray, np.nd
 @pytest.fixture
 def _keep_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """No law of drift is left out."""
-    monkeypatch.setattr("perfbisect.core.inference.state_space.KEPT", 0.0)
+    monkeypatch.setattr("perfbisect.core.inference.state_space.NEGLIGIBLE", 0.0)
 
 
 @pytest.mark.usefixtures("_keep_all")

@@ -72,7 +72,7 @@ def test_a_combination_of_levels_is_predicted_as_one_joint_distribution() -> Non
     assert (read.within[1, 2:] >= 0).all()
     own, o = seen.covariance, seen.candidates
     difference = own[1, 1] - 2 * own[1, o] + own[o, o]
-    steps = (seen.left[1] - seen.left[o]) ** 2 @ seen.step
+    steps = (seen.uncertain[1] - seen.uncertain[o]) ** 2 @ seen.step
     assert read.within[1, 2] == pytest.approx(difference + steps)
 
 

@@ -1,14 +1,13 @@
 """Everything that follows from the readings at one moment of a hunt, and the belief that views and the record show.
 
-Do the two ends differ at all? That is answered before anything is built between them.
+**Ends.** Before anything is built between the two ends, the hunt answers whether they differ at all. Runs of both are
+interleaved until the difference is clear of noise and layout, or until one of the size asked for would have been shown.
 
-Both ends are measured in turn until the difference is clear of noise and layout, or until a difference
-of the size asked for would have shown.
-
-The proof of a culprit: the search prefers builds whose first readings deviated by chance, and a host may have been slow
-for a while when a build was measured. So a culprit is named only after fresh runs: made when both it and the parent had
-readings already, with a run of the other side next to them in time. They enter the posterior like all others; if they
-contradict the culprit, the search continues. That two builds may differ by code placement alone is part of the posterior.
+**The proof of a culprit.** The search prefers builds whose first readings deviated by chance, and a host may have been
+slow while a build was measured. So a culprit is named only after new runs. These are made when both the culprit and its
+parent had readings already, and each has a run of the other side next to it in time. New runs enter the posterior like
+all others; if they contradict the culprit, the search continues. The posterior also allows two builds to differ by code
+placement alone.
 """
 
 import math
@@ -31,15 +30,15 @@ from perfbisect.core.inference.relative_speed import Speeds, speeds, speeds_of
 from perfbisect.core.inference.state_space import Fit, Levels, fit, levels_of
 from perfbisect.core.stats.distributions import Student
 
-CLEAR = ((4, 20, 40), (2.1, 1.9, 1.7))  # standard errors at which the ends are taken to differ: after so many runs
-CLEAR_OF_LAYOUT = ((0.4, 0.8), (2.7, 1.9))  # the same, by the share of layout in what is uncertain
-STILL = 1.0  # standard errors below which a search that has begun asks for the ends again
+CLEAR = ((4, 20, 40), (2.1, 1.9, 1.7))  # (runs, standard errors from which on the ends are taken to differ)
+CLEAR_OF_LAYOUT = ((0.4, 0.8), (2.7, 1.9))  # (share of layout in the variance, standard errors)
+STILL = 1.0  # standard errors; after the search has begun, a smaller drop makes it measure the ends again
 SHOWN = 2.7  # standard errors at which a difference between the ends counts as shown
-POWER = 1.28  # further standard errors: a change this much larger would have been seen nine times in ten
-UNLIKELY = 0.04  # probability of such a change at which it is given up
-SETTLED = 0.8  # share of layout in what is uncertain from which more runs of the same builds add nothing
-CHEAP = 4.0  # builds that cost fewer runs than this
-PLAIN = 16.0  # s.d. of a run: so large a drop is plain to see, also where few runs tell how large that is
+POWER = 1.28  # further standard errors: a change larger by these would have been shown in nine of ten hunts
+UNLIKELY = 0.04  # probability of a change below which the hunt gives up
+SETTLED = 0.8  # share of layout in the variance, above which more runs of the same builds add nothing
+CHEAP = 4.0  # a build is cheap if it costs fewer runs than this
+PLAIN = 16.0  # s.d. of a run: a larger drop is plain even if few runs tell how large the s.d. is
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,36 +48,36 @@ class Contrast:
     drop: float
     error: float  # standard error
     freedom: float
-    runs: float  # weighted runs of the build with fewer
-    noise: float  # s.d. of a run, drift left out
-    layout: float = 0.0  # variance in ``error`` that no repetition takes away
+    runs: float  # weighted runs of the build with fewer runs
+    noise: float  # s.d. of a run, without drift
+    layout: float = 0.0  # variance in ``error`` that does not average out over repetitions
 
     @property
     def clear(self) -> float:
-        """The drop in normal standard errors, few degrees of freedom allowed for."""
+        """The drop in standard errors of a normal distribution with the same p-value as Student's."""
         return Student(self.freedom).score(self.drop / self.error)
 
     @property
     def bar(self) -> float:
-        """Standard errors asked for: fewer once the noise is known and layout, not noise, is most of the error."""
+        """The standard errors asked for: fewer after more runs, and if layout, not noise, is most of the error."""
         return float(min(np.interp(self.runs, *CLEAR), np.interp(self.layout / self.error**2, *CLEAR_OF_LAYOUT)))
 
     @property
     def detectable(self) -> float:
-        """The smallest drop that would have been seen, as a fraction."""
+        """The smallest drop that would have been shown, as a fraction."""
         return float(-np.expm1(-(SHOWN + POWER) * self.error))
 
     def above(self, drop: float) -> float:
-        """Probability that the true drop is larger than ``drop``."""
+        """The probability that the true drop is larger than ``drop``."""
         return Student(self.freedom).cdf((self.drop - drop) / self.error)
 
     def ratio(self, sign: float) -> Interval:
-        """Second build against first, in the metric's own direction; for decisions (relative_speed.py has what is shown)."""
+        """The metric of the second build relative to the first, for decisions (relative_speed.py has what is shown)."""
         return Interval.around(-sign * self.drop, Student(self.freedom).quantile() * self.error)
 
 
 def contrast(levels: Levels, first: int, second: int) -> Contrast:
-    """Compare two builds given by their rows in ``levels``; averaged over laws of noise and sizes of layout."""
+    """The difference of two builds, which are rows of ``levels``, averaged over laws of noise and sizes of layout."""
     direction = np.zeros(levels.mean.shape[1])
     direction[first], direction[second] = 1.0, -1.0
     drops = levels.mean @ direction
@@ -98,7 +97,7 @@ def least(policy: Policy) -> float:
 
 
 def first_look(bad: int, model: NoiseModel) -> Measure:
-    """The first runs of both ends."""
+    """The order of the first runs of both ends."""
     return _both(bad, model.first_runs[0], model)
 
 
@@ -106,12 +105,12 @@ def _both(bad: int, runs: int, model: NoiseModel) -> Measure:
     return model.order((Share(bad, runs), Share(0, runs)), Purpose.ENDS)
 
 
-NOISY = 0.05  # s.d. of one run from which a host is called noisy
-DRIFTING = 0.9
+NOISY = 0.05  # s.d. of one run above which a host is called noisy
+DRIFTING = 0.9  # probability of drift above which a host is said to drift
 
 
 def prior_belief(graph: Graph, model: NoiseModel = USUAL) -> Belief:
-    """Before both ends were measured."""
+    """The belief before both ends were measured."""
     culprit = graph.weight / max(graph.weight.sum(), 1e-300)
     return Belief(
         culprit, 0.5, model.noise, Interval.around(0.0, 2 * BASE), slow=_known(ancestry_of(graph).sums(culprit))
@@ -119,30 +118,30 @@ def prior_belief(graph: Graph, model: NoiseModel = USUAL) -> Belief:
 
 
 def _known(slow: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Probabilities without what rounding adds, and 0.5 where nothing is known."""
+    """The probabilities ``slow`` without rounding errors, and 0.5 instead of NaN."""
     result: NDArray[np.float64] = np.clip(np.where(np.isnan(slow), 0.5, slow), 0.0, 1.0)
     return result
 
 
 def warnings(levels: Levels, behaviour: Behaviour, several: float) -> tuple[str, ...]:
-    """What the user should know of the host and the range, a short sentence each."""
-    found = []
+    """Short sentences for the user about the host and the range."""
+    sentences = []
     if behaviour.two_speeds:
-        found.append("the host runs at two speeds: readings fall into two groups")
+        sentences.append("the host runs at two speeds: readings fall into two groups")
     if float(levels.probability @ (levels.drift > 0)) > DRIFTING:
-        found.append("the host drifts; builds are compared only with neighbours in time")
+        sentences.append("the host drifts; builds are compared only with neighbours in time")
     if levels.noise > NOISY:
-        found.append(f"runs of one build vary by {100 * levels.noise:.0f} %")
+        sentences.append(f"runs of one build vary by {100 * levels.noise:.0f} %")
     if behaviour.outliers > max(1, 0.03 * len(behaviour.weight)):
-        found.append(f"{behaviour.outliers} readings are far from the others of their build and hardly count")
+        sentences.append(f"{behaviour.outliers} readings are far from the others of their build and hardly count")
     if several > 0.9:
-        found.append("there is more than one change in the range; the largest is hunted first (--all: every one)")
-    return tuple(found)
+        sentences.append("there is more than one change in the range; the largest is hunted first (--all: every one)")
+    return tuple(sentences)
 
 
-ANOTHER = 0.2  # prior of a change in a subrange of a range that was searched for its largest
+ANOTHER = 0.2  # prior of a change in a subrange; the range was searched for its largest change already
 UNCHANGED = 0.08  # probability of any change below which there is nothing to find
-POSSIBLE = 0.1  # of a change as asked for, from which few rounds do not show that there is none
+POSSIBLE = 0.1  # probability of a change as asked for, above which few rounds do not show that there is none
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,25 +150,25 @@ class Analysis:
 
     graph: Graph
     policy: Policy
-    read: Record  # as it was before ``record`` was judged
+    read: Record  # before ``judged``
     record: Record
     levels: Levels
     fitted: Fit
     groups: Hypotheses
     posterior: Posterior
     ends: Contrast
-    seen: Behaviour
-    by_distance: tuple[Posterior, ...]  # for distances of stopped runs beyond their bounds; empty if none was stopped
-    subrange: bool  # part of a range that was searched for its largest change
+    behaviour: Behaviour
+    by_distance: tuple[Posterior, ...]  # by distance of stopped runs beyond their bounds; empty if none was stopped
+    subrange: bool  # whether the range is a part of one that was searched for its largest change
 
     @property
     def model(self) -> NoiseModel:
-        """What the readings can be disturbed by."""
+        """The noise model of the readings."""
         return self.levels.model
 
     @cached_property
     def speeds(self) -> Speeds:
-        """The levels as ratios show them: between jumps of the hosts, on which decisions do not depend."""
+        """The levels for the ratios that are shown, fitted between jumps of the hosts; decisions do not depend on jumps."""
         parted = between_jumps(self.read, self.model)
         if parted is self.read:
             return speeds(self.record, self.fitted)
@@ -182,50 +181,50 @@ class Analysis:
 
     @cached_property
     def belief(self) -> Belief:
-        """What views and the record show."""
+        """The belief that views and the record show."""
         posterior = self.posterior
         culprit = self.groups.spread(posterior.culprit)
         slow = self.groups.reach.sums(culprit)
         slow[list(self.record.builds)] = self.groups.slow @ posterior.culprit
         change = float(np.clip(posterior.change, 1 - CAP, CAP))
-        noticed = warnings(self.levels, self.seen, posterior.several)
+        noticed = warnings(self.levels, self.behaviour, posterior.several)
         return Belief(culprit, change, self.levels.noise, lambda: self.effect, noticed, _known(slow), posterior.several)
 
     @property
     def searching(self) -> bool:
-        """Whether anything between the ends was measured; in a subrange that may have been for the sake of another one."""
+        """Whether a build between the ends was measured; false in a subrange, where another search may have measured it."""
         ends = (0, self.record.name(self.graph.size - 1))
         return not self.subrange and any(b not in ends for b in self.record.builds)
 
     @property
     def settled(self) -> bool:
-        """Whether more runs of the ends are pointless."""
+        """Whether more runs of the ends would add nothing."""
         return self.ends.runs >= self.model.most or self.ends.layout > SETTLED * self.ends.error**2
 
     @property
     def differ(self) -> bool:
-        """Whether the ends differ clearly enough to begin the search; or, if it has begun, to go on."""
+        """Whether the ends differ clearly enough to begin the search, or to continue it if it has begun."""
         return self.ends.clear >= (STILL if self.searching else self.ends.bar)
 
     @property
     def nothing(self) -> bool:
-        """Whether to give up: no difference worth a search, or none that this many runs could show or can still support."""
+        """Whether to give up: a change worth a search is unlikely, or more runs of the ends could not show it."""
         ends, smallest = self.ends, least(self.policy)
         if ends.runs < self.model.fewest:
             return False
-        wanted = max(smallest, self.model.promised * ends.noise)
+        promised = max(smallest, self.model.promised * ends.noise)
         above = ends.above(smallest)
-        unlikely = ends.above(wanted) < UNLIKELY or above < UNLIKELY / 5
+        unlikely = ends.above(promised) < UNLIKELY or above < UNLIKELY / 5
         unchanged = self.posterior.change < UNCHANGED and not (self.model.rounds and above > POSSIBLE)
         return unlikely or unchanged or (self.settled and not self.differ)
 
     @property
     def not_reproduced(self) -> NotReproduced:
-        """That the ends do not differ as the policy asks, with the smallest change that would have been seen."""
+        """The verdict that the ends do not differ as the policy asks, with the smallest change that would have been shown."""
         return NotReproduced(self.effect, self.ends.detectable, (), self.policy.min_effect, self.policy.direction)
 
     def second_look(self, build_cost: float) -> Measure | None:
-        """More runs of both ends where they do not differ plainly: the dearer a build, in runs, the better to know them."""
+        """More runs of both ends if they do not differ plainly, or None; more if a build is dear (``build_cost`` is in runs)."""
         bad = self.record.name(self.graph.size - 1)
         lacking = self.model.first_runs[build_cost > CHEAP] - min(self.record.runs(0), self.record.runs(bad))
         if lacking <= 0 or self.searching or self.ends.drop > PLAIN * self.ends.noise:
@@ -233,7 +232,7 @@ class Analysis:
         return _both(self.graph.size - 1, lacking, self.model)
 
     def further_look(self) -> Measure:
-        """More runs of both ends: enough to make their difference clear, at most about as many as there were."""
+        """The order of enough runs of both ends to make their difference clear, at most about as many as before."""
         ends = self.ends
         needed = ends.runs * ((1.1 * ends.bar / max(ends.clear, 0.3)) ** 2 - 1)
         runs = int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs // 2 + 1, 8))))
@@ -241,7 +240,7 @@ class Analysis:
 
     @property
     def shows(self) -> bool:
-        """Whether the readings show a change, and so can show where it is."""
+        """Whether the readings show a change, so that they can show its place."""
         return self.differ and not self.nothing
 
 
@@ -255,9 +254,9 @@ def analyse(
     model: NoiseModel = USUAL,
     subrange: bool = False,
 ) -> Analysis:
-    """What follows from the readings of ``record``, in which both ends have some; ``noise`` is that of a run, if known."""
+    """The analysis of the readings of ``record``, in which both ends have some; ``noise`` is the s.d. of a run, if known."""
     read, bad = record, record.name(graph.size - 1)
-    record, seen = judged(read, 0, bad, model)
+    record, noticed = judged(read, 0, bad, model)
 
     def inferred(fitted: Fit) -> tuple[Levels, Contrast, Posterior]:
         levels = levels_of(fitted, noise)
@@ -265,24 +264,24 @@ def analyse(
         drop = max(ends.drop, least(policy))
         return levels, ends, infer(levels, groups, drop, ends.error, change=ANOTHER if subrange else CHANGE)
 
-    fitted = fit(record, seen.weight, model)
+    fitted = fit(record, noticed.weight, model)
     levels, ends, posterior = inferred(fitted)
     by_distance: tuple[Posterior, ...] = ()
     if record.bound.any():
-        further = (inferred(fit(beyond(record, distance), seen.weight, model))[2] for distance in BEYOND)
+        further = (inferred(fit(beyond(record, distance), noticed.weight, model))[2] for distance in BEYOND)
         by_distance = (posterior, *further)
-        change, several = (
-            float(np.mean([getattr(one, name) for one in by_distance])) for name in ("change", "several")
-        )
-        culprit = np.mean([one.culprit for one in by_distance], axis=0)
+        change, several = (float(np.mean([getattr(at, name) for at in by_distance])) for name in ("change", "several"))
+        culprit = np.mean([at.culprit for at in by_distance], axis=0)
         posterior = replace(posterior, culprit=culprit, change=change, several=several)
-    return Analysis(graph, policy, read, record, levels, fitted, groups, posterior, ends, seen, by_distance, subrange)
+    return Analysis(
+        graph, policy, read, record, levels, fitted, groups, posterior, ends, noticed, by_distance, subrange
+    )
 
 
-PLAINLY = 3.5  # standard errors of a clear difference, for which one fresh run less is enough
-DRIFT_LIKELY = 0.75  # probability from which a host is treated as drifting
+PLAINLY = 3.5  # standard errors of a clear difference, which needs one new run less
+DRIFT_LIKELY = 0.75  # probability above which a host is treated as drifting
 PROVEN = 2.2  # standard errors between culprit and parent: by chance in 1.4 % of the proofs, and PLAINLY in 0.023 %
-# S.d. of the centre of so many values in those of their mean, where noise is normal; and of more of them.
+# S.d. of ``_centre`` in units of the s.d. of the mean, by the number of normal values; and of more values.
 SPREAD, TRIMMED = {1: 1.0, 2: 1.0, 3: 1.160, 4: 1.092, 5: 1.066, 6: 1.049}, 1.035
 
 Readings = NDArray[np.int64]  # positions in the record
@@ -290,19 +289,19 @@ Readings = NDArray[np.int64]  # positions in the record
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairwiseProof:
-    """The fresh runs of the culprit and of one parent."""
+    """The new runs of the culprit and of one parent."""
 
     parent: int
-    runs: int  # fresh runs of the side that has fewer
-    contrast: Contrast | None  # None while one side has no fresh run
+    runs: int  # new runs of the side with fewer
+    contrast: Contrast | None  # None if one side has no new run
 
     def clear(self, least: int) -> bool:
-        """Whether the difference is clear after ``least`` fresh runs of each side."""
+        """Whether the difference is clear after ``least`` new runs of each side."""
         return self.runs >= least and self.contrast is not None and self.contrast.clear >= PLAINLY
 
     @property
     def proven(self) -> bool:
-        """Whether the fresh runs alone show the difference."""
+        """Whether the new runs alone show the difference."""
         return self.contrast is not None and self.contrast.clear >= PROVEN
 
 
@@ -312,41 +311,41 @@ def pairwise_proofs(record: Record, levels: Levels, culprit: int, parents: Seque
 
 
 def weakest(proofs: Sequence[PairwiseProof]) -> PairwiseProof:
-    """The proof with the smallest drop; each has fresh runs of both sides."""
+    """The proof with the smallest drop; each has new runs of both sides."""
     return min(proofs, key=lambda proof: proof.contrast.drop if proof.contrast else np.inf)
 
 
-def confirmation(known: Analysis, culprit: int, proofs: Sequence[PairwiseProof]) -> Measure | None:
-    """The runs that the proof still lacks; None if it is complete or impossible."""
-    levels, posterior = known.levels, known.posterior
+def confirmation(analysis: Analysis, culprit: int, proofs: Sequence[PairwiseProof]) -> Measure | None:
+    """The order of the runs that the proof still lacks; None if it is complete or impossible."""
+    levels, posterior = analysis.levels, analysis.posterior
     enough = levels.model.proof + (posterior.drifting > DRIFT_LIKELY)
     drop = -float(posterior.culprit @ posterior.fit.drop)
-    # The error of two runs against two is the noise of one; to show a plain drop that is not there takes two accidents.
+    # The difference of two runs and two runs has the error of one run; only two accidents can show a plain false drop.
     fewer = (drop > PLAINLY * levels.noise) + (drop > PLAIN * levels.noise)
     at_first = enough - fewer
-    wanted = {}
+    runs_against = {}
     for proof in proofs:
         if proof.runs >= levels.model.proof_most:
             return None
         if proof.runs < enough and not proof.clear(enough - max(fewer, 1)):
-            wanted[proof.parent] = max(at_first - proof.runs, 1)
+            runs_against[proof.parent] = max(at_first - proof.runs, 1)
         elif not proof.proven:
-            wanted[proof.parent] = min(proof.runs, 8)
-    if not wanted:
+            runs_against[proof.parent] = min(proof.runs, 8)
+    if not runs_against:
         return None
-    if levels.model.rounds:  # one parent after the other
-        parent, runs = next(iter(wanted.items()))
+    if levels.model.rounds:  # against one parent after the other
+        parent, runs = next(iter(runs_against.items()))
         return levels.model.order((Share(culprit, runs), Share(parent, runs)), Purpose.CONFIRM)
-    shares = [(culprit, max(wanted.values())), *wanted.items()]
-    # the first run of a build is not fresh
-    plan = tuple(Share(v, runs + (known.record.runs(v) == 0)) for v, runs in shares)
+    shares = [(culprit, max(runs_against.values())), *runs_against.items()]
+    # The first run of a build does not count as new.
+    plan = tuple(Share(v, runs + (analysis.record.runs(v) == 0)) for v, runs in shares)
     return levels.model.order(plan, Purpose.CONFIRM)
 
 
 def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, reach: int) -> PairwiseProof:
-    """Fresh runs of both sides; the pair counts if its runs are within ``reach`` readings of each other on one host.
+    """The proof against one parent. New runs count if within ``reach`` readings of a run of the other side on their host.
 
-    Of rounds those of both, made when both had readings already.
+    In paired runs, all rounds of the two builds count that were made when both had readings already.
     """
     slow, fast = record.readings(culprit), record.readings(parent)
     if levels.model.rounds:
@@ -367,14 +366,14 @@ def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, r
 
 
 def _proof(parent: int, drop: float, variance: float, runs: int, levels: Levels) -> PairwiseProof:
-    """The proof by a drop in so many fresh runs, with its variance in units of that of a run."""
+    """The proof by a drop in ``runs`` new runs; ``variance`` is in units of the variance of a run."""
     freedom = max(levels.freedom - levels.mean.shape[1], 2.0)
     error = levels.noise * math.sqrt(variance)
     return PairwiseProof(parent, runs, Contrast(drop, error, freedom, runs, levels.noise))
 
 
 def _on_one_host(record: Record, slow: Readings, fast: Readings) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The values of both sides, corrected for the speeds of the hosts, as if the first one had measured all."""
+    """The values of both sides, corrected for the speeds of the hosts, as if the first host had measured all."""
     low, high = record.value[slow], record.value[fast]
     hosts = np.unique(record.host[slow])
     middle = {h: (low[record.host[slow] == h].mean() + high[record.host[fast] == h].mean()) / 2 for h in hosts}
@@ -385,12 +384,12 @@ def _on_one_host(record: Record, slow: Readings, fast: Readings) -> tuple[NDArra
 
 
 def _variance(count: int) -> float:
-    """That of the centre of so many values with a variance of 1."""
+    """The variance of the centre of ``count`` values with a variance of 1."""
     return SPREAD.get(count, TRIMMED) ** 2 / count
 
 
 def _centre(values: NDArray[np.float64]) -> float:
-    """The mean, trimmed from five values on; the median of fewer."""
+    """The mean of at least five values, trimmed; the median of fewer."""
     if len(values) < 5:
         return float(np.median(values))
     cut = max(1, len(values) // 8)

@@ -1,21 +1,20 @@
-"""Who descends from whom, for a range of any size; and which culprits no reading so far can separate.
+"""Ancestor sets and ancestor sums of a range of any size, and the classes of culprits that readings cannot separate yet.
 
-A maximal chain (each commit the only child of its only parent) behaves like one node: the whole of it
-lies below everything that comes after it. So the history is contracted to *segments*, and only their
-relation is stored: for each segment the set of segments strictly below it, as bits. A straight history
-is a single segment and every question about it is a prefix sum.
+**Segments.** A maximal chain, in which each commit is the only child of its only parent, behaves like one node: all of it
+is below everything after it. So the history is contracted to *segments*. For each segment the set of segments strictly
+below it is stored as bits. A straight history is a single segment, and every question about it is a prefix sum.
 
-With too many segments for the square of bits, only the columns of segments that still carry weight are
-kept; while even those are too many, the first-parent line from the bad end (the trunk) is answered
-exactly and the rest is left open (NaN): a side branch is entered once its merge is in question.
+If there are too many segments for a square of bits, only the columns of segments that still have weight are kept. If
+these are too many as well, the first-parent line from the bad end (the trunk) is answered exactly, and the other segments
+are left open (NaN). A side branch is searched after its merge has become a candidate.
 
-A build is slow when the culprit is it or one of its ancestors, so a culprit is known to the readings
-only by its pattern: which of the measured builds it makes slow. Culprits with the same pattern form a
-class with one common likelihood. There are about as many classes as builds, whatever the range's size.
+**Classes.** A build is slow if the culprit is the build's commit or an ancestor of it. So readings know a culprit only by
+its pattern, the set of measured builds that it makes slow. Culprits with the same pattern are a class with one common
+likelihood. There are about as many classes as builds, whatever the size of the range.
 
-Before anything is measured candidates have the weights that the user's suspicions give them. A suspicion saves
-measurements when it is right and must not decide when it is wrong: so weights are bounded, and no candidate begins with
-odds of more than BOUND to 1 against any other.
+**Suspicions.** Before anything is measured, candidates have the weights of the user's suspicions. A right suspicion saves
+measurements; a wrong one must not decide. So weights are bounded: no candidate begins with odds of more than BOUND to 1
+against any other.
 """
 
 from collections import OrderedDict
@@ -29,13 +28,13 @@ from numpy.typing import NDArray
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.inference.record import Record
 
-DENSE = 4096  # segments up to which the square of bits is kept
-REMEMBERED = 64  # ancestor sets kept
-NEGLIGIBLE = 1e-6  # weight of a segment that no choice depends on
+DENSE = 4096  # the most segments for which the square of bits is kept
+REMEMBERED = 64  # ancestor sets that are kept
+NEGLIGIBLE = 1e-6  # weight of a segment on which no decision depends
 
 
 class Ancestry:
-    """Ancestor sets and ancestor sums of one graph."""
+    """The ancestor sets and ancestor sums of one graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.size = graph.size
@@ -43,7 +42,7 @@ class Ancestry:
         heads = np.flatnonzero(head == np.arange(graph.size))
         self.segment = np.searchsorted(heads, head)  # (size,)
         self.segments = len(heads)
-        self._order = np.argsort(self.segment, kind="stable")  # commits by segment, oldest first within
+        self._order = np.argsort(self.segment, kind="stable")  # commits by segment, oldest first within a segment
         self._start = np.searchsorted(self.segment[self._order], np.arange(self.segments))
         self._below = [sorted({int(self.segment[p]) for p in graph.parents_of(h)}) for h in heads.tolist()]
         self._first = [int(self.segment[graph.parents[graph.first[h]]]) if below else -1
@@ -51,26 +50,26 @@ class Ancestry:
         self._ancestors: OrderedDict[int, NDArray[np.bool_]] = OrderedDict()
         self._bits = self._ancestry(np.arange(self.segments)) if self.segments <= DENSE else None
         self._owner = None if self._bits is not None else self._owners()
-        # the latest argument and result of ``sums``: a decision asks for those of the posterior several times
+        # The latest argument and result of ``sums``, because a decision asks several times for the sums of one posterior.
         self._latest: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
-        self._columns = np.empty(0, np.int64)  # the segments that ``_partial`` knows of
+        self._columns = np.empty(0, np.int64)  # the columns of ``_partial``, as segments
         self._partial = np.empty((self.segments, 0), np.uint8)
 
     def ancestors(self, node: int) -> NDArray[np.bool_]:
-        """Mask over candidates, shape (size,): ``node`` and everything it descends from."""
-        known = self._ancestors.get(node)
-        if known is None:
-            known = self._sweep(node)
-            known.setflags(write=False)
-            self._ancestors[node] = known
+        """The mask over candidates, shape (size,), of ``node`` and all of its ancestors."""
+        mask = self._ancestors.get(node)
+        if mask is None:
+            mask = self._sweep(node)
+            mask.setflags(write=False)
+            self._ancestors[node] = mask
             if len(self._ancestors) > REMEMBERED:
                 self._ancestors.popitem(last=False)
         else:
             self._ancestors.move_to_end(node)
-        return known
+        return mask
 
     def sums(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
-        """For every candidate the weight of itself and its ancestors, shape (size,); NaN where left open."""
+        """For every candidate the sum of ``weight`` over itself and its ancestors, shape (size,); NaN if left open."""
         if self.segments == 1:
             return np.cumsum(weight)
         if self._latest is None or not np.array_equal(self._latest[0], weight):
@@ -88,34 +87,37 @@ class Ancestry:
 
     @cached_property
     def height(self) -> NDArray[np.int64]:
-        """Commits on the longest way down from each candidate, shape (size,); on a line its number."""
+        """The number of commits on the longest path down from each candidate, shape (size,); in a straight history its
+        number.
+        """
         length = np.diff(np.append(self._start, self.size))
-        top: list[int] = []  # of the last commit of each segment; those below come first
-        for own, below in zip(length.tolist(), self._below, strict=True):
-            top.append(max((top[lower] for lower in below), default=-1) + own)
+        top: list[int] = []  # height of the last commit of each segment; lower segments come first
+        for commits, below in zip(length.tolist(), self._below, strict=True):
+            top.append(max((top[lower] for lower in below), default=-1) + commits)
         height = np.empty(self.size, np.int64)
         height[self._order] = np.repeat(np.array(top) + 1 - self._start - length, length) + np.arange(self.size)
         return height
 
     def cut(self, marked: Iterable[int]) -> tuple[NDArray[np.int64], list[list[int]]]:
-        """The history in pieces: segments, with each of ``marked`` a piece of its own.
+        """The history in pieces: segments, except that each of ``marked`` is a piece of its own.
 
-        Returns the piece of each candidate, shape (size,), and for each piece those right below it. Lower ones come first.
+        Returns the piece of each candidate, shape (size,), and for each piece the pieces right below it. Lower pieces
+        come first.
         """
-        place = np.flatnonzero(np.isin(self._order, list(marked)))
-        first = np.unique(np.concatenate((self._start, place, place + 1)))
+        position = np.flatnonzero(np.isin(self._order, list(marked)))
+        first = np.unique(np.concatenate((self._start, position, position + 1)))
         first = first[first < self.size]
         piece = np.empty(self.size, np.int64)
         piece[self._order] = np.repeat(np.arange(len(first)), np.diff(np.append(first, self.size)))
         lowest = np.searchsorted(first, self._start)
         highest = np.append(lowest[1:], len(first)) - 1
         below = [[i - 1] for i in range(len(first))]
-        for own, lower in zip(lowest.tolist(), self._below, strict=True):
-            below[own] = highest[lower].tolist()
+        for first_piece, lower in zip(lowest.tolist(), self._below, strict=True):
+            below[first_piece] = highest[lower].tolist()
         return piece, below
 
     def _strictly_below(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
-        """For every segment the weight of the segments strictly below it."""
+        """For every segment the weight of the segments strictly below it; NaN if left open."""
         if self._bits is not None:
             return _times(self._bits, total)
         alive = np.flatnonzero(total > NEGLIGIBLE * total.sum())
@@ -130,34 +132,36 @@ class Ancestry:
         return out
 
     def _sweep(self, node: int) -> NDArray[np.bool_]:
-        own = int(self.segment[node])
-        seen = np.zeros(self.segments, bool)
-        stack = list(self._below[own])
+        segment_of_node = int(self.segment[node])
+        below = np.zeros(self.segments, bool)
+        stack = list(self._below[segment_of_node])
         while stack:
             segment = stack.pop()
-            if not seen[segment]:
-                seen[segment] = True
+            if not below[segment]:
+                below[segment] = True
                 stack.extend(self._below[segment])
-        mask = seen[self.segment]
-        here = self._order[self._start[own] :]
-        here = here[: np.searchsorted(self.segment[here], own, side="right")]
-        mask[here[here <= node]] = True
+        mask = below[self.segment]
+        same_segment = self._order[self._start[segment_of_node] :]
+        same_segment = same_segment[: np.searchsorted(self.segment[same_segment], segment_of_node, side="right")]
+        mask[same_segment[same_segment <= node]] = True
         return mask
 
     def _ancestry(self, columns: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Packed bits, a row for each segment: which of ``columns`` lie strictly below it."""
-        place = {int(segment): i for i, segment in enumerate(columns)}
+        column = {int(segment): i for i, segment in enumerate(columns)}
         bits = np.zeros((self.segments, (len(columns) + 7) // 8), np.uint8)
         for segment, below in enumerate(self._below):
             row = bits[segment]
             for lower in below:
                 row |= bits[lower]
-                if (i := place.get(lower)) is not None:
+                if (i := column.get(lower)) is not None:
                     row[i >> 3] |= 128 >> (i & 7)
         return bits
 
     def _owners(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The trunk's segments, oldest first, and for each segment the first of them that contains it (-1: none)."""
+        """The segments of the trunk, oldest first, and for each segment the rank of the first of these that contains it;
+        -1 if none does.
+        """
         trunk = [int(self.segment[-1])]
         while (lower := self._first[trunk[-1]]) >= 0:
             trunk.append(lower)
@@ -175,7 +179,7 @@ class Ancestry:
 
 @lru_cache(maxsize=4)
 def ancestry_of(graph: Graph) -> Ancestry:
-    """The reach of ``graph``; kept between decisions, since the graph of a hunt does not change."""
+    """The ancestry of ``graph``, cached between decisions, as the graph of a hunt does not change."""
     return Ancestry(graph)
 
 
@@ -196,7 +200,7 @@ def _heads(graph: Graph) -> NDArray[np.int64]:
 
 
 def _times(bits: NDArray[np.uint8], weight: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Packed 0/1 matrix times a vector, in blocks that fit the cache."""
+    """The product of a packed 0/1 matrix and a vector, in blocks that fit the cache."""
     block = max(1, 2**22 // max(len(weight), 1))
     parts = [
         np.unpackbits(bits[i : i + block], axis=1, count=len(weight)).astype(np.float32) @ weight.astype(np.float32)
@@ -205,16 +209,16 @@ def _times(bits: NDArray[np.uint8], weight: NDArray[np.float64]) -> NDArray[np.f
     return np.concatenate(parts).astype(np.float64)
 
 
-BOUND = 16.0
+BOUND = 16.0  # largest odds of two candidates before anything is measured
 
 
 def suspected(
     graph: Graph, commits: Sequence[str], touched: Mapping[str, Collection[str]], weights: Mapping[str, float]
 ) -> Graph:
-    """The graph with the weights of the commits that touch suspected paths.
+    """The graph with the weights of commits that touch suspected paths.
 
-    ``commits`` are those of the nodes, ``touched`` holds the commits that touch each path of ``weights``. A commit that
-    touches several paths gets the largest of their weights.
+    ``commits`` are the commits of the nodes; ``touched`` has the commits that touch each path of ``weights``. A commit
+    that touches several paths gets the largest of their weights.
     """
     factor: dict[str, float] = {}
     for path, weight in weights.items():
@@ -228,23 +232,23 @@ def bounded(weight: float) -> float:
     return float(np.clip(weight, BOUND**-0.5, BOUND**0.5))
 
 
-BITS = 40  # of a pattern collected before the patterns are numbered anew
+BITS = 40  # bits of a pattern that are collected before patterns are renumbered
 
 
 @dataclass(frozen=True, eq=False)
 class Hypotheses:
-    """The classes of culprits over M measured builds."""
+    """The classes of culprits that M measured builds separate; C classes."""
 
     reach: Ancestry
-    weight: NDArray[np.float64]  # (size,) prior of each candidate, 0 where it cannot be the culprit; sums to one
-    plain: NDArray[np.float64]  # (size,) the same without what counts say
-    of: NDArray[np.int64]  # (size,) class of each candidate, -1 where it cannot be the culprit
+    weight: NDArray[np.float64]  # (size,) prior of each candidate, 0 if it cannot be the culprit; sums to one
+    plain: NDArray[np.float64]  # (size,) the prior without the evidence of instruction counts
+    of: NDArray[np.int64]  # (size,) class of each candidate, -1 if it cannot be the culprit
     slow: NDArray[np.bool_]  # (M, C) whether the build is slow if the culprit is of the class
     prior: NDArray[np.float64]  # (C,)
 
     @cached_property
     def members(self) -> NDArray[np.int64]:
-        """How many candidates each class holds, (C,)."""
+        """The number of candidates of each class, (C,)."""
         return np.bincount(self.of[self.of >= 0], minlength=len(self.prior))
 
     def of_class(self, index: int) -> NDArray[np.int64]:
@@ -252,7 +256,7 @@ class Hypotheses:
         return np.flatnonzero(self.of == index)
 
     def spread(self, posterior: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Probability of each candidate, (size,), from that of the classes, (C,)."""
+        """The probability of each candidate, (size,), from the probabilities of the classes, (C,)."""
         share = np.zeros(len(self.of))
         possible = self.of >= 0
         index = self.of[possible]
@@ -260,7 +264,9 @@ class Hypotheses:
         return share
 
     def share(self, candidate: int) -> NDArray[np.float64]:
-        """For each class the part of its prior that would make ``candidate`` slow, (C,): between 0 and 1 it splits."""
+        """For each class the share of its prior that makes ``candidate`` slow, (C,); between 0 and 1 ``candidate`` splits
+        the class.
+        """
         inside = self.reach.ancestors(candidate) & (self.of >= 0)
         part = np.bincount(self.of[inside], self.weight[inside], len(self.prior)) / self.prior
         part[part > 1 - 1e-9] = 1.0
@@ -268,12 +274,13 @@ class Hypotheses:
 
 
 def hypotheses(
-    graph: Graph, record: Record, other: NDArray[np.float64] | None = None, share: float = 0.0
+    graph: Graph, record: Record, alternative: NDArray[np.float64] | None = None, share: float = 0.0
 ) -> Hypotheses:
-    """The classes that the builds of ``record`` separate; ``other`` (size,) is the prior with that ``share``, if there is one.
+    """The classes of culprits that the builds of ``record`` separate.
 
-    Two candidates with one binary are equally fast, so a culprit below only one of them is ruled out, unless
-    that rules out everything: then changes were made and taken back, and nothing follows.
+    ``alternative`` (size,) is a second prior, mixed in with the weight ``share``. Two candidates with one binary are
+    equally fast, so a culprit below only one of them is ruled out. If this rules out everything, changes were made and
+    reverted, and nothing follows.
     """
     reach = ancestry_of(graph)
     weight = graph.weight.copy()
@@ -283,7 +290,7 @@ def hypotheses(
         weight = graph.weight
     possible = np.flatnonzero(weight > 0)
     weight = plain = weight / weight.sum()
-    if other is not None and (possibly := np.where(weight > 0, other, 0.0)).sum() > 0:
+    if alternative is not None and (possibly := np.where(weight > 0, alternative, 0.0)).sum() > 0:
         weight = (1 - share) * plain + share * possibly / possibly.sum()
     pattern, used = np.zeros(len(possible), np.int64), 0
     for build in record.builds:
@@ -307,7 +314,7 @@ def compared_with(graph: Graph, record: Record, culprit: int) -> tuple[int, ...]
 
 
 def tested(graph: Graph, record: Record, candidate: int) -> int:
-    """The candidate itself, or the nearest tested one among its ancestors if it cannot be measured."""
+    """The candidate itself, or its nearest tested ancestor if it cannot be measured."""
     if candidate not in record.skipped:
         return candidate
     below = ancestry_of(graph).ancestors(candidate)

@@ -1,4 +1,4 @@
-"""How fast the commits of a hunt are, and on which side of the change each of them is. Pure."""
+"""How fast the commits of a hunt are relative to the good end, and on which side of the change each of them is. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,79 +10,93 @@ from perfbisect.core.inference.noise_model import EXACT, USUAL
 from perfbisect.core.inference.observations import Observation, Reading, counted_exactly, observations
 from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
 
-SURE = 0.95
+SURE = 0.95  # probability above which a commit is classified
 
 
 def observed(
     state: SessionState, node: Mapping[str, int], metric: str, hosts: Sequence[str], *, in_time: bool = False
 ) -> list[Observation]:
-    """The observations of a hunt about the commits in ``node``, without rounds where it was chosen not to compare by them.
+    """The observations of a hunt about the commits in ``node``; paired runs are left out if the hunt decided against
+    them.
 
-    Rounds are by CPU time where the hunt compares them by it, unless ``in_time``.
+    If the hunt compares paired runs by CPU time, their readings are CPU time, unless ``in_time``.
     """
     chosen = state.pairing
     by_cpu = chosen is not None and chosen.by_cpu and not in_time
-    seen = observations(state.log, node, metric, state.log[0][0], hosts, state.build_hosts, by_cpu=by_cpu)
+    history = observations(state.log, node, metric, state.log[0][0], hosts, state.build_hosts, by_cpu=by_cpu)
     rounds = chosen is None or chosen.together
-    return seen if rounds else [each for each in seen if not isinstance(each, Reading) or each.partner is None]
+    return (
+        history
+        if rounds
+        else [
+            observation
+            for observation in history
+            if not isinstance(observation, Reading) or observation.partner is None
+        ]
+    )
 
 
 def ratios(
     state: SessionState, metric: str, hosts: Sequence[str] = (), host_classes: Sequence[str] = ()
 ) -> dict[str, Interval]:
-    """The metric of each measured commit relative to the good end, equal binaries taken together.
+    """The metric of each measured commit relative to the good end; equal binaries share their readings.
 
-    ``hosts`` and ``host_classes`` are the names and classes where there are several hosts. The good end has no entry.
-    Commits of the range are compared by their own runs alone, as the search compares them.
+    ``hosts`` and ``host_classes`` are names and classes if there are several hosts. The good end has no entry. Commits of
+    the range are compared by their own runs alone, as in the search.
     """
     if not state.commits or not state.log:
         return {}
     outside = dict.fromkeys(event.facts.commit for _, event in state.log if event.facts.commit not in state.node)
-    wider = state.node | {sha: len(state.commits) + place for place, sha in enumerate(outside)}
-    found: dict[str, Interval] = {}
+    wider = state.node | {sha: len(state.commits) + index for index, sha in enumerate(outside)}
+    by_commit: dict[str, Interval] = {}
     model = EXACT if counted_exactly(state.log, metric) else USUAL
     for node in (wider, state.node) if outside else (state.node,):
         speeds = relative_speeds(observed(state, node, metric, hosts), len(state.commits) - 1, host_classes, model)
-        found |= {sha: speeds[number] for sha, number in node.items() if number in speeds}
+        by_commit |= {sha: speeds[number] for sha, number in node.items() if number in speeds}
     good = state.commits[0]
-    same = [sha for sha in state.tested if sha != good and state.binary_of(sha) == state.binary_of(good)]
-    return found | dict.fromkeys(same, SAME)
+    equal_to_good = [sha for sha in state.tested if sha != good and state.binary_of(sha) == state.binary_of(good)]
+    return by_commit | dict.fromkeys(equal_to_good, SAME)
 
 
 def effect_of(
     state: SessionState, step: Step, metric: str, hosts: Sequence[str] = (), host_classes: Sequence[str] = ()
 ) -> Interval | None:
-    """What a step does to a metric that was not hunted, by the runs of the commit and of those it was compared with.
+    """The effect of a step on a metric that was not hunted, from runs of its commit and of the commits it was compared
+    with.
 
-    Of several, the one that differs least. None where two runs of each have no value for it, or where hosts are of
-    several classes.
+    The ratio nearest to 1, if there are several. None if either side has fewer than two runs with a value, or if hosts
+    are of several classes.
     """
     if len(set(host_classes)) > 1 or not state.log:
         return None
-    seen = observed(state, state.node, metric, hosts, in_time=True)
-    each = [step_ratio(seen, len(state.commits) - 1, step.candidate, parent) for parent in step.parents]
-    known = [ratio for ratio in each if ratio is not None]
-    return min(known, key=lambda ratio: abs(math.log(ratio.middle))) if known and len(known) == len(each) else None
+    history = observed(state, state.node, metric, hosts, in_time=True)
+    per_parent = [step_ratio(history, len(state.commits) - 1, step.candidate, parent) for parent in step.parents]
+    measured = [ratio for ratio in per_parent if ratio is not None]
+    return (
+        min(measured, key=lambda ratio: abs(math.log(ratio.middle)))
+        if measured and len(measured) == len(per_parent)
+        else None
+    )
 
 
 class Classification(StrEnum):
-    """What is known of a commit that was built, measured or skipped; the values are those of reports in JSON."""
+    """The result for a commit that was built, measured or skipped. The values are those of reports in JSON."""
 
     BASELINE = "base"  # the good end
     GOOD = "good"  # as fast as the good end
     BAD = "bad"  # as slow as the bad end
     CULPRIT = "culprit"
     UNCLEAR = "measured"
-    BUILT = "built"  # and not measured
+    BUILT = "built"  # built, and not measured
     SKIPPED = "skipped"
-    NOW = "now"  # being built or measured: for live views
+    NOW = "now"  # being built or measured; for live views
 
 
 def classify(state: SessionState, sha: str, ratios: Mapping[str, Interval]) -> Classification:
-    """The classification of a commit; ``ratios`` are those to the good end.
+    """The classification of a commit; ``ratios`` are relative to the good end.
 
-    The ends are what the user says they are. Between them the search's belief decides, or, outside of the range, the
-    commit's own interval.
+    The user's ends are good and bad. Between them the search's belief decides; outside of the range, the interval of the
+    commit.
     """
     good, bad = state.commits[0], state.commits[-1]
     build = state.binary_of(sha)
@@ -109,7 +123,9 @@ def classify(state: SessionState, sha: str, ratios: Mapping[str, Interval]) -> C
 
 
 def by_interval(bad: Interval | None, own: Interval | None) -> Classification:
-    """The end to which the whole of the commit's own interval is nearer, if the bad end differs from the good one."""
+    """The end that the whole interval ``own`` of a commit is nearer to; unclear if the bad end does not differ from the
+    good end.
+    """
     if bad is None or own is None or not bad.excludes_one:
         return Classification.UNCLEAR
     lowest, highest = math.log(own.low) if own.low else -math.inf, math.log(own.high)

@@ -1,9 +1,10 @@
-"""What counts of instructions say where time does not.
+"""What counts of instructions show if time does not.
 
-`--metric auto`: they may show a change that the time of both ends hides. Time comes first. Where it does not tell the builds apart, a clear rise of the instructions is hunted in its place, if it may
-be all that time shows: a drop of time by memory alone is not found by the count of another change.
+**--metric auto.** Counts may show a change that the time of both ends hides. Time comes first. If it does not tell the
+builds apart, a clear rise of instructions is hunted instead, if the rise may be all of the change in time. Otherwise the
+hunt would find another change: a drop by memory access alone is not in the counts.
 
-Code placement: whether a commit that moves code executes what the code before it executed is known by counts that repeat.
+**Code placement.** Repeatable counts show whether a commit that moves code executes as many instructions as its parent.
 """
 
 import math
@@ -21,21 +22,24 @@ from perfbisect.core.domain.orders import CodePlacement, Inconclusive, Interval,
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.noise_model import EXACT, USUAL
 
-COUNTS = 2  # exact counts of each end; the second where the first ones differ
-RUNS = 3  # of each end, where perf counts during timed runs
-GUESS = 0.002  # s.d. of such a run: a first guess, worth one run, so that few runs do not seem free of noise
-CLEAR = 5.0  # standard errors at which the count shows a change: few runs tell little of the noise
-REPEATS = 0.001  # s.d. of a run above which a count is not exact: the program does not repeat what it does
-SMALL = 0.25  # of the smallest change of interest in time, which time has to exclude where the count rises by less than this
-LAYOUT = math.sqrt(2 * sum(share * size**2 for size, share in USUAL.layouts))  # s.d. of the ratio of two builds
-# Of verdicts without a name: because time does not tell builds apart.
+COUNTS = 2  # exact counts of each end; the second only if the first counts differ
+RUNS = 3  # timed runs of each end during which perf counts
+GUESS = 0.002  # s.d. of a timed run's count: a first guess, worth one run, so that few runs do not seem free of noise
+CLEAR = 5.0  # standard errors at which counts show a change: few runs tell little about the noise
+REPEATS = 0.001  # s.d. of a run above which a count is not exact, because the program does not repeat its work
+SMALL = 0.25  # share of the smallest change of interest: if counts rise by less, time has to exclude such a change
+# s.d. of the ratio of two builds by layout
+LAYOUT = math.sqrt(2 * sum(share * size**2 for size, share in USUAL.layouts))
+# Reasons of verdicts without a culprit that mean that time does not tell builds apart.
 INDISTINCT = (Reason.TOO_NOISY, Reason.BY_CHANCE, Reason.NOT_CONFIRMED, Reason.LAYOUT_TIE)
 
 
 def indistinct(verdict: Verdict | None) -> Interval | None:
-    """The ratio of the ends, where a hunt has ended without a name because its metric does not tell builds apart."""
+    """The ratio of the ends, if a hunt ended without a culprit because its metric does not tell builds apart; otherwise
+    None.
+    """
     match verdict:
-        case NotReproduced(ratio) if ratio.low < ratio.high:  # else they are the same binary
+        case NotReproduced(ratio) if ratio.low < ratio.high:  # equal bounds mean one binary
             return ratio
         case Inconclusive(ratio=ratio, reason=reason) if reason in INDISTINCT:
             return ratio
@@ -45,12 +49,12 @@ def indistinct(verdict: Verdict | None) -> Interval | None:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the instructions of both ends show of the change."""
+    """The change of instructions between both ends."""
 
     ratio: float  # bad relative to good
     noise: float  # s.d. of a run, as a fraction
-    error: float  # of the logarithm of the ratio
-    exact: bool  # whether it is a count that repeats
+    error: float  # standard error of the logarithm of the ratio
+    exact: bool  # whether the counts repeat
 
     @property
     def loss(self) -> float:
@@ -59,16 +63,18 @@ class Shown:
 
     @property
     def clear(self) -> bool:
-        """Whether there is a rise that is not noise."""
+        """Whether there is a rise beyond noise."""
         return self.loss >= CLEAR * self.error and (self.noise <= REPEATS or not self.exact)
 
     def large(self, policy: Policy) -> bool:
-        """Whether it is of interest."""
+        """Whether the rise is of interest."""
         return self.loss >= -math.log1p(-(policy.of_counts() if self.exact else policy).min_effect)
 
     def explains(self, time: Interval, metric: str, policy: Policy) -> bool:
-        """Whether it may be all that the ends differ by in time, the ``metric`` of the workload: that allows so small a
-        change, layouts included; and a count that hardly changes is not taken for a drop that time may hide.
+        """Whether the rise may be all of the difference of the ends in time, the ``metric`` of the workload.
+
+        The interval of time, widened by layouts, has to contain it. And a rise far below the smallest change of interest
+        does not explain a drop that time does not exclude.
         """
         low, high = math.log(time.low) if time.low else -math.inf, math.log(time.high)
         if find_metric(metric).higher_is_better:
@@ -78,25 +84,27 @@ class Shown:
 
 
 def shown_by(good: Sequence[RunFacts], bad: Sequence[RunFacts]) -> Shown | None:
-    """What the instructions show, of runs that are all counted exactly or all timed; None where too few have a value."""
+    """The change of instructions, from runs that are all exact counts or all timed; None if too few have a value."""
     values = [np.array([v for run in runs if (v := readable(run, INSTRUCTIONS)) is not None]) for runs in (good, bad)]
     exact = all(run.counted for run in (*good, *bad))
     if min(map(len, values)) < (1 if exact else RUNS):
         return None
-    squares = sum(float(((each - each.mean()) ** 2).sum()) for each in values)
+    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in values)
     runs = sum(map(len, values))
     noise = math.sqrt(((EXACT.noise if exact else GUESS) ** 2 + squares) / (1 + runs - 2))
-    error = noise * math.sqrt(sum(1 / len(each) for each in values))
+    error = noise * math.sqrt(sum(1 / len(side) for side in values))
     return Shown(float(np.exp(values[1].mean() - values[0].mean())), noise, error, exact)
 
 
-RESOLVED = CLEAR * math.sqrt(2) * EXACT.noise  # in log units: two counts that differ by less are taken for equal
+RESOLVED = CLEAR * math.sqrt(2) * EXACT.noise  # in log units: two counts that differ by less are equal
 
 Log = Sequence[tuple[float, Logged]]
 
 
 def sides(step: Step, commits: Sequence[str], log: Log) -> tuple[str, ...]:
-    """The commit of a step, and those it was compared with; of equal binaries the one built first, which has their runs."""
+    """The commit of a step and the commits it was compared with; of equal binaries the commit that was built first and
+    has the runs.
+    """
     binaries = Binaries()
     builds = [event.facts for _, event in log if isinstance(event, BuildFinished)]
     first = {build.commit: binaries.same_as(0, build) or build.commit for build in builds}
@@ -105,21 +113,22 @@ def sides(step: Step, commits: Sequence[str], log: Log) -> tuple[str, ...]:
 
 
 def with_counts(verdict: Verdict, commits: Sequence[str], log: Log) -> Verdict:
-    """A verdict of code placement with what the counts in ``log`` say of it; any other as it is.
+    """A verdict of code placement with the result of the counts in ``log``; any other verdict, or without all counts,
+    unchanged.
 
-    ``commits`` are those of the nodes. Without a count of each side nothing is said.
+    ``commits`` are the commits of the nodes.
     """
     if not isinstance(verdict, CodePlacement):
         return verdict
-    after, *before = (_count(sha, log) for sha in sides(verdict.step, commits, log))
-    known = [count for count in before if count is not None]
-    if after is None or not known or len(known) < len(before):
+    own_count, *other_counts = (_count(sha, log) for sha in sides(verdict.step, commits, log))
+    counts = [count for count in other_counts if count is not None]
+    if own_count is None or not counts or len(counts) < len(other_counts):
         return verdict
-    return replace(verdict, same_counts=all(abs(after - count) <= RESOLVED for count in known))
+    return replace(verdict, same_counts=all(abs(own_count - count) <= RESOLVED for count in counts))
 
 
 def _count(sha: str, log: Log) -> float | None:
-    """The logarithm of the instructions that an operation of a commit executes; None where they were not counted."""
+    """The logarithm of the instructions per operation of a commit; None if they were not counted."""
     runs = [event.facts for _, event in log if isinstance(event, RunFinished) and event.facts.commit == sha]
     counts = [count for run in runs if exact(run, INSTRUCTIONS) and (count := readable(run, INSTRUCTIONS)) is not None]
     return median(counts) if counts else None

@@ -1,23 +1,23 @@
-"""What can disturb a reading: what is assumed before the first one, by how it was measured, and what the readings show.
+"""The noise models, which are assumptions before the first reading, and what readings then show of their host.
 
-* ``USUAL``: timed runs of builds as they are linked. Each build has a layout of its own, which repeats never average away,
-  and the host drifts.
-* ``FRESH``: timed runs, each of a build that was linked again with its functions in another order. Its layout is drawn
-  again with every visit, so it is part of the visit effect and of the noise of a run, and repeats average it away.
-* ``EXACT``: counts that repeat, such as instructions. Nothing drifts, and layout and neighbours have no effect. So little
-  noise shows steps that runs would hide: many commits that are not worth a name change the count of instructions a bit.
+* ``USUAL``: timed runs of builds as they are linked. Each build has a layout of its own, which does not average out over
+  repetitions, and the host drifts.
+* ``FRESH``: timed runs in randomized layouts. The layout changes with every visit, so it is part of the visit effect and of
+  the noise of a run, and averages out over repetitions.
+* ``EXACT``: counts that repeat, such as instructions. Nothing drifts, and layout and neighbours have no effect. So little noise
+  shows steps that timed runs would hide: many commits that are not of interest change the count of instructions a bit.
 
-All sizes are in log units: fractions, where they are small.
+All sizes are in log units, which are fractions if they are small.
 
-What did disturb a reading is judged against the other readings of *its own build*, never against the favoured answer:
-weights taken from residuals of the favourite would talk every contradiction away. A build with a
-single reading is judged against the nearer of the two ends, unless it is a count that repeats.
+**Outliers.** A reading is judged against the other readings of *its own build*, never against the most probable culprit:
+weights from residuals of that hypothesis would reject every contradiction. A build with a single reading is judged
+against the nearer of the two ends, unless the reading is a count that repeats.
 
-Of some programs every layout is either fast or slow, by the place of one hot loop: all builds then have two speeds, the
-same gap apart, 10 % or more, where runs in one mode vary by 1 %. As noise that would hide every change smaller than the
-gap. Where the modes are clearly distinct, readings in the slow one are raised by the gap. A reading whose mode is
-uncertain counts less. Where layouts are spread broadly, as those of most programs, nothing is changed. Readings are taken
-to lie around four places: those of the two builds that are compared, in either mode.
+**Modes.** In some programs every layout is either fast or slow, by the placement of one hot loop. All builds then have
+two speeds, with the same gap of 10 % or more between them, while runs in one mode vary by 1 %. If the gap were noise, it
+would hide every smaller change. So if the modes are clearly distinct, readings in the slow mode are raised by the gap. A
+reading whose mode is uncertain counts less. If layouts are spread broadly, as in most programs, nothing is changed.
+Readings are assumed to lie around four levels: of the two builds that are compared, in either mode.
 """
 
 from dataclasses import dataclass, replace
@@ -35,40 +35,41 @@ Visit = tuple[float, float]  # (size of the effect that the runs of a visit shar
 
 @dataclass(frozen=True, slots=True)
 class NoiseModel:
-    """The laws that readings of one sort may follow, each with its prior."""
+    """The laws that readings of one kind may follow, with their priors, and the numbers of runs that decisions need."""
 
-    exact: bool  # whether a run shows the level of its build: no outliers, and steps of any size are seen
-    layouts: tuple[tuple[float, float], ...]  # (s.d. of what one build differs by for code placement, prior)
-    odd: float  # prior of a build to be odd: its layout is of the order of the change
-    walks: tuple[tuple[float, float], ...]  # (s.d. of all small steps of the range together, prior)
+    exact: bool  # whether a run shows the level of its build exactly: no outliers, and steps of any size are seen
+    layouts: tuple[tuple[float, float], ...]  # (s.d. between builds by code placement, prior)
+    odd: float  # prior that a build is odd: its layout is as large as the change
+    walks: tuple[tuple[float, float], ...]  # (s.d. of the sum of all small steps in the range, prior)
     drifts: tuple[Drift, ...]
-    visits: tuple[Visit, ...]  # where visits have several runs
-    # further laws, for ratios alone: decisions do not depend on them
+    visits: tuple[Visit, ...]  # for visits with several runs
+    # For shown ratios alone; decisions do not depend on them.
     large_drifts: tuple[Drift, ...]
     large_visits: tuple[Visit, ...]
-    calm: float  # noise above which a steady host becomes unlikely: what makes runs vary comes in phases
-    noise: float  # s.d. of a run before any was seen,
-    worth: float  # and how many runs that guess is worth
+    calm: float  # noise above which a steady host becomes improbable: disturbances come in phases
+    noise: float  # s.d. of a run that is guessed before any run
+    worth: float  # number of runs that the guess is worth
     host_offset: float  # s.d. of a constant difference between two hosts, in s.d. of a run
-    first_runs: tuple[int, int]  # of each end: where builds are cheap, and where they are dear
-    fewest: float  # runs of each end before they are taken not to differ
-    proof: int  # fresh runs of the culprit and of each parent; one more on a host that drifts
-    patience: float  # a search may cost so many times what is usual for such a change
-    spent: float  # and may have cost so many times what is usual for the whole difference between the ends
-    promised: float  # s.d. of a run: on a noisy host the change that the ends have to show, if not the one hunted
-    most: float  # runs of each end
-    proof_most: int  # the same after which a proof is given up
+    first_runs: tuple[int, int]  # of each end: if builds are cheap, and if they are dear
+    fewest: float  # runs of each end without which they are not taken to be equal
+    proof: int  # new runs of the culprit and of each parent; one more on a host that drifts
+    patience: float  # a search may cost this many times the usual cost for a change of its size,
+    spent: float  # and may have cost this many times the usual cost for the whole difference between the ends
+    # s.d. of a run: on a noisy host the ends have to show this change, if it exceeds the change of interest
+    promised: float
+    most: float  # most runs of each end
+    proof_most: int  # most new runs of a side; then the proof is given up
     modes: bool  # whether there may be two modes of layouts
-    rounds: bool = False  # whether two builds ran at the same time, and readings are differences between them
-    fresh: bool = False  # whether each run is in a layout of its own
+    rounds: bool = False  # whether readings are differences of paired runs
+    fresh: bool = False  # whether each run is in a randomized layout
 
     def order(self, plan: tuple[Share, ...], purpose: Purpose) -> Measure:
-        """A measurement of this sort."""
+        """A measurement of this kind."""
         return Measure(plan, purpose, fresh=self.fresh, together=self.rounds)
 
     @property
     def of_rounds(self) -> "NoiseModel":
-        """The same for rounds: what disturbs the host disturbs both builds, so nothing drifts."""
+        """This model for paired runs: disturbances of the host affect both builds, so nothing drifts."""
         return replace(
             self, drifts=EXACT.drifts, large_drifts=(), calm=1.0, noise=USUAL.noise / 2, modes=False, rounds=True
         )
@@ -138,12 +139,12 @@ EXACT = replace(
 )
 
 
-FREEDOM = 4.0  # of the Student distribution whose weights are used
+FREEDOM = 4.0  # degrees of freedom of the Student distribution that gives the weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Behaviour:
-    """A weight for every reading (1 = ordinary, shape (readings,)) and what was noticed of the host."""
+    """A weight for every reading (1 = ordinary, shape (readings,)) and observations about the host."""
 
     weight: NDArray[np.float64]
     two_speeds: bool
@@ -151,8 +152,8 @@ class Behaviour:
 
 
 def behaviour(record: Record, good: int, bad: int, model: NoiseModel = USUAL) -> Behaviour:
-    """Judge every reading; ``good`` and ``bad`` are the two ends, at least one of them measured."""
-    # builds, or pairs of them, with the median of each
+    """The behaviour of the readings; ``good`` and ``bad`` are the two ends, at least one of them measured."""
+    # builds, or pairs of builds, with their medians
     _, cell, runs = np.unique(
         record.build + (record.partner + 1) * len(record.builds), return_inverse=True, return_counts=True
     )
@@ -167,7 +168,7 @@ def behaviour(record: Record, good: int, bad: int, model: NoiseModel = USUAL) ->
         ends = centre[np.isin(record.builds, [good, record.name(bad)])]
     deviation = record.value - centre[cell]
     repeated = runs[cell] > 1
-    varying = repeated & (record.bound == 0)  # runs that were stopped do not vary
+    varying = repeated & (record.bound == 0)  # stopped runs do not vary
     scale = _scale(deviation[varying], len(np.unique(cell[varying])), model)
     single = np.abs(record.value[:, None] - ends[None]).min(axis=1)
     distance = np.where(repeated, np.abs(deviation), 0.0 if model.exact else single) / scale
@@ -176,7 +177,7 @@ def behaviour(record: Record, good: int, bad: int, model: NoiseModel = USUAL) ->
 
 
 def _scale(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> float:
-    """S.d. of a run from deviations around build medians; outliers are cut at four times the typical one."""
+    """The s.d. of a run from deviations around build medians; outliers are cut at four times the typical deviation."""
     if not len(deviation):
         return model.noise
     free = max(len(deviation) - builds, 1)
@@ -187,41 +188,41 @@ def _scale(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> fl
 
 
 def _two_speeds(deviation: NDArray[np.float64]) -> bool:
-    """Whether the deviations fall into two clusters: a normal sample keeps 36 % of its variance when cut in two."""
+    """Whether the deviations are in two clusters: a normal sample keeps 36 % of its variance if it is cut in two."""
     n = len(deviation)
     if n < 20:
         return False
     x = np.sort(deviation)
-    left = np.arange(1, n)
+    count = np.arange(1, n)
     total, squares = np.cumsum(x), np.cumsum(x * x)
-    within = squares[-1] - total[:-1] ** 2 / left - (total[-1] - total[:-1]) ** 2 / (n - left)
+    within = squares[-1] - total[:-1] ** 2 / count - (total[-1] - total[:-1]) ** 2 / (n - count)
     spread = squares[-1] - total[-1] ** 2 / n
     cut = int(within.argmin())
-    return bool(spread > 0 and within[cut] < 0.2 * spread and min(left[cut], n - left[cut]) >= 0.12 * n)
+    return bool(spread > 0 and within[cut] < 0.2 * spread and min(count[cut], n - count[cut]) >= 0.12 * n)
 
 
-FEWEST = 10  # readings of builds that were measured several times
-REPEATED = 3  # runs of such a build
-GAPS = np.geomspace(0.03, 0.5, 16)  # where the search for the gap starts, in log units
-APART = 6.0  # gap between the modes, in s.d. within one
-SHARE = 0.08  # of these readings that each mode has, at least
-SURE = 8  # readings of a build, all in one mode, from which that is taken to be the fast one;
-SURE_IF_LOWER = 12  # the same where the other build is faster by more than
-NEAR = 0.3  # of the gap
-GAIN = 8.0  # of the log likelihood: by chance few readings look like two groups
-ROUNDS = 40  # of expectation and maximisation
+FEWEST = 10  # the fewest readings of builds that were measured several times
+REPEATED = 3  # the fewest runs of such a build
+GAPS = np.geomspace(0.03, 0.5, 16)  # starting values of the gap, in log units
+APART = 6.0  # the smallest gap, in s.d. within a mode
+SHARE = 0.08  # the smallest share of readings in each mode
+# A build with all readings in one mode: from SURE readings on, this is its fast mode; from SURE_IF_LOWER on if the other build is
+# faster by more than NEAR of the gap.
+SURE, SURE_IF_LOWER, NEAR = 8, 12, 0.3
+GAIN = 8.0  # smallest gain of the log likelihood: by chance few readings seem to be in two groups
+ROUNDS = 40  # iterations of expectation and maximisation
 LEAST_NOISE = 1e-3
 TINY = 1e-9
-STRAY = 0.02  # share of readings that are in no mode
+STRAY = 0.02  # share of readings in neither mode
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Modes:
     gap: float
     noise: float  # s.d. within a mode
-    fast: float  # level of each of the two builds in the fast mode
-    slow: float
-    unknown: tuple[int, ...]  # the rows of those of the two that were seen in one mode, and it may be either
+    fast: float  # level of the good build in the fast mode
+    slow: float  # of the bad build
+    unknown: tuple[int, ...]  # rows of those of the two builds that were seen in one mode only, which may be either
 
 
 def without_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
@@ -236,18 +237,18 @@ def without_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
 
 
 def judged(record: Record, good: int, bad: int, model: NoiseModel) -> tuple[Record, Behaviour]:
-    """The record without modes, and how its readings behave; their weights have the trust in them as a factor."""
+    """The record without modes, and the behaviour of its readings; weights are multiplied by the trust in a reading."""
     trust: Array | float = 1.0
     if model.modes and record.name(bad) in record.builds:
         record, trust = without_modes(record, good, bad)
-    seen = behaviour(record, good, bad, model)
-    return record, replace(seen, weight=seen.weight * trust)
+    noticed = behaviour(record, good, bad, model)
+    return record, replace(noticed, weight=noticed.weight * trust)
 
 
 def _recognised(record: Record, good: int, bad: int) -> _Modes | None:
     """The modes of the readings, if there clearly are two; ``good`` and ``bad`` are the builds that are compared.
 
-    All builds that were measured several times show the gap, each at a level of its own.
+    All builds that were measured several times show the gap, each at its own level.
     """
     runs = np.bincount(record.build, minlength=len(record.builds))
     ends = [record.builds.index(build) for build in (good, bad)]
@@ -261,9 +262,12 @@ def _recognised(record: Record, good: int, bad: int) -> _Modes | None:
     gap = GAPS[1.1 * np.ptp(values) > GAPS]
     if not len(gap):
         return None
-    # each start: the fast mode of a build is where its fastest readings are, or its fastest reading is
+    # Two starts for the fast mode of a build: its fastest quarter of readings, and its fastest reading.
     ordered = [np.sort(values[of == k]) for k in range(len(used))]
-    starts = [[own[-max(1, len(own) // 4)] for own in ordered], [own[-1] for own in ordered]]
+    starts = [
+        [ordered_values[-max(1, len(ordered_values) // 4)] for ordered_values in ordered],
+        [ordered_values[-1] for ordered_values in ordered],
+    ]
     level = np.repeat(starts, len(gap), axis=0)  # (G, K)
     gap = np.tile(gap, len(starts))
     noise, share = np.maximum(gap / 8, LEAST_NOISE), np.full(len(gap), 0.5)
@@ -279,11 +283,11 @@ def _recognised(record: Record, good: int, bad: int) -> _Modes | None:
         noise = np.maximum(np.sqrt(squares / free), LEAST_NOISE)
     best = int(log.argmax())
     members = slow[best] @ member
-    place = np.searchsorted(used, ends)
-    first, second = level[best, place].tolist()
+    position = np.searchsorted(used, ends)
+    first, second = level[best, position].tolist()
     lower = [first < second - gap[best] * NEAR, second < first - gap[best] * NEAR]
     needed = np.where(lower, SURE_IF_LOWER, SURE)
-    unknown = tuple(ends[k] for k in (0, 1) if members[place[k]] < 0.5 and runs[ends[k]] < needed[k])
+    unknown = tuple(ends[k] for k in (0, 1) if members[position[k]] < 0.5 and runs[ends[k]] < needed[k])
     modes = _Modes(float(gap[best]), float(noise[best]), first, second, unknown)
     within = values - (values @ member / member.sum(axis=0))[of]
     width = max(float(np.sqrt((within**2).sum() / max(len(within) - len(used), 1))), LEAST_NOISE)
@@ -295,7 +299,9 @@ def _recognised(record: Record, good: int, bad: int) -> _Modes | None:
 
 
 def _shares(values: Array, level: Array, gap: Array, noise: Array, share: Array) -> tuple[Array, Array, Array]:
-    """Log likelihood (G,), and the probabilities (G, N) that readings are in the slow mode, and that they are in any."""
+    """The log likelihood (G,), and the probabilities (G, N) that a reading is in the slow mode, and that it is in any
+    mode.
+    """
     s, w = noise[:, None], share[:, None]
     fast = _density(values - level, s) * (1 - w) * (1 - STRAY)
     slow = _density(values - level + gap[:, None], s) * w * (1 - STRAY)
@@ -315,8 +321,8 @@ def _in_slow_mode(record: Record, modes: _Modes, good: int, bad: int) -> Array:
     fast = _density(record.value - levels, modes.noise) + 1e-12  # (2, N)
     slow = _density(record.value - levels + modes.gap, modes.noise) + 1e-12
     log = np.log(fast + slow)
-    own = np.stack([np.bincount(record.build, row, len(record.builds)) for row in log])  # (2, M)
-    like = np.exp(own - own.max(axis=0))
+    log_likelihood = np.stack([np.bincount(record.build, row, len(record.builds)) for row in log])  # (2, M)
+    like = np.exp(log_likelihood - log_likelihood.max(axis=0))
     for side, build in enumerate((good, bad)):
         like[1 - side, record.builds.index(build)] = 0.0
     like /= like.sum(axis=0)

@@ -1,32 +1,31 @@
 """Which culprit explains the levels of the builds: one linear-Gaussian model for every hypothesis.
 
-Level of build v, with bad(v; K) = 1 when K is v or an ancestor of v:
+Level of build v, with bad(v; K) = 1 if K is v or an ancestor of v:
 
     level(v) = base - D bad(v; K) + layout(v)                                          one step
     level(v) = base - D bad(v; K) + d bad(v; J) + walk(v) + layout(v)                  several steps
 
-* base: unknown, nearly flat prior.
-* D, the drop at the culprit, is centred on the drop between the ends (all of it, or most of it if there are
-  several steps). Both structures get priors of similar width: otherwise the narrower would win by
-  its width alone (Lindley's paradox).
-* layout: what one particular binary is faster or slower by, for reasons of code placement; drawn once for each
-  build, so repeats never average it away. Its size is on a grid. With one step, one build may be odd: its
-  layout is of the order of the drop itself. Otherwise a level half way between slow and fast would be taken for the nearer of the two
-  with a certainty that only the tails of a normal distribution have.
-* d at J: one sharp decoy of either sign anywhere in the range, every pair (K, J) enumerated. A smooth
-  random walk alone cannot imitate a second step: zooming into it would make it look certain.
-* walk: many small steps, a random walk along the history (covariance: prior mass of common ancestors). Counts that are
-  exact show more of them, so there one step has a walk beside it too, of a size that does not depend on the drop.
-* Or nothing changed at all: every build has the base level and its layout. This is compared with one step of any
-  place and of a size that is not taken from the readings.
-* The culprit is the *largest* step of the hunted sign: factors P(D > 0) and P(D > |d|).
+* base: unknown, with a nearly flat prior.
+* D, the drop at the culprit, is centred on the drop between the ends, or on most of it if there are several steps. Both
+  structures get priors of similar width; otherwise the narrower prior would win by its width alone (Lindley's paradox).
+* layout: the effect of code placement on one binary. It is drawn once for each build, so that it does not average out over
+  repetitions. Its size is on a grid. With one step, one build may be odd: its layout is as large as the drop itself. Without odd
+  builds, a level half way between slow and fast would count as the nearer of the two with a certainty that only the tails of
+  a normal distribution have.
+* d at J: one sharp decoy of either sign anywhere in the range; every pair (K, J) is enumerated. A smooth random walk alone
+  cannot imitate a second step: as the search narrows the range to that step, it would seem certain.
+* walk: many small steps, a random walk along the history (covariance: prior mass of common ancestors). Exact counts show more
+  of these, so with counts one step has a walk, too, of a size that does not depend on the drop.
+* No change at all: every build has the base level and its layout. It is compared with one step at any place, of a size that
+  does not follow from the readings.
+* The culprit is the *largest* step in the hunted direction: factors P(D > 0) and P(D > |d|).
 
-D and d are integrated out in closed form, and so is s² (scaled inverse χ²), which leaves for each class of
-culprits, law of noise and size of layout a Student-t marginal from one small Cholesky factor.
+D, d and s² (scaled inverse χ²) are integrated out in closed form. So each class of culprits, law of noise and size of
+layout has a Student-t marginal, from one small Cholesky factor.
 
-What a measurement will tell follows from its predictive distribution under every hypothesis, by the most probable cell of
-the model. It reads the level of a build less the estimated drift of the host, so combinations of levels are predicted. The
-level of a build that is known well is predicted alike by all hypotheses, so more runs of it promise nothing.
+The information of a measurement follows from its predictive distribution under every hypothesis, by the most probable
+cell of the model. A reading is the level of a build minus the estimated drift of the host, so combinations of levels are
+predicted. All hypotheses predict the same level of a build that is known well, so more runs of it give no information.
 """
 
 from collections.abc import Sequence
@@ -42,17 +41,17 @@ from perfbisect.core.stats.distributions import log_cdf, log_sum
 
 Array = NDArray[np.float64]
 
-ODD_WIDTH = 0.25  # s.d. of its layout in units of the drop between the ends,
-ODD_MOST = 0.08  # and at most, in log units: layouts move a build by some per cent, not by a factor
+ODD_WIDTH = 0.25  # s.d. of the layout of an odd build, in units of the drop between the ends,
+ODD_MOST = 0.08  # but at most this, in log units: layouts move a build by some per cent, not by a factor
 SEVERAL = 0.4  # prior of several steps
 CHANGE = 0.5  # prior that anything changed
-CHANGE_WIDTH = 0.1  # s.d. of its size, in log units, as long as nothing is known of it
-BASE = 1.0  # s.d. of the prior of the base level, far wider than anything seen
+CHANGE_WIDTH = 0.1  # s.d. of the size of a change, in log units, if nothing is known of it
+BASE = 1.0  # s.d. of the prior of the base level, far wider than any reading
 ONE_WIDTH = 0.5  # s.d. of D in units of the drop between the ends
-MAIN, MAIN_WIDTH = 0.9, 0.35  # mean and s.d. of D if there are several steps, same units
+MAIN, MAIN_WIDTH = 0.9, 0.35  # mean and s.d. of D if there are several steps, in the same units
 DECOY, DECOY_WIDTH = 0.5, 0.4  # prior of a sharp decoy, and the s.d. of its size
-DOUBT = 1.5  # standard errors of that difference by which the priors widen
-NEVER = 1e-300  # in place of a probability of 0
+DOUBT = 1.5  # standard errors of the drop between the ends by which the priors widen
+NEVER = 1e-300  # instead of a probability of 0
 WALK = 0.3  # s.d. of the walk from end to end
 
 
@@ -60,8 +59,8 @@ WALK = 0.3  # s.d. of the walk from end to end
 class _Drops:
     """Priors of the steps, (mean, s.d.) in log units.
 
-    They come from the difference between the ends, whose readings the posterior sees as well. Where it is clear that
-    does no harm. Where it barely shows it was probably lucky, so the priors move towards nothing and widen.
+    They come from the drop between the ends, whose readings are in the posterior as well. This does no harm if the drop
+    is clear. If it is barely shown, it was probably too large by chance, so the priors move towards 0 and widen.
     """
 
     one: tuple[float, float]
@@ -80,28 +79,28 @@ class _Drops:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BestCell:
-    """The most probable cell of the model, from which new readings are predicted; variances in units of s²."""
+    """The most probable cell of the model, from which readings are predicted; variances are in units of s²."""
 
     law: int  # index into Levels
     s: float
     layout: float  # variance of the layout effect
-    odd: Array  # (M,) variance that it has besides in the odd build, elsewhere 0
+    odd: Array  # (M,) additional variance of the odd build; 0 of others
     walk: float  # variance of the walk over the whole range
     base: float  # variance of the base level
     centre: float  # subtracted from the levels
-    covariance: Array  # (M, M) of the levels, everything but the steps
+    covariance: Array  # (M, M) of the levels, with everything except the steps
     drop: Array  # (C,) coefficient of bad(.; K): negative
     drop_precision: Array  # (C,)
-    decoy: Array  # (C,) coefficient of the most probable decoy of each class, 0 if none
+    decoy: Array  # (C,) coefficient of the most probable decoy of each class; 0 without a decoy
     decoy_class: NDArray[np.int64]  # (C,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Posterior:
-    """What the levels say of the culprit."""
+    """The probabilities of culprits, given the levels."""
 
     culprit: Array  # (C,) probability of each class, sums to one
-    change: float  # probability that anything changed; the others presume it
+    change: float  # probability that anything changed; the other fields presume a change
     several: float  # probability that there is more than one step
     drifting: float  # probability that the host drifts
     fit: BestCell
@@ -109,7 +108,7 @@ class Posterior:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Terms:
-    """Log marginals (Q, C) of a batch of Q cells, and the coefficients behind them."""
+    """The log marginals (Q, C) of Q cells, and the coefficients behind them."""
 
     log: Array
     drop: Array
@@ -121,21 +120,21 @@ class _Terms:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cells:
-    """Q cells of the model: a law of noise, and sizes of layout and of the walk."""
+    """Q cells of the model: a law of noise, a size of layout and a size of the walk."""
 
-    residual: Array  # (Q,) as in Levels
+    residual: Array  # (Q,) like ``Levels.residual``
     freedom: float
     s2: Array  # (Q,)
     prior: Array  # (Q,) logarithm
-    still: NDArray[np.bool_]  # (Q,) those without small steps
+    still: NDArray[np.bool_]  # (Q,) whether the cell is without small steps
     drops: _Drops
     classes: Array  # (C,) prior of each class of culprits
 
 
 def infer(levels: Levels, classes: Hypotheses, drop: float, error: float = 0.0, *, change: float = CHANGE) -> Posterior:
-    """Posterior over classes; ``drop`` is the difference between the ends (log units, positive), with its error.
+    """The posterior over classes; ``drop`` is the difference between the ends (log units, positive).
 
-    ``change`` is the probability beforehand that anything changed.
+    ``error`` is the standard error of ``drop``, ``change`` the prior probability of any change.
     """
     model = levels.model
     laws = len(levels.mean)
@@ -191,24 +190,24 @@ def _solve(covariance: Array, *columns: Array) -> tuple[tuple[Array, ...], Array
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sums:
-    """Sums over whitened builds with none of them odd, or one: index 0 of the axis B = 1 + M is for none."""
+    """Sums over whitened builds; on the axis B = 1 + M index 0 is without an odd build, index 1 + i with build i odd."""
 
     yy: Array  # (Q, B, 1)
     zz: Array  # (Q, B, C)
     zy: Array  # (Q, B, C)
     log_det: Array  # (Q, B, 1)
-    log_prior: Array  # (B, 1) of which build is odd
+    log_prior: Array  # (B, 1) of the odd build
 
     @property
     def without_odd(self) -> "_Sums":
-        """Those with none odd, without the axis B."""
+        """The sums without an odd build, and without the axis B."""
         return _Sums(self.yy[:, 0], self.zz[:, 0], self.zy[:, 0], self.log_det[:, 0], self.log_prior[0])
 
     @classmethod
     def of(cls, covariance: Array, y: Array, slow: Array, odd: Array, prior: float) -> "_Sums":
-        """``odd`` (Q,) is the variance that an odd build has besides: an update of rank one (Sherman and Morrison).
+        """The sums; ``odd`` (Q,) is the additional variance of an odd build, a rank-one update (Sherman and Morrison).
 
-        ``prior`` is that of a build to be odd.
+        ``prior`` is the probability of a build to be odd.
         """
         builds = len(slow)
         (white_y, z, unit), log_det = _solve(covariance, y[:, :, None], slow, np.eye(builds))
@@ -216,18 +215,18 @@ class _Sums:
         gain = 1 + odd[:, None] * (unit**2).sum(axis=1)  # (Q, M)
         less = (odd[:, None] / gain)[:, :, None]
         zz, zy, yy = (z**2).sum(axis=1), (white_y * z).sum(axis=1), (white_y**2).sum(axis=(1, 2))
-        some = min(max(builds * prior, NEVER), 0.5)
+        any_odd = min(max(builds * prior, NEVER), 0.5)
         return cls(
             np.concatenate((yy[:, None, None], yy[:, None, None] - less * uy**2), axis=1),
             np.concatenate((zz[:, None], zz[:, None] - less * uz**2), axis=1),
             np.concatenate((zy[:, None], zy[:, None] - less * uz * uy), axis=1),
             np.concatenate((log_det[:, None, None], (log_det[:, None] + np.log(gain))[:, :, None]), axis=1),
-            np.log([1 - some] + builds * [some / builds])[:, None],
+            np.log([1 - any_odd] + builds * [any_odd / builds])[:, None],
         )
 
 
 def _one_step(cells: _Cells, sums: _Sums) -> _Terms:
-    """One step, no decoy, and one build that may be odd."""
+    """The terms of one step, without a decoy; one build may be odd."""
     log, drop, precision = _main_step(cells, sums, cells.drops.one)
     log = log + sums.log_prior
     best = log.argmax(axis=1)[:, None]
@@ -241,11 +240,11 @@ def _one_step(cells: _Cells, sums: _Sums) -> _Terms:
 
 
 def _changed(cells: _Cells, sums: _Sums, change: float) -> float:
-    """Probability of one step against none, which is possible in the cells without small steps alone.
+    """The probability of one step, compared with none, which is possible only in cells without small steps.
 
-    The size of the step has a prior of its own, half of a normal distribution: with one that is centred on what was seen
-    between the ends, a change would always look better than none. No build is odd here: otherwise a change next to an
-    end could never be distinguished from an odd end.
+    The size of the step has its own prior, half of a normal distribution: with a prior centred on the drop between the
+    ends, a change would always be more probable than none. No build is odd here; otherwise a change next to an end could
+    not be distinguished from an odd end.
     """
     plain, prior = sums.without_odd, cells.prior[:, None]
     step = _main_step(cells, plain, (0.0, CHANGE_WIDTH))[0] + np.log(2 * cells.classes)
@@ -255,7 +254,7 @@ def _changed(cells: _Cells, sums: _Sums, change: float) -> float:
 
 
 def _main_step(cells: _Cells, sums: _Sums, size: tuple[float, float]) -> tuple[Array, Array, Array]:
-    """One step with a prior of this mean drop and s.d., no decoy: log marginals, its coefficient and the precision of that."""
+    """Log marginals, coefficient and precision of one step, without a decoy; ``size`` is (mean, s.d.) of its prior."""
     shape, freedom = (-1, *[1] * (sums.zz.ndim - 1)), cells.freedom
     s2, residual = cells.s2.reshape(shape), cells.residual.reshape(shape)
     width, mean = s2 / size[1] ** 2, -size[0]
@@ -274,7 +273,7 @@ def _several_steps(cells: _Cells, covariance: Array, y: Array, slow: Array) -> _
     zz, zy, yy = (z**2).sum(axis=1), (white_y * z).sum(axis=1), (white_y**2).sum(axis=(1, 2))
     alone, drop, precision = _main_step(cells, _Sums(yy[:, None], zz, zy, log_det[:, None], np.zeros(1)), drops.main)
     w1, w2 = width[:, None, None], (s2 / drops.decoy**2)[:, None, None]
-    cross = np.swapaxes(z, 1, 2) @ z  # (Q, C, C): axis 1 the culprit K, axis 2 the decoy J
+    cross = np.swapaxes(z, 1, 2) @ z  # (Q, C, C): axis 1 is the culprit K, axis 2 the decoy J
     a, b = zz[:, :, None] + w1, zz[:, None, :] + w2
     det = np.maximum(a * b - cross**2, 1e-12)
     r1, r2 = zy[:, :, None] + w1 * mean, zy[:, None, :]
@@ -287,7 +286,7 @@ def _several_steps(cells: _Cells, covariance: Array, y: Array, slow: Array) -> _
     every = np.concatenate(((alone + np.log(1 - DECOY))[:, :, None], log), axis=2)
     best = every.argmax(axis=2)
     without, pick = best == 0, np.maximum(best - 1, 0)[:, :, None]
-    main, decoy = (np.take_along_axis(each, pick, axis=2)[:, :, 0] for each in (main, decoy))
+    main, decoy = (np.take_along_axis(values, pick, axis=2)[:, :, 0] for values in (main, decoy))
     return _Terms(
         log_sum(every, axis=2),
         np.where(without, drop, main),
@@ -300,50 +299,50 @@ def _several_steps(cells: _Cells, covariance: Array, y: Array, slow: Array) -> _
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Separation:
-    """How well measurements separate the hypotheses, in s.d. and variances of one run; all of one shape."""
+    """How well measurements separate the hypotheses, in s.d. and variances of one run; arrays of one shape."""
 
     above: Array  # probability that the reading is above the mean of all predictions
     between: Array  # variance between the predictions of the hypotheses
-    within: Array  # variance given the hypothesis, without run noise and drift
+    within: Array  # variance under one hypothesis, without the noise of a run and drift
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """Prediction of the levels of O candidates and M builds under C hypotheses, in log units and units of s².
+    """Predicted levels of O candidates and M builds under C hypotheses, in log units and units of s².
 
-    The first index of an array of O + M runs over the candidates, then over the builds.
+    The first index of arrays of O + M is the candidate, then the build.
     """
 
     candidates: int
-    mean: Array  # (O + M, C), up to a constant: if the candidate is before the culprit, where a hypothesis leaves that open
-    jump: Array  # (O, C), what is added if it is not; 0 where that is not open
-    slow_side: Array  # (O, C), probability of that
+    mean: Array  # (O + M, C), up to a constant; of the fast side if a hypothesis leaves the side of a candidate open
+    jump: Array  # (O, C), added to ``mean`` on the slow side; 0 if the side is not open
+    slow_side: Array  # (O, C), probability of the slow side
     fast_side: Array  # (O, C)
-    left: Array  # (O + M, C), share of the step that the readings leave open, as its size is uncertain
-    step: Array  # (C,), that uncertainty, times the probability of the hypothesis
+    uncertain: Array  # (O + M, C), share of the step that stays uncertain, as its size is uncertain
+    step: Array  # (C,), variance of the size of the step, times the probability of the hypothesis
     covariance: Array  # (O + M, O + M), given the steps of the hypotheses
     s: float
 
-    def against(self, one: Array, other: Array, trust: Array) -> Separation:
-        """The separation by a reading of each candidate less a combination of the builds' levels: shapes (O, B).
+    def against(self, trusted: Array, fallback: Array, trust: Array) -> Separation:
+        """The separation by a reading of each candidate minus a combination of the builds' levels: shapes (O, B).
 
-        Combination b of candidate o is  ``trust[o, b]`` · ``one[o]`` + (1 - ``trust[o, b]``) · ``other[o]``,  where
-        ``one`` and ``other`` (O, M) are weights of the builds. All but ``above`` are polynomials in that trust, so no
-        array of the size O · B · M is needed.
+        Combination b of candidate o is  ``trust[o, b]`` · ``trusted[o]`` + (1 - ``trust[o, b]``) · ``fallback[o]``,  where
+        ``trusted`` and ``fallback`` (O, M) are weights of builds. All but ``above`` are polynomials in the trust, so that
+        no array of size O · B · M is needed.
         """
         o = self.candidates
-        turn = one - other
+        turn = trusted - fallback
         # (O, C): mean - trust · mean_turn
-        mean, mean_turn = self.mean[:o] - other @ self.mean[o:], turn @ self.mean[o:]
-        left, left_turn = self.left[:o] - other @ self.left[o:], turn @ self.left[o:]
-        own, cross, builds = self.covariance[:o, :o], self.covariance[:o, o:], self.covariance[o:, o:]
+        mean, mean_turn = self.mean[:o] - fallback @ self.mean[o:], turn @ self.mean[o:]
+        share, share_turn = self.uncertain[:o] - fallback @ self.uncertain[o:], turn @ self.uncertain[o:]
+        variances, cross, builds = self.covariance[:o, :o], self.covariance[:o, o:], self.covariance[o:, o:]
         variance = _quadratic(
-            np.diagonal(own) - 2 * (other * cross).sum(axis=1) + ((other @ builds) * other).sum(axis=1),
-            (turn * cross).sum(axis=1) - ((other @ builds) * turn).sum(axis=1),
+            np.diagonal(variances) - 2 * (fallback * cross).sum(axis=1) + ((fallback @ builds) * fallback).sum(axis=1),
+            (turn * cross).sum(axis=1) - ((fallback @ builds) * turn).sum(axis=1),
             ((turn @ builds) * turn).sum(axis=1),
             trust,
         )
-        steps = _quadratic(left**2 @ self.step, (left * left_turn) @ self.step, left_turn**2 @ self.step, trust)
+        steps = _quadratic(share**2 @ self.step, (share * share_turn) @ self.step, share_turn**2 @ self.step, trust)
 
         weight = np.concatenate((self.fast_side, self.slow_side), axis=1)  # (O, 2 C)
         level, level_turn = np.concatenate((mean, mean + self.jump), axis=1), np.tile(mean_turn, 2)
@@ -362,14 +361,14 @@ class Prediction:
 
 
 def _quadratic(constant: Array, linear: Array, square: Array, trust: Array) -> Array:
-    """(constant - 2 linear · t + square · t²) of each row for all t of ``trust`` (O, B)."""
+    """(constant - 2 linear · t + square · t²) of each row, for all t in ``trust`` (O, B)."""
     return constant[:, None] - 2 * linear[:, None] * trust + square[:, None] * trust**2
 
 
 def predict(
     levels: Levels, classes: Hypotheses, posterior: Posterior, candidates: Sequence[int], builds: Sequence[int]
 ) -> Prediction:
-    """Predict ``candidates``; ``builds`` is the row of the readings of each, -1 if it has none."""
+    """The prediction of ``candidates``; ``builds`` has the row of the readings of each, -1 without readings."""
     fit, pi = posterior.fit, posterior.culprit
     slow = classes.slow.astype(np.float64)
     shares = [slow[b] if b >= 0 else classes.share(v) for v, b in zip(candidates, builds, strict=True)]
@@ -387,13 +386,13 @@ def predict(
     solved = np.linalg.solve(fit.covariance, np.column_stack((y, slow, cross.T)))
     solved_y, solved_z, solved_c = solved[:, 0], solved[:, 1 : 1 + slow.shape[1]], solved[:, 1 + slow.shape[1] :]
 
-    left = np.where(splits, 0.0, share) - cross @ solved_z
-    decoy_left = share - cross @ solved_z
-    mean = (cross @ solved_y)[:, None] + fit.drop * left + fit.decoy * decoy_left[:, fit.decoy_class]
+    uncertain = np.where(splits, 0.0, share) - cross @ solved_z
+    decoy_uncertain = share - cross @ solved_z
+    mean = (cross @ solved_y)[:, None] + fit.drop * uncertain + fit.decoy * decoy_uncertain[:, fit.decoy_class]
     options = slice(len(candidates))
     slow_side = np.where(splits, share, 0.0)[options] * pi
     return Prediction(
         candidates=len(candidates), mean=mean, jump=np.where(splits, fit.drop, 0.0)[options], slow_side=slow_side,
-        fast_side=pi - slow_side, left=left, step=pi / np.maximum(fit.drop_precision, 1e-9),
+        fast_side=pi - slow_side, uncertain=uncertain, step=pi / np.maximum(fit.drop_precision, 1e-9),
         covariance=prior - cross @ solved_c, s=fit.s,
     )  # fmt: skip

@@ -1,15 +1,15 @@
-"""The observations of a hunt, arranged for the model.
+"""The observations of a hunt, arranged in arrays for the model.
 
-Readings are oriented once, here: whatever the direction hunted, *slow* means a smaller value. Candidates
-with equal binaries share one build, named by its smallest candidate, and so share their readings.
+Readings are oriented here, once: whatever direction is hunted, a *slow* build has smaller values. Candidates with equal
+binaries share one build, which is named by its smallest candidate, and so share their readings.
 
-A run that was stopped because it took too long gives a bound of the metric, not a value. Such a reading enters the
-model at its bound. On which side of a change its build is follows from that with less certainty than the likelihood of
-the bound would give: with normal noise, to be at least z standard deviations off has about 1/(2.5 z) of the density of
-exactly z on a build that is fast, and a higher one on a build that is slow. Two more things follow from a bound.
-Readings at one bound do not vary, so what they seem to show of the noise is left out: the stopped runs of a build count
-as one reading, with the weight of all. And how far beyond the bound the builds are is unknown, which matters where a
-build half way exists: either step may be the largest. So the posterior is the mean over several distances.
+**Stopped runs.** A run that was stopped because it took too long gives a bound of the metric, not a value. Its reading
+enters the model as a value at the bound. This is less certain about the side of the build than the likelihood of the
+bound would be. With normal noise, the probability of a fast build to be at least z standard deviations off is about
+1/(2.5 z) of the density at z, and larger for a slow build. Two more things follow. Readings at one bound do not vary and
+show nothing of the noise: the stopped runs of a build count as one reading, with the weight of all. And how far the
+builds are beyond the bound is unknown. This matters if a build half way exists, as either step may be the largest. So the
+posterior is the mean over several distances.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,89 +26,94 @@ from perfbisect.core.inference.observations import Built, Count, Observation, Re
 
 @dataclass(frozen=True, slots=True)
 class TriedBuild:
-    """To build a candidate."""
+    """The attempt to build one candidate."""
 
     seconds: float
     works: bool
-    distance: int  # in candidates, to the nearest that was built before; 0 for the first
-    before: int = 0  # builds that the compiler cache had seen before, where build hosts have one each
+    distance: int  # in candidates, to the nearest candidate that was built before; 0 for the first
+    before: int = 0  # number of earlier builds in the same compiler cache, if build hosts have one each
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """What has been seen; arrays hold one entry a reading, in the order in which they happened."""
+    """All observations; arrays have one entry for each reading, in the order in which they happened."""
 
-    builds: tuple[int, ...]  # candidates with readings (one name for equal binaries), oldest first
+    builds: tuple[int, ...]  # candidates with readings, one name for equal binaries, oldest first
     build: NDArray[np.int64]  # index into ``builds``
-    partner: NDArray[np.int64]  # the same of the other build of a round; -1 where a build ran alone
+    partner: NDArray[np.int64]  # index into ``builds`` of the other build of a round; -1 for unpaired runs
     value: NDArray[np.float64]  # log metric, oriented: less is slower
     at: NDArray[np.float64]  # minutes
     visit: NDArray[np.int64]
     host: NDArray[np.int64]
     seconds: NDArray[np.float64]
-    bound: NDArray[np.int64]  # as in the readings, not oriented
-    sign: float  # +1, or -1 where the metric was turned over
-    same: dict[int, int]  # candidate → the name of its build, where the two differ
+    bound: NDArray[np.int64]  # like ``Reading.bound``, not oriented
+    sign: float  # +1, or -1 if the metric was negated
+    same: dict[int, int]  # candidate → name of its build, if they differ
     built: frozenset[int]
-    on: Mapping[int, frozenset[int]]  # candidate → the hosts that have its build; without an entry all have it
-    caches: Mapping[int, frozenset[int]]  # build host → the candidates that it has built; empty without build hosts
+    on: Mapping[int, frozenset[int]]  # candidate → hosts that have its build; without an entry, all hosts
+    caches: Mapping[int, frozenset[int]]  # build host → candidates that it has built; empty without build hosts
     skipped: frozenset[int]
-    left_out: frozenset[int]  # those of ``skipped`` that the user left out; whether they fail is not known
-    attempted: frozenset[int]  # built, or skipped in this hunt: what failed in an earlier one took no time in this
-    attempts: tuple[TriedBuild, ...]  # to build, in time order; on every host, what was there already left out
-    minutes: float  # since the hunt began, as far as the observations show
-    spent: int  # runs that were made, two in each round, and counts; without those of other hunts
+    left_out: frozenset[int]  # candidates of ``skipped`` that the user left out; whether they fail is unknown
+    attempted: frozenset[int]  # built, or skipped in this hunt; failures in earlier hunts took no time in this one
+    # attempts to build, in time order, on all hosts; without builds that existed already
+    attempts: tuple[TriedBuild, ...]
+    minutes: float  # since the hunt began, up to the last observation
+    spent: int  # number of runs, two in each round, plus counts; without runs that other hunts ordered
 
     def name(self, candidate: int) -> int:
-        """The candidate under whose name this build's readings are kept."""
+        """The candidate that names this candidate's build and its readings."""
         return self.same.get(candidate, candidate)
 
     def made(self, host: int) -> frozenset[int]:
-        """The builds that are there on a host."""
+        """The builds that exist on a host."""
         return frozenset(v for v in (*self.builds, *self.built) if v not in self.on or host in self.on[v])
 
     def runs(self, candidate: int) -> int:
-        """How often this build was timed."""
+        """The number of timed runs of this candidate's build."""
         return len(self.readings(candidate))
 
     def readings(self, candidate: int) -> NDArray[np.int64]:
-        """Positions of this build's readings, in time order; rounds in which it was the partner are among them."""
+        """The positions of the readings of this candidate's build, in time order, with the rounds in which it was the
+        partner.
+        """
         name = self.name(candidate)
         if name not in self.builds:
             return np.empty(0, np.int64)
         row = self.builds.index(name)
         return np.flatnonzero((self.build == row) | (self.partner == row))
 
-    def rounds(self, one: int, other: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Positions of the rounds of these two builds, in time order, and what ``one`` is above ``other`` in each."""
-        rows = [self.builds.index(self.name(v)) if self.name(v) in self.builds else -2 for v in (one, other)]
+    def rounds(self, first: int, second: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The positions of the rounds of two builds, in time order, and in each the value of the first build above the
+        second.
+        """
+        rows = [self.builds.index(self.name(v)) if self.name(v) in self.builds else -2 for v in (first, second)]
         ahead = (self.build == rows[0]) & (self.partner == rows[1])
-        found = np.flatnonzero(ahead | (self.build == rows[1]) & (self.partner == rows[0]))
-        return found, np.where(ahead[found], 1.0, -1.0) * self.value[found]
+        positions = np.flatnonzero(ahead | (self.build == rows[1]) & (self.partner == rows[0]))
+        return positions, np.where(ahead[positions], 1.0, -1.0) * self.value[positions]
 
     @cached_property
     def turn(self) -> NDArray[np.int64]:
-        """The place of each reading among those of its host, (readings,)."""
+        """The position of each reading among the readings of its host, (readings,)."""
         turn = np.empty(len(self.host), np.int64)
         for host in np.unique(self.host):
             turn[self.host == host] = np.arange(int((self.host == host).sum()))
         return turn
 
-    def near(self, these: NDArray[np.int64], others: NDArray[np.int64], turns: int) -> NDArray[np.bool_]:
-        """Which of ``these`` readings have one of ``others`` within so many turns of their host."""
-        apart = np.abs(self.turn[these][:, None] - self.turn[others][None])
-        there = self.host[these][:, None] == self.host[others][None]
-        near: NDArray[np.bool_] = ((apart <= turns) & there).any(axis=1)
+    def near(self, readings: NDArray[np.int64], neighbours: NDArray[np.int64], turns: int) -> NDArray[np.bool_]:
+        """Which of ``readings`` have one of ``neighbours`` within ``turns`` readings of their host."""
+        apart = np.abs(self.turn[readings][:, None] - self.turn[neighbours][None])
+        one_host = self.host[readings][:, None] == self.host[neighbours][None]
+        near: NDArray[np.bool_] = ((apart <= turns) & one_host).any(axis=1)
         return near
 
     @cached_property
     def run_seconds(self) -> float:
-        """What a run costs here."""
+        """The median cost of a run, in seconds."""
         return max(float(np.median(self.seconds)), 1e-3) if len(self.seconds) else 1.0
 
     @cached_property
     def builders(self) -> int:
-        """How many hosts build for themselves; the first build of each is made with an empty compiler cache."""
+        """The number of hosts that build for themselves; each makes its first build with an empty compiler cache."""
         return len(frozenset[int]().union(*self.on.values())) or 1
 
     @cached_property
@@ -118,22 +123,22 @@ class Record:
 
     @cached_property
     def there(self) -> frozenset[int]:
-        """The candidates that have a build somewhere."""
+        """The candidates that have a build on any host."""
         return frozenset((*self.builds, *self.built, *self.same))
 
     def builds_after(self, first: int) -> list[TriedBuild]:
-        """The builds that worked, without so many first ones of each compiler cache."""
+        """The builds that worked, without the ``first`` builds of each compiler cache."""
         works = [attempt for attempt in self.attempts if attempt.works]
         if self.caches:
             return [attempt for attempt in works if attempt.before >= first]
         return works[first * self.builders :]
 
     def build_runs(self, before: float) -> float:
-        """The usual cost of one more build that works, in runs; ``before`` is what was known of it before this hunt."""
-        seen = self.builds_after(2) or self.builds_after(1) or (self.builds_after(0) if self.caches else [])
-        if not seen or not len(self.seconds):
+        """The usual cost of one more build that works, in runs; ``before`` if this hunt has not shown it."""
+        builds = self.builds_after(2) or self.builds_after(1) or (self.builds_after(0) if self.caches else [])
+        if not builds or not len(self.seconds):
             return before
-        return float(np.median([attempt.seconds for attempt in seen])) / self.run_seconds
+        return float(np.median([attempt.seconds for attempt in builds])) / self.run_seconds
 
 
 COLUMNS = {"at": np.float64, "visit": np.int64, "host": np.int64, "seconds": np.float64, "bound": np.int64}
@@ -148,35 +153,36 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
     attempted: set[int] = set()
     attempts: list[TriedBuild] = []
     on: dict[int, frozenset[int]] = {}
-    caches: dict[int | None, set[int]] = {None: set()}  # build host, or None for the hosts themselves → what it built
+    # build host, or None for the hosts themselves → candidates that it built
+    caches: dict[int | None, set[int]] = {None: set()}
     readings: list[Reading] = []
     minutes = 0.0
-    for seen in observations:
-        match seen:
+    for item in observations:
+        match item:
             case Reading():
-                readings.append(seen)
-                minutes = max(minutes, seen.at + seen.seconds / 120)
+                readings.append(item)
+                minutes = max(minutes, item.at + item.seconds / 120)
             case Count():
-                minutes = max(minutes, seen.at)
+                minutes = max(minutes, item.at)
             case Built():
-                own = caches.setdefault(seen.build_host, set())
-                near = [v for v in own if seen.host is None or v not in on or seen.host in on[v]]
-                if seen.candidate not in near and seen.seconds > 0:
-                    attempts.append(replace(_attempt(seen, near), before=len(own)))
-                built.add(seen.candidate)
-                own.add(seen.candidate)
-                if seen.host is not None:
-                    on[seen.candidate] = on.get(seen.candidate, frozenset()) | {seen.host}
-                if seen.same_as is not None:
-                    _join(same, seen.candidate, seen.same_as)
+                cached = caches.setdefault(item.build_host, set())
+                near = [v for v in cached if item.host is None or v not in on or item.host in on[v]]
+                if item.candidate not in near and item.seconds > 0:
+                    attempts.append(replace(_attempt(item, near), before=len(cached)))
+                built.add(item.candidate)
+                cached.add(item.candidate)
+                if item.host is not None:
+                    on[item.candidate] = on.get(item.candidate, frozenset()) | {item.host}
+                if item.same_as is not None:
+                    _join(same, item.candidate, item.same_as)
             case Skipped():
-                skipped.add(seen.candidate)
-                if not seen.left_out:
-                    failed.add(seen.candidate)
-                if seen.seconds > 0:
-                    attempted.add(seen.candidate)
-                    if seen.candidate not in built:  # otherwise it was a run that failed
-                        attempts.append(_attempt(seen, built))
+                skipped.add(item.candidate)
+                if not item.left_out:
+                    failed.add(item.candidate)
+                if item.seconds > 0:
+                    attempted.add(item.candidate)
+                    if item.candidate not in built:  # otherwise it was a run that failed
+                        attempts.append(_attempt(item, built))
     readings = [r for r in readings if _partner(r, same) != same.get(r.candidate, r.candidate)]
     names = np.array([(same.get(r.candidate, r.candidate), _partner(r, same)) for r in readings], np.int64).reshape(
         -1, 2
@@ -197,7 +203,7 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
         same=same,
         built=frozenset(built),
         on=on,
-        caches={host: frozenset(own) for host, own in caches.items() if host is not None},
+        caches={host: frozenset(cached) for host, cached in caches.items() if host is not None},
         skipped=frozenset(skipped),
         left_out=frozenset(skipped - failed),
         attempted=frozenset(built | attempted),
@@ -207,14 +213,14 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
     )
 
 
-def _attempt(seen: Built | Skipped, built: Collection[int]) -> TriedBuild:
-    distance = min((abs(seen.candidate - v) for v in built), default=0)
-    return TriedBuild(seen.seconds, isinstance(seen, Built), distance)
+def _attempt(item: Built | Skipped, built: Collection[int]) -> TriedBuild:
+    distance = min((abs(item.candidate - v) for v in built), default=0)
+    return TriedBuild(item.seconds, isinstance(item, Built), distance)
 
 
-def _join(same: dict[int, int], one: int, other: int) -> None:
-    """Record that two candidates have one binary; the smallest candidate of a group gives it its name."""
-    names = {same.get(one, one), same.get(other, other)}
+def _join(same: dict[int, int], first: int, second: int) -> None:
+    """Record in ``same`` that two candidates have one binary; the smallest candidate of a group is its name."""
+    names = {same.get(first, first), same.get(second, second)}
     least = min(names)
     for candidate in (*names, *(c for c, name in same.items() if name in names)):
         if candidate != least:
@@ -245,13 +251,14 @@ BEYOND = (1.0, 3.0)  # distances beyond the bound besides 0, in log units: 2.7 a
 
 
 def united(record: Record, weight: Array) -> tuple[Record, Array, float]:
-    """The readings and their weights with the stopped runs of each build on each host as one, and the weight of the rest.
+    """The readings, with the stopped runs of each build on each host as one reading; their weights; and the excess
+    weight.
 
-    That rest is what these readings count for more than one; it shows nothing of the noise.
+    The excess is the weight of united readings above 1 each, which shows nothing of the noise.
     """
     if not record.bound.any():
         return record, weight, 0.0
-    kept, total = np.ones(len(weight), bool), weight.copy()
+    retained, total = np.ones(len(weight), bool), weight.copy()
     value, repeated = record.value.copy(), 0.0
     stopped = record.bound != 0
     for build, host in np.unique(np.column_stack((record.build, record.host))[stopped], axis=0).tolist():
@@ -259,18 +266,20 @@ def united(record: Record, weight: Array) -> tuple[Record, Array, float]:
         first = members[0]
         total[first] = weight[members].sum()
         value[first] = weight[members] @ record.value[members] / total[first]
-        kept[members[1:]] = False
+        retained[members[1:]] = False
         repeated += max(float(total[first]) - 1.0, 0.0)
-    rows = {name: getattr(record, name)[kept] for name in ("build", "partner", *COLUMNS)}
-    return replace(record, value=value[kept], **rows), total[kept], repeated
+    rows = {name: getattr(record, name)[retained] for name in ("build", "partner", *COLUMNS)}
+    return replace(record, value=value[retained], **rows), total[retained], repeated
 
 
 def beyond(record: Record, distance: float) -> Record:
-    """The record if each stopped run had gone on to a metric that is ``distance`` log units worse than its bound."""
+    """The record as if each stopped run had reached a metric ``distance`` log units worse than its bound."""
     return replace(record, value=record.value + record.sign * record.bound * distance)
 
 
 def direction(record: Record, build: int) -> int:
-    """Where the level of a build lies of which at least half of the runs were stopped: -1 below, +1 above; else 0."""
-    found = record.bound[record.readings(build)]
-    return int(np.sign(found.sum())) if 2 * np.count_nonzero(found) >= len(found) > 0 else 0
+    """The side of its readings on which a build's level is, if at least half of its runs were stopped: -1 below, +1
+    above; else 0.
+    """
+    bounds = record.bound[record.readings(build)]
+    return int(np.sign(bounds.sum())) if 2 * np.count_nonzero(bounds) >= len(bounds) > 0 else 0

@@ -1,16 +1,16 @@
 """From readings to the level of each build, under each law that the host's noise may follow.
 
 A reading is  level(build) + offset(host) + drift(host, time) + visit effect + noise.  The drift is a stationary Markov
-process (Ornstein-Uhlenbeck). Its size relative to the noise of a run, its memory relative to the pace of the readings,
-and the size of the visit effect are unknown: they are put on a small grid, so that the same code serves runs of one
-second and of ten minutes.
+process (Ornstein-Uhlenbeck). Three quantities are unknown and on a small grid: the size of the drift relative to the
+noise of a run, its memory relative to the pace of the readings, and the size of the visit effect. So the same code serves
+runs of one second and of ten minutes.
 
-A round, of two builds at the same time, reads the difference of their levels: neither the speed of the host nor its
-drift enters. Where all readings are rounds, the levels are known up to a constant, and are put near zero.
+A round, of paired runs of two builds, reads the difference of their levels, without the speed of the host and its drift.
+If all readings are rounds, the levels are known up to a constant, and are put near zero.
 
 Because the drift is Markov, the readings can be whitened one by one (a Kalman filter), for all laws at once and in time
-linear in the readings. What remains is ordinary least squares of the levels. The posterior of the culprit (posterior.py)
-and every ratio that is shown (relative_speed.py) depend on the readings only through this fit.
+linear in the readings. Levels then follow by ordinary least squares. The posterior of the culprit (posterior.py) and
+every ratio that is shown (relative_speed.py) depend on the readings only through this fit.
 """
 
 from dataclasses import dataclass, replace
@@ -25,16 +25,16 @@ from perfbisect.core.stats.distributions import log_sum
 
 Array = NDArray[np.float64]
 
-KEPT = 4e-3  # laws less probable than this are dropped
-NEAR_ZERO = 1e-3  # precision of that, in 1/s
+NEGLIGIBLE = 4e-3  # probability below which a law is dropped
+NEAR_ZERO = 1e-3  # precision of a level near zero, in 1/s
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostSpeeds:
     """The speed of each of S hosts after its last reading; variances in units of s².
 
-    Given the levels, the drift of a host is  some constant - ``drift`` · [levels, offsets]  + an error, and the offsets
-    of the further hosts are  some constant - ``offset`` · levels  + an error.
+    Given the levels, the drift of a host is  a constant - ``drift`` · [levels, offsets]  + an error, and the offsets of
+    the further hosts are  a constant - ``offset`` · levels  + an error.
     """
 
     hosts: NDArray[np.int64]  # (S,)
@@ -44,28 +44,30 @@ class HostSpeeds:
     offset: Array  # (H, S - 1, M)
     offset_error: Array  # (H, S - 1, S - 1), covariance
 
-    def at(self, host: int, law: int, kept: float) -> tuple[Array, float]:
+    def at(self, host: int, law: int, remaining: float) -> tuple[Array, float]:
         """The coefficients of the levels in a host's speed, (M,), and the variance of the error.
 
-        ``kept`` is the share of the drift that is left by the time in question. A host without readings has
+        ``remaining`` is the share of the drift that remains at the time of interest. A host without readings has
         coefficients of zero and the variance of the prior.
         """
         builds = self.offset.shape[2]
-        known = np.flatnonzero(self.hosts == host)
-        if not len(known):
+        row = np.flatnonzero(self.hosts == host)
+        if not len(row):
             return np.zeros(builds), self.unknown**2
-        drift = kept * self.drift[known[0], law]
-        own = (np.arange(1, len(self.hosts)) == known[0]) - drift[builds:]  # how the offsets enter
-        error = float(own @ self.offset_error[law] @ own)
-        return drift[:builds] + own @ self.offset[law], kept**2 * float(self.drift_error[known[0], law]) + error
+        drift = remaining * self.drift[row[0], law]
+        offset_part = (np.arange(1, len(self.hosts)) == row[0]) - drift[builds:]  # coefficients of the offsets
+        error = float(offset_part @ self.offset_error[law] @ offset_part)
+        return drift[:builds] + offset_part @ self.offset[law], remaining**2 * float(
+            self.drift_error[row[0], law]
+        ) + error
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fit:
     """Least squares of M levels and S - 1 host offsets on the whitened readings, under each of H laws.
 
-    Variances are in units of a law's s². K = M + S - 1 coefficients: the levels first. The last S - 1 of the R rows are
-    pseudo-readings, which say that the offset of a further host is about zero.
+    Variances are in units of a law's s². Of the K = M + S - 1 coefficients the levels come first. The last S - 1 of the R
+    rows are pseudo-readings, by which the offset of a further host is about zero.
     """
 
     model: NoiseModel
@@ -80,29 +82,29 @@ class Fit:
     covariance: Array  # (H, K, K)
     coefficients: Array  # (H, K)
     squares: Array  # (H,) weighted sum of squared residuals
-    within: float  # the part of ``squares`` within groups of readings, the same under each law
+    within: float  # the part of ``squares`` within groups of readings, equal under all laws
     runs: Array  # (M,) weighted readings of each build
-    build: NDArray[np.int64]  # of each reading, the stopped runs of a build being one
+    build: NDArray[np.int64]  # build of each reading; the stopped runs of a build are one reading
     weight: Array  # of each reading
-    repeated: float  # the part of all ``weight`` that shows nothing of the noise: further stopped runs of a build
-    free: int  # of the K coefficients those that readings determine
+    repeated: float  # excess of ``weight`` by united stopped runs, which shows nothing of the noise
+    free: int  # number of the K coefficients that readings determine
     pace: float  # minutes from one reading to the next within a measurement
     hosts: NDArray[np.int64]  # (S,)
     state: Array  # (S, H, 1 + K) mean of each host's drift after its last reading, as columns of [readings, indicators]
-    spread: Array  # (S, H) its variance
+    spread: Array  # (S, H) variance of each host's drift
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Levels:
-    """The levels of M builds under H laws of noise; variances are in units of that law's s²."""
+    """The levels of M builds under H laws of noise; variances are in units of a law's s²."""
 
     model: NoiseModel
     mean: Array  # (H, M)
     covariance: Array  # (H, M, M)
-    residual: Array  # (H,) sum of squares left, prior guess included
-    freedom: float  # of ``residual`` with the levels known: prior runs + readings
+    residual: Array  # (H,) residual sum of squares, with the prior guess
+    freedom: float  # degrees of freedom of ``residual`` if the levels are known: prior runs + readings
     evidence: Array  # (H,) log prior and the part of the log likelihood that does not depend on the levels
-    probability: Array  # (H,) of each law, given nothing but the readings
+    probability: Array  # (H,) of each law, given only the readings
     drift: Array  # (H,) s.d. of the drift in s
     memory: Array  # (H,) of the drift, in minutes
     runs: Array  # (M,) weighted runs of each build
@@ -117,31 +119,31 @@ class Levels:
 
     @property
     def noise(self) -> float:
-        """S.d. of one run, drift included, as a fraction."""
+        """The s.d. of one run, with drift, as a fraction."""
         return float(np.sqrt(self.probability @ (self.variance * (1 + self.drift**2))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Groups:
-    """Consecutive readings of one visit to one build, or to the two of a round, taken together."""
+    """Groups of consecutive readings of one visit to one build, or to the two builds of a round."""
 
     build: NDArray[np.int64]
-    partner: NDArray[np.int64]  # -1 where a build ran alone
+    partner: NDArray[np.int64]  # -1 for unpaired runs
     host: NDArray[np.int64]
     at: Array
     weight: Array
     mean: Array
-    within: float  # weighted squares around the group means
+    within: float  # weighted sum of squares around the group means
     repeated: bool  # whether any group has more than one reading
 
 
 def fit(record: Record, weight: Array, model: NoiseModel = USUAL) -> Fit:
     """The fit to ``record``, readings weighted by ``weight``, under the laws of ``model``."""
-    # gaps with a build in between are longer, and fewer
+    # Gaps with a build in between are longer, and fewer.
     gaps = np.concatenate([np.diff(np.sort(record.at[record.host == host])) for host in np.unique(record.host)])
     gaps = gaps[gaps > 0]
     builds, pace = len(record.builds), float(np.median(gaps)) if len(gaps) else record.run_seconds / 60
-    if model.rounds:  # the speed of a host does not enter
+    if model.rounds:  # paired runs do not depend on the speed of a host
         record = replace(record, host=np.zeros_like(record.host))
     record, weight, repeated = united(record, weight)
     groups = _group(record, weight)
@@ -172,7 +174,7 @@ def fit(record: Record, weight: Array, model: NoiseModel = USUAL) -> Fit:
 
 
 def levels_of(fit: Fit, noise: float | None = None) -> Levels:
-    """The levels as the search uses them; ``noise`` is the host's known s.d. of a run."""
+    """The levels for the search; ``noise`` is the host's s.d. of a run, if known."""
     ours = np.flatnonzero(fit.searched)
     prior, builds = fit.prior[ours], len(fit.runs)
     guess, worth = fit.model.noise, fit.model.worth
@@ -181,23 +183,23 @@ def levels_of(fit: Fit, noise: float | None = None) -> Levels:
     residual = fit.squares[ours] + worth * guess**2
     freedom = worth + float(fit.weight.sum()) - fit.repeated + fit.model.rounds
     information = fit.information[ours]
-    # |S of the readings| · |covariance of the levels|⁻¹ stands before the part that posterior.py adds
+    # |S of the readings| · |covariance of the levels|⁻¹ is the factor of the part that posterior.py adds.
     evidence = np.log(prior / prior.sum()) - 0.5 * fit.log_det[ours] - 0.5 * np.linalg.slogdet(information)[1]
     total = evidence - 0.5 * (freedom - builds) * np.log(residual)
     probability = np.exp(total - log_sum(total))
-    kept = probability > KEPT
-    law = ours[kept]
-    # of the offsets of the further hosts, given the levels
-    error = np.linalg.inv(information[kept][:, builds:, builds:]).astype(np.float64)
+    probable = probability > NEGLIGIBLE
+    law = ours[probable]
+    # The covariance of the offsets of further hosts, given the levels.
+    error = np.linalg.inv(information[probable][:, builds:, builds:]).astype(np.float64)
     return Levels(
-        fit.model, fit.coefficients[law, :builds], fit.covariance[law, :builds, :builds], residual[kept], freedom, evidence[kept],
-        probability[kept] / probability[kept].sum(), fit.drift[law], fit.memory[law], fit.runs, fit.pace,
-        HostSpeeds(fit.hosts, fit.model.host_offset, fit.state[:, law, 1:], fit.spread[:, law], error @ information[kept][:, builds:, :builds], error),
+        fit.model, fit.coefficients[law, :builds], fit.covariance[law, :builds, :builds], residual[probable], freedom, evidence[probable],
+        probability[probable] / probability[probable].sum(), fit.drift[law], fit.memory[law], fit.runs, fit.pace,
+        HostSpeeds(fit.hosts, fit.model.host_offset, fit.state[:, law, 1:], fit.spread[:, law], error @ information[probable][:, builds:, :builds], error),
     )  # fmt: skip
 
 
 def _spread(record: Record, weight: Array, repeated: float, model: NoiseModel) -> float:
-    """S.d. of the readings around their builds' means, as if the host were steady."""
+    """The s.d. of the readings around the means of their builds, as if the host were steady."""
     total = np.bincount(record.build, weight)
     centre = np.bincount(record.build, weight * record.value) / total
     squares = float((weight * (record.value - centre[record.build]) ** 2).sum())
@@ -206,10 +208,12 @@ def _spread(record: Record, weight: Array, repeated: float, model: NoiseModel) -
 
 
 def _group(record: Record, weight: Array) -> _Groups:
-    order = np.lexsort((record.at, record.host))  # what other hosts do meanwhile does not end a visit
-    build, partner, visit, host = (each[order] for each in (record.build, record.partner, record.visit, record.host))
+    order = np.lexsort((record.at, record.host))  # readings of other hosts in between do not end a visit
+    build, partner, visit, host = (
+        column[order] for column in (record.build, record.partner, record.visit, record.host)
+    )
     new = np.ones(len(order), bool)
-    new[1:] = np.any([np.diff(each) != 0 for each in (build, partner, visit, host)], axis=0)
+    new[1:] = np.any([np.diff(column) != 0 for column in (build, partner, visit, host)], axis=0)
     group = np.cumsum(new) - 1
     w, value = weight[order], record.value[order]
     total = np.bincount(group, w).astype(np.float64)
@@ -222,11 +226,12 @@ def _group(record: Record, weight: Array) -> _Groups:
 def _whiten(
     groups: _Groups, builds: int, drift: Array, memory: Array, visit: Array, host_offset: float
 ) -> tuple[Array, Array, Array, Array]:
-    """The columns [reading, build indicators, host indicators] made independent, and log|S|, for every law.
+    """The columns [reading, build indicators, host indicators], whitened, log|S|, and each host's last state, under every
+    law.
 
-    Shapes (H, groups + pseudo-readings, 1 + M + S - 1) and (H,) for S hosts. A pseudo-reading says that the offset
-    of a further host is about zero. Then what the filter knows of each host's drift after its last reading: the mean,
-    as the same columns, (S, H, columns), and the variance, (S, H).
+    Shapes of the first two, for S hosts: (H, groups + pseudo-readings, 1 + M + S - 1) and (H,). By a pseudo-reading the
+    offset of a further host is about zero. The state is the filter's estimate of each host's drift after its last
+    reading: the mean, in the same columns, (S, H, columns), and the variance, (S, H).
     """
     hosts, host = np.unique(groups.host, return_inverse=True)
     alone = groups.partner < 0
