@@ -1,4 +1,4 @@
-"""What of the documentation is made from the program: the table of verbs, and the keys of recipes with their defaults.
+"""What of the documentation is made from the program: the list of verbs, and the keys of recipes with their defaults.
 
 `.venv/bin/python tests/reference.py` writes it; tests/test_docs.py says when it is stale. What a key means is written by
 hand; options are those of `bisect VERB --help`.
@@ -33,9 +33,9 @@ TABLES: dict[str, type[msgspec.Struct]] = {  # what is above a table of keys →
 
 
 def written(page: str) -> str:
-    """The page of commands with its table as it is now."""
-    rows = "\n".join(f"| `bisect {verb}` | {text} |" for verb, text in VERBS.items())
-    return BLOCK.sub(lambda _: f"\n| command | |\n|---|---|\n{rows}\n\n", page)
+    """The page of commands with its list as it is now."""
+    rows = "\n".join(f"- `bisect {verb}`: {text}" for verb, text in VERBS.items())
+    return BLOCK.sub(lambda _: f"\n{rows}\n\n", page)
 
 
 def with_keys(guide: str) -> str:

@@ -15,7 +15,7 @@ from perfbisect.recipes.workload import load_workloads, read_suite
 from perfbisect.repository.git import all_but
 
 ROOT = Path(__file__).parents[2]
-GUIDE = (ROOT / "docs" / "recipes.md").read_text()
+GUIDE, HOSTS = ((ROOT / "docs" / page).read_text() for page in ("recipes.md", "hosts.md"))
 
 
 @pytest.fixture(autouse=True)
@@ -76,12 +76,12 @@ def test_the_guide_names_every_variant_and_every_placeholder_where_it_is_known()
 
 
 def test_the_examples_of_the_guide_are_valid(tmp_path: Path) -> None:
-    blocks = re.findall(r"```toml\n(# .*?perfbisect/(.*?)\n.*?)```", GUIDE, re.DOTALL)
+    blocks = re.findall(r"```toml\n(# .*?perfbisect/(.*?)\n.*?)```", GUIDE + HOSTS, re.DOTALL)
     for text, name in blocks:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert load_builder("kv", tmp_path / "builders").driver == "kv"
-    assert load_host("quiet", tmp_path / "hosts.toml").server_cpus == "0-5"
+    assert load_host("dell32", tmp_path / "hosts.toml").server_cpus == "0-23"
     workloads = {name: each for suite in ("kv", "joins")
                  for name, each in read_suite(tmp_path / f"workloads/{suite}/suite.toml").workloads.items()}  # fmt: skip
     found = {name: (each.metric, each.time) for name, each in workloads.items()}
