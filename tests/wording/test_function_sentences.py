@@ -90,6 +90,7 @@ CASES = {
     "moved and faster, a loss elsewhere": Case({**RENAMED, FIND: 8300, INSERT: 9000}, ("insert",)),
     "moved and slower, a gain elsewhere": Case({**RENAMED, FIND: 9800, INSERT: 6250}),
     "the change is not known": Case(SLOWER, known=False),
+    "three of many": Case({**MANY, **dict.fromkeys([*MANY][:3], 300)}, before=MANY),
     "everywhere": Case(dict.fromkeys(MANY, 115), before=MANY),
     "two of three, each within noise": Case({**FEW, SEARCH: 50, INSERT: 128}, ("search",), before=FEW),
     "a long name": Case({**HOT, ("main", LONG): 4000}),

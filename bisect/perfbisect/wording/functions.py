@@ -221,7 +221,10 @@ def of_cpu(found: Explanation) -> str:
     total, spread = whole(found.functions)
     telling = telling_rows(found.functions)
     if abs(total) <= 2 * spread:
-        names = [f"{quoted(row.function)} ({more_or_less(row, found)}{because(row, found)})" for row in telling[:NAMED]]
+        told = [(row, amount(abs(row.difference), found.unit), row.difference > 0) for row in telling[:NAMED]]
+        names = [
+            f"{quoted(row.function)} ({size} {'more' if up else 'less'}{because(row, found)})" for row, size, up in told
+        ]
         but = f", but that of single functions does: {listed(names)}" if names else next(moved(found), "")
         return f"The cost of {one(found)} does not differ beyond noise in profiles{but}."
     kind = "loss" if total > 0 else "gain"
@@ -291,8 +294,10 @@ def single(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
         else:
             text = f"is in or below functions that this commit changes: {', '.join(each(row) for row in named)}"
         return f"{doubt(named)}{extent(named, found)} of the {kind} {text}."
-    name = f"{quoted(first.function)}{caller(first)}"
-    text = f"{doubt([first])}{extent([first], found)} of the {kind} is in {name}{unchanged(first, found)}"
+    few = 1 if by_commit or first.nameless or first.part >= 1 / 2 else NAMED
+    some = [row for row in rows if row is first or (row.part >= NAMED_PART and not row.nameless)][:few]
+    name = listed([*map(each, some)]) if some[1:] else f"{quoted(first.function)}{caller(first)}"
+    text = f"{doubt(some)}{extent(some, found)} of the {kind} is in {name}{unchanged(first, found)}"
     if by_commit and not first.nameless:
         return f"{text}; {share(sum(row.part for row in by_commit))} is in or below functions that it changes."
     return f"{text}{of_diff(first, found)}."
@@ -322,11 +327,6 @@ def stripped(row: FunctionRow) -> str:
     """Why the functions of a binary cannot be told apart; "" if they can."""
     why = ", code that the program generates as it runs" if row.binary == GENERATED else ", which has no symbols"
     return why if row.nameless else ""
-
-
-def more_or_less(row: FunctionRow, found: Explanation) -> str:
-    """A difference of costs: 1.6 ms more."""
-    return f"{amount(abs(row.difference), found.unit)} {'more' if row.difference > 0 else 'less'}"
 
 
 def because(row: FunctionRow, found: Explanation) -> str:
