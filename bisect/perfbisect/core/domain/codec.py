@@ -1,8 +1,9 @@
 """Events as plain values for JSON, and back: for the history and for other programs.
 
-An event becomes its fields by name. ``kind`` is the type of an order or a verdict. The belief in a Decided, two probabilities for every candidate, has four digits and is run-length encoded,
-``[[how many, probability], …]``: a few kilobytes for 100,000 commits. JSON has no infinity, so the largest number is
-written in its place; orders and beliefs are read back with infinity.
+An event becomes its fields by name; ``kind`` is the type of an order or a verdict. The belief of a Decided has two
+probabilities for every candidate. They have four digits and are run-length encoded, ``[[how many, probability], …]``: a
+few kilobytes for 100,000 commits. JSON has no infinity, so the largest number is written instead; orders and beliefs are
+read back with infinity.
 """
 
 import json
@@ -28,22 +29,23 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import FitnessFacts
 from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, Interval, Measure, Order, Step
 
-ENDS = SessionStarted | SessionEnded  # stored under names of their own for a hunt, HuntStarted, and a trial
+# stored under different names for a hunt (HuntStarted …) and a trial (TrialStarted …)
+ENDS = SessionStarted | SessionEnded
 EVENTS: Mapping[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event) if not issubclass(kind, ENDS)}
 ORDERS: Mapping[str, type[Order]] = {kind.__name__: kind for kind in get_args(Order)}
-BELIEF: Mapping[str, Any] = {**get_type_hints(Belief), "effect": Interval}  # the type of each part of a belief
-BEGUN: Mapping[str, Any] = {  # what a decision has besides its order and its belief, in order
+BELIEF: Mapping[str, Any] = {**get_type_hints(Belief), "effect": Interval}  # type of each part of a belief
+BEGUN: Mapping[str, Any] = {  # fields of a decision except its order and its belief, in order
     "builds": tuple[BuildOrder, ...], "cancelled": tuple[int, ...], "found": tuple[Step, ...],
     "clean": bool,
 }  # fmt: skip
-TAGGED = ("Decided",)  # events that have values of several types, named by `kind`
-LARGEST = sys.float_info.max  # in place of infinity
-OF_TRIALS = ("workload", "round", "further", "build_hosts", "fitness")  # left out where they are 0 or empty
+TAGGED = ("Decided",)  # events with values of several types, which are named by `kind`
+LARGEST = sys.float_info.max  # instead of infinity
+OF_TRIALS = ("workload", "round", "further", "build_hosts", "fitness")  # fields that are omitted if they are 0 or empty
 STARTED = ("request", "host", "resumed", "further", "build_hosts")  # fields of the start of a trial
 
 
 def kind_of(event: Event) -> str:
-    """The name under which an event is stored, and which it has in JSON."""
+    """The name of an event in the history and in JSON."""
     name = type(event).__name__
     if not isinstance(event, ENDS):
         return name
@@ -55,8 +57,8 @@ def encode(event: Event) -> dict[str, Any]:
     """The fields of an event as plain values."""
     match event:
         case Decided(decision, fleet):
-            made = {"order": tagged(decision.order), "belief": short(decision.belief)}
-            return {**made, **filled(decision, BEGUN), "fleet": filled(fleet, Fleet.__match_args__)}
+            decided = {"order": tagged(decision.order), "belief": short(decision.belief)}
+            return {**decided, **filled(decision, BEGUN), "fleet": filled(fleet, Fleet.__match_args__)}
         case SessionStarted(session, request=request):
             fields = builtins(event)
             if request.works:
@@ -71,14 +73,15 @@ def encode(event: Event) -> dict[str, Any]:
         case SessionEnded():
             return filled(event, ("fitness",))
         case _:
-            left_out = OF_TRIALS if isinstance(event, RunFinished | CandidateSkipped) else ()
-            return {key: value for key, value in builtins(event).items() if value or key not in left_out}
+            omitted = OF_TRIALS if isinstance(event, RunFinished | CandidateSkipped) else ()
+            return {key: value for key, value in builtins(event).items() if value or key not in omitted}
 
 
 def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
-    """The event of the type ``kind`` with these fields. Raises ValueError for an unknown type.
+    """The event of type ``kind`` with these fields. Raises ValueError for an unknown type.
 
-    Without ``infinite`` the caller knows that no number stands for infinity: looking at each takes longer than all else.
+    Without ``infinite`` the caller knows that no number stands for infinity; to look at each number takes longer than
+    everything else.
     """
     match kind:
         case "Decided":
@@ -113,12 +116,12 @@ def dumps(value: object) -> str:
 
 
 def builtins(value: object) -> Any:
-    """Dictionaries, lists and plain numbers, also from numpy's numbers."""
-    return msgspec.to_builtins(value, enc_hook=lambda odd: odd.item())
+    """The value as dictionaries, lists and plain numbers; numpy's numbers are converted."""
+    return msgspec.to_builtins(value, enc_hook=lambda number: number.item())
 
 
 def filled(value: object, names: Iterable[str]) -> dict[str, Any]:
-    """Those of the fields that are not empty: most decisions and fleets have few of them."""
+    """The fields that are not empty, by name; most decisions and fleets have few."""
     return {name: builtins(field) for name in names if (field := getattr(value, name))}
 
 
@@ -146,7 +149,7 @@ def short(belief: Belief) -> dict[str, Any]:
 
 
 def over_numbers(value: Any, change: Callable[[float], float]) -> Any:
-    """``value`` as in JSON, with ``change`` applied to every float in it."""
+    """``value``, a value of JSON, with ``change`` applied to every float in it."""
     match value:
         case float():
             return change(value)
@@ -159,17 +162,17 @@ def over_numbers(value: Any, change: Callable[[float], float]) -> Any:
 
 
 def bounded(value: Any) -> Any:
-    """``value`` with the largest number in place of infinity."""
+    """``value`` with the largest number instead of infinity."""
     return over_numbers(value, lambda number: math.copysign(LARGEST, number) if math.isinf(number) else number)
 
 
 def unbounded(value: Any) -> Any:
-    """``value`` with infinity in place of the largest number."""
+    """``value`` with infinity instead of the largest number."""
     return over_numbers(value, lambda number: math.copysign(math.inf, number) if abs(number) == LARGEST else number)
 
 
 def packed(values: Iterable[float]) -> list[list[float]]:
-    """``[[how many, value], …]``; round the values first, so that nearly equal ones share a run.
+    """The run-length encoding ``[[how many, value], …]``; round values first, so that nearly equal values share a run.
 
     >>> packed([0.0, 0.0, 0.2])
     [[2, 0.0], [1, 0.2]]

@@ -1,7 +1,7 @@
-"""What happens during a hunt or a trial, one frozen record each. A session yields them, views show them, the store keeps them.
+"""The events of a hunt or a trial, frozen records. A session yields events, views show them, the store keeps them.
 
-In a trial, ``candidate`` is the number of a build in its request, and ``workload`` that of a workload there.
-``host`` is the name of the host where something happens.
+In a trial, ``candidate`` is the number of a build in its request, and ``workload`` the number of a workload. ``host`` is
+the name of the host on which the event happens.
 """
 
 from collections.abc import Sequence
@@ -24,26 +24,26 @@ from perfbisect.core.domain.settings import SEARCH, Flags, TrialRequest
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit as it is shown."""
+    """A commit with the fields that are shown."""
 
     sha: str
-    date: str = ""  # ISO 8601, committer's day: 2021-10-13; empty, as the texts, where only the hash is known
+    date: str = ""  # ISO 8601, the committer's day: 2021-10-13; empty, like the texts, if only the hash is known
     author: str = ""
     subject: str = ""
 
     @property
     def short(self) -> str:
-        """The abbreviated hash used everywhere in output."""
+        """The abbreviated hash for all output."""
         return self.sha[:10]
 
     @property
     def title(self) -> str:
-        """The subject in at most 72 characters, as some projects write the whole message into one line."""
+        """The subject in at most 72 characters; some projects write a whole message into one line."""
         return self.subject if len(self.subject) <= 72 else f"{self.subject[:71].rstrip()}…"
 
 
 def titles(parts: Sequence[DiffPart], most: int = 3) -> str:
-    """Parts of a diff in a few words."""
+    """The titles of at most ``most`` parts of a diff, and the number of others."""
     return ", ".join(
         [*(part.title for part in parts[:most]), *([f"{len(parts) - most} more"] if len(parts) > most else [])]
     )
@@ -51,12 +51,12 @@ def titles(parts: Sequence[DiffPart], most: int = 3) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SessionStarted:
-    """An attempt at a session begins: the first, or one that resumes it. The range of a hunt is known."""
+    """An attempt at a session begins, the first or one that resumes it. The range of a hunt is known."""
 
     session: int  # id in the history
     host: HostFacts
     resumed: bool
-    # of a hunt:
+    # Of a hunt:
     builder: str = ""
     workload: str = ""
     good: str = ""  # as the user wrote it
@@ -64,23 +64,24 @@ class SessionStarted:
     commits: int = 0  # in good..bad
     candidates: tuple[str, ...] = ()  # commit hash of each node, oldest first; [0] is good, [-1] is bad
     merges: int = 0
-    metric: str = "qps"  # what is compared
-    host_classes: tuple[str, ...] = ()  # of each host, if there are several
-    branch_points: int = 0  # so many of ``candidates`` after the first are where branches older than good began
-    of_merge_base: bool = False  # good is no ancestor of bad: the range is from their merge base to good
-    # Of a search in the diff of a commit: what each candidate after the first has that the one before it has not; and, once
-    # parts are to be proven, the states with these alone and without them; each with how many others it has or lacks, too, to build.
+    metric: str = "qps"  # the metric that is compared
+    host_classes: tuple[str, ...] = ()  # class of each host, if there are several
+    branch_points: int = 0  # number of branch points, which are the first of ``candidates`` after good
+    of_merge_base: bool = False  # good is no ancestor of bad: this range is from their merge base to good
+    # Of a search in the diff of a commit: the parts that each candidate adds to the candidate before it. Once parts are
+    # to be proven: the states with these parts alone, and without them, each with the number of other parts that it has
+    # or lacks in order to build.
     parts: tuple[tuple[DiffPart, ...], ...] = ()
     proofs: tuple[tuple[str, int], ...] = ()
-    # of any session:
-    further: tuple[HostFacts, ...] = ()  # the other hosts, if there are several
-    build_hosts: tuple[str, ...] = ()  # the names of those that build ahead
-    # Of a trial, as it is measured from here on; later events say what its builds are.
+    # Of any session:
+    further: tuple[HostFacts, ...] = ()  # all hosts except the first
+    build_hosts: tuple[str, ...] = ()  # names of the hosts that build ahead
+    # Of a trial, as it is measured from here on; later events have the facts of its builds.
     request: TrialRequest = SEARCH
 
     @property
     def choices(self) -> int:
-        """How many commits can be the culprit."""
+        """The number of commits that can be the culprit."""
         return len(self.candidates) - 1 - self.branch_points
 
     @property
@@ -89,52 +90,52 @@ class SessionStarted:
         return (self.host, *self.further)
 
     def named(self, commit: Commit, candidate: int) -> Commit:
-        """The commit of a candidate; in the search in a diff its subject is the part that it adds."""
+        """The commit of a candidate; in a search in a diff its subject is the part that it adds."""
         added = self.parts[candidate - 1] if 0 < candidate <= len(self.parts) else ()
         return replace(commit, date="", author="", subject=titles(added)) if added else commit
 
 
 @dataclass(frozen=True, slots=True)
 class MetricChosen:
-    """`--metric auto` has chosen what is compared from here on."""
+    """`--metric auto` has chosen the metric that is compared from here on."""
 
     metric: str
     why: str  # a sentence
-    usual: str = "qps"  # what was compared before: the metric of the workload
+    usual: str = "qps"  # metric that was compared before: the workload's
 
 
 @dataclass(frozen=True, slots=True)
 class Remedied:
-    """From here on everything is built with further options: what was measured counts only where the binary stays the same."""
+    """From here on everything is built with further options; earlier measurements count only if the binary stays equal."""
 
-    flags: Flags  # with those of the user
+    flags: Flags  # further options, and the user's
     why: str  # a sentence without its end
 
     @property
     def sentence(self) -> str:
-        """What was done."""
+        """A sentence that says what was done."""
         return f"{self.why}: everything was built with that."
 
 
 @dataclass(frozen=True, slots=True)
 class PairingChosen:
-    """How builds are compared from here on: in rounds of two at the same time, or in turns."""
+    """How builds are compared from here on: by paired or by interleaved runs."""
 
-    together: bool
+    together: bool  # True: paired runs
     why: str  # a sentence
-    by_cpu: bool = False  # rounds are compared by CPU time in place of time
+    by_cpu: bool = False  # paired runs are compared by CPU time instead of time
     host: str = ""
-    alone: Interval | None = None  # bad against good in turns, and in rounds, where both ways were measured
-    beside: Interval | None = None
+    alone: Interval | None = None  # bad against good by interleaved runs, if both ways were measured
+    beside: Interval | None = None  # by paired runs
 
     def compared(self, metric: str) -> str:
-        """What is compared in rounds, where ``metric`` is in turns."""
+        """The metric of paired runs, if ``metric`` is the metric of interleaved runs."""
         return "cpu/o" if self.by_cpu else metric
 
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """Something the user should know, and what to do about it."""
+    """A warning for the user, and advice."""
 
     text: str
     advice: str = ""
@@ -142,32 +143,32 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """How many builds and runs a hunt will probably take, once the ends are measured."""
+    """A forecast of the builds and runs of a hunt, after the ends were measured."""
 
     text: str  # a sentence
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The search has decided, from everything that was observed so far."""
+    """A decision of the search, from all observations so far."""
 
     decision: Decision
-    fleet: Fleet = ALL_FREE  # as it was at that moment
+    fleet: Fleet = ALL_FREE  # at that moment
 
 
 @dataclass(frozen=True, slots=True)
 class BuildStarted:
-    """A build begins, or an earlier one is found."""
+    """A build begins, or an earlier build is used."""
 
     candidate: int
     commit: Commit
     host: str = ""
-    reused: bool = False  # nothing is built: an earlier build is there
+    reused: bool = False  # nothing is built: an earlier build exists
 
 
 @dataclass(frozen=True, slots=True)
 class BuildProgress:
-    """Steps done and all steps, from the output of the build tool; ``total`` is 0 if unknown."""
+    """The number of finished steps, and of all steps, in the output of the build tool; ``total`` is 0 if unknown."""
 
     candidate: int
     done: int
@@ -188,17 +189,17 @@ class BuildFinished:
 
 @dataclass(frozen=True, slots=True)
 class BuildCancelled:
-    """A build that was made ahead was ended before it was finished, as it had become useless."""
+    """A build ahead was ended before it was finished, because it is no longer needed."""
 
     candidate: int
     commit: Commit
-    seconds: float  # that it had taken
+    seconds: float  # spent until then
     host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateSkipped:
-    """A candidate cannot be measured: in no workload where ``facts.of_build``, else in this one."""
+    """A candidate cannot be measured: in no workload if ``facts.of_build``, otherwise in this workload."""
 
     candidate: int
     facts: SkipFacts
@@ -215,7 +216,7 @@ class RunStarted:
     number: int
     of: int
     purpose: Purpose
-    seconds: float  # planned length, warm-up included
+    seconds: float  # planned length, with warm-up
     host: str = ""
     workload: int = 0
     round: int = 0
@@ -233,29 +234,30 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionStarted:
-    """One of the executions begins that make up a counted run: each may take minutes."""
+    """One execution of a counted run begins; each may take minutes."""
 
     candidate: int
     number: int
-    of: int  # 0: the length of counted runs is looked for, and how many that takes is not known
-    operations: int  # its length; 0: as long as the command is
+    of: int  # 0: unknown, because the length of counted runs is being determined
+    operations: int  # length of the execution; 0: as long as the command takes
     host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
-    """A timed run and everything counted during it."""
+    """A timed run, with everything that was counted during it."""
 
     candidate: int
     facts: RunFacts
     host: str = ""
     workload: int = 0
-    round: int = 0  # of a trial; never shared by two attempts, as the machine may have changed between them
+    # number of the round of a trial; two attempts share none, because the machine may have changed in between
+    round: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Uncounted:
-    """The instructions of a build cannot be counted beside its timed runs; ``facts`` say why. Its time is measured all the same."""
+    """The instructions of a build cannot be counted beside its timed runs; ``facts`` say why. The build is still timed."""
 
     candidate: int
     facts: SkipFacts
@@ -266,7 +268,7 @@ class Uncounted:
 class Counted:
     """A run of the explanation, in which one group of counters was counted. It is no observation of the search.
 
-    Culprit and parent take turns: the n-th run of a group of the one is to be compared with the n-th of the other.
+    Runs of culprit and parent are interleaved: the n-th run of a group of one is compared with the n-th run of the other.
     """
 
     candidate: int
@@ -277,7 +279,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Profiled:
-    """A profile of one run of the explanation; in turns as ``Counted``. It is no observation of the search."""
+    """A profile of one run of the explanation, interleaved like ``Counted``. It is no observation of the search."""
 
     candidate: int
     facts: ProfileFacts
@@ -286,7 +288,7 @@ class Profiled:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """How a build executes a statement of the workload. It is no observation of the search."""
+    """The plan by which a build executes a statement of the workload. It is no observation of the search."""
 
     candidate: int
     facts: PlanFacts
@@ -295,7 +297,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class ChangedFunctions:
-    """What of the source code the culprit changes, as the repository has it. It is no observation of the search."""
+    """The functions and files that the culprit changes, from the repository. It is no observation of the search."""
 
     candidate: int
     facts: ChangeFacts
@@ -303,7 +305,9 @@ class ChangedFunctions:
 
 @dataclass(frozen=True, slots=True)
 class Unexplained:
-    """A part of the explanation ("counters", "instructions", "plans", "functions" …) that cannot be measured, and why: one sentence."""
+    """A part of the explanation that cannot be measured ("counters", "instructions", "plans", "functions" …), and why:
+    one sentence.
+    """
 
     part: str
     reason: str
@@ -312,12 +316,14 @@ class Unexplained:
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """The verdict of a hunt; where its reason is to be measured, that follows, and then the same again. Or the end of a trial."""
+    """The verdict of a hunt, or the end of a trial. If the reason is measured after the verdict, this event follows again
+    after it.
+    """
 
-    verdict: Verdict | None = None  # None: all rounds of a trial were made
+    verdict: Verdict | None = None  # None: all rounds of a trial are done
     reason_follows: bool = False
     fitness: FitnessFacts | None = None  # of an A/A
-    # Those of the verdict that were never built, of which nothing else says date and subject
+    # Suspects of the verdict that were never built; no other event has their date and subject.
     suspects: tuple[Commit, ...] = ()
 
 

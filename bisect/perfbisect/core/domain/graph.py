@@ -1,11 +1,11 @@
 """The range as a graph of candidates, oldest first.
 
-Node 0 is the good end and represents everything reachable from good; node ``size - 1`` is the bad end. Parents come
-before their children. A second root, outside good's history, has no parents. "Candidate v is slow" means: the culprit is
-v or one of its ancestors.
+Node 0 is the good end and stands for everything reachable from good; node ``size - 1`` is the bad end. Parents precede
+their children. A second root, outside good's history, has no parents. "Candidate v is slow" means that the culprit is v
+or an ancestor of v.
 
-A branch that began before good lacks what good has since. The commit at which it began, its *branch point*, is a node as
-well, right after node 0, without parents and without weight: it is no candidate, but can be measured.
+A branch that began before good lacks the changes since then that good has. The commit at which it began, its *branch
+point*, is a node, too, right after node 0, without parents and without weight: it is no candidate, but can be measured.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """Candidates and their parents in compressed rows: parents of v are ``parents[first[v]:first[v + 1]]``.
+    """Candidates and their parents in compressed rows: the parents of v are ``parents[first[v]:first[v + 1]]``.
 
-    ``weight`` is the prior weight of each candidate (1 for an ordinary one, 0 for node 0 and branch points); it need not
-    sum to one.
+    ``weight`` is the prior weight of each candidate: 1 for an ordinary candidate, 0 for node 0 and branch points. It need
+    not sum to one.
     """
 
     first: NDArray[np.int64]  # shape (size + 1,)
@@ -30,12 +30,12 @@ class Graph:
 
     @property
     def size(self) -> int:
-        """Number of nodes, the good end included."""
+        """The number of nodes, with the good end."""
         return len(self.weight)
 
     @property
     def candidates(self) -> range:
-        """The nodes that may be the culprit: all but good and branch points."""
+        """The nodes that may be the culprit: all except good and branch points."""
         return range(self.branch_points + 1, self.size)
 
     def parents_of(self, node: int) -> tuple[int, ...]:
@@ -46,9 +46,9 @@ class Graph:
     def of(
         cls, parents: Sequence[Sequence[int]], weight: Sequence[float] | None = None, branch_points: int = 0
     ) -> "Graph":
-        """A graph from one sequence of parents for each node, oldest first.
+        """A graph from the parents of each node, oldest first.
 
-        Raises ValueError where a parent does not come before its child.
+        Raises ValueError if a parent does not precede its child.
         """
         first = np.zeros(len(parents) + 1, np.int64)
         np.cumsum([len(row) for row in parents], out=first[1:])

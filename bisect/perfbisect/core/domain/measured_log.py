@@ -1,7 +1,7 @@
-"""The part of a log of which observations are made: builds, failures and runs.
+"""The part of a log from which observations are made: builds, failures and runs.
 
-Options that are added to all builds empty it: what was measured before is set aside, and counts again for a commit whose
-build with them is the same. So are incremental builds after a proof that contradicts them.
+If options are added to all builds, this part is emptied. Earlier events are set aside, and count again for a commit whose
+build with the options has the same binary. Incremental builds are set aside, too, after a proof that contradicts them.
 """
 
 from collections import defaultdict
@@ -16,37 +16,40 @@ SHARED = -1  # in place of the number of a host, for builds that build hosts mad
 
 
 class Binaries(dict[tuple[int, str], str]):
-    """The first commit built with each binary on each host: its number, 0 where there is one, SHARED for all build hosts."""
+    """(host, binary) → the first commit built with that binary; host is 0 if there is one, SHARED for all build hosts."""
 
     def same_as(self, host: int, build: BuildFacts) -> str | None:
-        """Add a build; the commit that was built with the same binary before, if that is another one."""
+        """Add a build; return another commit that was built earlier with the same binary, or None."""
         first = self.setdefault((host, build.binary), build.commit)
         return None if first == build.commit else first
 
 
+SHARED = -1  # instead of a host's number, for builds by build hosts, which every host gets
+
+
 def host_of(name: str, hosts: Mapping[str, int], build_hosts: Collection[str]) -> int:
-    """Where binaries are compared with those of a build that was made on the host of this name."""
+    """The number under which binaries of the host ``name`` are compared."""
     return SHARED if len(hosts) > 1 and name in build_hosts else hosts.get(name, 0)
 
 
 def is_of_build(event: Event) -> bool:
-    """Whether it concerns a build, of which all hunts of a group know; not one whose run has failed."""
+    """Whether the event is about a build, which all hunts of a group share; false for a failed run."""
     if isinstance(event, CandidateSkipped):
         return event.facts.of_build
     return isinstance(event, BuildStarted | BuildFinished)
 
 
 class SetAside(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
-    """The runs of each commit that has them, and the binary of which they are."""
+    """The runs of each commit that are set aside, with the binary that made them."""
 
     def take(self, log: Log, commits: Collection[str]) -> None:
-        """Take everything about these commits out of a log but what the user leaves out: what has failed may build now."""
+        """Move everything about ``commits`` out of a log, except --skip: builds that failed may succeed now."""
         runs: dict[str, list[tuple[float, RunFinished]]] = defaultdict(list)
-        taken = [(at, event) for at, event in log if event.facts.commit in commits]
-        for at, event in taken:
+        removed = [(at, event) for at, event in log if event.facts.commit in commits]
+        for at, event in removed:
             if isinstance(event, RunFinished):
                 runs[event.facts.commit].append((at, event))
-        for _, event in taken:
+        for _, event in removed:
             if isinstance(event, BuildFinished) and event.facts.commit in runs:
                 self[event.facts.commit] = event.facts.binary, runs[event.facts.commit]
         log[:] = [
@@ -57,7 +60,9 @@ class SetAside(dict[str, tuple[str, list[tuple[float, RunFinished]]]]):
         ]
 
     def give_back(self, build: BuildFacts, log: Log) -> tuple[RunFacts, ...]:
-        """Put the runs of a commit back into a log, in order of time, where it was built again as the same binary."""
+        """Put the runs of a commit back into a log, in order of time, if it was built again as the same binary; return
+        them.
+        """
         binary, runs = self.pop(build.commit, ("", []))
         if binary != build.binary:
             return ()

@@ -1,7 +1,7 @@
-"""The metrics that a hunt can follow, each with how it is read from a run.
+"""The metrics that a hunt can follow, and how each is read from a run.
 
-A workload may have threads of several roles: one that is measured, and others that work beside it at a rate. How many rows or
-queries each has done, how many were due by the clock, and its response times are counters of a run.
+A workload may have threads of several roles: one role is measured, and the others work beside it at a rate. The number of
+rows or queries of each role, the number that was due by the clock, and response times are counters of a run.
 """
 
 import math
@@ -12,42 +12,42 @@ from statistics import mean, median
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.errors import UsageError
 
-# Of a role, behind its name. Rows or queries done, those that were due in the time of the run, the rate that makes them due,
-# those of one transaction of each client, and response times in milliseconds.
+# Suffixes of a role's name in counters: rows or queries done; rows or queries due in the time of the run; the rate that
+# makes them due; those in one transaction of each client; and response times in milliseconds.
 DONE, DUE, RATE, BATCH, P99, LONGEST = "-done", "-due", "-rate", "-batch", "-p99", "-max"
-CLIENT_CPU = "client-cpu"  # milliseconds of the client in the window
-CLIENT_BUSY = "client-busy"  # share of their time in which its measured threads use a processor themselves
+CLIENT_CPU = "client-cpu"  # CPU milliseconds of the client in the window
+CLIENT_BUSY = "client-busy"  # share of time in which the client's measured threads use a processor
 
-BIN = 0.018  # of sysbench's histogram of latencies, in log units
-SUSTAINED = 0.99  # share of what is due that is enough
-LATE = 2  # transactions of each client and run that may be missing: those which the end of the window has cut off
-BUSY = 0.5  # of CLIENT_BUSY: from here on the client decides more than the server
+BIN = 0.018  # width of a bin of sysbench's latency histogram, in log units
+SUSTAINED = 0.99  # share of the due amount that counts as sustained
+LATE = 2  # transactions of each client and run that may be missing, because the end of the window cut them off
+BUSY = 0.5  # value of CLIENT_BUSY above which the client decides more than the server
 
 
 @dataclass(frozen=True, slots=True)
 class Background:
-    """The rate of the role that was furthest behind, of those that have one; of all its clients together."""
+    """The rate of the paced role that was furthest behind; of all its clients together."""
 
     role: str
     wanted: float  # per second
     held: float
-    sustained: bool  # the service level is reached
+    sustained: bool  # whether the service level was reached
 
 
 def counters(
     role: str, done: float, due: float, rate: float, batch: float, p99: float, longest: float
 ) -> Mapping[str, float]:
-    """The counters of a role. One that no clock paces has none of what was due."""
+    """The counters of a role; a role without a rate has no counters of due amounts."""
     paced = {role + DUE: due, role + RATE: rate, role + BATCH: batch} if rate else {}
     return {role + DONE: done, **paced, role + P99: p99, role + LONGEST: longest}
 
 
 def background(runs: Iterable[RunFacts]) -> Background | None:
-    """The background of several runs of one build, taken together; None where no role is paced."""
-    known = list(runs)
-    roles = {name.removesuffix(DUE) for run in known for name in run.counters if name.endswith(DUE)}
-    found = [one for role in sorted(roles) if (one := _of(role, known))]
-    return min(found, key=lambda each: (each.sustained, each.held / each.wanted), default=None)
+    """The background of several runs of one build, together; None if no role is paced."""
+    all_runs = list(runs)
+    roles = {name.removesuffix(DUE) for run in all_runs for name in run.counters if name.endswith(DUE)}
+    backgrounds = [of_role for role in sorted(roles) if (of_role := _of(role, all_runs))]
+    return min(backgrounds, key=lambda of_role: (of_role.sustained, of_role.held / of_role.wanted), default=None)
 
 
 def _of(role: str, runs: Iterable[RunFacts]) -> Background | None:
@@ -60,20 +60,20 @@ def _of(role: str, runs: Iterable[RunFacts]) -> Background | None:
     ]
     if not counted:
         return None
-    wanted = mean(rate for _, _, rate, _ in counted)
+    mean_rate = mean(rate for _, _, rate, _ in counted)
     done, due = (sum(column) for column in list(zip(*counted, strict=True))[:2])
     enough = min(SUSTAINED * due, due - LATE * sum(batch for *_, batch in counted))
-    return Background(role, wanted, wanted * done / due, done >= enough)
+    return Background(role, mean_rate, mean_rate * done / due, done >= enough)
 
 
 def share_held(run: RunFacts) -> float | None:
-    """What was done of what was due, in the role that was furthest behind; None where no role is paced."""
-    found = background([run])
-    return found.held / found.wanted if found else None
+    """The share of the due amount that was done, in the role that was furthest behind; None if no role is paced."""
+    worst = background([run])
+    return worst.held / worst.wanted if worst else None
 
 
 def busiest(runs: Iterable[RunFacts]) -> float | None:
-    """The largest share of their time that measured threads used a processor themselves; None if unknown."""
+    """The largest share of time in which measured threads used a processor; None if unknown."""
     return max((share for run in runs if (share := run.counters.get(CLIENT_BUSY)) is not None), default=None)
 
 
@@ -84,66 +84,66 @@ INSTRUCTIONS = "instructions/o"  # the metric that can be counted exactly
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. A reader returns None where the host could not count it."""
+    """One metric. A reader returns None if the host could not count it."""
 
     name: str
     read: Reader
-    unit: str = ""  # empty: the name
+    unit: str = ""  # unit; empty: the name is printed
     higher_is_better: bool = False
-    events: tuple[str, ...] = ()  # perf events without which it cannot be measured
+    events: tuple[str, ...] = ()  # perf events that it needs
     from_device: bool = False  # counted by iostat
     from_output: bool = False  # parsed from the output of the workload's command
-    shown: bool = False  # its value is shown for a run; for other metrics operations per second are shown
-    compared: bool = False  # listed for a culprit beside its parent
-    of_some: bool = False  # reported by some programs only: where it is absent, nothing is missing
-    step: float = 0.0  # of its logarithm: what is read from a histogram comes in steps
+    shown: bool = False  # its value is shown for a run; for other metrics, operations per second are shown
+    compared: bool = False  # listed for a culprit and its parent
+    of_some: bool = False  # only some programs report it: if it is absent, nothing is missing
+    step: float = 0.0  # step of its logarithm, if it is read from a histogram
 
     def unit_of(self, run: RunFacts | None) -> str:
-        """What is printed after a value of a run."""
+        """The unit that is printed after a value of a run."""
         return (run.unit if run and self.from_output else "") or self.unit or self.name
 
     def bounded(self, *, command: bool) -> bool:
-        """Whether the time that a stopped run had taken bounds the metric; ``command``: whether the workload is one.
+        """Whether the time of a stopped run bounds the metric; ``command``: whether the workload is a command.
 
-        The threads of sysbench wait for the last of them, so its latencies are not bounded.
+        The threads of sysbench wait for the last thread, so its latencies are not bounded.
         """
         return self.name == "qps" or (self.name == "latency" and command)
 
 
 def quotient(above: float | None, below: float | None) -> float | None:
-    """``above / below``, or None where either is missing, ``below`` is zero, or no number is so large."""
+    """``above / below``; None if either is missing, ``below`` is zero, or the quotient is not finite."""
     ratio = above / below if above is not None and below else None
     return ratio if ratio is not None and math.isfinite(ratio) else None
 
 
 def per_operation(event: str, factor: float = 1.0) -> Reader:
-    """Reads a counter of the measured window, times ``factor``, divided by the operations in it."""
+    """A reader of a counter of the measured window, times ``factor``, divided by its operations."""
     return lambda run: quotient(None if (n := run.counters.get(event)) is None else factor * n, run.operations)
 
 
 def rate_per_operation(column: str) -> Reader:
-    """Reads a mean rate of vmstat or iostat (per second), divided by operations per second."""
+    """A reader of a mean rate of vmstat or iostat (per second), divided by operations per second."""
     return lambda run: quotient(run.system.get(column), run.qps)
 
 
 def switches_per_operation(run: RunFacts) -> float | None:
-    """Context switches per operation: of the measured processes, or of the whole machine where perf has none."""
-    own = per_operation("context-switches")(run)
-    return rate_per_operation("cs")(run) if own is None else own
+    """Context switches per operation, of the measured processes; of the whole machine if perf did not count them."""
+    by_process = per_operation("context-switches")(run)
+    return rate_per_operation("cs")(run) if by_process is None else by_process
 
 
 def latency(name: str, column: str, *, shown: bool = False, step: float = 0.0) -> Metric:
-    """A latency in milliseconds: the mean, or a percentile."""
+    """The metric of a latency in milliseconds: the mean, or a percentile."""
     return Metric(name, lambda run: run.latency.get(column), unit="ms", shown=shown, step=step)
 
 
 def event_metric(event: str, *, compared: bool = False, shown: bool = False) -> Metric:
-    """A perf event per operation."""
+    """The metric of a perf event per operation."""
     return Metric(f"{event}/o", per_operation(event), events=(event,), compared=compared, shown=shown)
 
 
 def operations_per_second(run: RunFacts) -> float | None:
-    """QPS; None for a run whose instructions were counted exactly, in which time means nothing."""
+    """QPS; None for an exact count of instructions, whose time means nothing."""
     return None if run.counted else run.qps
 
 
@@ -156,9 +156,9 @@ _METRICS = (
     Metric("cost", lambda run: run.reported, from_output=True, shown=True),
     # CPU microseconds of the measured processes; perf's task-clock counts milliseconds.
     Metric("cpu/o", per_operation("task-clock", 1000), events=("task-clock",), compared=True),
-    # fio's own usr and sys time, without its start; perf's includes that.
+    # fio's own usr and sys time, without its start; perf's time includes the start.
     Metric("cpu/io", per_operation("fio-cpu", 1000), compared=True, of_some=True),
-    # The client's own, which the counters of a server's processes lack.
+    # CPU time of the client, which the counters of a server's processes do not include.
     Metric(f"{CLIENT_CPU}/o", per_operation(CLIENT_CPU, 1000)),
     Metric("background", share_held, higher_is_better=True),
     Metric("cs/o", switches_per_operation, compared=True),
@@ -193,36 +193,37 @@ COMPARED = tuple(metric.name for metric in _METRICS if metric.compared)
 
 
 def find_metric(name: str) -> Metric:
-    """The metric of that name. Raises UsageError, with the metrics that exist, if there is none."""
+    """The metric of that name. Raises UsageError, with all metrics, if there is none."""
     if name not in METRICS:
         raise UsageError(f"There is no metric {name!r}.", f"Metrics are: {', '.join(METRICS)}.")
     return METRICS[name]
 
 
 def values_of(pairs: Iterable[tuple[RunFacts, RunFacts]], metric: str) -> list[tuple[float, float]]:
-    """The metric of the second and of the first run of each pair where both are readable; that of the partner comes first."""
-    known = ((value(before, metric), value(after, metric)) for after, before in pairs)
-    return [(before, after) for before, after in known if before and after and 0 < before * after < math.inf]
+    """The metric of the second and of the first run of each pair, if both are readable."""
+    values = ((value(partner, metric), value(candidate, metric)) for candidate, partner in pairs)
+    return [(x, y) for x, y in values if x and y and 0 < x * y < math.inf]
 
 
 def value(run: RunFacts, metric: str) -> float | None:
     """One metric of one run: operations per second, milliseconds, CPU microseconds, or a count per operation.
 
-    None where the host could not count it. Raises UsageError for a metric that does not exist.
+    None if the host could not count it. Raises UsageError for a metric that does not exist.
     """
     return find_metric(metric).read(run)
 
 
 def readable(run: RunFacts, metric: str) -> float | None:
-    """The logarithm of a run's metric; None where it is missing or none can be taken: not positive, or not finite."""
+    """The logarithm of a run's metric; None if the metric is missing, not positive, or not finite."""
     measured = value(run, metric)
     return math.log(measured) if measured is not None and 0 < measured < math.inf else None
 
 
 def by_cpu_time(run: RunFacts, metric: str) -> float | None:
-    """The logarithm of a metric that is a time or a rate, as if CPU time were time; None for others, or where it is unknown.
+    """The logarithm of a metric that is a time or a rate, with CPU time instead of time; None for other metrics, or if
+    unknown.
 
-    Two builds on the same cores get shares of their time that vary more than what they need of it.
+    Two builds on the same cores get shares of time that vary more than the CPU time they need.
     """
     duration = metric == "latency" and run.reported is None and math.isclose(value(run, metric) or 0.0, 1000 / run.qps)
     clock = run.counters.get("task-clock")
@@ -232,40 +233,44 @@ def by_cpu_time(run: RunFacts, metric: str) -> float | None:
 
 
 def exact(run: RunFacts, metric: str) -> bool:
-    """Whether the metric of the run is a count that repeats, to parts per million."""
+    """Whether the metric of the run is a count that repeats to parts per million."""
     return bool(run.counted) and metric == INSTRUCTIONS
 
 
 def is_speed(metric: str) -> bool:
-    """Whether the metric is one that users of the system notice; others are causes, such as CPU time."""
+    """Whether users of the system notice the metric; other metrics are causes, such as CPU time."""
     return metric in ("qps", "latency", "p95", "p99", "rate", "cost")
 
 
 def shown_metric(run: RunFacts, metric: str, usual: str = "qps") -> str:
-    """The metric whose value is shown for a run while ``metric`` is hunted, ``usual`` before: the counts of a counted run, or else QPS."""
+    """The metric whose value is shown for a run: the count of a counted run; ``metric``, which is hunted, or ``usual``,
+    which was hunted before, if its values are shown; otherwise QPS.
+    """
     if run.counted:
         return INSTRUCTIONS
-    return next((one for one in (metric, usual) if find_metric(one).shown and value(run, one) is not None), "qps")
+    return next((name for name in (metric, usual) if find_metric(name).shown and value(run, name) is not None), "qps")
 
 
 def shown(run: RunFacts, metric: str) -> float:
-    """The number shown for a run while ``metric`` is hunted."""
-    found = value(run, shown_metric(run, metric))
-    return run.qps if found is None else found
+    """The number that is shown for a run while ``metric`` is hunted."""
+    reading = value(run, shown_metric(run, metric))
+    return run.qps if reading is None else reading
 
 
 def unit(metric: str, run: RunFacts | None = None) -> str:
-    """The unit of a number of that metric, where ``shown`` returns it for a run."""
-    found = find_metric(metric)
-    return found.unit_of(run) if found.shown else "QPS"
+    """The unit of the number that ``shown`` returns."""
+    entry = find_metric(metric)
+    return entry.unit_of(run) if entry.shown else "QPS"
 
 
 def comparable(run: RunFacts, metric: str) -> bool:
-    """Whether the number shown for a run is one of the hunt's: ``--metric auto`` has counted and timed runs."""
+    """Whether the number that is shown for a run has the unit of the hunt's metric: ``--metric auto`` has counted and
+    timed runs.
+    """
     return unit(shown_metric(run, metric)) == unit(metric)
 
 
 def typical(runs: Sequence[RunFacts], metric: str) -> float | None:
-    """The median of a metric over the runs that have it; None if none has."""
-    found = [one for run in runs if (one := value(run, metric)) is not None]
-    return median(found) if found else None
+    """The median of a metric over the runs that have it; None if no run has it."""
+    values = [reading for run in runs if (reading := value(run, metric)) is not None]
+    return median(values) if values else None

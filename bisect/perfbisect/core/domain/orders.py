@@ -1,4 +1,4 @@
-"""What the search wants next, a measurement or the end of the hunt; and the fleet: hosts, and build hosts that make builds meanwhile."""
+"""The orders of a search, measurements or the verdict; and the fleet of hosts and build hosts that carry them out."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.settings import Direction
 
-LARGEST_LOG = 700.0  # of a ratio
+LARGEST_LOG = 700.0  # largest logarithm of a ratio
 
 
 class Purpose(StrEnum):
-    """Why a measurement is ordered; shown to the user, never used by the lab."""
+    """The purpose of a measurement; shown to the user, never used by the lab."""
 
     ENDS = "ends"
     SEARCH = "search"
@@ -25,7 +25,7 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate of a ratio (1 = unchanged) with the ends of its 95 % credible interval."""
+    """An estimate of a ratio (1 = unchanged) with the bounds of its 95 % credible interval."""
 
     low: float
     middle: float
@@ -33,57 +33,57 @@ class Interval:
 
     @property
     def known(self) -> bool:
-        """Whether anything is known of the ratio."""
+        """Whether the interval has a finite or positive bound."""
         return self.low > 0 or self.high < math.inf
 
     @property
     def bound(self) -> int:
-        """-1 where all that is known is that the ratio is at most ``high``, +1 where it is at least ``low``; else 0."""
+        """-1 if only an upper bound ``high`` is known, +1 if only a lower bound ``low`` is known; otherwise 0."""
         return int(self.high == math.inf) - int(self.low == 0) if self.known else 0
 
     @property
     def excludes_one(self) -> bool:
-        """Whether it leaves out that nothing differs."""
+        """Whether the interval excludes 1."""
         return not self.low <= 1 <= self.high
 
     @classmethod
     def around(cls, middle: float, half: float | None) -> "Interval":
-        """From the logarithm of a ratio, and half of the length of its interval; None where that is not known."""
+        """The interval from the logarithm of a ratio, and half of its length; unbounded if that is None."""
         low, high = (0.0, math.inf) if half is None else (ratio_of(middle - half), ratio_of(middle + half))
         return cls(low, ratio_of(middle), high)
 
 
 def ratio_of(log: float) -> float:
-    """The ratio with that logarithm. Those beyond exp(±700) have no floating-point number and are stated as that."""
+    """The ratio with that logarithm, limited to exp(±700), beyond which there are no floating-point numbers."""
     return math.exp(min(LARGEST_LOG, max(-LARGEST_LOG, log)))
 
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """A commit and a parent that were linked again several times, each with its functions in another order."""
+    """The comparison of a commit with a parent over several randomized layouts."""
 
-    ratio: Interval  # of the commit against the parent, over all layouts
-    compared: int  # layouts of each
-    changed: int  # those in which the commit differed in the direction that was seen with the usual layout
-    measured: int = 0  # of each, those included that do not count: in which of two modes they ran is uncertain
+    ratio: Interval  # of the commit relative to the parent, over all layouts
+    compared: int  # number of layouts of each
+    changed: int  # number of layouts in which the difference had the direction of the usual layout
+    measured: int = 0  # number of layouts of each, with those that do not count because their mode is uncertain
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """The ends compared both ways: in turns, and in rounds, in which both ran at the same time."""
+    """The comparison of the ends in both ways: by interleaved and by paired runs."""
 
-    together: bool  # the way that was chosen
-    in_turns: float  # s.d. of the ratio of two runs, as a fraction
-    in_rounds: float  # the same of a round
-    alone: Interval  # bad against good, in turns
-    beside: Interval  # the same in rounds
-    lost: bool = False  # rounds would be less noisy, but do not show what turns do
-    contradict: bool = False  # both show what cannot be the same difference
-    by_cpu: bool = False  # rounds are compared by CPU time in place of time
-    clear: bool = False  # turns show the difference fast enough
-    waiting: float = 0.0  # share of their time in which the ends wait, where that is nearly all of it
-    waits: bool = False  # the ends differ by time, though not by CPU time, and are compared by time from here on
-    doubtful: bool = False  # rounds may show less than turns do: it takes more turns to know
+    together: bool  # the way that was chosen; True: paired
+    in_turns: float  # s.d. of the ratio of two interleaved runs, as a fraction
+    in_rounds: float  # s.d. of the ratio of paired runs
+    alone: Interval  # bad against good, by interleaved runs
+    beside: Interval  # by paired runs
+    lost: bool = False  # paired runs would be less noisy, but do not show the difference that interleaved runs show
+    contradict: bool = False  # the two differences contradict each other
+    by_cpu: bool = False  # paired runs are compared by CPU time instead of time
+    clear: bool = False  # interleaved runs show the difference fast enough
+    waiting: float = 0.0  # share of time in which the ends wait, if it is nearly all of it
+    waits: bool = False  # the ends differ by time, but not by CPU time, and are compared by time from here on
+    doubtful: bool = False  # paired runs may show a smaller difference; more interleaved runs are needed to know
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,54 +94,54 @@ class Share:
     runs: int
 
 
-OF_OTHERS = -1  # in place of the number of a workload: an order of another hunt, whose runs say nothing of this one
+OF_OTHERS = -1  # instead of a workload's number: an order of another hunt, whose runs are no runs of this hunt
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measure the builds of ``plan``, interleaved in time; missing builds are made first.
+    """Measure the builds of ``plan`` by interleaved runs; missing builds are made first.
 
-    The candidate of interest is first, the references beside it follow. A candidate of no runs is only built.
+    The candidate of interest is first, its references follow. A candidate with no runs is only built.
     """
 
     plan: tuple[Share, ...]
     purpose: Purpose
     host: int = 0
-    fresh: bool = False  # each run is one of a build that is linked again, with a layout of its own
-    layouts: Layouts | None = field(default=None, compare=False)  # what they have shown so far, for other programs
-    workload: int = 0  # its number in the session
-    round: int = 0  # the number of the round in a session that measures in rounds
-    together: bool = False  # two builds with as many runs each, which run at the same time
-    incremental: bool = False  # missing builds may be made in the tree of the last build; else in an empty folder
+    fresh: bool = False  # each run is in a randomized layout
+    layouts: Layouts | None = field(default=None, compare=False)  # their results so far, for other programs
+    workload: int = 0  # number of the workload in the session
+    round: int = 0  # number of the round, in a session with rounds
+    together: bool = False  # paired runs of two builds with equal numbers of runs
+    incremental: bool = False  # missing builds may be made in the tree of the last build; otherwise in an empty folder
     counted: bool = False  # instructions are counted exactly, and nothing is timed
 
-    def renumbered(self, place: Mapping[int, int]) -> "Measure":
-        """The order under other numbers of the candidates, without those that are not in ``place``."""
-        left = (share for share in self.plan if share.candidate in place)
-        return replace(self, plan=tuple(replace(share, candidate=place[share.candidate]) for share in left))
+    def renumbered(self, numbers: Mapping[int, int]) -> "Measure":
+        """The order with other ``numbers`` (candidate → number), without candidates that have none."""
+        shares = (share for share in self.plan if share.candidate in numbers)
+        return replace(self, plan=tuple(replace(share, candidate=numbers[share.candidate]) for share in shares))
 
 
 @dataclass(frozen=True, slots=True)
 class BuildOrder:
-    """Make the build of a candidate on a build host, while measurements go on."""
+    """Make the build of a candidate on a build host, while measurements continue."""
 
     candidate: int
-    build_host: int  # its number among the build hosts of the hunt
-    workload: int = 0  # the number of the one for which it is wanted first
-    incremental: bool = False  # as in Measure
+    build_host: int  # number of the build host in the hunt
+    workload: int = 0  # number of the workload that needs it first
+    incremental: bool = False  # like ``Measure.incremental``
 
 
-UNKNOWN = Interval(0.0, 1.0, math.inf)  # where nothing was measured
-SAME = Interval(1.0, 1.0, 1.0)  # of one binary with itself
+UNKNOWN = Interval(0.0, 1.0, math.inf)  # nothing was measured
+SAME = Interval(1.0, 1.0, 1.0)  # one binary relative to itself
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """How large the change is on the hosts of one class, if those of a hunt are of several."""
+    """The size of the change on hosts of one class, if the hosts of a hunt are of several classes."""
 
     host_class: str
     ratio: Interval
-    ends: bool  # of bad against good, as the commit was not compared with its parents on this class
+    ends: bool  # of bad against good, because the commit was not compared with its parents on this class
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +151,13 @@ class Step:
     candidate: int
     probability: float
     ratio: Interval
-    parents: tuple[int, ...]  # the tested builds it was proven against: its parents, or replacements
-    # those of ``parents`` that are none in git: the nearest tested ancestor of a parent that cannot be measured, or good
+    parents: tuple[int, ...]  # the tested builds that it was compared with: its parents, or replacements
+    # elements of ``parents`` that are no parents in git: the nearest tested ancestor of an unmeasurable parent, or good
     stand_ins: tuple[int, ...] = ()
-    prior: float = 1.0  # prior weight of the candidate; 1 is ordinary
+    prior: float = 1.0  # prior weight of the candidate; 1 is usual
     effects: tuple[Effect, ...] = ()  # on each host class, if there are several
-    layouts: Layouts | None = None  # None: it was compared as it is linked usually, and in no other layout
-    together: bool = False  # whether it and its parents were compared at the same time
+    layouts: Layouts | None = None  # None: compared in the usual layout only
+    together: bool = False  # whether it was compared by paired runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,60 +172,60 @@ class NotReproduced:
     """The two ends do not differ on this host."""
 
     ratio: Interval
-    detectable: float  # the smallest drop that would have been seen, as a fraction: 0.02 is a drop of 2 %
+    detectable: float  # the smallest drop that would have been shown, as a fraction: 0.02 is a drop of 2 %
     effects: tuple[Effect, ...] = ()
-    least: float = 0.0  # the smallest change of interest; 0 where it was not noted
-    direction: Direction = Direction.ANY  # that was hunted
+    least: float = 0.0  # the smallest change of interest; 0 if unknown
+    direction: Direction = Direction.ANY  # the direction that was hunted
 
 
 @dataclass(frozen=True, slots=True)
 class CodePlacement:
-    """A commit makes the difference as it is linked usually, and none in other layouts; besides it nothing was found."""
+    """A commit is slower in the usual layout, and not in other layouts; no other change was found."""
 
-    step: Step  # its ratio is that with the usual layout
-    ratio: Interval  # of bad against good, over layouts
-    detectable: float  # the smallest drop that would have been seen, as a fraction
+    step: Step  # its ratio is in the usual layout
+    ratio: Interval  # of bad against good, over randomized layouts
+    detectable: float  # the smallest drop that would have been shown, as a fraction
     same_counts: bool | None = None  # whether it executes as many instructions as its parents; None: not counted
 
 
 class Reason(StrEnum):
-    """Why a hunt names no culprit."""
+    """The reason why a hunt names no culprit."""
 
     UNBUILDABLE = "unbuildable"  # the commits between the candidates do not build or run
     LEFT_OUT = "left out"  # some of the commits between the candidates were left out by --skip
-    NOT_CONFIRMED = "not confirmed"  # by runs of the culprit and its parents in turns
+    NOT_CONFIRMED = "not confirmed"  # by interleaved runs of the culprit and its parents
     TOO_NOISY = "too noisy"
     BY_CHANCE = "by chance"  # the ends may differ by chance
-    LAYOUT_TIE = "layout tie"  # neighbours differ no more than by code layout
-    MANY_STEPS = "many steps"  # no change of the smallest effect of interest stands out
-    BRANCH_POINT_UNKNOWN = "branch point not measured"  # whether an older branch started as fast as good is unknown
-    NOT_IN_BAD = "not in bad"  # bad does not contain the change that separates it from good
+    LAYOUT_TIE = "layout tie"  # neighbours differ by no more than code layout
+    MANY_STEPS = "many steps"  # no change of at least the smallest size of interest stands out
+    BRANCH_POINT_UNKNOWN = "branch point not measured"  # it is unknown whether an older branch started as fast as good
+    NOT_IN_BAD = "not in bad"  # bad does not contain the change by which it differs from good
     GOOD_UNMEASURABLE = "good not measurable"
     BAD_UNMEASURABLE = "bad not measurable"
     NO_HOST = "no host"
-    STOPPED_RUNS = "stopped runs"  # how slow builds are whose runs were stopped decides which change is the largest
+    STOPPED_RUNS = "stopped runs"  # which change is the largest depends on how slow the builds with stopped runs are
     RUNS_SPENT = "budget of runs"  # detail: the budget
     BUILDS_SPENT = "budget of builds"
     MINUTES_SPENT = "budget of minutes"  # detail: the budget
-    MERGE_BASE = "merge base"  # it is not shown to be as fast as good; detail: the comparison
+    MERGE_BASE = "merge base"  # not shown to be as fast as good; detail: the comparison
 
 
 @dataclass(frozen=True, slots=True)
 class Inconclusive:
-    """No culprit, but the smallest set of candidates that probably contains it, most probable first."""
+    """No culprit, only the smallest set of candidates that probably contains it, most probable first."""
 
     candidates: tuple[int, ...]
     probabilities: tuple[float, ...]
     ratio: Interval  # of bad against good
     reason: Reason
     effects: tuple[Effect, ...] = ()
-    several: float = 0.0  # probability that there is more than one change; ``probabilities`` assume one
-    detail: "float | MergeBase | None" = None  # see Reason
+    several: float = 0.0  # probability of more than one change; ``probabilities`` assume one
+    detail: "float | MergeBase | None" = None  # depends on the reason
 
 
 @dataclass(frozen=True, slots=True)
 class MergeBase:
-    """The comparison of a merge base with good, which is no ancestor of bad; commits as they are shown."""
+    """The comparison of a merge base with good, which is no ancestor of bad; abbreviated commits."""
 
     commit: str
     good: str
@@ -234,11 +234,11 @@ class MergeBase:
 
 @dataclass(frozen=True, slots=True)
 class Unsettled:
-    """A subrange, reachable from ``bad`` and not from ``good``, that may contain changes which could not be named."""
+    """A subrange, reachable from ``bad`` and not from ``good``, that may contain changes without a named commit."""
 
     good: int
     bad: int
-    known: Inconclusive  # of the subrange; without candidates if not even a change of it is known
+    known: Inconclusive  # of the subrange; without candidates if no change of it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +248,8 @@ class Several:
     steps: tuple[Step, ...]
     improvements: tuple[Step, ...] = ()  # changes in the other direction
     unsettled: tuple[Unsettled, ...] = ()  # oldest first
-    detectable: float = 0.0  # the smallest change that would have been seen in all the rest, as a fraction
-    # What is left in subranges of which only the ends were counted adds up to less, in each; 0: there are none.
+    detectable: float = 0.0  # the smallest change that would have been shown elsewhere, as a fraction
+    # In each subrange of which only the ends were counted, further changes add up to less than this; 0: there are none.
     left: float = 0.0
 
 
@@ -259,15 +259,15 @@ Order = Measure | Verdict
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Belief:
-    """The posterior of the search at one moment; for views and for the record."""
+    """The posterior of the search at one moment, for views and for the record."""
 
     culprit: NDArray[np.float64]  # shape (size,): probability that the candidate is the culprit
-    change: float  # probability of any change in the direction hunted; the other probabilities assume one
+    change: float  # probability of any change in the direction hunted; the other probabilities assume a change
     noise: float  # s.d. of one run, as a fraction
-    ends: Interval | Callable[[], Interval]  # bad against good, made when it is asked for: no decision depends on it
+    ends: Interval | Callable[[], Interval]  # bad against good; computed on demand, as no decision depends on it
     warnings: tuple[str, ...] = ()  # about the host: "two speeds", "drift", …
-    slow: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # (size,): that it is slow; 0.5: unknown
-    several: float = 0.0  # probability that there is more than one change, if there is any
+    slow: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))  # (size,): P(it is slow); 0.5: unknown
+    several: float = 0.0  # probability of more than one change, if there is a change
 
     @property
     def effect(self) -> Interval:
@@ -281,38 +281,38 @@ class Decision:
 
     order: Order
     belief: Belief
-    builds: tuple[BuildOrder, ...] = ()  # to be begun now, on free build hosts
-    cancelled: tuple[int, ...] = ()  # the build hosts whose present build is ended, as it is of no use any more
-    found: tuple[Step, ...] = ()  # the changes that are proven already while others are hunted, oldest first
+    builds: tuple[BuildOrder, ...] = ()  # to be started now, on free build hosts
+    cancelled: tuple[int, ...] = ()  # build hosts whose present build is ended, because it is no longer needed
+    found: tuple[Step, ...] = ()  # changes that are proven while others are hunted, oldest first
     clean: bool = False  # a proof contradicts the search, which begins again without incremental builds
-    # Where both are known, and none has been entered in the log as chosen; from here on not stored.
+    # Set if both ways were measured, and the log has no choice yet. From here on, fields are not stored.
     ways: Ways | None = None
-    # The ratio on each host class, once both ends were measured: of the named step by its proof, or of the ends with layout.
+    # The ratio on each host class, if both ends were measured: of the named step by its proof, or of the ends with layout.
     evidence: tuple[Interval, ...] = ()
-    waits: bool = False  # the order cannot be carried out yet: builds that it needs are not there
+    waits: bool = False  # the order has to wait for builds that it needs
     wanted: tuple[int, ...] = ()  # candidates whose builds are needed next, most urgent first
 
 
 def named_steps(verdict: Order | None) -> tuple[Step, ...]:
-    """The changes that a verdict names, those for the better left out; none for an order."""
+    """The changes for the worse that a verdict names; empty for an order."""
     single = (verdict.step,) if isinstance(verdict, Found) else ()
     return verdict.steps if isinstance(verdict, Several) else single
 
 
 def all_steps(verdict: Order | None) -> tuple[Step, ...]:
-    """The changes that a verdict names, those for the better included."""
+    """The changes that a verdict names, for the worse and for the better."""
     return (*named_steps(verdict), *(verdict.improvements if isinstance(verdict, Several) else ()))
 
 
 def first_step(verdict: Order | None) -> Step | None:
-    """The change that is explained: the culprit, or the first of several; None where the verdict names none."""
+    """The change that is explained: the culprit, or the first of several; None if the verdict names none."""
     return next(iter(named_steps(verdict)), None)
 
 
 def interleave(plan: tuple[Share, ...]) -> tuple[int, ...]:
     """The candidates of ``plan``, one entry per run, each spread evenly.
 
-    Slow changes of the host (heat, neighbours, frequency) cancel if the builds that are compared take turns.
+    Slow changes of the host (heat, neighbours, frequency) cancel if the compared builds are interleaved.
 
     >>> interleave((Share(5, 2), Share(0, 2)))
     (5, 0, 0, 5)
@@ -327,32 +327,32 @@ def interleave(plan: tuple[Share, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Building:
-    """A build in flight."""
+    """A build in progress on a build host."""
 
     candidate: int
     build_host: int
-    seconds: float = 0.0  # that it has taken so far
-    cancelled: bool = False  # it is being ended
+    seconds: float = 0.0  # elapsed so far
+    cancelled: bool = False  # whether it is being ended
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """A busy host takes no order until its present one is done; a lost host takes none any more. So do build hosts."""
+    """The hosts. A busy host takes no order until its present order is done, a lost host none any more. So do build hosts."""
 
     busy: tuple[Measure, ...] = ()  # the orders that hosts are carrying out
-    gone: tuple[int, ...] = ()  # the hosts that are lost
-    hosts: int = 0  # so many, where that is needed: with build hosts, the search is also asked while all are busy
-    build_hosts: int = 0  # numbered from 0; none: hosts make their builds themselves
+    gone: tuple[int, ...] = ()  # hosts that are lost
+    hosts: int = 0  # their number, if it is needed: with build hosts the search also decides while all hosts are busy
+    build_hosts: int = 0  # their number; 0: hosts make their builds themselves
     building: tuple[Building, ...] = ()
     gone_build_hosts: tuple[int, ...] = ()
-    builds_between: bool = False  # whether hosts may build, too, while they have nothing to measure
-    minutes: float = 0.0  # of the limit of time, once it has ended what was under way; 0 before
+    builds_between: bool = False  # whether hosts may build while they have nothing to measure
+    minutes: float = 0.0  # limit of time, after it has ended the work under way; 0 before
 
     @property
     def free_host(self) -> int:
-        """The first host that can take an order; without any, the first that is busy, whose order is left to it."""
-        left = [host for host in range(self.hosts) if host not in self.gone]
-        return next((host for host in left or count() if self.is_free(host)), left[0] if left else 0)
+        """The first host that can take an order; if there is none, the first that is not lost."""
+        hosts = [host for host in range(self.hosts) if host not in self.gone]
+        return next((host for host in hosts or count() if self.is_free(host)), hosts[0] if hosts else 0)
 
     def is_free(self, host: int) -> bool:
         """Whether the host can take an order now."""
@@ -360,28 +360,28 @@ class Fleet:
 
     @property
     def builds_ahead(self) -> bool:
-        """Whether a build host is left, so that hosts measure what has been built."""
+        """Whether a build host is available, so that hosts measure builds made elsewhere."""
         return self.build_hosts > len(self.gone_build_hosts)
 
     @property
     def free_build_hosts(self) -> tuple[int, ...]:
-        """Those that can begin a build now."""
-        taken = {*self.gone_build_hosts, *(one.build_host for one in self.building)}
-        return tuple(host for host in range(self.build_hosts) if host not in taken)
+        """The build hosts that can start a build now."""
+        occupied = {*self.gone_build_hosts, *(building.build_host for building in self.building)}
+        return tuple(host for host in range(self.build_hosts) if host not in occupied)
 
     @property
     def in_flight(self) -> frozenset[int]:
-        """The candidates that are being built ahead."""
-        return frozenset(one.candidate for one in self.building if not one.cancelled)
+        """The candidates that are being built by build hosts."""
+        return frozenset(building.candidate for building in self.building if not building.cancelled)
 
     @property
     def runs(self) -> int:
-        """The runs of all present orders."""
+        """The number of runs of all present orders."""
         return sum(share.runs for order in self.busy for share in order.plan)
 
     @property
     def subjects(self) -> frozenset[int]:
-        """The candidates of interest of all present orders, without the references beside them."""
+        """The candidates of interest of all present orders, without their references."""
         orders = (order for order in self.busy if order.workload != OF_OTHERS)
         return frozenset(share.candidate for order in orders for share in order.plan[:1])
 
@@ -390,10 +390,10 @@ class Fleet:
         """All candidates of all present orders."""
         return frozenset(share.candidate for order in self.busy if order.workload != OF_OTHERS for share in order.plan)
 
-    def renumbered(self, place: Mapping[int, int]) -> "Fleet":
-        """See ``Measure.renumbered``."""
-        building = (replace(one, candidate=place[one.candidate]) for one in self.building if one.candidate in place)
-        return replace(self, busy=tuple(order.renumbered(place) for order in self.busy), building=tuple(building))
+    def renumbered(self, numbers: Mapping[int, int]) -> "Fleet":
+        """The fleet with other numbers of candidates, see ``Measure.renumbered``."""
+        building = (replace(b, candidate=numbers[b.candidate]) for b in self.building if b.candidate in numbers)
+        return replace(self, busy=tuple(order.renumbered(numbers) for order in self.busy), building=tuple(building))
 
 
 ALL_FREE = Fleet()

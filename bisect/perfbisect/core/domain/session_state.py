@@ -1,8 +1,7 @@
 """The state of a session, folded once from its events; the plan, views and reports read it. Pure.
 
-What a hunt has tested is keyed by commit (full hash), not by candidate: a hunt may begin with a range of its own, to compare
-good with the merge base, and what was measured then stays known. Runs of a trial are told apart by the numbers of their
-round, workload and build.
+The tested commits of a hunt are keyed by commit (full hash), not by candidate: a hunt may begin with another range, to
+compare good with the merge base, and its measurements stay valid. Runs of a trial are identified by round, workload and build.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -49,8 +48,8 @@ from perfbisect.core.domain.measured_log import Binaries, Logged, SetAside, host
 from perfbisect.core.domain.orders import Belief, Measure, Purpose, Step, Verdict, named_steps
 from perfbisect.core.domain.settings import SEARCH, Pairing, TrialRequest
 
-FOUND = ("key", "binary", "version", "seconds")  # of a TrialBuild: what is not asked for
-WORK = BuildStarted, BuildFinished, CandidateSkipped, RunFinished  # of which each ends what its host did before
+LEARNED = ("key", "binary", "version", "seconds")  # fields of a TrialBuild that become known by building it
+WORK = BuildStarted, BuildFinished, CandidateSkipped, RunFinished  # events that end the previous work of their host
 MUTABLE = (
     "tested", "log", "aside", "studied", "in_flight", "cancelled", "warnings", "binaries", "since", "runs", "skips", "proofs",
 )  # fmt: skip
@@ -58,116 +57,115 @@ MUTABLE = (
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """A commit that was built, measured or skipped, and what that took."""
+    """A commit that was built, measured or skipped, and the cost."""
 
-    commit: Commit  # its hash alone unless a build of it was announced
-    builds: tuple[BuildFacts, ...] = ()  # in order of time, those that were used again included
+    commit: Commit  # only its hash if no build of it was announced
+    builds: tuple[BuildFacts, ...] = ()  # in order of time, with reused builds
     runs: tuple[RunFacts, ...] = ()
-    skip: SkipFacts | None = None  # the latest failure; None once a run has succeeded after it
-    same_as: str | None = None  # a commit built earlier whose binary is the same
+    skip: SkipFacts | None = None  # the latest failure; None if a run succeeded after it
+    same_as: str | None = None  # a commit built earlier with the same binary
     failed_seconds: float = 0.0  # spent on builds that failed
-    run_seconds: float = 0.0  # starts and warm-up included
+    run_seconds: float = 0.0  # with starts and warm-up
 
     def with_run(self, run: RunFacts, seconds: float) -> "Tested":
-        """The same after a run that took so long. Runs are most of a log: this is quicker than ``replace``."""
+        """This commit with one more run, which cost ``seconds``. Runs are most of a log; this is faster than ``replace``."""
         took = self.run_seconds + seconds
         return Tested(self.commit, self.builds, (*self.runs, run), None, self.same_as, self.failed_seconds, took)
 
     @property
     def made(self) -> tuple[BuildFacts, ...]:
-        """The builds that were really made."""
+        """The builds that were not reused."""
         return tuple(build for build in self.builds if not build.reused)
 
     @property
     def incremental(self) -> bool:
-        """Whether the latest build was made in the tree of another."""
+        """Whether the latest build was made in the tree of another build."""
         return bool(self.builds) and self.builds[-1].incremental
 
     @property
     def reused(self) -> bool:
-        """Whether the latest build was still there from earlier."""
+        """Whether the latest build existed already."""
         return bool(self.builds) and self.builds[-1].reused
 
     @property
     def shared(self) -> bool:
-        """Whether nothing was built for it, and its build came from the shared ones."""
+        """Whether nothing was built for it, and its build came from the shared builds."""
         return not self.made and any(build.shared for build in self.builds)
 
     @property
     def build_seconds(self) -> float:
-        """Spent on all builds, failed ones and those that came from the shared ones included."""
-        taken = sum(build.seconds for build in self.builds if build.shared or not build.reused)
-        return taken + self.failed_seconds
+        """The seconds of all builds, with failed builds and with fetching shared builds."""
+        return sum(build.seconds for build in self.builds if build.shared or not build.reused) + self.failed_seconds
 
     @property
     def hit_rate(self) -> float | None:
-        """Share of compilations that ccache answered; None when nothing was compiled."""
+        """The share of compilations that ccache answered; None if nothing was compiled."""
         return hit_rate(self.made)
 
 
 @dataclass(slots=True, eq=False)
 class SessionState:
-    """What the events of a session have shown so far. ``add`` changes it, ``after`` leaves it as it is."""
+    """The state after the events of a session so far. ``add`` changes it; ``after`` returns a new state."""
 
     id: int = 0  # in the history
-    request: TrialRequest = SEARCH  # of a trial: with what is known of its builds
-    sites: tuple[HostFacts, ...] = ()  # its hosts in the latest attempt
+    request: TrialRequest = SEARCH  # of a trial: with the facts of its builds
+    sites: tuple[HostFacts, ...] = ()  # hosts of the latest attempt
     began: float = 0.0  # seconds since the epoch
     state: str = "running"  # of a trial; or "interrupted", "failed", "done"
     runs: list[TrialRun] = field(default_factory=list)  # of a trial
     skips: list[TrialSkip] = field(default_factory=list)
-    failure: str = ""  # why it could not go on
-    origin: str = ""  # whose it is, if it was imported
-    hunts: tuple[DropHunt, ...] = ()  # of a comparison, for its drops
+    failure: str = ""  # why the trial could not continue
+    origin: str = ""  # owner of an imported session
+    hunts: tuple[DropHunt, ...] = ()  # of a comparison: hunts for its drops
 
     started: SessionStarted | None = None  # the latest
-    commits: tuple[str, ...] = ()  # of the present range, by candidate: the good end first, the bad one last
+    commits: tuple[str, ...] = ()  # of the present range, by candidate: from good to bad
     node: dict[str, int] = field(default_factory=dict)  # commit → candidate
     tested: dict[str, Tested] = field(default_factory=dict)  # by commit, in order of time
-    log: list[tuple[float, Logged]] = field(default_factory=list)  # what observations are made of, with its times
+    log: list[tuple[float, Logged]] = field(default_factory=list)  # events that make observations, with their times
     aside: SetAside = field(default_factory=SetAside)
-    remedy: tuple[str, ...] = ()  # what was done so that commits build: a sentence
-    chosen: MetricChosen = field(default_factory=lambda: MetricChosen("", ""))  # empty where nothing was changed
-    pairing: PairingChosen | None = None  # where it was chosen how builds are compared
+    remedy: tuple[str, ...] = ()  # a sentence that says what was done so that commits build
+    chosen: MetricChosen = field(default_factory=lambda: MetricChosen("", ""))  # empty if the metric was not changed
+    pairing: PairingChosen | None = None  # how builds are compared, if it was chosen
     warnings: dict[str, str] = field(default_factory=dict)  # text → advice
     belief: Belief | None = None  # about the present range
     studied: list[Studied] = field(default_factory=list)
-    in_flight: dict[str, tuple[str, float]] = field(default_factory=dict)  # build host → what it builds, and since when
+    in_flight: dict[str, tuple[str, float]] = field(default_factory=dict)  # build host → commit in work, since when
     cancelled: list[float] = field(default_factory=list)  # seconds of each build that was ended before it was finished
     purpose: Purpose | None = None  # of the latest order
-    found: tuple[Step, ...] = ()  # changes that were proven by then; the verdict has them, too
-    clean: bool = False  # a proof has contradicted the search: since then incremental builds count no more
-    proofs: set[str] = field(default_factory=set)  # commits that a proof had built again, after an incremental build
-    verdict: Verdict | None = None  # of the present session
+    found: tuple[Step, ...] = ()  # changes that are proven so far; the verdict has them, too
+    clean: bool = False  # a proof contradicted the search: since then incremental builds do not count
+    proofs: set[str] = field(default_factory=set)  # commits that were rebuilt for a proof after an incremental build
+    verdict: Verdict | None = None  # of the present attempt
     named: dict[str, Commit] = field(default_factory=dict)  # suspects that were never built
-    elapsed: float = 0.0  # seconds of all sessions
+    elapsed: float = 0.0  # seconds of all attempts
     binaries: Binaries = field(default_factory=Binaries)
-    last: float | None = None  # when the latest event happened
-    build_count: int = 0  # builds that were really made
-    run_count: int = 0  # runs that were made, those included that count no more
-    cost: float = 0.0  # seconds of the latest run with its start and warm-up; 0 where it ran beside another
-    since: dict[str, float] = field(default_factory=dict)  # when each host did its latest work in this session
+    last: float | None = None  # time of the latest event
+    build_count: int = 0  # builds that were not reused
+    run_count: int = 0  # all runs, with those that no longer count
+    cost: float = 0.0  # seconds of the latest run with its start and warm-up; 0 for the second run of a pair
+    since: dict[str, float] = field(default_factory=dict)  # host → time of its latest work in this attempt
 
     @classmethod
     def of_trial(
-        cls, number: int, request: TrialRequest, host: HostFacts, began: float, state: str = "running", **more: Any
+        cls, number: int, request: TrialRequest, host: HostFacts, began: float, state: str = "running", **fields: Any
     ) -> "SessionState":
-        """A trial of which nothing is measured yet; ``more`` are further fields."""
-        return cls(number, request, (host,), began, state, **more)
+        """A trial without measurements; ``fields`` are further fields."""
+        return cls(number, request, (host,), began, state, **fields)
 
     @property
     def name(self) -> str:
-        """Its short name: 12, c3, n4, p5."""
+        """The short name: 12, c3, n4, p5."""
         return f"{self.request.kind[:1] if self.request.works else ''}{self.id}"
 
     @property
     def host(self) -> HostFacts:
-        """Its first host."""
+        """The first host."""
         return self.sites[0]
 
     @property
     def together(self) -> bool:
-        """Whether each build is measured at the same time as the first one, as far as that is chosen."""
+        """Whether each build is measured by runs paired with the first build, as far as it is chosen."""
         return self.pairing.together if self.pairing else self.request.pairing is Pairing.TOGETHER
 
     def after(self, at: float, event: Event) -> "SessionState":
@@ -179,15 +177,15 @@ class SessionState:
         return following
 
     def begin_session(self, at: float) -> None:
-        """A process began to work on the session; the time before it is not the session's."""
+        """A process begins to work on the session; the time before does not count."""
         self.last, self.since = at, {}
 
     def add(self, at: float, event: Event) -> None:
-        """Take the next event, which happened ``at`` seconds since the epoch."""
+        """Add the next event, which happened ``at`` seconds since the epoch."""
         if isinstance(event, PASSING):
             return
-        before = at if self.last is None else self.last
-        self.elapsed += max(0.0, at - before)
+        previous = at if self.last is None else self.last
+        self.elapsed += max(0.0, at - previous)
         self.last = at
         match event:
             case SessionStarted(request=request):
@@ -225,15 +223,15 @@ class SessionState:
                 # Each workload asks for the build anew.
                 seconds = build.seconds or self.request.subjects[number].seconds
                 self._note(number, key=build.key, binary=build.binary, seconds=seconds, trouble="")
-                same = self.binaries.same_as(self._place(event), build)
-                self.tested[build.commit] = replace(self.row(build.commit), same_as=same)
+                same_as = self.binaries.same_as(self._place(event), build)
+                self.tested[build.commit] = replace(self.row(build.commit), same_as=same_as)
             case CandidateSkipped(number, skip) if self.request.works:
                 if skip.of_build:
                     self._note(number, trouble=skip.reason)
                 else:
                     self.skips.append(TrialSkip(event.workload, number, at, skip))
             case RunFinished(number, run) if self.request.works:
-                took = max(at - self.since.get(event.host, before), run.seconds)
+                took = max(at - self.since.get(event.host, previous), run.seconds)
                 beside = run.round and self.runs and self.runs[-1].facts.round == run.round
                 self.cost, self.run_count = 0.0 if beside else took, self.run_count + 1
                 self.runs.append(TrialRun(event.round, event.workload, number, at, took, run))
@@ -245,21 +243,22 @@ class SessionState:
                 if (last.incremental or build.incremental) and build.binary != last.binary:
                     self._set_aside({build.commit})
                     row = self.row(build.commit)
-                same = self.binaries.same_as(self._place(event), build) or row.same_as
+                same_as = self.binaries.same_as(self._place(event), build) or row.same_as
                 runs = self.aside.give_back(build, self.log)
-                self._log(at, event, replace(row, builds=(*row.builds, build), runs=(*row.runs, *runs), same_as=same))
+                row = replace(row, builds=(*row.builds, build), runs=(*row.runs, *runs), same_as=same_as)
+                self._log(at, event, row)
             case BuildCancelled(seconds=seconds):
                 self.cancelled.append(seconds)
             case CandidateSkipped(facts=skip):
                 if skip.of_build and self.row(skip.commit).incremental:  # what has run was no program of this commit
                     self._set_aside({skip.commit})
                 row = self.row(skip.commit)
-                lost = skip.seconds if skip.of_build and not skip.for_another else 0.0
-                self._log(at, event, replace(row, skip=skip, failed_seconds=row.failed_seconds + lost))
+                cost = skip.seconds if skip.of_build and not skip.for_another else 0.0
+                self._log(at, event, replace(row, skip=skip, failed_seconds=row.failed_seconds + cost))
             case RunFinished(facts=run):
                 row = self.row(run.commit)
-                beside = run.round and any(getattr(each.facts, "round", "") == run.round for _, each in self.log[-4:])
-                since = self.since.get(event.host, before)
+                beside = run.round and any(getattr(x.facts, "round", "") == run.round for _, x in self.log[-4:])
+                since = self.since.get(event.host, previous)
                 self.cost = 0.0 if beside or run.for_another else max(at - since, run.seconds)
                 self.run_count += not run.for_another
                 self._log(at, event, row.with_run(run, self.cost))
@@ -280,7 +279,7 @@ class SessionState:
                 self.since[event.host] = at
 
     def _follow_builds(self, at: float, event: Event) -> None:
-        """Note which builds are made ahead at this moment."""
+        """Update which builds are being made by build hosts."""
         match event:
             case BuildStarted(commit=commit, host=host) if host in self.build_hosts:
                 self.in_flight[host] = commit.sha, at
@@ -291,43 +290,43 @@ class SessionState:
             case _:
                 pass
 
-    def _note(self, number: int, **known: Any) -> None:
-        """Enter what is known of a build of a trial."""
+    def _note(self, number: int, **facts: Any) -> None:
+        """Enter facts about a build of a trial."""
         subjects = list(self.request.subjects)
-        subjects[number] = replace(subjects[number], **known)
+        subjects[number] = replace(subjects[number], **facts)
         self.request = replace(self.request, subjects=tuple(subjects))
 
     def _as_known(self, request: TrialRequest) -> TrialRequest:
-        """The request of another attempt, with what is known of its builds from earlier ones."""
-        known = [
+        """The request of another attempt, with the facts of builds from earlier attempts."""
+        subjects = [
             replace(
                 new,
-                **{name: getattr(new, name) or getattr(old, name) for name in FOUND},
+                **{name: getattr(new, name) or getattr(old, name) for name in LEARNED},
                 trouble=old.trouble if self.runs else "",
             )
             for old, new in zip(self.request.subjects or request.subjects, request.subjects, strict=True)
         ]
-        return replace(request, subjects=tuple(known))
+        return replace(request, subjects=tuple(subjects))
 
     def use_range(self, commits: tuple[str, ...]) -> None:
-        """Count candidates in this range; beliefs about another one are void. Binaries are compared within a range."""
+        """Number candidates by this range. A belief about another becomes void; binaries are compared within a range."""
         if self.commits == commits:
             return
         self.commits, self.node = commits, {commit: candidate for candidate, commit in enumerate(commits)}
         self.belief, self.purpose, self.found = None, None, ()
         self._compare_binaries()
 
-    def _compare_binaries(self, gone: Collection[str] = ()) -> None:
-        """Find the first commit of each binary anew, where the builds of commits that are ``gone`` count no more."""
+    def _compare_binaries(self, commits: Collection[str] = ()) -> None:
+        """Find the first commit of each binary again, after the builds of ``commits`` no longer count."""
         self.binaries = Binaries()
         for _, event in self.log:
             if isinstance(event, BuildFinished) and event.facts.commit in self.node:
-                same, row = self.binaries.same_as(self._place(event), event.facts), self.row(event.facts.commit)
-                if row.same_as in gone:
-                    self.tested[event.facts.commit] = replace(row, same_as=same)
+                same_as, row = self.binaries.same_as(self._place(event), event.facts), self.row(event.facts.commit)
+                if row.same_as in commits:
+                    self.tested[event.facts.commit] = replace(row, same_as=same_as)
 
     def _set_aside(self, commits: Collection[str]) -> None:
-        """Let what was measured of these commits count no more, until they are built again."""
+        """Set aside the measurements of these commits until they are built again."""
         self.aside.take(self.log, commits)
         for sha, row in [(sha, self.tested[sha]) for sha in commits]:
             skip = row.skip if row.skip and row.skip.stage == LEFT_OUT else None
@@ -335,22 +334,22 @@ class SessionState:
         self._compare_binaries(commits)
 
     def _place(self, event: Logged) -> int:
-        """The number of an event's host, where there are several."""
+        """The number of an event's host; 0 if there is one host."""
         return host_of(event.host, {name: number for number, name in enumerate(self.hosts)}, self.build_hosts)
 
     def _log(self, at: float, event: Logged, row: Tested) -> None:
-        """Keep an event that observations are made of, and the row of its commit."""
+        """Keep an event from which observations are made, and the row of its commit."""
         self.log.append((at, event))
         self.tested[event.facts.commit] = row
 
     @property
     def metric(self) -> str:
-        """What is compared."""
+        """The metric that is compared."""
         return self.started.metric if self.started else "qps"
 
     @property
     def hosts(self) -> list[str]:
-        """The names of the hosts, where there are several."""
+        """The names of the hosts if there are several; otherwise empty."""
         return [facts.name for facts in self.started.hosts] if self.started and self.started.further else []
 
     @property
@@ -359,11 +358,11 @@ class SessionState:
         return self.started.build_hosts if self.started else ()
 
     def built(self, candidate: int) -> BuildFacts | None:
-        """The latest build of a candidate; None where it was not built."""
+        """The latest build of a candidate; None if it was not built."""
         return next(reversed(self.row(self.commits[candidate]).builds), None)
 
     def row(self, sha: str) -> Tested:
-        """What is known of a commit; nothing but its hash if it was neither tested nor suspected."""
+        """The facts about a commit; only its hash if it was neither tested nor suspected."""
         return self.tested.get(sha) or Tested(self.named.get(sha) or Commit(sha))
 
     def binary_of(self, sha: str) -> str:
@@ -371,8 +370,9 @@ class SessionState:
         return self.row(sha).same_as or sha
 
     def measured(self, sha: str) -> bool:
-        """Whether a commit, or another one with the same binary, has been measured."""
-        return any(row.runs and self.binary_of(other) == self.binary_of(sha) for other, row in self.tested.items())
+        """Whether a commit, or another commit with the same binary, was measured."""
+        binary = self.binary_of(sha)
+        return any(row.runs and self.binary_of(tested) == binary for tested, row in self.tested.items())
 
     def runs_like(self, *shas: str) -> list[RunFacts]:
         """The runs of these commits and of others with the same binaries, in order of time."""
@@ -381,11 +381,11 @@ class SessionState:
         return sorted(runs, key=lambda run: run.started)
 
     def runs_of(self, step: Step, *, exact: bool) -> tuple[list[RunFacts], list[RunFacts]]:
-        """The runs of both sides of a step, parents first, that were counted exactly, or that were timed."""
+        """The runs of both sides of a step, parents first: the exact counts if ``exact``, otherwise the timed runs."""
         parents = (self.commits[parent] for parent in step.parents)
         sides = self.runs_like(*parents), self.runs_like(self.commits[step.candidate])
-        before, after = ([run for run in runs if bool(run.counted) is exact] for runs in sides)
-        return before, after
+        parent_runs, own_runs = ([run for run in runs if bool(run.counted) is exact] for runs in sides)
+        return parent_runs, own_runs
 
 
 def fold(

@@ -1,8 +1,8 @@
-"""Measurements without a search: one build against itself (`bisect noise`), several against the first of them
+"""Measurements without a search: one build against itself (`bisect noise`), several builds against the first of them
 (`bisect compare`), or the ends of a hunt and bad without the culprit (`bisect prove`).
 
-A trial consists of rounds. In each, every build is visited once for every workload. The order is reversed from one round
-to the next, so that slow changes of the machine favour no build.
+A trial consists of rounds. In a round every build is visited once for every workload. The order is reversed from round to
+round, so that slow changes of the machine favour no build.
 """
 
 from collections import Counter
@@ -15,35 +15,37 @@ from perfbisect.core.domain.metrics import Background, background, busiest
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, TrialType
 
-PAIRS = 8  # runs of a build beside itself, which show how much a pair varies
+PAIRS = 8  # runs of a build paired with itself, which show how much the ratio of a pair varies
 
 
 def next_round(trial: SessionState) -> int:
-    """The number of the round after the latest of which there is a run."""
+    """The number of the round after the latest round with a run."""
     return max((run.round for run in trial.runs), default=-1) + 1
 
 
 def pairs_made(trial: SessionState) -> int:
-    """How many pairs of runs were made at the same time."""
+    """The number of pairs of paired runs."""
     return sum(bool(run.facts.round) for run in trial.runs) // 2
 
 
 def pairs_to_try(trial: SessionState) -> int:
-    """How many pairs are still to be made beside the rounds: to choose a way, or by an A/A to show what they vary."""
+    """The number of pairs still to be made in addition to rounds: to choose a pairing, or by an A/A to show how much a
+    pair varies.
+    """
     alone = trial.request.kind is TrialType.NOISE
-    both = alone or len({each.commit or each.name for each in trial.request.subjects[:2]}) > 1
+    both = alone or len({build.commit or build.name for build in trial.request.subjects[:2]}) > 1
     open_ = both and trial.request.pairing is Pairing.AUTO and not trial.pairing
     return max(0, (PAIRS if alone else PAIRS_FIRST) - pairs_made(trial)) if open_ else 0
 
 
 def counting(trial: SessionState, work: int | None = None) -> list[TrialRun]:
-    """The runs of a workload, or of all, that were made in the way in which builds are compared."""
+    """The runs of one workload, or of all, that were made in the way in which builds are compared."""
     runs = trial.runs if work is None else runs_of(trial, work)
     return [run for run in runs if bool(run.facts.round) is trial.together]
 
 
 def runs_of(trial: SessionState, work: int) -> list[TrialRun]:
-    """The runs of a workload; those of a result that shares them with others have its number."""
+    """The runs of a workload; a run that several results share is renumbered to ``work``."""
     if not trial.request.shared:
         return [run for run in trial.runs if run.work == work]
     name = trial.request.works[work].name
@@ -52,12 +54,13 @@ def runs_of(trial: SessionState, work: int) -> list[TrialRun]:
 
 
 def visits(trial: SessionState) -> list[tuple[int, int]]:
-    """Workload and build of each visit of a round, without failed builds and workloads whose baseline failed.
+    """Workload and build of each visit of a round, without failed builds and without workloads whose baseline failed.
 
-    In a series of releases one that fails is a gap, the first one like any other. A proof needs all its builds: it has no visit any more once one of them has failed.
+    In a series of releases a failed build is a gap, even the first. A proof needs all of its builds: after one failed, it
+    has no visits.
     """
     request, failed = trial.request, {(skip.work, skip.subject) for skip in trial.skips}
-    if request.kind is TrialType.PROVE and (failed or any(each.trouble for each in request.subjects)):
+    if request.kind is TrialType.PROVE and (failed or any(build.trouble for build in request.subjects)):
         return []
     base = None if request.series and not trial.together else 0
     return [
@@ -69,21 +72,21 @@ def visits(trial: SessionState) -> list[tuple[int, int]]:
 
 
 def rounds_to_do(trial: SessionState) -> range:
-    """The numbers of the rounds that are still to be made; an incomplete round does not count."""
+    """The numbers of the rounds still to be made; an incomplete round does not count."""
     runs = Counter((run.round, run.work, run.subject) for run in counting(trial))
     due = [visit for visit in visits(trial) if visit[1] or not trial.together]
-    whole = sum(
+    complete = sum(
         all(runs[number, *visit] >= trial.request.runs for visit in due) for number in {run.round for run in trial.runs}
     )
     first = next_round(trial)
-    return range(first, first + trial.request.rounds - whole)
+    return range(first, first + trial.request.rounds - complete)
 
 
 def order(subjects: Sequence[int], turn: int, *, shuffled: bool = False) -> Iterator[int]:
     """The order in which subjects are visited: forwards in one turn, backwards in the next, as in A B C, C B A.
 
-    ``shuffled``: in an order that is drawn anew for every two turns. Where subjects are many, a round is long, and a machine
-    that is slow for a part of it would otherwise slow down neighbours, as a change of speed does.
+    ``shuffled``: in an order that is drawn anew for every two turns. With many subjects a round is long, and a machine
+    that is slow for a part of it would slow down neighbours, which looks like a change of speed.
     """
     drawn = list(subjects)
     if shuffled:
@@ -92,10 +95,10 @@ def order(subjects: Sequence[int], turn: int, *, shuffled: bool = False) -> Iter
 
 
 def service_levels(trial: SessionState) -> Iterator[tuple[str, list[Background | None], list[float | None]]]:
-    """Workload by workload the background that each build sustained beside the measured queries (its service level, SLA).
+    """For each workload its name, the background of each build (its service level, SLA), and how busy clients were.
 
-    None where it was not measured or has no background; and the share of their time in which the measured threads of the
-    client were busy.
+    The background is None if it was not measured or there is none. Client is the share of time in which its measured
+    threads were busy.
     """
     for number, work in enumerate(trial.request.works):
         builds = [
