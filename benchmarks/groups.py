@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from planted import Planted
 
 from perfbisect.core.domain.events import Decided, Warned
-from perfbisect.core.domain.orders import BuildOrder, Fleet, Measure, Verdict
+from perfbisect.core.domain.orders import BuildOrder, Fleet, Measure, Purpose, Share, Verdict
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
-from perfbisect.core.inference.observations import Built, Observation, Skipped
-from perfbisect.core.search.decide import decide_together
+from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
+from perfbisect.core.search.decide import decide_together, in_layouts
 from perfbisect.core.search.situation import Situation
 from perfbisect.hunt.loop import UNLIMITED, NextAction, OrderEnded, Workers, run
 from perfbisect.simulate.scenario import Scenario
@@ -58,8 +58,12 @@ def worlds(scenario: Scenario, workloads: Sequence[Workload], seed: int) -> list
 class _Group:
     """The planner and the log of the loop: all that happens until the next order is of the hunt whose turn it is."""
 
-    def __init__(self, worlds: Sequence[World], policy: Policy, prior: PriorKnowledge) -> None:
-        self.worlds = worlds
+    def __init__(self, worlds: Sequence[World], policy: Policy, prior: PriorKnowledge, *, common: bool) -> None:
+        """``common``: a run gives a reading for each workload, as those of results of one command do."""
+        self.worlds, self._common = worlds, common
+        self._in_layouts: set[int] = (
+            set()
+        )  # the hunts of which runs in randomized layouts are readings, whoever orders them
         self.seen: list[list[Observation]] = [[] for _ in worlds]
         self.verdicts: dict[int, Verdict] = {}
         self.turn = 0
@@ -69,7 +73,13 @@ class _Group:
         """The next order, of any hunt; or the verdict of one, after which the loop is entered again for the others."""
         each = zip(self.worlds, self.seen, strict=True)
         members = [Situation(world.graph, observations, *self._known) for world, observations in each]
-        self.turn, decision = decide_together(members, self.verdicts, fleet)
+        self.turn, decision = decide_together(members, self.verdicts, fleet, common=self._common)
+        if self._common and in_layouts(decision):  # as hunt.driver.Searches does
+            left = {number for number in range(len(members)) if number not in self.verdicts} - self._in_layouts
+            alone = {number: {*range(len(members))} - {number} for number in left}
+            self._in_layouts |= {
+                number for number in left if in_layouts(decide_together(members, alone[number], fleet)[1])
+            }
         if isinstance(decision.order, Measure):
             return NextAction(decision.order)
         self.verdicts[self.turn] = decision.order
@@ -85,6 +95,26 @@ class _Group:
                 observations.append(event)
             if number != self.turn and isinstance(event, Built):
                 world.has(event.candidate)
+            takes = number in self._in_layouts or not getattr(event, "layout", 0)
+            if number != self.turn and number not in self.verdicts and self._common and takes:
+                observations += beside(world, event)
+
+    def know(self, runs: int) -> None:
+        """Enter so many runs of both ends that were made before, for each workload."""
+        for world, observations in zip(self.worlds, self.seen, strict=True):
+            ends = Measure((Share(world.graph.size - 1, runs), Share(0, runs)), Purpose.ENDS)
+            for event in world.measure(ends):
+                observations.append(replace(event, for_another=True) if isinstance(event, Reading) else event)
+            world.runs = 0
+
+
+def beside(world: World, run: Observation) -> Iterator[Reading]:
+    """The reading of another result of a run; none of a round."""
+    if isinstance(run, Reading) and run.partner is None:
+        made, layout = world.runs, world.link(run.candidate, run.host) if run.layout else 0
+        if (value := world.run(run.candidate, run.host, layout=layout)) is not None:
+            yield replace(run, value=value, layout=layout, for_another=True)
+        world.runs = made
 
 
 class _Host:
@@ -128,13 +158,21 @@ class _Host:
 
 
 def hunt_together(
-    worlds: Sequence[World], policy: Policy, prior: PriorKnowledge = NOTHING_KNOWN, most_orders: int = 1000
+    worlds: Sequence[World],
+    policy: Policy,
+    prior: PriorKnowledge = NOTHING_KNOWN,
+    most_orders: int = 1000,
+    *,
+    common: bool = False,
+    known: int = 0,
 ) -> GroupOutcome:
-    """Hunt in all ``worlds`` until each has its verdict.
+    """Hunt in all ``worlds`` until each has its verdict; with ``common`` runs, and so many of both ends ``known`` before.
 
     Raises RuntimeError if one has none after so many orders for each workload.
     """
-    group = _Group(worlds, policy, prior)
+    group = _Group(worlds, policy, prior, common=common)
+    if known:
+        group.know(known)
     host: Workers[Observation] = _Host(group, most_orders * len(worlds))
     while len(group.verdicts) < len(worlds):
         for _ in run(group, group.append, host):

@@ -81,19 +81,33 @@ awk -v n=$((n % 8)) -v only="${{1#*=}}" 'BEGIN {{
 """
 
 
-def test_results_of_one_command_are_hunted_with_common_runs(git: Repo, count: Path, seal: Path) -> None:
-    """Both ends are compared in all; each culprit is its own. A run is one of one hunt, and a reading of all that are open."""
+@pytest.mark.parametrize("obeys", [True, False])
+def test_results_of_one_command_are_hunted_with_common_runs(git: Repo, count: Path, seal: Path, obeys: bool) -> None:
+    """Both ends are compared in all; each culprit is its own. A run is one of one hunt, and a reading of all that are open.
+
+    The hunts begin with the runs that have compared the ends, where theirs are made in the same way.
+    """
     sizes = ((500, 500), (500, 701), (700, 702), (701, 703))
-    commits = [git.commit({"bench": THREE.format(count=count, cpu=cpu, other=other)}) for cpu, other in sizes]
+    script = THREE if obeys else THREE.replace("${{1#*=}}", "")
+    commits = [git.commit({"bench": script.format(count=count, cpu=cpu, other=other)}) for cpu, other in sizes]
     ended = run("run", commits[0], commits[-1], *QUICK, "--no-explain", "--plain")
     assert ended.status == 0 and "the hunts go on with: bisect compare c2 --hunt --no-explain" in ended.err, ended.err
     assert "Of 3 results 2 are worse and 0 better" in ended.out and ended.out.count("The culprit is") == 2
     found = dict(rows(seal / HISTORY, "select workload, culprit from culprits"))
     assert found == {"sh bench BM_Insert/64": commits[1], "sh bench BM_Insert/1024": commits[2]}
+    assert rows(seal / HISTORY, "select id, kind from sessions") == [(2, "compare"), (3, "hunt"), (4, "hunt")]
+    assert "There is no hunt 1" in exits(3, "show", "1"), "which was to measure one result"
     [[own]] = rows(seal / HISTORY, "select sum(run_count) from sessions")
-    assert own == len(count.read_text().splitlines()) - 2, "but those that tried the filter"
+    tried = 2 if obeys else 1
+    assert own == len(count.read_text().splitlines()) - 1 - tried, "but the first, and those that tried the filter"
     [[entered]] = rows(seal / HISTORY, "select count(*) from runs")
     assert entered > own + 4
+    of_ends = (
+        "select count(*) from runs where session_id = 3 and visit in (select visit from runs where session_id = 2)"
+    )
+    assert rows(seal / HISTORY, of_ends) == [(0 if obeys else 17,)]
+    ordered = "select count(*) from events where kind = 'Decided' and json_extract(body, '$.order.purpose') = 'ends'"
+    assert (rows(seal / HISTORY, ordered) == [(1,)]) is not obeys, "the first run alone, which tries the filter"
     read = rows(seal / HISTORY, "select json_extract(body, '$.facts.reported') from events where kind = 'RunFinished'")
     assert all(490 < value < 910 for [value] in read)
     assert f"The culprit is {commits[2][:10]}" in printed("replay", "3") + printed("replay", "4")
@@ -101,6 +115,16 @@ def test_results_of_one_command_are_hunted_with_common_runs(git: Repo, count: Pa
     few = git.commit({"bench": THREE.format(count=count, cpu=703, other=704)})
     said = exits(1, "run", commits[-1], few, *QUICK, "--only", "BM*", "--direction", "drop")
     assert re.search(r"(?s)begin again with: bisect run .* --only 'BM\*' .*--direction drop.*None is hunted", said)
+
+
+def test_a_hunt_that_was_cut_short_before_its_first_run_goes_on_with_all_results(
+    git: Repo, count: Path, seal: Path
+) -> None:
+    ends = [git.commit({"bench": THREE.format(count=count, cpu=cpu, other=500)}) for cpu in (500, 701)]
+    hunt = ["run", *ends, *QUICK, "--no-explain", "--plain"]
+    assert bisect_until(hunt, "decided", signal.SIGINT).returncode == 130
+    assert f"The culprit is {ends[1][:10]}" in exits(0, "resume", "--plain")
+    assert rows(seal / HISTORY, "select id, kind from sessions") == [(2, "compare"), (3, "hunt")]
 
 
 @pytest.mark.parametrize("obeys", [True, False])

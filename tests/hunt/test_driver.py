@@ -5,6 +5,7 @@ who gets which order, who may fail; what cuts them short loses nothing; and what
 import math
 import re
 import threading
+from collections import Counter
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -56,7 +57,7 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.session_state import fold
-from perfbisect.core.domain.settings import Flags, Policy, PriorKnowledge, Quick
+from perfbisect.core.domain.settings import Flags, Output, Policy, PriorKnowledge, Quick
 from perfbisect.errors import (
     BuildFailed,
     Cancelled,
@@ -162,6 +163,51 @@ class Session:
         """The candidate that each hunt names, or the type of its verdict."""
         verdicts = [member.verdict for member in self.members]
         return [each.step.candidate if isinstance(each, Found) else type(each) for each in verdicts]
+
+
+RESULTS = {"a": 9, "b": 9, "c": 30}  # the result → its culprit
+
+
+@dataclass
+class ResultsLab(ComputedLab):
+    """Its command prints several results; in randomized layouts where these are asked for."""
+
+    own: str = ""
+    links: Counter[str] = field(default_factory=Counter)
+
+    def measure(self, order: Measure) -> Generator[LabEvent]:
+        """As a real lab does it."""
+        for event in ComputedLab.measure(self, order):
+            if isinstance(event, RunFinished):
+                run = event.facts
+                self.links[run.commit] += order.fresh
+                fast = {name: 1.0 - 0.2 * (event.candidate >= culprit) for name, culprit in RESULTS.items()}
+                results = {name: 50 * rate * math.exp(self.luck.gauss(0, 0.01)) for name, rate in fast.items()}
+                layout = self.links[run.commit] if order.fresh else 0
+                visit = f"{self.own} {run.visit}"
+                run = replace(run, visit=visit, results=results, reported=results[self.own], layout=layout)
+                event = replace(event, facts=run)
+            yield event
+
+
+def test_a_common_run_is_one_of_one_hunt_and_a_reading_of_all(logs: list[SavedLog]) -> None:
+    """In randomized layouts, too, once a hunt wants such runs: those that have named the same commit take the same."""
+    built: list[str] = []
+    labs: list[ComputedLab] = [ResultsLab(NAMES, dict.fromkeys(NAMES, 1.0), built=built, own=name) for name in RESULTS]
+    now = Session(logs, labs, policy := Policy(layouts=True))
+    for member, name in zip(now.members, RESULTS, strict=True):
+        assert isinstance(member.lifecycle, ComputedCourse)
+        member.lifecycle.problem = replace(member.lifecycle.problem, metric="rate")
+        member.output = Output("", name, "", "rate")
+    assert [*now.events()] and now.verdicts() == [9, 9, 30]
+    runs = [[event.facts for event in of(log, RunFinished)] for log in logs]
+    own = [{run.visit for run in each if not run.for_another} for each in runs]
+    assert sum(map(len, own)) == len(set().union(*own)), "each was ordered by one hunt"
+    assert {run.visit for each in runs for run in each if run.for_another} <= set().union(*own)
+    fresh = [{run.visit for run in each if run.layout and run.commit in (NAMES[8], NAMES[9])} for each in runs]
+    assert fresh[0] == fresh[1] and len(fresh[0]) < 15
+    for log in logs:
+        check_replay(replace(problem(NAMES, "rate"), policy=policy), log)
 
 
 @pytest.fixture

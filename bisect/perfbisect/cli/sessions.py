@@ -31,9 +31,12 @@ if TYPE_CHECKING:
     from perfbisect.hunt.notification import Notifier
     from perfbisect.hunt.setup import SessionSetup
     from perfbisect.hunt.watching import View
+    from perfbisect.recipes.outputs import SeveralResults
 
     Ended = tuple[SessionState, Interrupted | None]
     CarryOut = Callable[[Caller], object]
+
+NOTHING = 1  # exit status: there is nothing to hunt
 
 
 def lines_wanted(stream: TextIO | None = None) -> bool:
@@ -185,6 +188,57 @@ def carried_out(carry_out: "CarryOut", given: Given, notifier: "Notifier", view:
         cut = interrupted
     with closing(History.open(given.history, read_only=True)) as opened:
         return opened.trial(notifier.names[0]), cut
+
+
+def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", caller: "Caller") -> int:
+    """Compare both ends in all results of a command, and hunt those that differ by common runs; returns the highest exit status."""
+    from dataclasses import replace
+
+    from perfbisect.core.domain.settings import Policy
+    from perfbisect.core.stats.paired_comparison import compared
+    from perfbisect.hunt.attempt import as_recognised
+    from perfbisect.hunt.drop_hunts import ends_in_results, for_results, with_ends
+    from perfbisect.hunt.notification import Notifier
+    from perfbisect.hunt.resolve import worse_direction
+    from perfbisect.hunt.session import begin
+    from perfbisect.hunt.setup import SessionSetup
+    from perfbisect.report.command_line import command_to_run
+    from perfbisect.wording.trials import results_that_differ
+
+    history, notifier = given.history, caller.begun
+    assert isinstance(notifier, Notifier)
+    begun = int(notifier.names.pop())  # was to measure one result
+    note(f"{several} Both ends are compared in all of them first.")
+    with closing(History.open(history)) as opened:
+        known = as_recognised(opened, settings, several.outputs)
+    quiet = Given(history=history, waiting=given.waiting, form="")
+    ends = ends_in_results(known, several.outputs, given.waiting)
+    trial, cut = carried_out(lambda own: begin([ends], own, instead=begun), quiet, Notifier((), history, note))
+    tell = note if given.view == "json" else say
+    tell("\n".join(results_that_differ(trial, compared(trial, trial.request.metric))))
+    policy, again = known.policy, f"{command_on('compare', trial.name, history)} --hunt"
+    again = f"the hunts go on with: {again}{'' if known.explain else ' --no-explain'}"
+    if policy != replace(policy.unlimited(), direction=worse_direction(known.metric), min_effect=Policy().min_effect):
+        again = f"begin again with: {command_to_run(known, history)}"  # those of a comparison have the usual rules
+    note(f"All of them: {command_on('show', trial.name, history)}; if this is cut short, {again}")
+    if cut:
+        note(str(cut))
+        return INTERRUPTED
+    hunts = for_results(known, trial)
+    if not hunts:
+        note("None is hunted: none differs in that direction, and enough, beyond doubt.")
+        return NOTHING
+    left = iter(hunts)
+
+    def enter(number: str) -> None:
+        with closing(History.open(history)) as opened:
+            opened.enter_drop_hunt(trial.id, (next(left), 0, 1), int(number))
+
+    notifier.enter = enter
+    with closing(History.open(history)) as opened:
+        log, how = [entry.event for entry in opened.events(trial.id)], opened.settings(trial.id).filter or ()
+    setups = [with_ends(setup, log, how) for setup in SessionSetup.set_up([*hunts.values()], given.waiting)]
+    return say_failures(begin(setups, caller), history)
 
 
 def conclude(ended: "Ended", given: Given) -> int:

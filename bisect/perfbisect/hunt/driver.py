@@ -40,7 +40,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.orders import Step as Change
 from perfbisect.core.domain.settings import CAP, Output
 from perfbisect.core.inference.instruction_counts import indistinct
-from perfbisect.core.search.decide import decide_together, seen_by
+from perfbisect.core.search.decide import decide_together, in_layouts, seen_by
 from perfbisect.core.search.situation import undecided
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.loop import NextAction, Planner, Workers, run
@@ -82,6 +82,7 @@ class SessionMember:
     foreseen: bool = False  # whether it has said how long it will probably take
     warned: bool = False  # whether it has said that it will take very many runs
     output: Output | None = None  # what of a run it hunts, where it shares its runs with others
+    in_layouts: bool = False  # whether those in randomized layouts are readings of it, too
 
     @property
     def is_open(self) -> bool:
@@ -122,10 +123,14 @@ class Searches:
             return NextAction(None, at_once=True)
         if any(member.unpromising and member.is_open for member in members):  # another metric is looked for first
             return NextAction(None)
-        number, decision = decide_together(
-            [member.problem.situation(member.log.state) for member in members if member.problem], ended, fleet
-        )
-        member, several = members[number], len(members) > 1
+        now = [member.problem.situation(member.log.state) for member in members if member.problem]
+        several, common = len(members) > 1, all(member.output for member in members)
+        number, decision = decide_together(now, ended, fleet, common=several and common)
+        member, numbers = members[number], range(len(members))
+        for other in numbers if several and common and in_layouts(decision) else ():
+            if members[other].is_open and not members[other].in_layouts:
+                alone = decide_together(now, [number for number in numbers if number != other], fleet)
+                members[other].in_layouts = in_layouts(alone[1])
         if member.change_over and not member.asked and member.problem and outlook(member.problem, decision, member.log):
             member.asked, member.unpromising = True, decision.belief.effect
             return NextAction(None)
@@ -202,7 +207,7 @@ class Driver:
                 return tuple(
                     (place, member.log.append(shared(event, member.output, ordered=member is own)))
                     for place, member in enumerate(self.members)
-                    if member is own or (member.is_open and member.output and not event.facts.layout)
+                    if member is own or (member.is_open and (member.in_layouts or not event.facts.layout))
                     if member.output
                 )
         if not is_of_build(event) or len(self.members) == 1:
@@ -332,9 +337,7 @@ def elsewhere(event: Event) -> Event:
 
 
 def shared(event: RunFinished, output: Output, *, ordered: bool) -> RunFinished | CandidateSkipped:
-    """The event of a run in the log of a hunt for that result; ``ordered``: by it. Runs in randomized layouts are for that hunt alone:
-    for each hunt they begin when it has named a commit.
-    """
+    """The event of a run in the log of a hunt for that result; ``ordered``: by it."""
     run, value = event.facts, event.facts.results.get(output.result)
     if ordered:
         return replace(event, facts=replace(run, results={}))

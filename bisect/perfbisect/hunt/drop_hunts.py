@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
+from perfbisect.core.domain.events import BuildFinished, BuildStarted, Event, RunFinished
 from perfbisect.core.domain.facts import DropHunt
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Output, Policy, Settings, TrialBuild, TrialType
@@ -23,6 +24,7 @@ from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, UsageErr
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt import session
 from perfbisect.hunt.attempt import Caller
+from perfbisect.hunt.driver import elsewhere, shared
 from perfbisect.hunt.resolve import builder_of, resolve_settings
 from perfbisect.hunt.session import Resumption
 from perfbisect.hunt.setup import SessionSetup, read_hunt_range
@@ -298,9 +300,11 @@ def of_result(settings: Settings, result: str) -> Settings:
 
 def ends_in_results(settings: Settings, outputs: Sequence[Output], waiting: WaitCallback | None) -> SessionSetup:
     """The comparison of both ends of a hunt in all results of its command."""
-    policy, metric = Policy(pairing=settings.policy.pairing), outputs[0].metric
+    policy = Policy(
+        pairing=settings.policy.pairing, layouts=settings.policy.layouts
+    )  # so that the hunts use its builds
     known = replace(
-        settings, outputs=tuple(outputs), metric=metric, policy=policy, prior=NOTHING_KNOWN, further_hosts=()
+        settings, outputs=tuple(outputs), metric=outputs[0].metric, policy=policy, prior=NOTHING_KNOWN, further_hosts=()
     )
     ends = [TrialBuild(settings.good, settings.good_commit), TrialBuild(settings.bad, settings.bad_commit)]
     works = requested_workloads(settings, builder_of(settings), settings.workload)
@@ -320,6 +324,30 @@ def for_results(settings: Settings, trial: SessionState) -> dict[int, Settings]:
             found.append(row.work)
     hunts = with_common_runs([of_result(settings, result) for result in found])
     return {names.index(result): each for result, each in zip(found, hunts, strict=True)}
+
+
+def with_ends(setup: SessionSetup, log: Sequence[Event], filtered: tuple[str, ...]) -> SessionSetup:
+    """The setup of a hunt for a result, which begins with what the log of a comparison has of its ends: it was made just before,
+    its runs ``filtered`` so.
+
+    Nothing is taken over where good is no ancestor of bad: such a hunt begins with another commit.
+    """
+    output, span, events = setup.settings.output, setup.span, dict[tuple[str, type[Event]], Event]()
+    assert output
+    node = {commit: number for number, commit in enumerate(span.candidates)} if span.base == span.good else {}
+    for event in log:
+        match event:
+            case BuildStarted(commit=commit) if commit.sha in node:
+                events.setdefault((commit.sha, BuildStarted), replace(event, candidate=node[commit.sha], reused=True))
+            case BuildFinished(facts=build) if build.commit in node:
+                kept = elsewhere(replace(event, candidate=node[build.commit], same_as=None))
+                events.setdefault((build.commit, BuildFinished), kept)
+            case RunFinished(facts=run) if run.commit in node and output.result in run.results:
+                own = replace(event, candidate=node[run.commit], workload=0, round=0)
+                events[run.visit, RunFinished] = shared(own, output, ordered=False)
+            case _:
+                pass
+    return replace(setup, before={filtered: [(name, event) for (name, _), event in events.items()]})
 
 
 def with_common_runs(every: Sequence[Settings]) -> list[Settings]:

@@ -81,6 +81,11 @@ class SessionLabs:
 
         return BuildWorker(each.host.name, site.build_ahead, stop, describe, heard)
 
+    def seeds(self, number: int) -> LayoutSeeds | None:
+        """Those of randomized layouts at the host of that number."""
+        settings = self.setup.settings
+        return LayoutSeeds(number + 1, len(settings.hosts)) if settings.policy.layouts else None
+
     def lab(
         self,
         number: int,
@@ -88,8 +93,9 @@ class SessionLabs:
         candidates: Candidates,
         study: StudyMaker | None,
         made: BuildsMade | None,
+        seeds: LayoutSeeds | None,
     ) -> Lab:
-        """The lab of the hunt at the host of that number, which ``stop`` cancels."""
+        """The lab of the hunt at the host of that number, which ``stop`` cancels; ``seeds`` are those of its randomized layouts."""
         site, settings = stoppable(self.setup.hosts[number], stop), self.setup.settings
         name = site.host.name
         first = next((facts for event in self.before for facts in event.hosts if facts.name == name), site.facts)
@@ -105,7 +111,6 @@ class SessionLabs:
         keys = {event.facts.commit: event.facts.key for event in self._built(name)}
         loaded = {run.commit: run.dataset for run in runs}
         earlier = Earlier(keys, loaded, length, longest, busiest(runs), first.memory_mib, first.cores)
-        seeds = LayoutSeeds(settings.hosts.index(name) + 1, len(settings.hosts)) if settings.policy.layouts else None
         for run in runs:
             if seeds:
                 seeds.take(run)
@@ -177,7 +182,11 @@ def workers_of(
         made = everywhere
         if (len(hunts) > 1 or sites[number].beside) and made is None:
             made = first.builds_made(candidates, sites[number].host.name)
-        labs = {workload: each.lab(number, stop, candidates, study, made) for workload, each in hunts.items()}
+        seeds = [each.seeds(number) for each in hunts.values()]
+        if first.setup.settings.outputs:  # hunts with common runs have common layouts
+            seeds = seeds[:1] * len(seeds)
+        members = zip(hunts.items(), seeds, strict=True)
+        labs = {work: each.lab(number, stop, candidates, study, made, seed) for (work, each), seed in members}
         return lab_of_several(labs) if together else labs[0]
 
     def member(lab: Callable[[threading.Event], Lab], *measured_on: PreparedHost) -> MeasuringWorker:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from perfbisect.core.domain.events import Commit, RunFinished, SessionEnded, SessionStarted, Warned
-from perfbisect.core.domain.facts import SkipFacts
+from perfbisect.core.domain.facts import RunFacts, SkipFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import (
@@ -102,6 +102,11 @@ class SessionLifecycle:
             return False
         failed = () if self._resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
         yield from opening(problem, started, log, failed, setup.left_out)
+        if not setup.workload.asks:  # else the first run may show a way that measures less
+            logged = [event.facts for _, event in log.entries]
+            entered = {facts.visit if isinstance(facts, RunFacts) else facts.commit for facts in logged}
+            before = setup.before.get(setup.workload.filter, ())
+            yield from (log.append(event) for name, event in before if name not in entered)
         # Readings of the same binaries count again where options were added to all builds.
         if pending := [node for node, commit in enumerate(problem.commits) if commit in log.state.aside]:
             orders = iter([Measure((Share(node, 0),), Purpose.SEARCH) for node in pending])

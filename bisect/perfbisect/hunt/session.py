@@ -43,6 +43,7 @@ from perfbisect.store.batches import (
     update_hunt,
 )
 from perfbisect.store.history import History
+from perfbisect.store.log import remove
 from perfbisect.store.prior_data import read_costs, read_kept, read_noise
 from perfbisect.wording.verdicts import exit_status
 
@@ -63,11 +64,12 @@ class Resumption:
 
 
 def begin(
-    setups: Sequence[SessionSetup], caller: Caller, in_batch: tuple[int, int] | None = None
+    setups: Sequence[SessionSetup], caller: Caller, in_batch: tuple[int, int] | None = None, instead: int = 0
 ) -> tuple[HuntOutcome, ...]:
     """Begin hunts, or one trial, and follow them to their ends.
 
-    ``in_batch`` is the batch of a file that a single hunt belongs to, and its number there.
+    ``in_batch`` is the batch of a file that a single hunt belongs to, and its number there. ``instead``: the number of a hunt
+    of which nothing is left once they have begun.
     """
     first = setups[0]
     with lock_hosts(first.hosts, first.purpose, caller.waiting) as held, closing(History.open(caller.path)) as history:
@@ -77,7 +79,10 @@ def begin(
         warnings = (*(() if trial else little_space(history, first)), *unfit)
         setups = [replace(each, warnings=(*each.warnings, *warnings)) for each in setups]
         ready = [with_prebuilt(each, caller.say) if trial else anew(history, each) for each in setups]
-        numbers, batch = enter_all(history, ready, in_batch)
+        with history.transaction() as db:
+            numbers, batch = enter_all(history, ready, in_batch)
+            if instead:  # last, so that none of them gets its number
+                remove(db, instead)
         return SessionAttempt(history, caller, numbers, batch, held).carry_out(dict(enumerate(ready)))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfbisect.core.domain.events import Commit, SessionStarted, Warned
+from perfbisect.core.domain.events import Commit, Event, SessionStarted, Warned
 from perfbisect.core.domain.facts import LEFT_OUT, HostFacts, SkipFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.settings import SEARCH, WITH_RUNS, Patch, Settings, TrialRequest, TrialType
@@ -57,6 +57,8 @@ class SessionSetup:
     measured: tuple[Workload, ...] = ()  # all workloads: of a trial, of hunts together, or of those that a trial proves
     untouched: tuple[str, ...] = ()  # suspected paths that no commit of the range touches
     parts: PartSearch | None = None  # of a search in the diff of a commit, whose present round is ``span``
+    # Of a hunt: how its runs are filtered → builds and runs of its ends that were made so just before, by commit and visit
+    before: Mapping[tuple[str, ...], Sequence[tuple[str, Event]]] = field(default_factory=dict)
     # Of a trial:
     request: TrialRequest = SEARCH  # what is measured in rounds
     works: tuple[Workload, ...] = ()  # those of the request
@@ -79,9 +81,8 @@ class SessionSetup:
         common = cls._checked(first, builder, measured[: len(requested)], waiting)
         setups = []
         for settings, workload in zip(requested, measured, strict=False):
-            span, untouched = common.span, common.untouched
-            if settings.suspects != first.suspects:
-                span, untouched = read_hunt_range(settings, builder)
+            same = settings.suspects == first.suspects
+            span, untouched = (common.span, common.untouched) if same else read_hunt_range(settings, builder)
             classes = replace(settings.prior, host_classes=common.settings.prior.host_classes)
             setup = replace(common, settings=replace(settings, prior=classes), workload=workload, measured=measured)
             setups.append(replace(setup, span=span, untouched=untouched)._complete())

@@ -144,6 +144,11 @@ def jobs_of(history: "History", hunt: int) -> list[tuple[int, int, str]]:
     return history.select("SELECT batch_id, number, job FROM batch_hunts WHERE hunt_id = ? AND job != ''", [hunt])
 
 
+def is_of_batch(history: "History", hunt: int) -> bool:
+    """Whether a hunt was begun with others."""
+    return bool(history.select("SELECT 1 FROM batch_hunts WHERE hunt_id = ?", [hunt]))
+
+
 def end_batch(history: "History", batch: int, at: float) -> None:
     """Enter that all hunts of a batch have ended."""
     with history.transaction() as db:

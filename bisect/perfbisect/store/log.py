@@ -127,6 +127,14 @@ def insert(db: "sqlite_utils.Database", table: str, row: Row) -> int:
     return int(db.table(table).insert(clean(row)).last_rowid or 0)
 
 
+def remove(db: "sqlite_utils.Database", session: int) -> None:
+    """Remove a session that belongs to no batch, with its log."""
+    for table, columns in TABLES.items():
+        if "session_id" in columns.split():
+            db.table(table).delete_where("session_id = ?", [session])
+    db.table("sessions").delete(session)
+
+
 def host_row(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
     """The id of the host; a host whose facts have changed gets a new row."""
     texts = {name: dumps(dict(sorted(getattr(host, name).items()))) for name in ("tools", "settings")}

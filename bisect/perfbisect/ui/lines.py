@@ -133,7 +133,7 @@ def of_commit(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
             return "skipped", f"{facts.stage}: {printable(facts.reason)}"
         case ExecutionStarted(number=1):  # no line for a run that is timed: it has a known end
             return "running", execution(event)
-        case RunFinished():
+        case RunFinished(facts=run) if not (run.for_another and run.started < (view.began or 0.0)):  # shown elsewhere
             return "ran", ran(view, event)
         case Counted(group=group):
             return "reason", f"counters: {group}"

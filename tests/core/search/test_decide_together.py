@@ -185,6 +185,23 @@ def test_other_kinds_of_hunts_share_builds_too(graph: Graph, policy: Policy) -> 
     assert isinstance(group.verdicts[2], NotReproduced)
 
 
+def test_common_runs_prove_a_common_culprit_once() -> None:
+    """Hunts for results of one command, slowed down by one commit and by another: those in randomized layouts come last, for all."""
+
+    def worlds() -> list[World]:
+        return [World(LINE, {v: -0.1}, Habits(noise=0.01), seed=seed) for seed, v in enumerate((20, 20, 44), 10)]
+
+    group, policy = worlds(), Policy(layouts=True)
+    alone = [hunt(world, policy) for world in worlds()]
+    outcome = hunt_together(group, policy, common=True, known=8)
+    assert named(outcome) == (20, 20, 44)
+    fresh = [[each for each in seen if isinstance(each, Reading) and each.layout] for seen in outcome.observations]
+    pairs = [{each.candidate for each in readings} for readings in fresh]
+    assert {19, 20} <= pairs[0] == pairs[1] and {43, 44} <= pairs[2], "of all that want some by then"
+    assert 0 in [sum(not each.for_another for each in readings) for readings in fresh[:2]]
+    assert sum(outcome.runs) < 1.6 * max(each.runs for each in alone), "one proof more"
+
+
 def named(group: GroupOutcome) -> tuple[int | None, ...]:
     return tuple(each.step.candidate if isinstance(each, Found) else None for each in group.verdicts)
 

@@ -19,11 +19,11 @@ from perfbisect.cli.options.common import (
 )
 from perfbisect.cli.options.measurement import announced_recipes
 from perfbisect.cli.options.param_types import ANY, COUNT, MINUTES
-from perfbisect.cli.sessions import carried_out, conclude, follow, leasing_for, open_view, say_failures
+from perfbisect.cli.sessions import carried_out, conclude, follow, hunt_results, leasing_for, open_view, say_failures
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
 from perfbisect.report.command_line import command_on, command_to_compare
-from perfbisect.store.batches import batch_together, read_batch
+from perfbisect.store.batches import batch_together, is_of_batch, read_batch
 from perfbisect.store.history import History
 from perfbisect.ui.stream import note
 
@@ -76,6 +76,7 @@ def resume_session(given: Given, name: int | str, further: Mapping[str, float] |
     from perfbisect.hunt import session
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.notification import notifying
+    from perfbisect.recipes.outputs import SeveralResults
 
     history, is_trial = given.history, isinstance(name, str) and not name.startswith("b")
     batch = None if is_trial else unfinished_together(name, history)
@@ -88,7 +89,15 @@ def resume_session(given: Given, name: int | str, further: Mapping[str, float] |
     with notifying(given.notify, history, note) as notifier:
         if not is_trial:
             caller = Caller(history, open_view(history, given.view), given.waiting, notifier)
-            return say_failures(session.resume(name, batch, caller, how), history)
+            try:
+                return say_failures(session.resume(name, batch, caller, how), history)
+            except SeveralResults as several:
+                with closing(History.open(history)) as opened:
+                    settings = opened.settings(int(name))
+                    if is_of_batch(opened, int(name)):
+                        raise
+                with leasing_for(settings, history):
+                    return hunt_results(given, settings, several, caller)
         given.form, view = ("json", None) if given.view == "json" else ("", given.view)
         ended = carried_out(lambda caller: session.resume(name, None, caller, how), given, notifier, view)
     return conclude(ended, given)

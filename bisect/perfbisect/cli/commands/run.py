@@ -34,16 +34,12 @@ from perfbisect.cli.options.measurement import (
     what_options,
 )
 from perfbisect.cli.options.param_types import FACTOR, MEMBER, NAME, SUSPECT
-from perfbisect.core.domain.settings import AUTO, Direction, Policy, Settings
-from perfbisect.errors import INTERRUPTED
+from perfbisect.core.domain.settings import AUTO, Direction, Settings
 from perfbisect.ui.stream import note
 
 if TYPE_CHECKING:
-    from perfbisect.hunt.attempt import Caller
-    from perfbisect.recipes.outputs import SeveralResults
     from perfbisect.report.series import ElsewhereLine
 
-NOTHING = 1  # exit status: there is nothing to hunt
 COMMON = (
     "--build --run --rate --cost --builder --workload --repo --metric --host --direction --min-effect --all --max-time --skip"
     " --explain --dry-run --plain --json"
@@ -130,7 +126,7 @@ def run(given: Given) -> int:
     history of its own. Exit status then: the highest of theirs.
     `bisect resume` continues an interrupted hunt.
     """
-    from perfbisect.cli.sessions import leasing_for, open_view, say_failures, session
+    from perfbisect.cli.sessions import hunt_results, leasing_for, open_view, say_failures, session
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.forecast import forecast
     from perfbisect.hunt.session import begin
@@ -164,55 +160,6 @@ def run(given: Given) -> int:
             if place or len(every) > 1:
                 raise
             return hunt_results(given, every[0], several, caller)
-
-
-def hunt_results(given: Given, settings: Settings, several: "SeveralResults", caller: "Caller") -> int:
-    """Compare both ends in all results of a command, and hunt those that differ by common runs; returns the highest exit status."""
-    from contextlib import closing
-
-    from perfbisect.cli.sessions import carried_out, say_failures
-    from perfbisect.core.stats.paired_comparison import compared
-    from perfbisect.hunt.attempt import as_recognised
-    from perfbisect.hunt.drop_hunts import ends_in_results, for_results
-    from perfbisect.hunt.notification import Notifier
-    from perfbisect.hunt.resolve import worse_direction
-    from perfbisect.hunt.session import begin
-    from perfbisect.hunt.setup import SessionSetup
-    from perfbisect.report.command_line import command_on, command_to_run
-    from perfbisect.store.history import History
-    from perfbisect.wording.trials import results_that_differ
-
-    history, notifier = given.history, caller.begun
-    assert isinstance(notifier, Notifier)
-    notifier.names.clear()  # what has begun was to measure one result
-    note(f"{several} Both ends are compared in all of them first.")
-    with closing(History.open(history)) as opened:
-        known = as_recognised(opened, settings, several.outputs)
-    quiet = Given(history=history, waiting=given.waiting, form="")
-    ends = ends_in_results(known, several.outputs, given.waiting)
-    trial, cut = carried_out(lambda own: begin([ends], own), quiet, Notifier((), history, note))
-    tell = note if given.view == "json" else say
-    tell("\n".join(results_that_differ(trial, compared(trial, trial.request.metric))))
-    policy, again = known.policy, f"{command_on('compare', trial.name, history)} --hunt"
-    again = f"the hunts go on with: {again}{'' if known.explain else ' --no-explain'}"
-    if policy != replace(policy.unlimited(), direction=worse_direction(known.metric), min_effect=Policy().min_effect):
-        again = f"begin again with: {command_to_run(known, history)}"  # those of a comparison have the usual rules
-    note(f"All of them: {command_on('show', trial.name, history)}; if this is cut short, {again}")
-    if cut:
-        note(str(cut))
-        return INTERRUPTED
-    hunts = for_results(known, trial)
-    if not hunts:
-        note("None is hunted: none differs in that direction, and enough, beyond doubt.")
-        return NOTHING
-    left = iter(hunts)
-
-    def enter(number: str) -> None:
-        with closing(History.open(history)) as opened:
-            opened.enter_drop_hunt(trial.id, (next(left), 0, 1), int(number))
-
-    notifier.enter = enter
-    return say_failures(begin(SessionSetup.set_up([*hunts.values()], given.waiting), caller), history)
 
 
 def ends_of(good: str, bad: str | None) -> tuple[str, str]:

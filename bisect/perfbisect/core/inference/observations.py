@@ -158,8 +158,9 @@ def observations(
                     visit = visits.setdefault((host, run.visit), len(visits))
                     bound = (-1 if find_metric(metric).higher_is_better else 1) if run.slower_than else 0
                     cpu = by_cpu_time(run, metric)
+                    cost = at - run.started if run.started >= began else run.seconds  # made before the hunt
                     single = Reading(
-                        candidate, reading, minutes, visit, host, at - run.started, bound, run.layout, cpu=cpu,
+                        candidate, reading, minutes, visit, host, cost, bound, run.layout, cpu=cpu,
                         count=count, for_another=run.for_another,
                     )  # fmt: skip
                     if cpu is not None:

@@ -21,6 +21,8 @@ Where slow runs are stopped, the good end is timed first on each host: its runs 
 - Of several hosts each carries out orders of any member; an order that is under way has the number of its member as
   ``workload``. The verdict of a member waits until none of its own is. A member that has nothing for a free host lets
   another one have it. Where none has, the order that is returned is for a busy host.
+- Where the hunts are for results of one command, ``common`` runs give a reading of each. Then comparisons in randomized layouts
+  come last, so that hunts which have named the same commits by then take the same runs.
 - Where build hosts build ahead, they make what the members want: first the one whose order it is, and what is left of
   them the others in turn. What one of them no longer wants is not ended, as another may.
 
@@ -127,13 +129,13 @@ class _Waiting:
 
 
 def decide_together(
-    members: Sequence[Situation], ended: Collection[int] = (), fleet: Fleet = ALL_FREE
+    members: Sequence[Situation], ended: Collection[int] = (), fleet: Fleet = ALL_FREE, *, common: bool = False
 ) -> tuple[int, Decision]:
     """The member that is next, and its order or its verdict. Raises ValueError if all have ended."""
     left = [number for number in range(len(members)) if number not in ended]
     if not left:
         raise ValueError("all hunts have ended")
-    number, decision = _next(members, left, fleet)
+    number, decision = _next(members, left, fleet, common)
     order, builds = decision.order, tuple(replace(build, workload=number) for build in decision.builds)
     if not isinstance(order, Measure):
         return number, decision
@@ -147,9 +149,15 @@ def decide_together(
     return number, replace(decision, builds=builds)
 
 
-def _next(members: Sequence[Situation], left: Sequence[int], fleet: Fleet) -> tuple[int, Decision]:
+def in_layouts(decision: Decision) -> bool:
+    """Whether it orders runs in randomized layouts."""
+    return isinstance(decision.order, Measure) and decision.order.fresh
+
+
+def _next(members: Sequence[Situation], left: Sequence[int], fleet: Fleet, common: bool) -> tuple[int, Decision]:
     """The member among those that are ``left`` that is next, and its own decision."""
     wanting: list[_Waiting] = []
+    late: list[tuple[int, Decision]] = []  # whose runs in randomized layouts wait for others that may want the same
     idle: list[tuple[int, Decision]] = []  # those that have nothing for the free hosts now
     # The member with the latest run on the host goes on, if it can without a build: a host drifts less in a shorter time.
     latest = [(run.at, at) for at, each in enumerate(members) for run in each.readings if run.host == fleet.free_host]
@@ -172,10 +180,13 @@ def _next(members: Sequence[Situation], left: Sequence[int], fleet: Fleet) -> tu
         if not isinstance(order, Measure) or now.record.made(order.host).issuperset(
             share.candidate for share in order.plan
         ):
-            return number, decision
+            if not (common and in_layouts(decision)):
+                return number, decision
+            late.append((number, decision))
+            continue
         wanting.append(_Waiting(number, now, decision, order))
     if not wanting:
-        return next((one for one in idle if one[1].builds), idle[0])
+        return late[0] if late else next((one for one in idle if one[1].builds), idle[0])
     wanting.sort(key=lambda each: each.number)
     needed = [each for each in wanting if each.order.purpose is not Purpose.SEARCH]
     best = needed[0] if needed else _for_all(wanting)
