@@ -34,6 +34,7 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
+	$(VENV)/bin/python tests/words.py
 
 # Once, beside the linters: on a clean checkout each worker would compile all tests for itself.
 compiled: $(STAMP)

@@ -68,7 +68,7 @@ def test_a_key_that_is_unknown_until_the_command_that_is_reported_has_run_or_has
         assert host.run(["true"]).ok
     key = (other.folder / "host_key.pub").read_text()
     (machine.keys / "known_hosts").write_text(f"[{machine.address}]:2222 {key}")
-    assert "ssh-keygen -R" in refused(asked, "is not the one that is known")
+    assert "ssh-keygen -R" in refused(asked, "differs from the known key")
 
 
 def test_what_does_not_work_is_said(machine: Machine) -> None:

@@ -156,7 +156,7 @@ def copy(read: Callable[[int], bytes], write: Callable[[bytes], object], *closin
 
 
 class HostKeyRefused(EnvironmentFailure):
-    """The key of a host is unknown, or is not the one that is known. Trying again does not help."""
+    """The key of a host is unknown, or differs from the known key. Trying again does not help."""
 
 
 class SshConnection(HostConnection["Connection"]):
@@ -243,7 +243,7 @@ def _refused(name: str, hop: "Connection", where: str, error: Exception) -> Envi
         case paramiko.BadHostKeyException():
             known = f"[{hop.host}]:{hop.port}" if hop.port != 22 else hop.host
             return HostKeyRefused(
-                f"the key of {where} is not the one that is known: {at} showed {_shown(error.key)}. The"
+                f"the key of {where} differs from the known key: {at} showed {_shown(error.key)}. The"
                 " connection may be intercepted",
                 f"If it has been changed on purpose: ssh-keygen -R '{known}', and then {_add(hop)}",
             )

@@ -266,7 +266,7 @@ class HostLab:
         facts = replace(built.facts, reused=True, seconds=0.0, linker="", fixed=reason)
         self.builds.made.built[turn.candidate] = replace(built, facts=facts)
         name = self.candidates.name(turn.candidate)
-        advice = "The hunt goes on with builds as they are linked; `--no-layouts` does so from the beginning."
+        advice = "The hunt goes on with the usual layout; `--no-layouts` does so from the beginning."
         yield Warned(f"{name} cannot be measured with its functions in another order: {reason}", advice)
         yield BuildFinished(turn.candidate, facts, None)
 

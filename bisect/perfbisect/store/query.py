@@ -70,7 +70,7 @@ WHERE {OF_HUNT} ORDER BY builds.event_id DESC
 """,
     ),
     "phases_of_builds": (
-        "Where the time of builds goes, in a hunt, or in all",
+        "The time of builds by phase, in a hunt, or in all",
         f"""
 SELECT builder, build_phases.host, phase, count(*) AS builds, round(sum(seconds), 1) AS seconds,
   round(100 * sum(seconds) / sum(sum(seconds)) OVER (PARTITION BY builder, build_phases.host), 1) AS percent

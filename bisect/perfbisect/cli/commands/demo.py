@@ -22,11 +22,11 @@ WRONG = 1
 @click.option("--drop", type=Percent(), help="Size of the planted drop. Default: 25% to 60%, from the seed.")
 @click.option(
     "--changes", type=click.IntRange(1, 3), default=1,
-    help="Plant so many commits, each of which slows another workload, and find all of them by `compare --hunt`.",
+    help="Plant this number of commits, each of which slows another workload, and find all of them by `compare --hunt`.",
 )  # fmt: skip
 @hosts_option
 @inventory_option
-@click.option("--folder", type=PATH, help="Where the history is written.")
+@click.option("--folder", type=PATH, help="The folder of the history.")
 @pairing_option
 @explain_option
 @view_options
@@ -45,7 +45,7 @@ def demo(given: Given) -> int:
       bisect demo --changes 3          three commits in three workloads, found by `compare --hunt`
 
     \b
-    Exit status: 0 only if each commit named is the one that was planted.
+    Exit status: 0 only if each named commit was planted.
     """
     if given.changes > 1 and given.view:
         raise click.UsageError(f"--{given.view} is for a single hunt: leave out --{given.view} or --changes.")

@@ -56,7 +56,7 @@ COMMON = (
 @click.option(
     "--direction", type=click.Choice([d.value for d in Direction]),
     callback=lambda _ctx, _param, value: value and Direction(value),
-    help="Change of the metric from good to bad. Default: the one that makes it worse.",
+    help="Change of the metric from good to bad. Default: the worse direction.",
 )  # fmt: skip
 @click.option("--name", type=NAME, default="", help="Name of the hunt, for other commands in place of its number.")
 @click.option("--suspect", type=SUSPECT, multiple=True, help="Prior weight of commits that touch PATH. Repeatable.")

@@ -171,7 +171,7 @@ def counters(seen: CheckRequest) -> Iterator[Finding]:
             yield _cannot_count(seen, lacking, obstacle)
         elif "instructions" not in counted and not (exactly and workloads and not obstacle):
             effect = "the verdict cannot distinguish more instructions from slower memory"
-            advice = "Use a physical machine, or a virtual one with a virtual PMU."
+            advice = "Use a physical machine, or a virtual machine with a virtual PMU."
             yield warning("perf", f"host {seen.name} has no hardware counters: {effect}", advice)
         yield ok("perf", f"counts {', '.join(counted)}")
         if seen.notes:
