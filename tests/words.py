@@ -55,11 +55,15 @@ def messages() -> Iterator[tuple[Path, int, str]]:
     """Each text that the package may print: file, line, text."""
     for module in sorted((ROOT / "bisect" / "perfbisect").rglob("*.py")):
         tree = ast.parse(module.read_text())
-        silent = set()  # docstrings that no help prints
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node, clean=False):
-                if not (isinstance(node, ast.FunctionDef) and module.parent.name == "commands" and node.decorator_list):
-                    silent.add(node.body[0].value)  # type: ignore[attr-defined]
+        documented = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node, clean=False)
+        ]
+        helps = [
+            node for node in documented if module.parent.name == "commands" and getattr(node, "decorator_list", None)
+        ]
+        silent = {node.body[0].value for node in documented if node not in helps}  # type: ignore[attr-defined]
         for node in ast.walk(tree):
             if (
                 isinstance(node, ast.Constant)
