@@ -49,6 +49,7 @@ RANGE = {(*RANKED, "addReply"): 900, (*RANKED, "zslGetElementByRank"): 150, (*RA
          ("main", "aeMain", "readQuery", "read@[kernel]"): 2500}  # fmt: skip
 WALKED = {**RANGE, (*RANKED, "zslGetElementByRank"): 2100, (*RANKED, "zslGetElementByRank", "sdscmp"): 1700,
           (*RANKED, "addReply"): 2300, ("main", "aeMain", "readQuery", "read@[kernel]"): 3000}  # fmt: skip
+GC = ("main", "apply", "gc")
 FORMAT = ("main", "fmt::v8::detail::vformat_to<char>(fmt::v8::detail::buffer<char>&, int)")
 WRITTEN = (*FORMAT, "fmt::v8::detail::bigint::multiply(unsigned int)")
 
@@ -115,6 +116,17 @@ CASES = {
     "inlined into its caller": Case({**SPLIT, ("main", "scan"): 13_050}, ("scan", "search")),
     "no longer called": Case({stack: number for stack, number in HOT.items() if stack != SEARCH}, ("search", "scan")),
     "a program without symbols": Case({("@kv",): 30_000}, ("search",), before={("@kv",): 25_000}),
+    "what is said to be inlined into main may never run": Case(SLOWER, ("cold",), {"cold": ("main",)}),
+    "callers that the compiler hid before": Case(
+        {("main", "apply"): 9000, (*GC, "bytes"): 9700, (*GC, "mark"): 6000, INSERT: 9000},
+        before={
+            ("main", "apply"): 6000,
+            ("main", "apply", "bytes"): 4500,
+            (*GC, "bytes"): 3500,
+            (*GC, "mark"): 4000,
+            INSERT: 9000,
+        },
+    ),
     "a very long name": Case({**HOT, ("main", "f" * 5000): 4000}),
 }
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.explain.calls import LOOSE, MOST
 from perfbisect.core.explain.evidence import Call, Explanation, FunctionRow, Place
-from perfbisect.core.explain.explanation import explained_by_change, waits_of
+from perfbisect.core.explain.explanation import waits_of
 from perfbisect.core.explain.functions import (
     ALL,
     NAMED_PART,
@@ -20,7 +20,7 @@ from perfbisect.core.explain.functions import (
     whole,
 )
 from perfbisect.core.explain.profiles import GENERATED, SYSTEM, same, short
-from perfbisect.wording.quantities import amount, count, decimals, percent, share
+from perfbisect.wording.quantities import amount, decimals, percent, share
 from perfbisect.wording.text import listed, printable
 
 SAME = 1e-4  # share of all instructions below which a difference says nothing
@@ -57,8 +57,6 @@ def where(found: Explanation) -> str:
 def differently(found: Explanation, said: str) -> str:
     """What the code does in another way, beside what was ``said`` of where: a sentence; "" where that is not known."""
     ways = (
-        no_function(found),
-        "" if explained_by_change(found) or not found.lines else f"Outside of functions, {replaced(found)}.",
         longer_for(found),
         calls(found.place, said),
         of_counts(found, said),
@@ -66,25 +64,6 @@ def differently(found: Explanation, said: str) -> str:
         costs_of_changed(found, said),
     )
     return next((text for text in ways if text and text != said), "")
-
-
-def no_function(found: Explanation) -> str:
-    """That a commit changes no function, and the files that it does change."""
-    if not found.paths:
-        return ""
-    if found.lines:
-        return f"The commit changes no function: {replaced(found)}."
-    files = listed([f"`{printable(path)}`" for path in found.paths[:NAMED]])
-    if not found.sources:
-        return f"The commit changes no compiled code: it changes {files}."
-    return f"The commit changes no function: it changes data, types, or the default of a setting in {files}."
-
-
-def replaced(found: Explanation) -> str:
-    """The first line that a commit changes outside of functions, as a sentence goes on."""
-    path, before, since = (printable(text) for text in found.lines[0])
-    more = f" (and {count(len(found.lines) - 1, 'more line')})" if found.lines[1:] else ""
-    return f"in `{path}`, `{before}` is `{since}` now{more}"
 
 
 def of_waits(found: Explanation) -> str:

@@ -32,6 +32,9 @@ NO_NAMES = (
     "Not known: which generated code it is, because the program says no names of it; get it by: an option of the program that"
     " writes a map for perf (perf-PID.map) or a jitdump."
 )
+OPTION = re.compile(
+    r"-(?:O\w*|f[\w=-]+|m[\w=.-]+|DNDEBUG)"
+)  # those of a compiler that change the speed of all functions
 LONGER = "`bisect why --max-time 1h`"
 POINTS = {"storage": "storage", "lock": "contention", "scheduler": "the scheduler"}
 HEDGES = {Sureness.SURE: "", Sureness.LIKELY: "Probably: ", Sureness.POSSIBLE: "Possibly: "}
@@ -59,10 +62,51 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     bloat = "more calls" if by_calls(found) else "code bloat"
     first = [sentence(evidence, bloat, found.operation).removesuffix(".") + also for evidence in main[:1]]
     where, how = functions.sentences(found)
+    how = outside(found) or how
     if not where and found.change_known and not explained_by_change(found) and any(excluded(found)):
         where = "No function of the diff explains it."
     said = (*plans, *first, where, how)
     return tuple(text for text in said if text)[:SENTENCES]
+
+
+def outside(found: Explanation) -> str:
+    """What a commit changes outside of functions: a sentence; "" where functions say why."""
+    beside = f"Outside of functions, {replaced(found)}." if found.lines and not explained_by_change(found) else ""
+    return no_function(found) or options(found) or beside
+
+
+def no_function(found: Explanation) -> str:
+    """That a commit changes no function, and the files that it does change."""
+    if not found.paths:
+        return ""
+    if found.lines:
+        return f"The commit changes no function: {replaced(found)}."
+    files = listed([f"`{printable(path)}`" for path in found.paths[: functions.NAMED]])
+    if not found.sources:
+        return f"The commit changes no compiled code: it changes {files}."
+    return f"The commit changes no function: it changes data, types, or the default of a setting in {files}."
+
+
+def options(found: Explanation) -> str:
+    """Which options of the compiler a commit changes: these change all functions."""
+    for path, before, since in found.lines:
+        old, new = ([word for word in text.split() if OPTION.fullmatch(word)] for text in (before, since))
+        gone, come = (
+            [f"`{printable(word)}`" for word in own if word not in other] for own, other in ((old, new), (new, old))
+        )
+        if gone or come:
+            instead = (
+                f"{listed(come)} in place of {listed(gone)}" if gone and come else listed(come) or f"no {listed(gone)}"
+            )
+            return f"The compiler gets {instead} since, by `{printable(path)}`."
+    return ""
+
+
+def replaced(found: Explanation) -> str:
+    """The first line that a commit changes outside of functions, as a sentence goes on."""
+    path, before, since = (printable(text) for text in found.lines[0])
+    more = f" (and {count(len(found.lines) - 1, 'more line')})" if found.lines[1:] else ""
+    return f"in `{path}`, `{before}` is `{since}` now{more}"
 
 
 def unknown(found: Explanation) -> Iterator[str]:

@@ -533,6 +533,11 @@ def test_that_no_function_explains_it_is_an_answer(layouts: Layouts | None, tail
     option = replace(change, facts=replace(change.facts, lines=(("Makefile", "LIBS = -lm -lreadline", "LIBS = -lm"),)))
     linked = explanation([*profiles, option], "p", "c", (parent, culprit), replace(LOSS, layouts=layouts))
     assert sentences(linked)[-1] == "Outside of functions, in `Makefile`, `LIBS = -lm -lreadline` is `LIBS = -lm` now."
+    slow = replace(
+        changes("scan"), facts=replace(change.facts, lines=(("Makefile", "CFLAGS = -g -O3", "CFLAGS = -g -O0"),))
+    )
+    unoptimised = explanation([*profiles, slow], "p", "c", (parent, culprit), replace(LOSS, layouts=layouts))
+    assert sentences(unoptimised)[-1] == "The compiler gets `-O0` in place of `-O3` since, by `Makefile`."
 
 
 def test_a_function_of_the_diff_that_noise_may_hide_is_not_excluded() -> None:

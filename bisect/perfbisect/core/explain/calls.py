@@ -11,6 +11,7 @@ it is known how often one function calls another.
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, pairwise
 
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
@@ -61,7 +62,7 @@ def place_of(
     # What has moved is no part of the difference, and would make its new callers dearer, and its old ones cheaper.
     both = [without(moved, run) for run in both[0]], [without(moved, run) for run in both[1]]
     difference = of_known(both, total)
-    changed, bodies = of_change(change, seen) if change else (set[str](), dict[str, tuple[str, ...]]())
+    changed, bodies = of_change(change, seen, both) if change else (set[str](), dict[str, tuple[str, ...]]())
     before, after = map(side_of, both)
     found = {
         key: row if SYSTEM.match(key[1]) else replace(row, changed=key[0] in changed, inlined=bodies.get(key[0], ()))
@@ -72,7 +73,10 @@ def place_of(
     of_diff: tuple[FunctionRow, ...] = ()
     # One that is new may do what another did that is gone: then only both together say anything.
     replaced = len({row.difference > 0 for row in own.values() if absent(row) and row.beyond_noise}) > 1
-    if (top := innermost((row for row in own.values() if not (replaced and absent(row))), places)) is None and own:
+    steady = partial(keeps_its_callees, both=both, rows={row.key: row for row in rows}, difference=difference)
+    if (
+        top := innermost((row for row in own.values() if not (replaced and absent(row))), places, steady)
+    ) is None and own:
         above = (tally(runs, lambda keys: named(keys[: last_of(own, keys)])) for runs in both)
         carried = {key: row.part for key, row in rows_of(above, difference).items() if MOST <= row.part <= LOOSE}
         top = max((found[key] for key in carried), key=lambda row: places[row.key], default=None)
@@ -88,7 +92,7 @@ def place_of(
 
     certain = rows_of((tally(runs, lambda keys: named(below(keys))) for runs in both), difference)
     inside = rows_of((tally(runs, lambda keys: named(perhaps(keys))) for runs in both), difference)
-    inner = innermost((row for row in certain.values() if not absent(row)), places) or top
+    inner = innermost((row for row in certain.values() if not absent(row)), places, steady) or top
     if inner is None:
         return None
     alone = any(row.key == inner.key and row.part >= MOST for row in rows)
@@ -125,9 +129,27 @@ def rare_only(runs: Sequence[ProfileFacts]) -> list[ProfileFacts]:
     return [replace(run, stacks={stack: cost for stack, cost in run.stacks.items() if RARE in stack}) for run in runs]
 
 
-def innermost(rows: Iterable[FunctionRow], places: Mapping[Key, float]) -> FunctionRow | None:
+def keeps_its_callees(row: FunctionRow, both: Sides, rows: Mapping[Key, FunctionRow], difference: float) -> bool:
+    """Whether a function carries its part because what it calls costs more or less, and not because that has other callers now.
+
+    Inlining and calls at the end of a function hide callers, so other options of the compiler show others.
+    """
+    below = rows_of((tally(runs, lambda keys: keys[-1:] if row.key in keys else ()) for runs in both), difference)
+    own = {key: rows.get(key, part) for key, part in below.items()}
+    mostly = {
+        key
+        for key, part in below.items()
+        if part.parent > MOSTLY * own[key].parent or part.culprit > MOSTLY * own[key].culprit
+    }
+    carried = sum((own[key] if key in mostly else part).difference for key, part in below.items())
+    return carried / difference >= MOST * row.part
+
+
+def innermost(
+    rows: Iterable[FunctionRow], places: Mapping[Key, float], steady: Callable[[FunctionRow], bool]
+) -> FunctionRow | None:
     """The innermost of the functions that carry most of the difference, and no more than that if there is such a one."""
-    carrying = [row for row in rows if row.beyond_noise and MOST <= row.part <= LOOSE]
+    carrying = [row for row in rows if row.beyond_noise and MOST <= row.part <= LOOSE and steady(row)]
     exact = [row for row in carrying if row.part <= EXACT]
     return max(exact or carrying, key=lambda row: (places.get(row.key, 0.0), row.key), default=None)
 

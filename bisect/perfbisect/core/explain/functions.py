@@ -289,7 +289,7 @@ def marked(
 
     Functions of the binaries of `SYSTEM`, the kernel and libc, are not changed, whatever their names.
     """
-    changed, bodies = of_change(change, seen)
+    changed, bodies = of_change(change, seen, both)
     own = changed | bodies.keys()
     low, high = (under(own, runs) for runs in both)
     for row in rows:
@@ -304,11 +304,23 @@ def marked(
         yield replace(row, below=most) if enough else row
 
 
-def of_change(change: ChangeFacts, seen: Collection[str]) -> tuple[set[str], dict[str, tuple[str, ...]]]:
-    """The functions among ``seen`` that a commit changes, and those into which it changes something that is inlined."""
+def of_change(change: ChangeFacts, seen: Collection[str], both: Sides) -> tuple[set[str], dict[str, tuple[str, ...]]]:
+    """The functions among ``seen`` that a commit changes, and those into which it changes something that is inlined.
+
+    Not one that calls everything else, and costs nothing itself: what is said to be inlined there may never run.
+    """
     wanted = {split(function)[1] for function in change.functions}
     changed = {each for each in seen if split(each)[1] in wanted and any(same(each, one) for one in change.functions)}
-    return changed, dict(inlined(change, seen))
+    before, after = map(side_of, both)
+    with_calls = rows_of((before.inclusive, after.inclusive))
+    around = {key for key, row in with_calls.items() if everything(row, before, after)}
+    empty = {key[0] for key in around if side_share(key, before) + side_share(key, after) < NAMED_PART}
+    return changed, {name: into for name, into in inlined(change, seen) if name not in empty}
+
+
+def side_share(key: Key, side: Side) -> float:
+    """The share of the cost of a build that is a function's own."""
+    return side.own.cost.get(key, 0.0) / (side.whole or 1.0)
 
 
 def under(own: Collection[str], profiles: Sequence[ProfileFacts]) -> Mapping[Key, Mapping[str, float]]:
