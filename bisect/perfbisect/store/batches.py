@@ -1,5 +1,6 @@
-"""Batches: hunts that `bisect batch` plans, and which of them have begun and ended; and hunts of several workloads that one
-`bisect run` carries out together. The latter are a batch without a file, whose hunts all begin at once."""
+"""Batches: the hunts that `bisect batch` plans, with their state; and hunts of several workloads that one `bisect run`
+carries out together. The latter are a batch without a file, whose hunts all begin at once.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,30 +22,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlannedHunt:
-    """One hunt of a batch, as `bisect run` is given it."""
+    """One hunt of a batch, with the arguments for `bisect run`."""
 
-    arguments: tuple[str, ...]  # without its hosts
-    folder: str  # in which it is started: what its relative paths mean
-    hosts: tuple[tuple[str, ...], ...]  # it measures on all hosts of one of these
+    arguments: tuple[str, ...]  # without hosts
+    folder: str  # folder in which it is started, to which paths are relative
+    hosts: tuple[tuple[str, ...], ...]  # alternatives; the hunt measures on all hosts of one of them
 
     @classmethod
     def of(cls, settings: "Settings", folder: str) -> "PlannedHunt":
-        """A hunt that has begun, with the arguments that name it."""
+        """A hunt that has begun, with the arguments that identify it."""
         words = (f"--builder={settings.builder}", f"--workload={settings.workload}", settings.good, settings.bad)
         return cls(words, folder, (settings.hosts,))
 
 
 @dataclass(frozen=True, slots=True)
 class BatchHunt:
-    """What has become of one."""
+    """The state of one hunt of a batch."""
 
     number: int  # within the batch, from 0
     planned: PlannedHunt
-    hunt: int | None  # its number in the history; None until it has begun
-    status: int | None  # its exit status; None until it has ended
-    failure: str  # of one that ended before it began
-    running: bool = False  # a process of this machine has claimed it; it may not have a number yet
-    job: str = ""  # its number in Slurm, if it was submitted
+    hunt: int | None  # its number in the history; None before it begins
+    status: int | None  # its exit status; None before it ends
+    failure: str  # why it ended before it began
+    running: bool = False  # whether a process of this machine has claimed it; it may have no number yet
+    job: str = ""  # number of its Slurm job, if it was submitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +54,14 @@ class Batch:
 
     id: int
     started: float  # seconds since the epoch
-    file: str  # "" where one process carries out all hunts, which share their builds
+    file: str  # "" if one process carries out all hunts, which share their builds
     hunts: tuple[BatchHunt, ...]
     ended: bool
-    running: bool  # a process of this machine works on it
+    running: bool  # whether a process of this machine works on it
 
     @property
     def name(self) -> str:
-        """As it is written in commands."""
+        """The name in commands."""
         return f"b{self.id}"
 
     @property
@@ -70,30 +71,30 @@ class Batch:
 
     @property
     def submitted(self) -> bool:
-        """Whether its hunts are jobs of Slurm."""
-        return any(one.job for one in self.hunts)
+        """Whether its hunts are Slurm jobs."""
+        return any(hunt.job for hunt in self.hunts)
 
 
 def columns_of(planned: PlannedHunt) -> dict[str, str]:
-    """What a row of ``batch_hunts`` has of a hunt as it was planned."""
+    """The columns of ``batch_hunts`` for a planned hunt."""
     folder, hosts = planned.folder, json.dumps(planned.hosts)
     return {"arguments": json.dumps(planned.arguments), "folder": folder, "hosts": hosts}
 
 
 def begin_batch(history: "History", file: Path | str, planned: Sequence[PlannedHunt], at: float) -> int:
-    """Enter a new batch; returns its number. With "" for its ``file`` its hunts are carried out together."""
+    """Enter a new batch and return its number. If ``file`` is "", its hunts are carried out together."""
     with history.transaction() as db:
         table = db.table("batches")
         batch = int(table.insert({"started": at, "process": worker(), "file": str(file)}).last_pk or 0)
-        for number, one in enumerate(planned):
-            db.table("batch_hunts").insert({"batch_id": batch, "number": number, **columns_of(one)})
+        for number, hunt in enumerate(planned):
+            db.table("batch_hunts").insert({"batch_id": batch, "number": number, **columns_of(hunt)})
     return batch
 
 
 def continue_batch(history: "History", batch: int) -> None:
-    """Enter that this process works on a batch. Hunts that had failed to begin will be tried again.
+    """Enter that this process works on a batch. Hunts that failed to begin will be tried again.
 
-    Raises UsageError for a batch of someone else.
+    Raises UsageError for a batch of another person.
     """
     [(process,)] = history.select("SELECT process FROM batches WHERE id = ?", [batch])
     if whose := history.whose("", process):
@@ -113,16 +114,17 @@ def remove_batch(history: "History", batch: int) -> None:
 
 
 def update_hunt(history: "History", batch: int, number: int, **columns: object) -> None:
-    """Change columns of a hunt of a batch: its number once it has begun, its job, how it has ended."""
+    """Change columns of a hunt of a batch: its number, its job, its status."""
     with history.transaction() as db:
         db.table("batch_hunts").update((batch, number), columns)
 
 
 def claim(history: "History", batch: int, number: int, job: str = "") -> int | None:
-    """Enter that this process, which may be that ``job``, begins a hunt of a batch. Raises UsageError where another one does.
+    """Enter that this process, perhaps in Slurm job ``job``, begins a hunt of a batch. Raises UsageError if another
+    process has begun it.
 
-    Returns the number of a hunt that has begun, or 0; None where this history has no such hunt, as on a node that does not
-    share the history.
+    Returns the number of a hunt that began earlier, or 0. Returns None if this history does not have the hunt, as on a
+    node that does not share the history.
     """
     with history.transaction() as db:
         select = "SELECT process, coalesce(hunt_id, 0) FROM batch_hunts WHERE batch_id = ? AND number = ? AND coalesce(job, '') = ?"
@@ -135,12 +137,12 @@ def claim(history: "History", batch: int, number: int, job: str = "") -> int | N
 
 
 def enter_status(history: "History", batch: int, number: int, status: int | None, failure: str = "") -> None:
-    """Enter how a hunt has ended (None: it will be gone on with), and why it did not begin."""
+    """Enter the exit status of a hunt (None: it will be continued), and why it did not begin."""
     update_hunt(history, batch, number, status=status, failure=failure or None)
 
 
 def jobs_of(history: "History", hunt: int) -> list[tuple[int, int, str]]:
-    """The batch, the place there and the job of a hunt that was submitted; none for others."""
+    """The batch, the number in it and the job of a hunt that was submitted; empty for other hunts."""
     return history.select("SELECT batch_id, number, job FROM batch_hunts WHERE hunt_id = ? AND job != ''", [hunt])
 
 
@@ -156,7 +158,7 @@ def end_batch(history: "History", batch: int, at: float) -> None:
 
 
 def read_batch(history: "History", batch: int) -> Batch:
-    """The batch of that number. Raises UsageError when there is none."""
+    """The batch of that number. Raises UsageError if there is none."""
     rows = history.select("SELECT started, ended, process, file FROM batches WHERE id = ?", [min(batch, LARGEST_ID)])
     if not rows:
         raise UsageError(f"There is no batch b{batch} in the history {history.shown}.", "Begin one: bisect batch FILE")
@@ -176,27 +178,27 @@ def read_batch(history: "History", batch: int) -> Batch:
 
 
 def batch_together(history: "History", hunt: int) -> Batch | None:
-    """The batch in which a hunt is carried out together with others; None for a hunt of its own."""
+    """The batch whose hunts, this hunt among them, are carried out together; None if there is none."""
     together = "SELECT batch_id FROM batch_hunts JOIN batches ON batches.id = batch_id WHERE hunt_id = ? AND file = ''"
     return next((read_batch(history, batch) for (batch,) in history.select(together, [hunt])), None)
 
 
 def all_batches(history: "History") -> list[Batch]:
-    """All batches of a history, oldest first; one that cannot be read says so in place of its file."""
-    found = []
+    """All batches of a history, oldest first; a batch that cannot be read has the error in place of its file."""
+    batches = []
     for (number,) in history.select("SELECT id FROM batches ORDER BY id"):
         try:
-            found.append(read_batch(history, number))
+            batches.append(read_batch(history, number))
         except EnvironmentFailure as damage:
-            found.append(Batch(number, 0.0, str(damage), (), True, False))
-    return found
+            batches.append(Batch(number, 0.0, str(damage), (), True, False))
+    return batches
 
 
 def copy_batches(source: "History", target: "History", here: Mapping[int, int], origin: str, process: str) -> None:
-    """Enter which of the copied hunts (number there → here) were in one batch.
+    """Enter which of the copied hunts (number in ``source`` → number in ``target``) were in one batch.
 
-    It has ended here: its hunts do not begin from a copy, whose commands are anyone's. A file of others adds nothing to
-    a batch with own hunts.
+    The batch is entered as ended: its hunts do not begin from a copy, whose commands may be anyone's. A file of other
+    persons adds nothing to a batch with own hunts.
     """
     import msgspec  # not needed for a list of batches
 
@@ -208,19 +210,19 @@ def copy_batches(source: "History", target: "History", here: Mapping[int, int], 
     with intact(source.shown, "table batch_hunts"):
         rows = [row for row in source.select(select) if row[4] in here]
         members = sorted(msgspec.convert(rows, list[tuple[int, float, str, int, int, int | None]]))
-        for _, started, file, place, _, status in members:
-            check_values({"started": started, "file": file, "workload": place, "status": status})
-    for (_, started, file), its in groupby(members, key=lambda member: member[:3]):
-        hunts = [(place, here[hunt], status) for *_, place, hunt, status in its]
-        known = f"SELECT batch_id FROM batch_hunts WHERE hunt_id IN ({', '.join('?' * len(hunts))})"
+        for _, started, file, position, _, status in members:
+            check_values({"started": started, "file": file, "workload": position, "status": status})
+    for (_, started, file), batch_members in groupby(members, key=lambda member: member[:3]):
+        hunts = [(position, here[hunt], status) for *_, position, hunt, status in batch_members]
+        select_batch = f"SELECT batch_id FROM batch_hunts WHERE hunt_id IN ({', '.join('?' * len(hunts))})"
         with target.transaction() as db:
-            same = db.execute(known, [hunt for _, hunt, _ in hunts]).fetchone()
-            if same and origin and not all(target.origin(hunt) for _, hunt, _ in hunts):
+            existing = db.execute(select_batch, [hunt for _, hunt, _ in hunts]).fetchone()
+            if existing and origin and not all(target.origin(hunt) for _, hunt, _ in hunts):
                 continue
-            batch = same[0] if same else begin_batch(target, masked(file), [], started)
-            if not same:
+            batch = existing[0] if existing else begin_batch(target, masked(file), [], started)
+            if not existing:
                 db.table("batches").update(batch, {"process": process, "ended": started})
-            for place, hunt, status in hunts:
-                row = {"batch_id": batch, "number": place, "hunt_id": hunt, "status": status}
+            for position, hunt, status in hunts:
+                row = {"batch_id": batch, "number": position, "hunt_id": hunt, "status": status}
                 planned = PlannedHunt.of(target.settings(hunt), "")
                 db.table("batch_hunts").insert(row | columns_of(planned), ignore=True)

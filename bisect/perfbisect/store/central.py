@@ -1,15 +1,17 @@
-"""The central history: a PostgreSQL database with the sessions of many histories, in tables and views of the same names.
+"""The central history: a PostgreSQL database with the sessions of many histories, in tables and views with the names of a
+local history.
 
-A session is called ORIGIN:NUMBER there, by the name of the history that it is from and its number in that; so are batches.
-Entries of a log keep their numbers, which are unique within a session. JSON is of PostgreSQL's type `json`, which keeps the
-text as it is.
+There a session is called ORIGIN:NUMBER, by the name of its history and its number in that history; batches as well.
+Entries of a log keep their numbers, which are unique within a session. JSON has PostgreSQL's type `json`, which keeps the
+text unchanged.
 
-It is read as the list of all sessions, and one of them as a history of its own, in memory. Only what is asked for is copied: of
-the list its rows, of a session its log and what belongs to it (its proofs, the hunts for its drops, its batch). The copy is
-read as any history is, as one of sessions that were imported from their origins.
+A central history is read as the list of all sessions; one session is read as a history in memory. Only the necessary rows
+are copied: the rows of the list, or the log of a session with its proofs, the hunts for its drops and its batch. The copy
+is read like any history, as a history of imported sessions.
 
-``pushes`` is the one table that no other history has: of each session the last entry of its log that is here, a digest of
-what can change beside the log, and when a process that works on it was last heard of (null: none does).
+Only a central history has the table ``pushes``: for each session the last entry of its log that was pushed, a digest of
+the data beside the log that can change, and when a process that works on it last sent something (null: no process works
+on it).
 """
 
 import re
@@ -44,10 +46,10 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[tuple[Any, ...]]
 
 SCHEMA = "perfbisect"
-# What the client library would read otherwise than it was meant, such as a password with an @, it would print.
+# The client library would print an address that it misreads, such as one with a password that has an @.
 ADDRESS = re.compile(r"postgres(ql)?://((%[\da-fA-F]{2}|[^%@/\s])*@)?(%[\da-fA-F]{2}|[^%@\s])*")
 ORIGIN = re.compile(r"[\w.@-]{1,64}", re.ASCII)
-SESSION = re.compile(rf"({ORIGIN.pattern}):([cpnb]?)(\d{{1,15}})", re.ASCII)  # or a batch
+SESSION = re.compile(rf"({ORIGIN.pattern}):([cpnb]?)(\d{{1,15}})", re.ASCII)  # session or batch
 NAMED = ("session_id", "hunt_id", "about", "batch_id")
 OF_LOG = ("events", "builds", "skips", "runs")  # tables whose rows belong to entries of a log
 DOCUMENTS = {("events", "body"), ("sessions", "settings"), ("sessions", "request"), ("ranges", "candidates"), ("hosts", "tools"), ("hosts", "settings"), ("batch_hunts", "arguments"), ("batch_hunts", "hosts")}  # fmt: skip
@@ -109,18 +111,18 @@ GRANT DELETE ON verdicts, suspects TO perfbisect_append;
 """
 
 
-HEARD = 180  # seconds since a process was last heard of, within which it counts as running
-ELSEWHERE = "central 0 0"  # in place of a process that works on a session no more
+HEARD = 180  # seconds since a process last sent something, within which it counts as running
+ELSEWHERE = "central 0 0"  # instead of a process that no longer works on a session
 PROCESS = {"process": f"CASE WHEN seen > extract(epoch FROM now()) - {HEARD} THEN %(here)s ELSE '{ELSEWHERE}' END"}
-NUMBERED = {"id": "row_number() OVER ()"}  # since rows of several histories may have the same number
+NUMBERED = {"id": "row_number() OVER ()"}  # because rows of several histories may have equal numbers
 
 LISTED = "Write ORIGIN:NUMBER, or the name of a hunt. `bisect history --from central` (or its address) lists all."
 OF_QUERIES = f"Ids of sessions are texts there: hunt_id = 'ORIGIN:12'. Tables and views: select table_name from information_schema.tables where table_schema = '{SCHEMA}'"
-Selected = tuple[str, Mapping[str, str]]  # what follows FROM, and what stands for a column
+Selected = tuple[str, Mapping[str, str]]  # text after FROM, and expressions that replace columns
 
 OPEN = "(SELECT id FROM sessions WHERE ended IS NULL)"
-ONCE = "CASE kind WHEN 'HuntStarted' THEN id END"  # of each other kind the latest
-OF_LIST: Mapping[str, Selected] = {  # what the list needs of each table; documents are large, and most of them are not needed
+ONCE = "CASE kind WHEN 'HuntStarted' THEN id END"  # of kind HuntStarted all events, of any other kind the latest
+OF_LIST: Mapping[str, Selected] = {  # the parts of each table that the list needs; documents are large, and most are not needed
     "sessions": ("sessions", {
         "settings": "json_build_object('name', settings ->> 'name')",
         "request": "CASE WHEN kind != 'hunt' THEN request END",
@@ -130,13 +132,13 @@ OF_LIST: Mapping[str, Selected] = {  # what the list needs of each table; docume
     "commits": ("commits WHERE commit_hash IN (SELECT commit_hash FROM suspects WHERE rank = 0)", {}),
     "sittings": ("(SELECT DISTINCT ON (session_id) * FROM sittings ORDER BY session_id, id DESC) AS t LEFT JOIN pushes USING (session_id)", {**PROCESS, **NUMBERED}),
     "ranges": (f"ranges WHERE session_id IN {OPEN}", {}),
-    # The latest decision, and what was compared then.
+    # The latest decision, and the metric at that time.
     "events": (f"(SELECT DISTINCT ON (session_id, {ONCE}) * FROM events WHERE kind IN ('Decided', 'HuntStarted') AND session_id IN {OPEN} ORDER BY session_id, {ONCE}, id DESC) AS t", {
         "id": "row_number() OVER (ORDER BY session_id, id)",
     }),
 }  # fmt: skip
 IN_BATCH = "SELECT hunt_id FROM batch_hunts WHERE batch_id = %(name)s AND hunt_id IS NOT NULL"
-# A session of that kind, those that are about it, and the one that it is about.
+# The session of that kind, sessions that are about it, and the session that it is about.
 RELATED = """
 SELECT related.id FROM sessions JOIN sessions AS related
   ON related.id IN (sessions.id, sessions.about) OR related.about = sessions.id
@@ -144,7 +146,7 @@ WHERE sessions.id = %(name)s AND left(sessions.kind, 1) = %(kind)s
 """
 LATEST = "SELECT id FROM sessions WHERE kind = 'hunt' AND coalesce(settings ->> 'name' = %(name)s, %(name)s IS NULL) ORDER BY started DESC LIMIT 1"
 ITS_BATCHES = "(SELECT batch_id FROM batch_hunts WHERE hunt_id = ANY(%(names)s))"
-OF_SESSIONS: Mapping[str, Selected] = {  # what is read of the sessions with these names
+OF_SESSIONS: Mapping[str, Selected] = {  # rows of the sessions with these names
     "sessions": ("sessions WHERE id = ANY(%(names)s)", {}),
     "hosts": ("hosts WHERE id IN (SELECT host_id FROM sessions WHERE id = ANY(%(names)s))", {}),
     "sittings": ("sittings LEFT JOIN pushes USING (session_id) WHERE session_id = ANY(%(names)s)", PROCESS),
@@ -161,17 +163,17 @@ class CentralFailure(EnvironmentFailure):
 
 def key_of(table: str) -> tuple[str, ...]:
     """The primary key of a table of the central history."""
-    own = keys(table)
-    return ("session_id", *own) if table in (*OF_LOG, "sittings") else own
+    columns = keys(table)
+    return ("session_id", *columns) if table in (*OF_LOG, "sittings") else columns
 
 
 def is_name(table: str, column: str) -> bool:
-    """Whether a column has names of sessions or batches: ORIGIN:NUMBER."""
+    """Whether the values of a column are names of sessions or batches: ORIGIN:NUMBER."""
     return column in NAMED or (column == "id" and table in ("sessions", "batches"))
 
 
 def sql_type(table: str, column: str) -> str:
-    """The type of a column in PostgreSQL. A session that is deleted takes its rows along."""
+    """The type of a column in PostgreSQL. If a session is deleted, its rows are deleted as well."""
     if column == "session_id":
         return "text REFERENCES sessions ON DELETE CASCADE"
     if is_name(table, column):
@@ -181,12 +183,12 @@ def sql_type(table: str, column: str) -> str:
     if column in TIMES:
         return f"double precision CHECK ({column} BETWEEN 0 AND {LAST_MOMENT})"
     if column_type(table, column) is float:
-        return f"double precision CHECK ({column} <= 'Infinity')"  # which NaN is above
+        return f"double precision CHECK ({column} <= 'Infinity')"  # false for NaN, which is above
     return "json" if (table, column) in DOCUMENTS else TYPES[int if column_type(table, column) is int else str]
 
 
 def definition() -> Iterator[str]:
-    """The SQL that makes an empty central history, with the roles of those who append and of those who only read."""
+    """The SQL that makes an empty central history, with a role for appending and a role for reading."""
     yield f"BEGIN;\nCREATE SCHEMA {SCHEMA};\nCOMMENT ON SCHEMA {SCHEMA} IS '{VERSION}';\nSET search_path = {SCHEMA};"
     yield from (f"{create_table(table, key_of(table), sql_type)};" for table in TABLES)
     yield (
@@ -203,8 +205,10 @@ def definition() -> Iterator[str]:
 
 @contextmanager
 def connected(address: str, *, pushes: bool = False) -> "Iterator[Connection]":
-    """A connection to a central history, each statement a transaction of its own. Raises UsageError where there is none,
-    CentralFailure where it cannot be reached: what ``pushes`` loses nothing then.
+    """A connection to a central history in which each statement is a transaction.
+
+    Raises UsageError if the address has none, CentralFailure if it cannot be reached. ``pushes`` adds that nothing is
+    lost then.
     """
     if not ADDRESS.fullmatch(address):
         advice = (
@@ -221,14 +225,14 @@ def connected(address: str, *, pushes: bool = False) -> "Iterator[Connection]":
         connection.adapters.register_loader("json", TextLoader)
         space = f"to_regnamespace('{SCHEMA}')"
         select = f"SELECT obj_description({space}, 'pg_namespace'), has_schema_privilege({space}, 'USAGE')"
-        found, allowed = connection.execute(select).fetchone() or (None, False)
-        if found is None:
+        form, allowed = connection.execute(select).fetchone() or (None, False)
+        if form is None:
             raise UsageError(f"{address} has no central history.", "Make one, once: bisect push --sql | psql ADDRESS")
         if not allowed:
             raise UsageError(f"The central history {address} may not be read by this user.", GRANTS)
-        if found != str(VERSION):
+        if form != str(VERSION):
             raise UsageError(
-                f"The central history {address} has form {found}; this perfbisect writes and reads form {VERSION}.",
+                f"The central history {address} has form {form}; this perfbisect writes and reads form {VERSION}.",
                 "Use the version of perfbisect that made it, or make another database.",
             )
         yield connection
@@ -236,7 +240,7 @@ def connected(address: str, *, pushes: bool = False) -> "Iterator[Connection]":
 
 @contextmanager
 def explained(address: str, *, pushes: bool = False) -> Iterator[None]:
-    """Translate errors of PostgreSQL and of the way to it into sentences for the user."""
+    """Translate errors of PostgreSQL and of the connection into sentences for the user."""
     import psycopg
     from psycopg import errors
 
@@ -260,50 +264,54 @@ def sentence(failure: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Central:
-    """A central history that is read."""
+    """A central history that is open for reading."""
 
     address: str
     connection: "Connection"
 
     def listing(self) -> list[SessionSummary]:
         """All hunts and trials with their origins, oldest first."""
-        numbers: dict[str, int] = {}  # of all origins together
+        numbers: dict[str, int] = {}  # over all origins
         with closing(self._copied(OF_LIST, lambda name: numbers.setdefault(name, len(numbers) + 1))) as history:
-            found = history.listing()
+            summaries = history.listing()
         names, listed = {number: name for name, number in numbers.items()}, []
-        for one in found:
-            origin, number = names[one.number].partition(":")[0], number_of(names[one.number])
+        for summary in summaries:
+            origin, number = names[summary.number].partition(":")[0], number_of(names[summary.number])
             if number is None:
-                listed.append(damaged(0, "hunt", f"{names[one.number]!r} is no ORIGIN:NUMBER", names[one.number]))
+                listed.append(
+                    damaged(0, "hunt", f"{names[summary.number]!r} is no ORIGIN:NUMBER", names[summary.number])
+                )
             else:
-                here = number if one.kind == "hunt" else f"{str(one.id)[0]}{number}"
-                listed.append(replace(one, id=here, origin=origin))
+                number_here = number if summary.kind == "hunt" else f"{str(summary.id)[0]}{number}"
+                listed.append(replace(summary, id=number_here, origin=origin))
         return listed
 
     @contextmanager
     def session(self, name: str | None = None) -> "Iterator[tuple[History, int | str, str]]":
-        """A history with one session (None: the latest hunt) or batch, its id there (12, c3, b2), and ORIGIN:ID.
+        """A history with one session (None: the latest hunt) or batch, its id in that history (12, c3, b2), and
+        ORIGIN:ID.
 
-        ``name`` may also be the name that a hunt was given: the latest of those that have it. Raises UsageError when there is none of that name.
+        ``name`` may also be the name that a hunt was given: the latest hunt with it. Raises UsageError if there is no
+        match.
         """
-        found = SESSION.fullmatch(name or "")
-        if not found:
+        match = SESSION.fullmatch(name or "")
+        if not match:
             latest = self._rows(LATEST, {"name": name})
-            found = SESSION.fullmatch(latest[0][0]) if latest else None
+            match = SESSION.fullmatch(latest[0][0]) if latest else None
         missing = UsageError(f"There is no {name or 'hunt'} in the central history {self.address}.", LISTED)
-        if not found:
+        if not match:
             raise missing
-        origin, kind, number = found.groups()
-        wanted = {"name": f"{origin}:{number}", "kind": kind or "h"}
-        related = self._rows(IN_BATCH if kind == "b" else RELATED, wanted)
-        names = [each for (each,) in related if SESSION.fullmatch(each) and each.startswith(f"{origin}:")]
+        origin, kind, number = match.groups()
+        values = {"name": f"{origin}:{number}", "kind": kind or "h"}
+        related = self._rows(IN_BATCH if kind == "b" else RELATED, values)
+        names = [member for (member,) in related if SESSION.fullmatch(member) and member.startswith(f"{origin}:")]
         if not names:
             raise missing
         with closing(self._copied(OF_SESSIONS, number_of, names)) as history:
-            yield history, f"{kind}{number}" if kind else int(number), found[0]
+            yield history, f"{kind}{number}" if kind else int(number), match[0]
 
     def query(self, sql: str) -> QueryResult:
-        """The result of a user's SQL, which PostgreSQL executes with the rights of those who only read."""
+        """The result of a user's SQL, executed by PostgreSQL with the rights of the reading role."""
         import psycopg
         from psycopg import errors
         from psycopg.types.numeric import FloatLoader
@@ -312,7 +320,7 @@ class Central:
         self.connection.execute("SET default_transaction_read_only = on")
         self.connection.execute("SET ROLE perfbisect_read")
         try:
-            cursor = self.connection.execute(sql.encode())  # the user's text, as it is
+            cursor = self.connection.execute(sql.encode())  # the user's text, unchanged
         except psycopg.Error as failure:
             if self.connection.broken:
                 raise
@@ -327,28 +335,30 @@ class Central:
         return self.connection.execute(sql.encode(), values).fetchall()
 
     def _copied(
-        self, wanted: Mapping[str, Selected], number: Callable[[str], int | None], names: list[str] | None = None
+        self, selection: Mapping[str, Selected], number: Callable[[str], int | None], names: list[str] | None = None
     ) -> History:
-        """A history in memory with what is wanted; ``number`` is that of a session or a batch there."""
+        """A history in memory with the ``selection``; ``number`` maps the name of a session or a batch to its number
+        there.
+        """
         memory = sqlite3.connect(":memory:", isolation_level=None)
-        # what others have written may be anything; each row is checked when it is read
+        # Rows by other persons may have any content; each is checked when it is read.
         memory.executescript(";\n".join(schema.definition()).replace(" NOT NULL,\n", ",\n"))
         with self.connection.transaction():
-            self.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")  # all of one moment
-            for table, (source, instead) in wanted.items():
+            self.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")  # all at one moment
+            for table, (source, instead) in selection.items():
                 columns = TABLES[table].split()
                 select = f"SELECT {', '.join(instead.get(column, column) for column in columns)} FROM {source}"
                 insert = f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(columns))})"
                 numbered = [is_name(table, column) for column in columns]
                 for row in self._rows(select, {"here": this_process(), "names": names}):
-                    given = zip(row, numbered, strict=True)
-                    memory.execute(insert, [number(value) if name and value else value for value, name in given])
+                    cells = zip(row, numbered, strict=True)
+                    memory.execute(insert, [number(value) if name and value else value for value, name in cells])
         copied = History(default_place(), memory, None)
         copied.shown = self.address
         return copied
 
 
 def number_of(name: str) -> int | None:
-    """The number of a session or a batch in its history; None for what is no ORIGIN:NUMBER."""
-    found = SESSION.fullmatch(name)
-    return int(found[3]) if found else None
+    """The number of a session or a batch in its history; None if ``name`` is no ORIGIN:NUMBER."""
+    match = SESSION.fullmatch(name)
+    return int(match[3]) if match else None

@@ -1,6 +1,6 @@
 """Opens the file of a history, and translates errors of SQLite into sentences for the user.
 
-Reading needs only Python's own sqlite3, so that `bisect history` starts fast.
+Reading needs only Python's sqlite3 module, so that `bisect history` starts fast.
 """
 
 import fcntl
@@ -19,10 +19,10 @@ from perfbisect.folders import state_folder
 from perfbisect.process import whose
 from perfbisect.store.schema import APPLICATION, VERSION, create, renew_views, strange
 
-LARGEST_ID = 2**63 - 1  # of a row in SQLite; none has it
+LARGEST_ID = 2**63 - 1  # a number above the ids of all rows in SQLite
 
 
-# The condition that a session is the user's own: neither imported nor, in a file of others, made by one of them.
+# The condition that a session is the user's: neither imported nor, in a file of other persons, made by one of these.
 OWN = (
     "{0}.origin IS NULL AND"
     " whose((SELECT CAST(process AS BLOB) FROM sittings WHERE session_id = {0}.id ORDER BY id DESC LIMIT 1)) = ''"
@@ -30,11 +30,11 @@ OWN = (
 
 
 class NoHistory(UsageError):
-    """A file that is empty, or is not a history."""
+    """The file is empty or is not a history."""
 
 
 PROGRESS_STEPS = 100_000  # instructions of SQLite's virtual machine between two checks for Ctrl-C
-WAIT = 30.0  # seconds that a writer waits for another
+WAIT = 30.0  # seconds that a writer waits for another writer
 SHARED_SYSTEMS = re.compile(r"(nfs4?|cifs|smb3?|9p|virtiofs|ceph|lustre|gpfs|beegfs|afs|gfs2|ocfs2|vboxsf|fuse\.\S+) ")
 
 
@@ -45,14 +45,16 @@ def default_place() -> Path:
 
 @lru_cache
 def in_usual_place(path: Path) -> bool:
-    """Whether a history is the user's own, in its usual place."""
-    with suppress(EnvironmentFailure):  # without a home folder
+    """Whether a history is the user's history in its default place."""
+    with suppress(EnvironmentFailure):  # if there is no home folder
         return path.absolute() == default_place()
     return False
 
 
 class Reader(sqlite3.Connection):
-    """Waits for the first writer while it makes the index of the write-ahead log, which SQLite reports at once as an error."""
+    """A connection that waits while the first writer makes the index of the write-ahead log; SQLite would report an error
+    at once.
+    """
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         """Run a statement."""
@@ -60,9 +62,9 @@ class Reader(sqlite3.Connection):
 
 
 class Writer(sqlite3.Connection):
-    """Leaves the write-ahead log when it is closed, empty: a reader who cannot write the folder could make none.
+    """A connection that leaves an empty write-ahead log when it is closed, for readers who cannot write the folder.
 
-    The last connection to close a history removes the log, unless it only reads.
+    Otherwise the last connection to a history would remove the log, unless it only reads.
     """
 
     def close(self) -> None:
@@ -78,7 +80,7 @@ class Writer(sqlite3.Connection):
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """A read-only connection to an existing history. Never creates or changes one."""
+    """A read-only connection to an existing history, which is never created or changed."""
     if not path.exists():
         raise UsageError(f"There are no hunts yet: {path} does not exist.", "Begin one with `bisect run`.")
     with explained(path), ExitStack() as unless_opened:
@@ -102,8 +104,9 @@ def open_writer(path: Path) -> sqlite3.Connection:
     """A connection that writes durably. The history is created if it does not exist.
 
     With ``synchronous = FULL`` every commit waits for the disk: milliseconds, compared with seconds for a run and minutes
-    or hours for a build, and never within a measured window, since events are appended between runs. Hosts that share a
-    file system do not share the memory that is the index of a write-ahead log: there, each commit waits for readers.
+    or hours for a build. It never waits in a measured window, as events are appended between runs. The index of a
+    write-ahead log is in memory, which hosts with a common file system do not share: there a journal is used, and each
+    commit waits for readers.
     """
     with explained(path), ExitStack() as unless_opened:
         _check_kind(path)
@@ -124,21 +127,25 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
 
 def _check_kind(path: Path) -> None:
-    """Raise UsageError unless ``path`` is a regular file or nothing: opening a FIFO waits for its other end, deaf to signals."""
+    """Raise UsageError if ``path`` exists and is no regular file: to open a FIFO waits for its other end, and ignores
+    signals.
+    """
     if path.exists() and not path.is_file():
         raise UsageError(f"The history {path} cannot be opened: it is not a regular file.", "Name another file.")
 
 
 def _make_place(path: Path) -> None:
-    """Make an empty file where there is none, with nothing of one that was moved away while a process still writes it.
+    """Make an empty file if there is none, and remove leftovers of a history that was moved away while a process still
+    writes it.
 
-    By the index that is left in its place, a new history would share the log of that process, and each damage the other.
+    With the index that was left behind, a new history would share the log of that process, and they would damage each
+    other.
     """
     if path.exists():
         return
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        with suppress(OSError):  # on NFS, where there is no index
+        with suppress(OSError):  # on NFS, which has no such index
             fcntl.flock(folder, fcntl.LOCK_EX)
         if not path.exists():
             for end in ("-shm", "-wal"):
@@ -149,29 +156,29 @@ def _make_place(path: Path) -> None:
 
 
 def shared_system(path: Path) -> str:
-    """The type of the file system of a history if several hosts may have it mounted, as nfs4; "" for one of this host."""
+    """The type of a history's file system if several hosts can mount it, such as nfs4; "" for a local file system."""
     device = (path if path.exists() else path.parent).stat().st_dev
     for mount in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
-        place, _, system = mount.partition(" - ")
-        if place.split()[2] == f"{os.major(device)}:{os.minor(device)}" and SHARED_SYSTEMS.match(system):
+        mounted, _, system = mount.partition(" - ")
+        if mounted.split()[2] == f"{os.major(device)}:{os.minor(device)}" and SHARED_SYSTEMS.match(system):
             return system.split()[0]
     return ""
 
 
 def file_of(path: Path) -> tuple[int, int] | None:
-    """What identifies the file at a path now; None without one."""
+    """The identity of the file at a path: device and inode; None if there is no file."""
     with suppress(OSError):
-        return (found := path.stat()).st_dev, found.st_ino
+        return (status := path.stat()).st_dev, status.st_ino
     return None
 
 
 def _only_read(path: Path) -> str:
-    """The URI of a history that is only read."""
+    """The URI by which a history is opened read-only."""
     return f"{path.absolute().as_uri()}?mode=ro"
 
 
 def _patiently(execute: Callable[[], sqlite3.Cursor], passing: int) -> sqlite3.Cursor:
-    """Repeat a statement while it fails with the code ``passing``, for which SQLite itself does not wait."""
+    """The result of a statement, repeated while it fails with the code ``passing``, for which SQLite itself does not wait."""
     deadline = time.monotonic() + WAIT
     while True:
         try:
@@ -188,13 +195,15 @@ def text(stored: bytes) -> str:
 
 
 def check_form(connection: sqlite3.Connection, path: Path) -> bool:
-    """False for an empty file. Raises UsageError for a file that is not a history of this form."""
-    # while SQLite computes, Python answers no signal; called now and then, even a function that does nothing lets it
+    """Whether the file has tables; false for an empty file. Raises UsageError for a file that is not a history of this
+    form.
+    """
+    # Python answers no signal while SQLite computes, except in callbacks, even empty ones.
     connection.set_progress_handler(lambda: 0, PROGRESS_STEPS)
     connection.text_factory = text
-    mine = in_usual_place(path)  # whoever wrote it
+    mine = in_usual_place(path)  # no matter who wrote it
     connection.create_function("whose", 1, lambda process: "" if mine else whose(text(process or b"")))
-    # first the tables: another process may make them, and what says of which form they are, at this moment
+    # Tables first: another process may be making them, and then the form, at this moment.
     [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     [application] = connection.execute("PRAGMA application_id").fetchone()
     [version] = connection.execute("PRAGMA user_version").fetchone()
@@ -230,12 +239,14 @@ def explained(path: Path) -> Iterator[None]:
 
 @contextmanager
 def intact(history: str, what: str) -> Iterator[None]:
-    """Translate whatever a damaged value causes while it is read; ``what`` names its hunt, table and row, ``history`` its file or address."""
+    """Translate any error by a damaged value while it is read; ``what`` names its hunt, table and row, ``history`` its
+    file or address.
+    """
     try:
         yield
-    except PerfBisectError:  # of what was read within, which is named there
+    except PerfBisectError:  # an error of something read within, which its message names
         raise
-    except Exception as failure:  # no list of errors is complete: any value can stand in a damaged row
+    except Exception as failure:  # no list of errors is complete: a damaged row can have any value
         raise EnvironmentFailure(
             f"The history {history} is damaged: {what} cannot be read ({type(failure).__name__}: {failure}).",
             "All others can be read and exported. Restore that row from a copy of the history.",
@@ -254,7 +265,7 @@ NO_LOG = (
 )
 REFUSED = "The history {path} cannot be opened or written: {failure}.", "Check its permissions and its folder's."
 OTHER = "The history {path} cannot be read or written: {failure}.", "Check the disk and the space left on it."
-SENTENCES = {  # by the code of SQLite: what has happened, and what to try
+SENTENCES = {  # error code of SQLite → what happened, and advice
     sqlite3.SQLITE_FULL: FULL, sqlite3.SQLITE_CORRUPT: DAMAGED, sqlite3.SQLITE_BUSY: LOCKED, sqlite3.SQLITE_LOCKED: LOCKED,
     sqlite3.SQLITE_READONLY: REFUSED, sqlite3.SQLITE_CANTOPEN: REFUSED, sqlite3.SQLITE_PERM: REFUSED,
 }  # fmt: skip
@@ -267,10 +278,10 @@ def sentence(failure: sqlite3.Error, path: Path) -> PerfBisectError:
         raise KeyboardInterrupt
     if code == sqlite3.SQLITE_NOTADB:
         return NoHistory(f"{path} is not a history: it is not an SQLite database.", "Name another with --history.")
-    said = SENTENCES.get(code, OTHER)
-    if said is REFUSED and not path.with_name(f"{path.name}-wal").exists():
+    message = SENTENCES.get(code, OTHER)
+    if message is REFUSED and not path.with_name(f"{path.name}-wal").exists():
         readable, makes_log = (
-            os.access(*each, effective_ids=True) for each in ((path, os.R_OK), (path.parent, os.W_OK))
+            os.access(*access, effective_ids=True) for access in ((path, os.R_OK), (path.parent, os.W_OK))
         )
-        said = NO_LOG if readable and not makes_log else said
-    return EnvironmentFailure(*(text.format(path=path, failure=failure) for text in said))
+        message = NO_LOG if readable and not makes_log else message
+    return EnvironmentFailure(*(text.format(path=path, failure=failure) for text in message))

@@ -1,10 +1,10 @@
 """The history of all sessions, one SQLite file. A session is a hunt, or a trial: a comparison, a proof, or an A/A.
 
-The log is the state. The table ``events`` is append-only and contains every event of a session, as JSON with its time, in
-order. A hunt that was killed is resumed by reading its log and calling the search again, a trial by folding its log, and every
-report is made from the log. All other tables repeat the log in columns, for queries in SQL; they are written in the transaction
-that appends the event, so that they always agree with it. An event is on disk before ``append`` returns. Events of progress are
-not stored.
+The log is the state. The append-only table ``events`` contains every event of a session in order, as JSON with its time.
+A hunt that was killed is resumed by reading its log and calling the search again, a trial by folding its log; every
+report is made from the log. All other tables repeat the log in columns, for SQL queries. They are written in the
+transaction that appends the event, so that they always agree with it. An event is on disk before ``append`` returns.
+Events of progress are not stored.
 
 One process writes a session. Other processes may write other sessions at the same time (they wait for each other for
 milliseconds), and any number may read (write-ahead log).
@@ -69,15 +69,15 @@ class LogEntry:
 
 
 class History:
-    """All sessions. Opened for writing, or read-only: then the file is never created or changed."""
+    """All sessions. Opened for writing or read-only; a read-only file is never created or changed."""
 
     def __init__(self, path: Path, connection: "sqlite3.Connection", db: "sqlite_utils.Database | None") -> None:
         self.path = path
-        self.shown = str(path)  # in errors; of a copy from a central history, its address
+        self.shown = str(path)  # in errors; the address, if this is a copy from a central history
         self.connection = connection
         self.writer = db
         self.file = file_of(path)
-        self.working: set[int] = set()  # sessions for which this process has a row in sittings
+        self.working: set[int] = set()  # sessions with a row in ``sittings`` for this process
         self.ranges: dict[int, tuple[str, ...]] = {}
         self.logs: dict[int, SessionLog] = {}
 
@@ -85,7 +85,7 @@ class History:
     def open(cls, path: Path | None = None, *, read_only: bool = False) -> "History":
         """The history at ``path`` (None: in the user's state folder); for writing it is created if it does not exist.
 
-        Raises UsageError when it does not exist (read-only), is not a history, or is of another version; EnvironmentFailure
+        Raises UsageError if it does not exist (read-only), is not a history, or has another version; EnvironmentFailure
         for an error of the file system.
         """
         path = path or default_place()
@@ -97,21 +97,21 @@ class History:
         return cls(path, connection, sqlite_utils.Database(connection, execute_plugins=False))
 
     def close(self) -> None:
-        """Close the file. Everything has been written before."""
+        """Close the file. Everything has been written already."""
         self.connection.close()
 
     def begin(self, settings: "Settings", plan: "SessionStarted", at: float) -> int:
-        """Enter a new session of this process and return its number; that of ``plan`` is ignored."""
+        """Enter a new session of this process and return its number; the number in ``plan`` is ignored."""
         with self.transaction():
             session = self.enter(settings, plan, at)
             self.sit(session, at)
         return session
 
-    def enter(self, settings: "Settings", plan: "SessionStarted", at: float, **more: object) -> int:
-        """Enter a session, on which no process works yet, with the columns ``more``.
+    def enter(self, settings: "Settings", plan: "SessionStarted", at: float, **further: object) -> int:
+        """Enter a session that no process works on yet, with the ``further`` columns, and return its number.
 
-        Its settings are stored as they are, since `resume` needs its commands. Where they contain a password, only the
-        user can read the history from then on.
+        Its settings are stored unchanged, since `resume` needs its commands. If they contain a password, only the user
+        can read the history from then on.
         """
         import secrets
 
@@ -123,8 +123,8 @@ class History:
                     if file.exists():
                         file.chmod(0o600)
         with self.transaction() as db:
-            own = {"uid": secrets.token_hex(16), "started": at, "settings": compact(settings)}
-            row = session_row(settings, plan) | own | {"host_id": host_row(db, plan.host, at)} | more
+            unique = {"uid": secrets.token_hex(16), "started": at, "settings": compact(settings)}
+            row = session_row(settings, plan) | unique | {"host_id": host_row(db, plan.host, at)} | further
             candidates = row.pop("range", None)
             session = insert(db, "sessions", row)
             if candidates:
@@ -143,7 +143,7 @@ class History:
             log.append(masked_fields(event), at)
 
     def session_log(self, session: int, state: "SessionState | None" = None) -> "SessionLog":
-        """What appends to the log of a session, as far as it has been written; and to ``state``, which is that log, folded."""
+        """The object that appends to the log of a session, and to ``state``, which is that log, folded."""
         from perfbisect.core.domain.session_state import fold
         from perfbisect.store.log import SessionLog
 
@@ -158,9 +158,9 @@ class History:
 
     @contextmanager
     def transaction(self) -> "Iterator[sqlite_utils.Database]":
-        """A transaction, durable at the end. It is exclusive from its first statement on, so that writers never conflict."""
+        """A transaction, durable at its end. It is exclusive from its first statement on, so that writers never conflict."""
         assert self.writer is not None, "this history was opened read-only"
-        if self.connection.in_transaction:  # within another, which keeps all or nothing
+        if self.connection.in_transaction:  # within another transaction, which is atomic
             yield self.writer
             return
         if self.file != file_of(self.path):
@@ -177,14 +177,14 @@ class History:
                 raise
 
     def save_beside(self) -> None:
-        """Write all of a history whose file is gone into one beside it, which is this history from then on. Raises EnvironmentFailure.
+        """Write a history whose file is gone into a new file, continue with that file, and raise EnvironmentFailure.
 
-        Its write-ahead log may be left in its old place, where a new file of its name would be damaged by it.
+        The old write-ahead log may be left behind; a new file with the old name would be damaged by it.
         """
         import sqlite_utils
 
-        gone = self.path
-        saved = gone.with_name(f"{gone.stem}-saved-{os.getpid()}-{time.time_ns()}.db")
+        old_path = self.path
+        saved = old_path.with_name(f"{old_path.stem}-saved-{os.getpid()}-{time.time_ns()}.db")
         with explained(saved):
             saved.parent.mkdir(parents=True, exist_ok=True)
             saved.touch(0o600)
@@ -195,14 +195,14 @@ class History:
         self.writer = sqlite_utils.Database(self.connection, execute_plugins=False)
         self.working.clear()
         self.logs.clear()
-        kept = "What could be read" if gone.exists() else "All"  # another that is opened there has taken over its log
+        amount = "What could be read" if old_path.exists() else "All"  # another history there has taken over the log
         raise EnvironmentFailure(
-            f"The history {gone} was deleted or moved while it was written. {kept} of it is in {saved}.",
+            f"The history {old_path} was deleted or moved while it was written. {amount} of it is in {saved}.",
             "Leave the file where it is until what writes it has ended.",
         )
 
     def sit(self, session: int, at: float) -> None:
-        """Enter that this process works on a session, unless it does already."""
+        """Enter that this process works on a session, unless it is entered already."""
         from perfbisect.store.log import insert
 
         if session not in self.working:
@@ -218,11 +218,11 @@ class History:
             db.table("sittings").update(sitting, {"failure": masked(failure)})
 
     def change_range(self, session: int, started: "SessionStarted") -> None:
-        """Store the range of a further round, whose candidates are those of a hunt from here on."""
+        """Store the range of a further round, by which the candidates of a hunt are numbered from here on."""
         self.logs[session], self.ranges[session] = self.session_log(session).in_range(started), started.candidates
 
     def update_settings(self, session: int, settings: "Settings") -> None:
-        """Store settings that a session has chosen itself."""
+        """Store settings that a session chose itself."""
         from perfbisect.store.log import compact
 
         with self.transaction() as db:
@@ -234,7 +234,7 @@ class History:
     def enter_drop_hunt(self, trial: int, drop: tuple[int, int, int] | None, hunt: int) -> None:
         """Enter that a hunt is for a drop of a comparison: workload, the build before it, the build after it.
 
-        None: of the line of a watched branch, between tips that this night has not compared.
+        None: a drop of a watched branch, between tips that this night did not compare.
         """
         with self.transaction() as db:
             db.table("sessions").update(hunt, {"about": trial, "drop_between": json.dumps(drop) if drop else None})
@@ -278,7 +278,7 @@ class History:
         return float(self.columns(session, "started")[0])
 
     def sittings(self, session: int) -> list[float]:
-        """The starts of the sittings of a session, in order, in seconds since the epoch."""
+        """The start times of the attempts at a session, in order, in seconds since the epoch."""
         rows = self.select("SELECT started FROM sittings WHERE session_id = ? ORDER BY id", [session])
         with intact(self.shown, f"table sittings of session {session}"):
             return [check_value("started", started, float) for (started,) in rows]
@@ -295,7 +295,7 @@ class History:
         return self.ranges[hunt]
 
     def columns(self, session: int, *names: str, hunts: bool = False) -> tuple[Any, ...]:
-        """Columns of a session. Raises UsageError when there is no such session, or with ``hunts`` no such hunt."""
+        """Columns of a session. Raises UsageError if there is no such session, or with ``hunts`` no such hunt."""
         select = f"SELECT {', '.join(names)} FROM {'hunts' if hunts else 'sessions'} WHERE id = ?"
         rows = self.select(select, [min(session, LARGEST_ID)])
         if not rows:
@@ -303,20 +303,20 @@ class History:
         return rows[0]
 
     def origin(self, session: int) -> str:
-        """Whose a session is that was imported, or that someone else has made; "" for an own one."""
+        """The person from whom a session is: imported, or made by another person; "" for an own session."""
         process = f"(SELECT process FROM sittings WHERE session_id = {int(session)} ORDER BY id DESC LIMIT 1)"
         return self.whose(*self.columns(session, "coalesce(origin, '')", process))
 
     def whose(self, origin: str, process: str | None) -> str:
-        """The same by two of its columns. What is in the user's state folder is the user's, whoever wrote it."""
+        """The ``origin`` by two columns. A history in the user's state folder is the user's, no matter who wrote it."""
         return str(origin or ("" if in_usual_place(self.path) else whose(process)))
 
     def trial(self, name: str) -> "SessionState":
-        """The trial of that name, as c3. Raises UsageError when none exists."""
+        """The trial of that name, such as c3. Raises UsageError if there is none."""
         return self.read_trial(self.number_of_trial(name))
 
     def number_of_trial(self, name: str) -> int:
-        """The number of the trial of that name. Raises UsageError when none exists."""
+        """The number of the trial of that name. Raises UsageError if there is none."""
         number = int(name[1:])
         with suppress(UsageError):
             if called(self.columns(number, "kind")[0], number) == name:
@@ -324,7 +324,7 @@ class History:
         raise UsageError(f"There is no {name} in the history {self.shown}.", "`bisect history` lists all.")
 
     def read_trial(self, number: int) -> "SessionState":
-        """A trial with all its runs: its log, folded. Raises EnvironmentFailure for a damaged one."""
+        """A trial with all its runs: its log, folded. Raises EnvironmentFailure if it is damaged."""
         import msgspec
 
         from perfbisect.core.domain.session_state import SessionState
@@ -338,8 +338,8 @@ class History:
         with intact(self.shown, f"table hosts, row {host},"):
             facts = read_host(self.connection, host)
         drops = self.select(DROPS, [number])
-        its_hunts = ((drop, read_sessions(self, "sessions.id = ?", hunt)) for *drop, hunt in drops)
-        hunts = tuple(hunt.for_drop(*drop) for drop, found in its_hunts for hunt in found)
+        drop_hunts = ((drop, read_sessions(self, "sessions.id = ?", hunt)) for *drop, hunt in drops)
+        hunts = tuple(hunt.for_drop(*drop) for drop, sessions in drop_hunts for hunt in sessions)
         trial = SessionState.of_trial(number, request, facts, listed.started, origin=listed.origin, hunts=hunts)
         for entry in self.events(number):
             trial.add(entry.at, entry.event)
@@ -347,9 +347,9 @@ class History:
         return trial
 
     def intact_trials(self, where: str, values: Sequence[object] | Mapping[str, object]) -> "Iterator[SessionState]":
-        """The trials for which a condition of SQL holds, newest first, as they are wanted.
+        """The trials that satisfy a condition of SQL, newest first, read lazily.
 
-        Damaged ones, which `bisect show` reports, are left out.
+        Damaged trials, which `bisect show` reports, are left out.
         """
         select = f"SELECT id FROM sessions WHERE kind != 'hunt' AND {where} ORDER BY id DESC"
         for (number,) in self.select(select, values):
@@ -357,7 +357,7 @@ class History:
                 yield self.read_trial(number)
 
     def proofs(self, hunt: int) -> "list[SessionState]":
-        """The proofs of a hunt's verdict, oldest first; damaged ones are left out."""
+        """The proofs of a hunt's verdict, oldest first; damaged proofs are left out."""
         return [*self.intact_trials("kind = 'prove' AND about = ?", [hunt])][::-1]
 
     def hunts(self) -> list[SessionSummary]:
@@ -365,7 +365,7 @@ class History:
         return [*read_sessions(self, "sessions.kind = 'hunt'")]
 
     def trials(self) -> list[SessionSummary]:
-        """All trials but fitness checks, which are many and alike, by their numbers."""
+        """All trials by their numbers, except fitness checks, which are many and alike."""
         return [
             *read_sessions(self, f"sessions.kind != 'hunt' AND {NAME} NOT IN (?, ?)", FITNESS_CHECK, ACCEPTED_CHECK)
         ]
@@ -375,7 +375,7 @@ class History:
         return sorted([*self.hunts(), *self.trials()], key=lambda session: session.started)
 
     def listed(self, session: int) -> SessionSummary:
-        """A session in its present state. Raises UsageError without one, EnvironmentFailure for a damaged one."""
+        """A session in its present state. Raises UsageError if there is none, EnvironmentFailure if it is damaged."""
         self.columns(session, "id")
         [listed] = read_sessions(self, "sessions.id = ?", session)
         if listed.state == DAMAGED:
@@ -384,12 +384,12 @@ class History:
         return listed
 
     def is_carried_out(self, session: int) -> bool:
-        """Whether a process of this machine works on it."""
+        """Whether a process of this machine works on a session."""
         latest = "SELECT process FROM sittings WHERE session_id = ? ORDER BY id DESC LIMIT 1"
         return any(process and is_running(process) for (process,) in self.select(latest, [session]))
 
     def latest(self) -> int:
-        """The newest own hunt, or without one the newest. Raises UsageError when none exists."""
+        """The newest own hunt; if there is none, the newest hunt. Raises UsageError if there are no hunts."""
         [(newest,)] = self.select(f"SELECT coalesce(max(iif({OWN.format('hunts')}, id, NULL)), max(id)) FROM hunts")
         if newest is None:
             raise UsageError(f"There are no hunts yet in {self.path}.", "Begin one with `bisect run`.")

@@ -1,4 +1,4 @@
-"""One row for each session, read without slow imports, so that `bisect history` starts fast."""
+"""The summary of each session, read without slow imports, so that `bisect history` starts fast."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from perfbisect.core.domain.facts import DropHunt
     from perfbisect.store.history import History
 
-FITNESS_CHECK = "fitness check"  # the name of the settings of an A/A that shows how fit its host is
-ACCEPTED_CHECK = "accepted fitness check"  # and of one whose level the user has accepted as usual
+FITNESS_CHECK = "fitness check"  # name of an A/A that shows how fit its host is
+ACCEPTED_CHECK = "accepted fitness check"  # name of a check whose level the user accepted as usual
 KINDS = ("hunt", "compare", "noise", "prove")
-DAMAGED = "damaged"  # the state of what stands for a row that cannot be read
+DAMAGED = "damaged"  # state of a session whose row cannot be read
 STATES = {
     "Found": "found",
     "Several": "several",
@@ -30,7 +30,7 @@ STATES = {
 }
 
 
-FIELDS = (  # of the JSON of a trial, and of a hunt, in order
+FIELDS = (  # of the JSON of a trial, and of the JSON of a hunt, in order
     "id kind started builder variant workloads host metric builds state runs failure origin series branch",
     (
         "id started builder variant workload host metric good bad commits candidates merges state culprit probability ratio builds runs"
@@ -43,21 +43,21 @@ FIELDS = (  # of the JSON of a trial, and of a hunt, in order
 class SessionSummary:
     """One session of the history: a hunt, or a comparison, a proof or an A/A, which are trials."""
 
-    id: int | str  # as it is written in commands: 12, c3
+    id: int | str  # as in commands: 12, c3
     kind: str  # hunt, compare, noise, prove
     started: float  # seconds since the epoch
     builder: str
     variant: str
-    workloads: tuple[str, ...]  # one of a hunt
+    workloads: tuple[str, ...]  # a hunt has one
     host: str
     metric: str
-    state: str  # running, interrupted, failed, done (a trial), or by the verdict of a hunt, see STATES
-    builds: int  # made by it
+    state: str  # running, interrupted, failed, done (of a trial), or a state by the verdict of a hunt, see STATES
+    builds: int  # that the session made
     runs: int
-    failure: str = ""  # why it has failed
-    origin: str = ""  # whose it is, if it was imported
-    name: str = ""  # if it was given one
-    # of a hunt
+    failure: str = ""  # why it failed
+    origin: str = ""  # owner of an imported session
+    name: str = ""  # if it was given a name
+    # Of a hunt:
     good: str = ""
     bad: str = ""
     commits: int = 0  # in the range
@@ -65,36 +65,37 @@ class SessionSummary:
     merges: int = 0
     culprit: str | None = None  # full hash of the first commit that the verdict names
     probability: float | None = None
-    ratio: float | None = None  # of the metric, after the culprit to before it; without a culprit, of bad to good
+    # metric after the culprit relative to before it; without a culprit, of bad relative to good
+    ratio: float | None = None
     subject: str = ""  # of the culprit
-    suspect: str = ""  # if it runs: full hash of the candidate that is more probable than any other, if there is one
-    suspicion: float | None = None  # the probability of the suspect
-    # of a trial
+    suspect: str = ""  # of a running hunt: full hash of the most probable candidate, if there is a single one
+    suspicion: float | None = None  # probability of the suspect
+    # Of a trial:
     compared: tuple[str, ...] = ()  # names of its builds, the baseline first
-    series: str = ""  # the range of releases as written, if it compares all of them
-    branch: str = ""  # as written, if it is a night of a watched branch; the tip is the last build
+    series: str = ""  # range of releases as written, if it compares all of them
+    branch: str = ""  # as written, if it is a night of a watched branch; the last build is the tip
 
     @property
     def number(self) -> int:
-        """Its number among all sessions of its history."""
+        """The number among all sessions of the history."""
         return self.id if isinstance(self.id, int) else int(self.id[1:])
 
     @property
     def span(self) -> str:
-        """The range of a hunt, behind its name; of a trial the names of the builds, or their range, or branch and tip."""
+        """The range of a hunt, after its name; of a trial the names of its builds, or their range, or branch and tip."""
         if self.kind == "hunt":
             return f"{self.name}: {self.good}..{self.bad}" if self.name else f"{self.good}..{self.bad}"
         night = (self.branch, "at", *self.compared[-1:])
         return " ".join(night) if self.branch else self.series or " ".join(self.compared)
 
     def as_object(self) -> dict[str, Any]:
-        """The fields of its kind, for JSON: a hunt has one workload, and ``builds`` of a trial are their names."""
+        """The fields of its kind, for JSON: a hunt has one workload, and ``builds`` of a trial are names."""
         hunt = self.kind == "hunt"
         named = {"workload": " ".join(self.workloads)} if hunt else {"builds": self.compared}
         return {name: named[name] if name in named else getattr(self, name) for name in FIELDS[hunt].split()}
 
     def for_drop(self, work: int, first: int, last: int) -> "DropHunt":
-        """This hunt as that for a drop of a comparison, with the commit that its verdict names."""
+        """This hunt as the hunt for a drop of a comparison, with the commit that its verdict names."""
         from perfbisect.core.domain.facts import DropHunt
 
         named = (self.culprit or "", self.subject) if self.state in NAMED else ()
@@ -119,7 +120,7 @@ LEFT JOIN suspects ON suspects.session_id = verdicts.session_id AND suspects.ran
 LEFT JOIN commits ON commits.commit_hash = suspects.commit_hash
 """
 
-# Of good beside the merge base, which comes before the range, a decision says nothing about candidates.
+# While good is compared with the merge base, which is before the range, decisions are not about its candidates.
 LATEST = """
 SELECT CAST(candidates AS BLOB), CAST(decided.body AS BLOB) FROM ranges JOIN events AS decided USING (session_id)
 WHERE session_id = ? AND kind = 'Decided' AND NOT coalesce((
@@ -140,12 +141,12 @@ OF_HUNT = (
 
 
 def check_value(name: str, value: Any, kind: Any) -> Any:
-    """The value. Raises ValueError for one that no list could show: columns of SQLite hold values of any type."""
+    """The value. Raises ValueError if no list could show it: a column of SQLite can hold a value of any type."""
     fits = isinstance(value, tuple if get_origin(kind) is tuple else kind)
     if not fits and not (kind in (float, float | None) and isinstance(value, int)):
         raise ValueError(f"{name} is {value!r:.60}")
-    most = {"started": LAST_MOMENT, "at": LAST_MOMENT, "probability": 1.0}.get(name)
-    if most is not None and value is not None and not 0 <= value <= most:
+    limit = {"started": LAST_MOMENT, "at": LAST_MOMENT, "probability": 1.0}.get(name)
+    if limit is not None and value is not None and not 0 <= value <= limit:
         raise ValueError(f"{name} is {value}")
     if isinstance(value, str):
         value.encode()
@@ -153,29 +154,29 @@ def check_value(name: str, value: Any, kind: Any) -> Any:
 
 
 def damaged(number: int, kind: object, why: str, origin: str = "") -> SessionSummary:
-    """What stands for a session whose row cannot be read."""
-    known: tuple[int | str, str] = (number, "hunt") if kind == "hunt" else (f"?{number}", "compare")
-    return SessionSummary(known[0], known[1], 0.0, "", "", (), "", "", DAMAGED, 0, 0, why, origin)
+    """The summary of a session whose row cannot be read."""
+    id_and_kind: tuple[int | str, str] = (number, "hunt") if kind == "hunt" else (f"?{number}", "compare")
+    return SessionSummary(id_and_kind[0], id_and_kind[1], 0.0, "", "", (), "", "", DAMAGED, 0, 0, why, origin)
 
 
 def read_sessions(history: "History", where: str = "true", *values: object) -> Iterator[SessionSummary]:
-    """The sessions for which a condition of SQL holds, by their numbers; what cannot be shown hides no other."""
+    """The sessions that satisfy a condition of SQL, by their numbers; a damaged session does not hide others."""
     for row in history.select(f"{SESSIONS} WHERE {where} ORDER BY sessions.id", values):
         try:
             session = summary(history, row)
-            for each in fields(session):
-                check_value(each.name, getattr(session, each.name), each.type)
+            for column in fields(session):
+                check_value(column.name, getattr(session, column.name), column.type)
         except PerfBisectError:
             raise
-        except Exception as failure:  # noqa: BLE001  # no list of errors is complete: any value can stand in a damaged row
+        except Exception as failure:  # noqa: BLE001  # no list of errors is complete: a damaged row can have any value
             session = damaged(row[0], row[1], f"its row cannot be read ({type(failure).__name__}: {failure})")
         yield session
 
 
 def summary(history: "History", row: Sequence[Any]) -> SessionSummary:
-    """A session from a row of ``SESSIONS``; a trial without the names of builds and workloads if its request is damaged.
+    """A session from a row of ``SESSIONS``; a trial lacks the names of builds and workloads if its request is damaged.
 
-    A hunt without an end has the first change that is proven so far; the suspects of an inconclusive one are not named.
+    A hunt without an end has the first change that is proven so far; suspects of an inconclusive hunt are not named.
     """
     number, kind, started, builder, variant, workload, *measured, origin, name = row[:12]
     ended, process, failure, request, verdict = row[12:17]
@@ -183,58 +184,60 @@ def summary(history: "History", row: Sequence[Any]) -> SessionSummary:
         raise ValueError(f"its kind is {kind!r}")
     state = STATES[verdict] if verdict is not None else unfinished(process, failure)
     workloads: tuple[str, ...] = (workload,)
-    more: dict[str, Any] = {}
+    further: dict[str, Any] = {}
     if kind == "hunt":
         named, subject, suspect = row[22:25], row[25], ()
         if ended is None:
-            found, leader = so_far(history, number)
-            named, suspect = found or named, leader if state == "running" else ()
+            proven, leader = so_far(history, number)
+            named, suspect = proven or named, leader if state == "running" else ()
             [(subject,)] = history.select("SELECT subject FROM commits WHERE commit_hash = ?", named[:1]) or [("",)]
         elif state == STATES["Inconclusive"]:
             named, subject = (None, None, named[2]), ""
-        more = dict(zip(OF_HUNT, (*row[17:22], *named, subject or "", *suspect), strict=False))
+        further = dict(zip(OF_HUNT, (*row[17:22], *named, subject or "", *suspect), strict=False))
     else:
         state = "done" if ended is not None and failure is None else state
         with suppress(ValueError, TypeError, LookupError):
-            asked = json.loads(request)
-            workloads, compared = (tuple(str(each["name"]) for each in asked[part]) for part in ("works", "subjects"))
-            series = str(asked["series"]["text"]) if asked["series"] else ""
-            more = {"compared": compared, "series": series, "branch": str(asked.get("branch", ""))}
+            trial = json.loads(request)
+            workloads, compared = (tuple(str(item["name"]) for item in trial[part]) for part in ("works", "subjects"))
+            series = str(trial["series"]["text"]) if trial["series"] else ""
+            further = {"compared": compared, "series": series, "branch": str(trial.get("branch", ""))}
     host, metric, builds, runs = measured
     return SessionSummary(
         number if kind == "hunt" else called(kind, number), kind, started, builder, variant, workloads, host, metric, state, builds,
-        runs, failure or "", history.whose(origin, process), name, **more,
+        runs, failure or "", history.whose(origin, process), name, **further,
     )  # fmt: skip
 
 
 def so_far(history: "History", hunt: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """By the latest decision of a hunt: commit, probability and ratio of the first change that is proven, and commit and
-    probability of the candidate that is more probable than any other. Empty where there is none, or it is damaged.
+    """The first proven change and the leading candidate, by the latest decision of a hunt.
+
+    The change is commit, probability and ratio; the candidate, more probable than any other, is commit and probability.
+    Each is empty if there is none, or if the decision is damaged.
     """
     for stored in history.select(LATEST, [hunt]):
         with suppress(EnvironmentFailure), intact(history.shown, f"hunt {hunt}, table events,"):
             candidates, decided = map(json.loads, stored)
             order = decided["order"]
             steps = [*decided.get("found", ()), *([order["step"]] if "step" in order else order.get("steps", ()))]
-            found = [(candidates[one["candidate"]], one["probability"], one["ratio"]["middle"]) for one in steps[:1]]
-            # A belief is run-length encoded: pairs of how many candidates, oldest first, have which probability.
+            proven = [(candidates[x["candidate"]], x["probability"], x["ratio"]["middle"]) for x in steps[:1]]
+            # A belief is run-length encoded: pairs (number of candidates, probability), oldest candidates first.
             belief = decided["belief"]["culprit"] or [[0, 0.0]]
             places = [*accumulate(wide for wide, _ in belief)]
             best = max(range(len(belief)), key=lambda run: belief[run][1])
             wide, probability = belief[best]
             leads = wide == 1 and places[-1] == len(candidates)
-            return found[0] if found else (), (candidates[places[best] - 1], probability) if leads else ()
+            return proven[0] if proven else (), (candidates[places[best] - 1], probability) if leads else ()
     return (), ()
 
 
 def reason_is_open(history: "History", hunt: int) -> bool:
-    """Whether the reason of a hunt's verdict was to be measured, and that was cut short."""
+    """Whether the reason of a hunt's verdict was to be measured, but was interrupted."""
     follows = "SELECT iif(json_valid(body), json_extract(body, '$.reason_follows'), 0) FROM events WHERE session_id = ?"
     return history.select(f"{follows} AND kind = 'HuntEnded' ORDER BY id DESC LIMIT 1", [hunt]) == [(1,)]
 
 
 def called(kind: str, session: int) -> str:
-    """What a session is called: hunt 12, c3."""
+    """The name of a session: hunt 12, c3."""
     return f"hunt {session}" if kind == "hunt" else f"{kind[:1]}{session}"
 
 

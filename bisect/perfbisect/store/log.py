@@ -1,7 +1,7 @@
-"""The log of a session in its stored form, and the rows that each event adds to the other tables in the same transaction.
+"""The log of a session in its stored form, and the rows that each event adds to other tables in the same transaction.
 
-A decoded event equals the one that was appended, but for the digits of a belief, which is never an input of a decision: resume
-calls the search again.
+A decoded event equals the event that was appended, except for digits of a belief. A belief is never an input of a
+decision: resume calls the search again.
 """
 
 import json
@@ -68,8 +68,8 @@ COUNTS = dict.fromkeys((
 def encode(event: Event, candidates: tuple[str, ...]) -> str:
     """The JSON of an event of a hunt with this range. Raises ValueError for NaN, which no fact may contain.
 
-    A SessionStarted is stored without the range, which can be long, is stored once for the hunt, and is in every attempt's
-    SessionStarted. But for rounds in the diff of a commit, each of which has another.
+    A SessionStarted is stored without the range, which can be long and is the same in every attempt; it is stored once
+    for the hunt. Rounds in the diff of a commit are an exception: each round has another range.
     """
     if isinstance(event, SessionStarted) and event.candidates == candidates and not event.parts:
         event = replace(event, candidates=())
@@ -80,7 +80,7 @@ def decode(kind: str, text: str | bytes, candidates: tuple[str, ...] = ()) -> Ev
     """The event of type ``kind`` from its JSON, in a hunt with this range."""
     text = text.encode() if isinstance(text, str) else text
     of = codec.EVENTS.get(kind)
-    half_a_pair = b"\\ud" in text  # of UTF-16, as in the names of files: msgspec refuses it
+    half_a_pair = b"\\ud" in text  # a surrogate of UTF-16, as in names of files, which msgspec refuses
     if of is None or kind in codec.TAGGED or half_a_pair:
         event = codec.decode(kind, json.loads(text), infinite=LARGEST in text)
     else:  # most of a log, in a third of the time
@@ -91,13 +91,17 @@ def decode(kind: str, text: str | bytes, candidates: tuple[str, ...] = ()) -> Ev
 
 
 def compact(value: object) -> str:
-    """Plain values, dataclasses or Structs as JSON without blanks, as in the columns that are compared. Raises ValueError for NaN."""
+    """Values, dataclasses or Structs as JSON without blanks, as in the columns that are compared. Raises ValueError for
+    NaN.
+    """
     return json.dumps(builtins(value), allow_nan=False, separators=(",", ":"))
 
 
 def check_values(value: object, name: str = "") -> None:
-    """Raise ValueError for what no field has, at any depth: a text that is too long, a number that is not finite, and a count, a
-    duration, a position or a probability out of its range.
+    """Raise ValueError for a value that no field can have, at any depth.
+
+    These are a text that is too long, a number that is not finite, and a count, a duration, a position or a probability
+    out of its range.
     """
     match value:
         case dict():
@@ -115,7 +119,7 @@ def check_values(value: object, name: str = "") -> None:
 
 
 def clean(row: Row) -> Row:
-    """The row with valid UTF-8: names in old commits and in file systems may be invalid."""
+    """The row as valid UTF-8: names in old commits and in file systems may be invalid."""
     return {
         column: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
         for column, value in row.items()
@@ -136,27 +140,29 @@ def remove(db: "sqlite_utils.Database", session: int) -> None:
 
 
 def host_row(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
-    """The id of the host; a host whose facts have changed gets a new row."""
+    """The id of the host's row; a host whose facts have changed gets a new row."""
     texts = {name: dumps(dict(sorted(getattr(host, name).items()))) for name in ("tools", "settings")}
     row = clean(asdict(host) | texts)
     table = db.table("hosts")
-    made = str(table.insert(row | {"first_seen": at}, hash_id="id", hash_id_columns=[*row], ignore=True).last_pk)
-    db.execute("UPDATE hosts SET first_seen = min(first_seen, ?) WHERE id = ?", [at, made])
-    return made
+    host_id = str(table.insert(row | {"first_seen": at}, hash_id="id", hash_id_columns=[*row], ignore=True).last_pk)
+    db.execute("UPDATE hosts SET first_seen = min(first_seen, ?) WHERE id = ?", [at, host_id])
+    return host_id
 
 
 def session_row(settings: Settings, plan: SessionStarted) -> Row:
-    """The columns of a session that are known when it is entered, and as ``range`` that of a hunt, as JSON."""
+    """The columns of a session that are known when it is entered; of a hunt ``range``, too, as JSON."""
     request = plan.request
     if not request.works:
         size: Row = {"commits": plan.commits, "candidates": plan.choices + 1, "merges": plan.merges}
         size |= {"base_commit": plan.candidates[0]}
-        asked = {column: getattr(settings, column) for column in OF_HUNT}
-        return asked | size | {"kind": "hunt", "about": settings.narrows or None, "range": json.dumps(plan.candidates)}
-    asked = {column: getattr(request, column) for column in ("kind", "builder", "variant", "host", "metric")}
+        columns = {column: getattr(settings, column) for column in OF_HUNT}
+        return (
+            columns | size | {"kind": "hunt", "about": settings.narrows or None, "range": json.dumps(plan.candidates)}
+        )
+    columns = {column: getattr(request, column) for column in ("kind", "builder", "variant", "host", "metric")}
     about = request.reverts.hunt if request.reverts else None
     named = {"workload": ", ".join(work.name for work in request.works), "about": about}
-    return asked | named | {"request": compact(masked_fields(request))}
+    return columns | named | {"request": compact(masked_fields(request))}
 
 
 def read_host(connection: "sqlite3.Connection", key: str) -> HostFacts:
@@ -165,20 +171,20 @@ def read_host(connection: "sqlite3.Connection", key: str) -> HostFacts:
         "SELECT name, cpu, cores, memory_mib, kernel, compiler, CAST(tools AS BLOB), CAST(settings AS BLOB) FROM hosts"
     )
     row = connection.execute(f"{select} WHERE id = ?", [key]).fetchone()
-    return HostFacts(*row[:6], *(msgspec.convert(json.loads(each), dict[str, str]) for each in row[6:]))
+    return HostFacts(*row[:6], *(msgspec.convert(json.loads(text), dict[str, str]) for text in row[6:]))
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLog:
-    """The log of one session, to which events are appended. It writes all rows that an event adds, and nothing else does."""
+    """The log of one session, to which events are appended. Only this class writes the rows that an event adds."""
 
     db: "sqlite_utils.Database"
     session: int
-    host: str  # the first
+    host: str  # the first host
     state: SessionState  # the log so far, folded
     candidates: tuple[str, ...] = ()  # the range of a hunt: commit of each node
     nodes: Mapping[str, int] | None = None  # node of each commit; None for a trial
-    foreign: bool = False  # another person's: what it says of a commit counts only where nothing is known of it yet
+    foreign: bool = False  # made by another person: its facts about a commit are entered only if none are known yet
 
     def append(self, event: Event, at: float) -> None:
         """Append ``event`` to the log, and its rows to the other tables."""
@@ -190,27 +196,33 @@ class SessionLog:
         row |= {"commit_hash": commit, "body": encode(event, self.candidates)}
         event_id = insert(self.db, "events", row)
         self.state.add(at, event)
-        own: Row = {"event_id": event_id, "at": at, "host": host or self.host}
+        columns: Row = {"event_id": event_id, "at": at, "host": host or self.host}
         match event:
             case SessionStarted():
-                for each in event.hosts:
-                    host_row(self.db, each, at)
-                asked = event.request
-                self._set(ended=None, **({"request": compact(asked), "metric": asked.metric} if asked.works else {}))
+                for site in event.hosts:
+                    host_row(self.db, site, at)
+                request = event.request
+                self._set(
+                    ended=None, **({"request": compact(request), "metric": request.metric} if request.works else {})
+                )
             case BuildStarted(commit=built):
                 self._commit(built)
             case BuildFinished(facts=build):
-                same = self.state.row(build.commit).same_as if event.same_as is not None else None
+                same_as = self.state.row(build.commit).same_as if event.same_as is not None else None
                 reused = 2 if build.shared else int(build.reused)
-                own |= {"build_key": build.key, "binary_hash": build.binary, "same_as": same, "reused": reused}
-                self._fact("builds", event, own)
+                columns |= {"build_key": build.key, "binary_hash": build.binary, "same_as": same_as, "reused": reused}
+                self._fact("builds", event, columns)
                 self._set(build_count=self.state.build_count)
             case CandidateSkipped(facts=skip):
-                self._fact("skips", event, own | {"seconds": 0.0 if skip.for_another else skip.seconds})
+                self._fact("skips", event, columns | {"seconds": 0.0 if skip.for_another else skip.seconds})
             case RunFinished(facts=run):
-                own |= {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")}
-                own |= {"dataset_key": run.dataset or None, "cost": self.state.cost, "qps": operations_per_second(run)}
-                self._fact("runs", event, own | {"metric_value": self._value(run)})
+                columns |= {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")}
+                columns |= {
+                    "dataset_key": run.dataset or None,
+                    "cost": self.state.cost,
+                    "qps": operations_per_second(run),
+                }
+                self._fact("runs", event, columns | {"metric_value": self._value(run)})
                 self._set(run_count=self.state.run_count)
             case SessionEnded(verdict):
                 from perfbisect.core.stats.noise import noise_of_trial
@@ -226,9 +238,9 @@ class SessionLog:
             case _:
                 pass
 
-    def _commit(self, known: Commit) -> None:
-        """Enter what is known of a commit."""
-        row = {"commit_hash": known.sha, "date": known.date, "author": known.author, "subject": known.subject}
+    def _commit(self, commit: Commit) -> None:
+        """Enter the facts of a commit."""
+        row = {"commit_hash": commit.sha, "date": commit.date, "author": commit.author, "subject": commit.subject}
         self.db.table("commits").insert(clean(row), ignore=self.foreign, replace=not self.foreign)
 
     def _set(self, **columns: object) -> None:
@@ -236,32 +248,36 @@ class SessionLog:
         changes = ", ".join(f"{name} = ?" for name in columns)
         self.db.execute(f"UPDATE sessions SET {changes} WHERE id = ?", [*columns.values(), self.session])
 
-    def _fact(self, table: str, event: Logged, own: Row) -> None:
-        """Enter a build, a failure or a run: the columns ``own``, and of the event and its facts those of their names."""
+    def _fact(self, table: str, event: Logged, columns: Row) -> None:
+        """Enter a build, a failure or a run: ``columns``, and the fields of the event and its facts with names of columns."""
         facts = event.facts
-        own |= self._about(facts.commit, None if self.nodes is not None else event.candidate)
+        columns |= self._about(facts.commit, None if self.nodes is not None else event.candidate)
         fields = {name: event if hasattr(event, name) else facts for name in TABLES[table].split()}
-        insert(self.db, table, {name: own[name] if name in own else getattr(of, name) for name, of in fields.items()})
+        insert(
+            self.db,
+            table,
+            {name: columns[name] if name in columns else getattr(of, name) for name, of in fields.items()},
+        )
 
     def _about(self, commit: str, node: int | None = None) -> Row:
-        """The columns that say which commit of a hunt, or build of a trial, a row is about."""
+        """The columns that identify the commit of a hunt, or the build of a trial, that a row is about."""
         return {"session_id": self.session, "commit_hash": commit, "node": (self.nodes or {}).get(commit, node)}
 
     def _value(self, run: RunFacts) -> float | None:
         [metric] = self.db.execute("SELECT metric FROM sessions WHERE id = ?", [self.session]).fetchone()
-        return value(run, metric) if metric in METRICS else None  # another person's may be unknown
+        return value(run, metric) if metric in METRICS else None  # a metric of another person may be unknown here
 
     def in_range(self, started: SessionStarted) -> "SessionLog":
-        """The same log in another range, which is stored."""
+        """This log in another range, which is stored."""
         size = {"candidates": started.choices + 1, "base_commit": started.candidates[0], "commits": started.commits}
         self._set(**size)
-        known = json.dumps(started.candidates), self.session
-        self.db.execute("UPDATE ranges SET candidates = ? WHERE session_id = ?", known)
+        new_range = json.dumps(started.candidates), self.session
+        self.db.execute("UPDATE ranges SET candidates = ? WHERE session_id = ?", new_range)
         nodes = {commit: node for node, commit in enumerate(started.candidates)}
         return replace(self, candidates=started.candidates, nodes=nodes)
 
     def change_metric(self) -> None:
-        """Enter the values of all runs in the metric that the session has now."""
+        """Enter the values of all runs in the present metric of the session."""
         select = "SELECT id, body FROM events WHERE session_id = ? AND kind = 'RunFinished'"
         for event_id, body in self.db.execute(select, [self.session]).fetchall():
             if isinstance(event := decode("RunFinished", body), RunFinished):
@@ -269,7 +285,7 @@ class SessionLog:
                 self.db.execute("UPDATE runs SET metric_value = ? WHERE event_id = ?", new)
 
     def _verdict(self, verdict: Verdict, event_id: int, at: float) -> None:
-        """The verdict and the commits that it names; they replace an earlier verdict."""
+        """Enter the verdict and the commits that it names; they replace an earlier verdict."""
         for table in ("suspects", "verdicts"):
             self.db.table(table).delete_where("session_id = ?", [self.session])
         row: Row = {"session_id": self.session, "event_id": event_id, "at": at, "kind": type(verdict).__name__}
@@ -279,7 +295,7 @@ class SessionLog:
         ]
         match verdict:
             case Several(unsettled=unsettled):
-                row["reason"] = "; ".join(dict.fromkeys(one.known.reason for one in unsettled)) or None
+                row["reason"] = "; ".join(dict.fromkeys(subrange.known.reason for subrange in unsettled)) or None
             case NotReproduced(ratio, detectable) | CodePlacement(_, ratio, detectable):
                 row |= {**interval_row(ratio), "detectable": detectable}
             case Found():
@@ -294,5 +310,5 @@ class SessionLog:
 
 
 def interval_row(interval: Interval) -> Row:
-    """An interval's columns."""
+    """The columns of an interval."""
     return {"ratio": interval.middle, "low": interval.low, "high": interval.high}

@@ -1,4 +1,6 @@
-"""Data of earlier sessions for the next one: failed builds, costs, what is stored on a host, noise, nights of a watched branch."""
+"""Data of earlier sessions for the next session: failed builds, costs, contents of a host, noise, nights of a watched
+branch.
+"""
 
 import json
 import math
@@ -26,21 +28,21 @@ if TYPE_CHECKING:
     from perfbisect.store.history import History
 
 RECENT = 400  # latest runs that are used
-KEPT = 10  # latest builds that are kept on a host
-MANY = 8  # hosts of a hunt among which its runs may be divided
-ENOUGH_PAIRS = 8  # pairs of runs needed for an estimate of noise
+RECENT_BUILDS = 10  # latest builds that stay on a host
+MANY = 8  # largest number of hosts among which the runs of a hunt may be divided
+ENOUGH_PAIRS = 8  # pairs of runs that an estimate of noise needs
 
 
 @dataclass(frozen=True, slots=True)
 class TypicalCosts:
-    """Typical seconds on a host; None where it has no history."""
+    """Typical seconds on a host; None if the host has no history."""
 
     build: float | None
     run: float | None  # with its share of the visit
 
 
 def built_for(table: str) -> str:
-    """The condition that a row of builds or of failures is of the host ``:host``, or of one that built ahead for it."""
+    """The condition that a row of builds or failures is of the host ``:host``, or of a host that built ahead for it."""
     measuring = "json_each(iif(json_valid(hunts.settings), hunts.settings, '{}'), '$.further_hosts')"
     return (
         f"({table}.host = :host OR {table}.host != hunts.host AND hunts.host = :host"
@@ -62,13 +64,14 @@ WHERE builder = :builder AND variant = :variant AND {OWN.format("hunts")} AND {b
 GROUP BY skips.commit_hash HAVING at = max(at) ORDER BY at
 """
 
-IDENTITY = ("run", "rate", "cost", "operations", "only")  # of a command
-ALIKE = f"builder = :builder AND variant = :variant AND {OWN}"  # what others measured was on other machines
+IDENTITY = ("run", "rate", "cost", "operations", "only")  # fields that identify a command
+# measurements of other persons were made on other machines
+ALIKE = f"builder = :builder AND variant = :variant AND {OWN}"
 SAME_WORK = (
     f"{ALIKE.format('hunts')} AND runs.host = :host AND hunts.workload = :workload"
     " AND iif(json_valid(hunts.settings), json_extract(hunts.settings, '$.overrides'), NULL) = :overrides"
 )
-# The hunts that have the latest RECENT runs: a few rows, where all runs of a system can be a million.
+# The hunts with the latest RECENT runs: a few rows, while a system can have a million runs.
 LATEST = f"""
 hunts.id IN (
   SELECT id FROM (
@@ -88,27 +91,31 @@ SELECT number, machine, host, started, called, CAST(body AS BLOB) FROM (
 ) WHERE called IN (:check, :accepted) AND :machine IN ('', machine) ORDER BY number
 """
 
-# The condition that a session is a night of a branch that is our own.
+# The condition that a session is a night of an own branch.
 NIGHTS = "kind = 'compare' AND origin IS NULL AND iif(json_valid(request), json_extract(request, '$.branch'), NULL) = ?"
 
 
 def parameters(settings: Settings) -> dict[str, str]:
-    """SQL parameters that select the past work comparable with a hunt of these settings."""
+    """SQL parameters that select earlier work that is comparable with a hunt of these settings."""
     named = {name: getattr(settings, name) for name in ("builder", "variant", "host", "build_hash", "workload")}
     return {**named, "overrides": compact(settings.overrides)}
 
 
 def free_name(history: "History", quick: Quick, name: str) -> str:
-    """The ``name`` of a command; where the history has another command of that name, with a number behind it."""
+    """The ``name`` of a command, with a number added if the history has another command of that name."""
     columns = ", ".join(f"coalesce(json_extract(settings, '$.quick.{key}'), '')" for key in IDENTITY)
     select = f"SELECT DISTINCT workload, {columns} FROM sessions WHERE origin IS NULL AND json_valid(settings)"
-    others = {called for called, *key in history.select(select) if key != [getattr(quick, each) for each in IDENTITY]}
+    taken_names = {
+        called
+        for called, *key in history.select(select)
+        if key != [getattr(quick, candidate) for candidate in IDENTITY]
+    }
     numbered = (f"{name} {number}" for number in count(2))
-    return next(each for each in chain([name], numbered) if each not in others)
+    return next(candidate for candidate in chain([name], numbered) if candidate not in taken_names)
 
 
 def read_failures(history: "History", settings: Settings, since: float) -> tuple[SkipFacts, ...]:
-    """Commits that did not build for this builder, variant and host after ``since``, and did not build later.
+    """The commits that did not build for this builder, variant and host after ``since``, and did not build later.
 
     Failures with another version of the recipe do not count.
     """
@@ -119,12 +126,13 @@ def read_failures(history: "History", settings: Settings, since: float) -> tuple
 def read_costs(history: "History", settings: Settings) -> TypicalCosts:
     """The expected seconds of a build and of a run of a hunt of these settings."""
     builds = latest_builds(history, settings, "seconds", "NOT reused", RECENT)
-    timed = "true" if settings.prior.exact else "qps IS NOT NULL"  # without counts beside time, which take longer
+    # without exact counts beside timed runs, which take longer
+    timed = "true" if settings.prior.exact else "qps IS NOT NULL"
     return TypicalCosts(middle(builds), middle(latest_runs(history, settings, "cost", timed)))
 
 
 def latest_builds(history: "History", settings: Settings, column: str, where: str, most: int) -> list[tuple[Any, ...]]:
-    """A column of the latest builds of comparable hunts for the host, the newest first."""
+    """A column of the latest builds of comparable hunts for the host, newest first."""
     of_builds = f"SELECT {column} FROM builds JOIN hunts ON hunts.id = session_id"
     like = f"{where} AND {ALIKE.format('hunts')} AND {built_for('builds')}"
     return history.select(f"{of_builds} WHERE {like} ORDER BY at DESC LIMIT {most}", parameters(settings))
@@ -133,7 +141,7 @@ def latest_builds(history: "History", settings: Settings, column: str, where: st
 def latest_runs(
     history: "History", settings: Settings, columns: str, where: str = "true", most: int = RECENT
 ) -> list[tuple[Any, ...]]:
-    """Columns of the latest runs of comparable hunts on the host, the newest first."""
+    """Columns of the latest runs of comparable hunts on the host, newest first."""
     of_runs = f"SELECT {columns} FROM runs JOIN hunts ON hunts.id = session_id"
     like = f"{where} AND {SAME_WORK} AND {LATEST}"
     return history.select(f"{of_runs} WHERE {like} ORDER BY runs.started DESC LIMIT {most}", parameters(settings))
@@ -146,14 +154,16 @@ def middle(rows: list[tuple[Any, ...]]) -> float | None:
 
 def read_kept(history: "History", settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
     """Keys of the latest builds and datasets of comparable hunts on the host."""
-    builds = latest_builds(history, settings, "build_key", "true", KEPT)
+    builds = latest_builds(history, settings, "build_key", "true", RECENT_BUILDS)
     datasets = latest_runs(history, settings, "dataset_key", "dataset_key IS NOT NULL", 1)
     return frozenset(key for (key,) in builds), frozenset(key for (key,) in datasets)
 
 
 def read_pinned(history: "History", since: float) -> frozenset[str]:
-    """Keys of builds and datasets that are still needed on any host: by sessions without an end that have an event after
-    ``since``, or began after it. One folder may be that of hosts of several names.
+    """Keys of builds and datasets that are still needed on any host.
+
+    They are of sessions without an end that began after ``since``, or have an event after it. Hosts with several names
+    may share a folder.
     """
     unfinished = """
 SELECT id FROM sessions WHERE ended IS NULL AND origin IS NULL
@@ -169,14 +179,15 @@ SELECT id FROM sessions WHERE ended IS NULL AND origin IS NULL
 
 
 def read_noise(history: "History", settings: Settings) -> float | None:
-    """The s.d. of one run as a fraction, from the newest A/A, or without one from comparable hunts.
+    """The s.d. of one run, as a fraction, from the newest A/A; if there is none, from comparable hunts; None if there are
+    too few runs.
 
-    In hunts, it is estimated from the differences between successive runs of one build, which cancel slow drift; their
-    median is robust against outliers. Only runs of different visits are compared, since hunts compare builds of different
-    visits, too. None when there are too few.
+    In hunts it is estimated from differences between successive runs of one build, which cancel slow drift. Their median
+    is robust against outliers. Only runs of different visits are compared, because hunts compare builds of different
+    visits, too.
     """
-    if known := trial_noise(history, settings):
-        return at_least(known.run, settings.metric)
+    if trial := trial_noise(history, settings):
+        return at_least(trial.run, settings.metric)
     body = "(SELECT CAST(body AS BLOB) FROM events WHERE id = event_id)"
     rows = latest_runs(history, settings, f"session_id, build_key, event_id, {body}")
     builds: dict[tuple[int, str], list[tuple[str, float]]] = defaultdict(list)
@@ -193,17 +204,17 @@ def read_noise(history: "History", settings: Settings) -> float | None:
         if measured is not None and measured > 0 and alike and not (facts.slower_than or facts.layout or facts.round):
             builds[hunt, build_key].append((facts.visit, math.log(measured)))
     steps = [
-        abs(after - before)
+        abs(later - earlier)
         for runs in builds.values()
-        for (visit, before), (other, after) in pairwise(runs)
-        if visit != other
+        for (visit, earlier), (later_visit, later) in pairwise(runs)
+        if visit != later_visit
     ]
-    # The median of |x| is 0.6745 for a standard normal x; a difference of two runs has twice the variance of one.
+    # The median of |x| is 0.6745 for a standard normal x; a difference of two runs has twice the variance of a run.
     return at_least(median(steps) / 0.6745 / math.sqrt(2), settings.metric) if len(steps) >= ENOUGH_PAIRS else None
 
 
 def trial_noise(history: "History", settings: Settings) -> Noise | None:
-    """The noise of the metric in the newest A/A with enough runs of the workload of ``settings``, that has not failed."""
+    """The noise of the metric in the newest A/A that did not fail and has enough runs of the workload of ``settings``."""
     overrides = "iif(json_valid(request), json_extract(request, '$.overrides'), NULL) = :overrides"
     where = f"kind = 'noise' AND {ALIKE.format('sessions')} AND host = :host AND workload = :workload AND {overrides}"
     for trial in history.intact_trials(f"{where} AND run_count >= {ENOUGH}", parameters(settings)):
@@ -214,22 +225,22 @@ def trial_noise(history: "History", settings: Settings) -> Noise | None:
 
 
 def read_checks(history: "History", machine: str = "") -> dict[str, list[Check]]:
-    """The fitness checks of each machine, or of one, oldest first; without damaged ones, and those that have shown nothing.
+    """The fitness checks of each machine, or of one, oldest first; damaged and empty checks are left out.
 
-    A machine is called as its host or, where that was leased, by its address.
+    The key of a machine is its host's name or, if it was leased, its address.
     """
     names = {"check": FITNESS_CHECK, "accepted": ACCEPTED_CHECK, "machine": machine}
-    found: dict[str, list[Check]] = {}
+    checks: dict[str, list[Check]] = {}
     for number, of, host, started, called, body in history.select(CHECKS, names):
         with suppress(EnvironmentFailure), intact(history.shown, f"n{number}, table events,"):
             event = decode("TrialEnded", body)
             if isinstance(event, SessionEnded) and event.fitness:
                 check = Check(number, host, started, event.fitness, called == ACCEPTED_CHECK)
-                found.setdefault(of, []).append(check)
-    return found
+                checks.setdefault(of, []).append(check)
+    return checks
 
 
 def hunts_about(history: "History", nights: Collection[int]) -> list[int]:
-    """The hunts that were begun after these nights, oldest first."""
+    """The hunts that began after these nights, oldest first."""
     about = "SELECT id FROM sessions WHERE kind = 'hunt' AND about IN (SELECT value FROM json_each(?)) ORDER BY id"
     return [hunt for (hunt,) in history.select(about, [json.dumps([*nights])])]

@@ -1,10 +1,11 @@
-"""Carries the sessions of a history to the central one: what each log has beyond what is there, by the order of the log.
+"""Carries the sessions of a history to the central history: the entries of each log that are not there, in order of the
+log.
 
-The last entry that is there is kept with the session (``pushes``) and changes in the transaction that adds entries, which only
-one process at a time adds to a session. So a push that is cut off anywhere loses nothing and doubles nothing: the next one goes
-on from there. Rows that a session changes (its own, sittings, batches) are written again where they differ.
+The last entry that was pushed is stored with the session (``pushes``), in the transaction that adds entries. Only one
+process at a time adds entries to a session. So a push that is interrupted anywhere loses nothing and duplicates nothing:
+the next push continues. Rows that a session changes (its own, sittings, batches) are written again if they differ.
 
-Imported sessions are not pushed: whoever they are of pushes them.
+Imported sessions are not pushed; their owner pushes them.
 """
 
 import hashlib
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
     from perfbisect.store.central import Connection
 
 OTHER_NAME = 'Give this history another name: origin = "NAME" in [central] of config.toml.'
-ENTRIES = 2000  # of a log in one transaction
-KNOWN = """
+ENTRIES = 2000  # entries of a log in one transaction
+PUSHED = """
 SELECT id, entry, digest, seen IS NOT NULL FROM sessions JOIN pushes ON session_id = id
 WHERE origin = %s AND coalesce(%s, id) = id
 """
 OF_HISTORIES = (
     "SELECT id, uid FROM sessions WHERE origin IN (SELECT origin FROM sessions WHERE origin = %s OR uid = ANY(%s))"
 )
-THERE = "SELECT uid, entry FROM sessions JOIN pushes ON session_id = id WHERE id = %s"
-OWN = """
+CENTRAL_STATE = "SELECT uid, entry FROM sessions JOIN pushes ON session_id = id WHERE id = %s"
+OWN_SESSIONS = """
 SELECT sessions.id, uid, ended, (SELECT max(id) FROM events WHERE session_id = sessions.id), process, failure, states, sessions.*
 FROM sessions LEFT JOIN sittings ON sittings.id = (SELECT max(id) FROM sittings WHERE session_id = sessions.id)
   LEFT JOIN (SELECT hunt_id, json_group_array(json_array(status, failure, job, ended)) AS states
@@ -47,21 +48,21 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What a push has done."""
+    """The result of a push."""
 
-    sessions: int  # to which something was added
-    entries: int  # of their logs
+    sessions: int  # sessions to which entries were added
+    entries: int  # entries of their logs
     refused: tuple[str, ...] = ()  # sentences about sessions that could not be pushed
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A session of which something is to be pushed."""
+    """A session with something to push."""
 
     session: int
     uid: str
     name: str  # ORIGIN:NUMBER
-    entries: int  # the last of its log
+    entries: int  # id of the last entry of its log
     digest: str
     runs: bool
 
@@ -76,60 +77,67 @@ def push(
 ) -> Pushed:
     """Push all own sessions of a history, or ``only`` one, under the name ``origin``.
 
-    ``running`` says whether a process works on it; None: whether another process does, as the history knows. ``said`` is
-    called with how many of how many are done. Sessions that are there under the name of another history are left out. Raises
-    what ``central.explained`` translates, and UsageError where the name is another history's, or this one has another name.
+    ``running`` says whether a process works on it; None: whether another process does, by the history. ``said`` is called
+    with the number of sessions that are done, and of all. Sessions that the central history has from another history are
+    left out. Raises the errors of ``central.explained``, and UsageError if the name belongs to another history, or this
+    history has another name.
     """
     from psycopg.errors import DataError, IntegrityError
 
-    wanted = None if only is None else f"{origin}:{only}"
-    known = {name: rest for name, *rest in central.execute(KNOWN, [origin, wanted])}
+    session_name = None if only is None else f"{origin}:{only}"
+    pushed = {name: state for name, *state in central.execute(PUSHED, [origin, session_name])}
     due, refused = list[Due](), list[str]()
-    for session, uid, ended, last, process, failure, *row in history.select(OWN, {"only": only}):
+    for session, uid, ended, last, process, failure, *row in history.select(OWN_SESSIONS, {"only": only}):
         name = f"{origin}:{session}"
         works = process != worker() and unfinished(process, failure) == "running" if running is None else running
         runs = ended is None and works
         digest = hashlib.sha256(repr((process, failure, row)).encode(errors="replace")).hexdigest()
-        entry, former, seen = known.get(name, (0, "", False))
-        if (entry, former) != (last or 0, digest) or runs or seen:
+        entry, former, was_running = pushed.get(name, (0, "", False))
+        if (entry, former) != (last or 0, digest) or runs or was_running:
             due.append(Due(session, uid, name, last or 0, digest, runs))
-    if any(each.name not in known for each in due):
-        others = under_other_names(history, central, origin)
-        due = [each for each in due if each.uid not in others]
+    if any(item.name not in pushed for item in due):
+        elsewhere = under_other_names(history, central, origin)
+        due = [item for item in due if item.uid not in elsewhere]
     added = sessions = 0
-    for number, each in enumerate(due, 1):
+    for number, item in enumerate(due, 1):
         try:
-            new = push_session(history, central, origin, each)
-            added, sessions = added + new, sessions + (new > 0 or each.name not in known)
+            new = push_session(history, central, origin, item)
+            added, sessions = added + new, sessions + (new > 0 or item.name not in pushed)
         except (DataError, IntegrityError, ValueError) as trouble:
-            refused.append(f"{each.name}: it is damaged: {sentence(trouble)}")
+            refused.append(f"{item.name}: it is damaged: {sentence(trouble)}")
         said(number, len(due))
     return Pushed(sessions, added, tuple(refused))
 
 
 def under_other_names(history: History, central: "Connection", origin: str) -> set[str]:
-    """The uids of sessions that are there under the names of other histories. Raises UsageError as ``push`` does."""
-    own = history.select("SELECT id, uid FROM sessions WHERE origin IS NULL")
-    there: dict[str, str] = dict(central.execute(OF_HISTORIES, [origin, [uid for _, uid in own]]).fetchall())
-    for name in {each.partition(":")[0] for each in there}:
-        same = {there[f"{name}:{number}"] == uid for number, uid in own if f"{name}:{number}" in there}
-        if name == origin and False in same:
+    """The uids of sessions that the central history has from other histories. Raises UsageError like ``push``."""
+    own_sessions = history.select("SELECT id, uid FROM sessions WHERE origin IS NULL")
+    central_uids: dict[str, str] = dict(
+        central.execute(OF_HISTORIES, [origin, [uid for _, uid in own_sessions]]).fetchall()
+    )
+    for name in {central_name.partition(":")[0] for central_name in central_uids}:
+        matches = {
+            central_uids[f"{name}:{number}"] == uid
+            for number, uid in own_sessions
+            if f"{name}:{number}" in central_uids
+        }
+        if name == origin and False in matches:
             raise UsageError(f"{origin} is the name of another history there.", OTHER_NAME)
-        if name != origin and same == {True}:
+        if name != origin and matches == {True}:
             advice = f'Write origin = "{name}" in [central] of config.toml. To rename it, remove it there first.'
             raise UsageError(f"This history is there as {name}, not as {origin}.", advice)
-    return {uid for each, uid in there.items() if not each.startswith(f"{origin}:")}
+    return {uid for central_name, uid in central_uids.items() if not central_name.startswith(f"{origin}:")}
 
 
 def push_session(history: History, central: "Connection", origin: str, due: Due) -> int:
-    """Push one session; returns how many entries of its log were added. Raises UsageError where another has its name there."""
+    """Push one session and return the number of added log entries. Raises UsageError if another session has its name."""
     added, last = 0, -1
     new_entries = "SELECT id FROM events WHERE session_id = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?"
     while last < due.entries:
         with central.transaction():
             central.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [due.name])
-            there, entry = central.execute(THERE, [due.name]).fetchone() or (due.uid, 0)
-            if there != due.uid:
+            central_uid, entry = central.execute(CENTRAL_STATE, [due.name]).fetchone() or (due.uid, 0)
+            if central_uid != due.uid:
                 raise UsageError(f"{due.name} is another session there, of another history.", OTHER_NAME)
             new = history.select(new_entries, [due.session, entry, due.entries, ENTRIES])
             last = new[-1][0] if new else entry
@@ -144,14 +152,14 @@ def push_session(history: History, central: "Connection", origin: str, due: Due)
 
 
 def write(history: History, central: "Connection", origin: str, due: Due, entry: int, last: int) -> None:
-    """Write what belongs to a session as it is now, and the entries of its log after ``entry`` up to ``last``."""
+    """Write the present rows of a session, and the entries of its log after ``entry`` up to ``last``."""
 
     def rows_of(table: str, where: str, *values: object) -> list[Row]:
         rows = history.select(f"SELECT {', '.join(TABLES[table].split())} FROM {table} WHERE {where}", values)
         return [converted(origin, table, row) for row in rows]
 
     def put(table: str, where: str, *values: object, changes: bool = False) -> None:
-        """Insert rows; of those that are there, they replace what is there only where such rows change."""
+        """Insert rows; with ``changes``, they replace existing rows."""
         columns, key = TABLES[table].split(), key_of(table)
         changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key) if changes else ""
         then = f"({', '.join(key)}) DO {f'UPDATE SET {changed}' if changed else 'NOTHING'}"
@@ -185,12 +193,12 @@ def write(history: History, central: "Connection", origin: str, due: Due, entry:
 
 
 def converted(origin: str, table: str, row: Row) -> Row:
-    """A row of a local history as it stands in the central one: with the names of sessions, and without passwords."""
+    """A row of a local history as a row of the central history: with names of sessions, and without passwords."""
     return tuple(
         origin if column == "origin"
         else value if value is None
         else f"{origin}:{value}" if is_name(table, column)
-        else value.partition(" ")[2] if column == "process"  # without the secret of the maker
+        else value.partition(" ")[2] if column == "process"  # without the secret of its maker
         else without_passwords(value, document=(table, column) in DOCUMENTS) if isinstance(value, str)
         else value
         for column, value in zip(TABLES[table].split(), row, strict=True)
@@ -198,7 +206,7 @@ def converted(origin: str, table: str, row: Row) -> Row:
 
 
 def without_passwords(text: str, *, document: bool) -> str:
-    """A text, or the texts in JSON, masked; what has none is returned as it is."""
+    """A text, or a JSON document, with masked passwords; without any, it is returned unchanged."""
     if not document or ("://" not in text and ":\\/\\/" not in text):
         return masked(text)
     value = json.loads(text)

@@ -1,4 +1,4 @@
-"""Queries of the history in SQL, read only: of users, and prepared ones for `bisect query --examples` and `bisect serve`."""
+"""Read-only SQL queries of the history: by users, and prepared queries for `bisect query --examples` and `bisect serve`."""
 
 import sqlite3
 from collections.abc import Generator, Iterator
@@ -10,7 +10,7 @@ from typing import Any
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.connection import sentence
 
-LONGEST = 64 << 20  # bytes of a value: the largest of a history is far smaller
+LONGEST = 64 << 20  # bytes of a value; the values of a history are far smaller
 WRITES = "The query does more than `bisect query` is for, which only reads the history."
 
 READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
@@ -31,8 +31,9 @@ UNION ALL SELECT 'table hosts, row ' || id || ',' FROM hosts WHERE NOT json_vali
 LIMIT 1
 """
 
-# Datasette 0.65 reads queries from its metadata; 1.0 reads them from its configuration. Values of parameters arrive as text. A query
-# and a table of one name would have one address, where 0.65 shows the query and 1.0 the table: no name is that of a table or view.
+# Datasette 0.65 reads queries from its metadata, 1.0 from its configuration. Values of parameters arrive as text. A query
+# with the name of a table or view would have the same address (0.65 shows the query, 1.0 the table), so no query has such
+# a name.
 OF_HUNT = "(:hunt = '' OR hunts.id = CAST(:hunt AS INTEGER))"
 
 QUERIES = {  # name → title and SQL
@@ -120,7 +121,9 @@ class QueryResult:
 
 
 def ask(connection: sqlite3.Connection, sql: str, path: Path) -> QueryResult:
-    """Run one statement that only reads. Raises UsageError for a mistake in it, and for anything that would write."""
+    """The result of one statement that only reads. Raises UsageError for a mistake in it, and for a statement that would
+    write.
+    """
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
     connection.set_authorizer(only_reading)
     try:
@@ -134,17 +137,17 @@ def ask(connection: sqlite3.Connection, sql: str, path: Path) -> QueryResult:
 
 
 def rows(cursor: sqlite3.Cursor, path: Path) -> Generator[tuple[Any, ...]]:
-    """The rows of a cursor; a statement can fail while it is read."""
+    """The rows of a cursor; the statement can also fail while they are read."""
     with mistakes_explained(cursor.connection, path):
         yield from cursor
 
 
 def only_reading(action: int, first: str | None, second: str | None, _database: str | None, _by: str | None) -> int:
-    """The authorizer of SQLite: allows actions that read."""
+    """The authorizer of SQLite, which allows reading actions."""
     allowed = (
         action in READS
         or (action == sqlite3.SQLITE_PRAGMA and first in PRAGMAS)
-        # SQLite asks this for table-valued functions such as json_each; it refuses the statement itself
+        # SQLite asks this for table-valued functions such as json_each, and refuses a real update itself
         or (action == sqlite3.SQLITE_UPDATE and first == "sqlite_master")
     )
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
@@ -168,9 +171,9 @@ def mistakes_explained(connection: sqlite3.Connection, path: Path) -> Iterator[N
                 raise KeyboardInterrupt from None
             case code if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or "it is a view" in str(failure):
                 raise UsageError(WRITES, "Use SELECT.") from failure
-            case sqlite3.SQLITE_ERROR if "JSON" in str(failure) and (found := connection.execute(DAMAGED).fetchone()):
+            case sqlite3.SQLITE_ERROR if "JSON" in str(failure) and (damage := connection.execute(DAMAGED).fetchone()):
                 raise EnvironmentFailure(
-                    f"The history {path} is damaged: {found[0]} is no JSON.", "Leave it out with WHERE json_valid(…)."
+                    f"The history {path} is damaged: {damage[0]} is no JSON.", "Leave it out with WHERE json_valid(…)."
                 ) from failure
             case None | sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_RANGE:
                 raise UsageError(
@@ -184,7 +187,7 @@ def mistakes_explained(connection: sqlite3.Connection, path: Path) -> Iterator[N
 def configuration(database: str, version: int) -> dict[str, Any]:
     """The arguments of Datasette for a history that it calls ``database``.
 
-    ``version`` is the first number of Datasette's own.
+    ``version`` is the major version of Datasette.
     """
     about = {"description": "All hunts and trials. The log is in events; the other tables repeat it in columns."}
     queries = {"queries": {name: {"title": title, "sql": sql.strip()} for name, (title, sql) in QUERIES.items()}}

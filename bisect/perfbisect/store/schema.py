@@ -1,9 +1,9 @@
-"""The tables, indexes and views of the history. ``events`` is the log; all else can be derived from it, but for the sessions
-themselves, the processes that worked on them, and batches.
+"""The tables, indexes and views of the history. ``events`` is the log. Everything else follows from it, except the
+sessions, the processes that worked on them, and batches.
 
-Commits are full hashes. ``node`` is the index of a commit in its hunt's range, oldest first, 0 being the good end, and null
-for a commit outside of it; in a trial, the number of a build. ``at`` and ``started`` are seconds since the epoch. A value that
-a host cannot count is null. ``event_id`` is the log entry of a fact.
+Commits are full hashes. ``node`` is the index of a commit in its hunt's range, oldest first; 0 is the good end, null a
+commit outside of the range; in a trial it is the number of a build. ``at`` and ``started`` are seconds since the epoch. A
+value that a host cannot count is null. ``event_id`` is the log entry of a fact.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 APPLICATION = 0x50424953  # marks a history of perfbisect: "PBIS"
 LAST_MOMENT = 2.0**37  # seconds since the epoch: the year 6325; every calendar ends later
-VERSION = 16  # PRAGMA user_version: the form of the tables
-# A column has one type and one meaning wherever it is; those in neither list are texts.
+VERSION = 16  # PRAGMA user_version: the version of the tables
+# A column has one type and one meaning in all tables; columns in neither list are texts.
 INTEGERS = (
     "about", "batch_id", "build_count", "cache_hits", "cache_misses", "candidates", "commits", "cores",
     "event_id", "hunt_id", "memory_mib", "merges", "node", "number", "operations", "rank", "reused", "round",
@@ -43,49 +43,57 @@ REFERENCES = {
 FACT = "event_id session_id commit_hash node host"
 
 TABLES = {  # name → columns, the primary key first
-    # Runs are comparable only under the same row. id: a hash of all that follows but first_seen. tools, settings: JSON.
+    # Runs are comparable only with the same row. id: a hash of all other columns except first_seen. tools, settings:
+    # JSON.
     "hosts": "id name cpu cores memory_mib kernel compiler tools settings first_seen",
-    # Those that were about to be built. date: committer's day.
+    # Commits that were about to be built. date: the committer's day.
     "commits": "commit_hash date author subject",
-    # uid: its name in all histories that have a copy of it. origin: whose it is; null for those of this history's owner. kind:
-    # hunt, compare, noise, prove. ended: null while it is running or interrupted. workload: of a trial, all with commas between.
-    # host: the first. build_count: without those that were there. about: of a proof, and of a search in the diff of a culprit,
-    # the hunt; of a hunt for a drop, the comparison, and drop_between the numbers of the workload and of the builds before and after the drop, as JSON; null
-    # where these are tips of several nights of a branch.
-    # Of hunts: good and bad as written; base_commit is the good end of the range, the merge base where good is not an ancestor
-    # of bad; commits in the range. Of an A/A that has ended, as fractions: s.d. between visits and within them, and noise, that of
-    # one run as hunts take it. settings: JSON, all that was asked for. request: JSON, what a trial measures.
+    # uid: name of the session in all histories that have a copy. origin: its owner; null for the owner of this history.
+    # kind: hunt, compare, noise, prove. ended: null while it is running or interrupted. workload: of a trial all
+    # workloads, separated by commas. host: the first. build_count: without reused builds. about: of a proof, and of a
+    # search in the diff of a culprit, the hunt; of a hunt for a drop, the comparison. drop_between: of a hunt for a drop,
+    # the numbers of the workload and of the builds before and after the drop, as JSON; null if these are tips of several
+    # nights of a branch. Of hunts: good and bad as written; base_commit is the good end of the range, or the merge base
+    # if good is not an ancestor of bad; commits is the number of commits in the range. Of an A/A that has ended, as
+    # fractions: between_visits and within_visits are s.d., and noise is the s.d. of one run for hunts. settings: JSON,
+    # everything that was asked for. request: JSON, what a trial measures.
     "sessions": "id uid origin kind started ended builder variant workload host host_id metric run_count build_count about drop_between"
     " good bad good_commit bad_commit base_commit repository commits candidates merges between_visits within_visits noise settings request",
     # The range of a hunt. candidates: JSON, the commit of each node, oldest first.
     "ranges": "session_id candidates",
-    # A process that worked on a session, and why it could not go on.
+    # An attempt: a process that worked on a session, and why it could not continue.
     "sittings": "id session_id started process failure",
-    # commit_hash: of the candidate that the event is about. host: null where there is only one. body: JSON.
+    # commit_hash: of the candidate that the event is about. host: null if there is only one. body: JSON.
     "events": "id session_id at kind commit_hash host body",
-    # same_as: the first commit of this session with the same binary. reused: 1 where an earlier build was there, 2 for a shared one.
+    # same_as: the first commit of this session with the same binary. reused: 1 for an earlier build, 2 for a shared
+    # build.
     "builds": f"{FACT} at build_key binary_hash same_as seconds cache_hits cache_misses reused log",
-    # Candidates that could not be measured. seconds: 0 where another hunt has spent them.
+    # Candidates that could not be measured. seconds: 0 if another hunt counts them.
     "skips": f"{FACT} workload round at stage reason seconds log",
-    # workload, round: of a trial. started, seconds: of the measured window. cost: seconds from the entry of the log before
-    # this one. metric_value: of the session's metric, in its unit; null where the host cannot count it. qps: null where instructions were counted exactly. latency: milliseconds.
+    # workload, round: of a trial. started, seconds: of the measured window. cost: seconds since the previous entry of the
+    # log. metric_value: of the session's metric, in its unit; null if the host cannot count it. qps: null for an exact
+    # count of instructions. latency: milliseconds.
     "runs": f"{FACT} workload round visit build_key dataset_key started seconds cost operations metric_value qps latency_avg latency_p95"
     " latency_p99 latency_max log",
-    # kind: Found, Several, NotReproduced, CodePlacement, Inconclusive. ratio: bad against good, with its 95 % interval; null where
-    # each step has one instead. detectable: the smallest change that would have been seen. reason: why it is inconclusive.
+    # kind: Found, Several, NotReproduced, CodePlacement, Inconclusive. ratio: bad against good, with its 95 % interval;
+    # null if each step has a ratio instead. detectable: the smallest change that would have been shown. reason: why it is
+    # inconclusive.
     "verdicts": "session_id event_id at kind ratio low high detectable reason",
-    # The commits that a verdict names. ratio: after the commit against before it; null for the set of an inconclusive hunt.
+    # The commits that a verdict names. ratio: metric after the commit relative to before it; null for the set of an
+    # inconclusive hunt.
     "suspects": "session_id rank commit_hash node probability ratio low high",
-    # One `bisect batch`, or, without a file, one `bisect run` of several workloads. process: the last one that worked on it.
+    # One `bisect batch`, or, without a file, one `bisect run` of several workloads. process: the last process that worked
+    # on it.
     "batches": "id started ended process file",
-    # arguments: JSON, of `bisect run`. folder: where it is started. hosts: JSON, a list of lists: it is measured on all of one of
-    # them. hunt_id: null until it has begun. status: its exit status. failure: of one that did not begin. job: its number in Slurm.
+    # arguments: JSON, of `bisect run`. folder: where it is started. hosts: JSON, a list of alternative lists of hosts.
+    # hunt_id: null before it begins. status: its exit status. failure: why it did not begin. job: number of its Slurm
+    # job.
     "batch_hunts": "batch_id number arguments folder hosts hunt_id status failure process job",
 }
 KEYS = {
     "suspects": ("session_id", "rank"),
     "batch_hunts": ("batch_id", "number"),
-}  # where it is more than the first column
+}  # tables whose key is not the first column
 INDEXES = (
     ("sessions", "about"), ("sittings", "session_id"), ("events", "session_id"), ("builds", "commit_hash"),
     ("builds", "session_id", "commit_hash"), ("skips", "session_id", "commit_hash"), ("runs", "session_id", "commit_hash", "started"),
@@ -93,24 +101,26 @@ INDEXES = (
 
 
 def candidates(fact: str) -> str:
-    """The end of the view of that name, where ``fact`` is the SQL for a fact of a run, {} its name, in the ``body`` of its event.
+    """The last part of the SQL of the view ``candidates``.
 
-    It has every commit that a hunt built, skipped or measured, on each host: the rows of ``touched``. metric_value: the mean
-    of what is hunted, in its unit. rqps: the mean of QPS over
-    that of the base, in runs at the same time as the base, or else in turns, over those just before and after; null where no run
-    of the base was made in the same way. `bisect show` has the intervals, and compares others through their partners.
+    ``fact`` is the SQL for a fact of a run in the ``body`` of its event, with {} for the name of the fact.
+
+    The view has every commit that a hunt built, skipped or measured, on each host: the rows of ``touched``. metric_value:
+    the mean of the hunted metric, in its unit. rqps: the mean of QPS relative to the base, in runs paired with the base;
+    otherwise relative to the base's interleaved runs just before and after; null if no run of the base was made in the
+    same way. `bisect show` has intervals, and compares other commits through their partners.
     """
     names = ("counted", "slower_than", "layout", "round")
-    # How a run was made; of two that ran at the same time, which they are: the text after the last /.
+    # The way a run was made; of paired runs, the text after the last / identifies the pair.
     way = " || '/' || ".join(f"coalesce(CAST({fact.format(name)} AS text), '')" for name in names)
-    its = "session_id = hunt_id AND commit_hash = t.commit_hash AND host = t.host"
+    of_row = "session_id = hunt_id AND commit_hash = t.commit_hash AND host = t.host"
     return f"""
 SELECT hunt_id, node, t.commit_hash, date, subject, t.host,
-  (SELECT count(*) FROM builds WHERE {its}) AS builds,
-  (SELECT sum(seconds) FROM builds WHERE {its}) AS build_seconds,
-  (SELECT count(*) FROM runs WHERE {its}) AS runs,
-  (SELECT avg(metric_value) FROM runs WHERE {its}) AS metric_value,
-  (SELECT avg(qps) FROM runs WHERE {its}) AS qps,
+  (SELECT count(*) FROM builds WHERE {of_row}) AS builds,
+  (SELECT sum(seconds) FROM builds WHERE {of_row}) AS build_seconds,
+  (SELECT count(*) FROM runs WHERE {of_row}) AS runs,
+  (SELECT avg(metric_value) FROM runs WHERE {of_row}) AS metric_value,
+  (SELECT avg(qps) FROM runs WHERE {of_row}) AS qps,
   (SELECT coalesce(avg(qps / base_qps) FILTER (WHERE way NOT LIKE '%/'), avg(qps / base_qps)) FROM (
     SELECT commit_hash, qps, way, (coalesce(before, after) + coalesce(after, before)) / 2 AS base_qps FROM (
       SELECT *, max(of_base) OVER (PARTITION BY way, earlier) AS before, max(of_base) OVER (PARTITION BY way, later) AS after FROM (
@@ -121,8 +131,8 @@ SELECT hunt_id, node, t.commit_hash, date, subject, t.host,
           WHERE r.session_id = hunt_id AND r.commit_hash IN (t.commit_hash, base_commit) AND r.host = t.host
         ) AS made) AS numbered) AS placed
     ) AS compared WHERE compared.commit_hash = t.commit_hash) AS rqps,
-  (SELECT same_as FROM builds WHERE {its} AND same_as IS NOT NULL LIMIT 1) AS same_as,
-  (SELECT stage || ': ' || reason FROM skips WHERE {its} ORDER BY event_id DESC LIMIT 1) AS skipped
+  (SELECT same_as FROM builds WHERE {of_row} AND same_as IS NOT NULL LIMIT 1) AS same_as,
+  (SELECT stage || ': ' || reason FROM skips WHERE {of_row} ORDER BY event_id DESC LIMIT 1) AS skipped
 FROM touched t LEFT JOIN commits ON commits.commit_hash = t.commit_hash
 ORDER BY hunt_id, node, t.host
 """
@@ -139,13 +149,13 @@ SELECT id, substr(kind, 1, 1) || id AS name, kind, started, ended, builder, vari
   between_visits, within_visits, noise, CASE WHEN kind = 'prove' THEN about END AS hunt_id, uid, origin, settings, request
 FROM sessions WHERE kind != 'hunt'
 """,
-    # every run of `bisect compare`, `bisect prove` and `bisect noise`; qps is null where instructions were counted exactly
+    # every run of `bisect compare`, `bisect prove` and `bisect noise`; qps is null for exact counts of instructions
     "trial_readings": """
 SELECT sessions.id AS trial_id, event_id, round, json_extract(request, '$.works[' || runs.workload || '].name') AS workload,
   json_extract(request, '$.subjects[' || node || '].name') AS build, runs.started, seconds, qps
 FROM runs JOIN sessions ON sessions.id = session_id AND kind != 'hunt'
 """,
-    # perf: total of the window; system: mean over it (vmstat, iostat); null where the host cannot count it
+    # perf: total of the window; system: mean over the window (vmstat, iostat); null if the host cannot count it
     "counters": """
 SELECT events.id AS run_id, source.key AS source, item.key AS name, item.value
 FROM events JOIN json_each(json_object(
@@ -178,7 +188,7 @@ JOIN suspects ON suspects.session_id = hunts.id
 LEFT JOIN commits ON commits.commit_hash = suspects.commit_hash
 ORDER BY hunts.id, suspects.rank
 """,
-    # for each hunt on its own, since SQLite would compute a join of views for all
+    # for each hunt separately, since SQLite would compute a join of views for all hunts
     "candidates": """
 WITH touched AS (
   SELECT hunts.id AS hunt_id, hunts.base_commit, json_extract(value, '$[0]') AS node, json_extract(value, '$[1]') AS commit_hash,
@@ -192,12 +202,12 @@ WITH touched AS (
 """
     + candidates("json_extract(body, '$.facts.{}')"),
     "rqps": "SELECT hunt_id, commit_hash, node, host, runs, qps, rqps FROM candidates WHERE runs > 0",
-    # where the seconds of builds went: none for those of earlier versions of perfbisect
+    # seconds of builds by phase; builds by earlier versions of perfbisect have none
     "build_phases": """
 SELECT builds.event_id, builds.session_id, builds.commit_hash, builds.node, builds.host, item.key AS phase, item.value AS seconds
 FROM builds JOIN events ON events.id = builds.event_id JOIN json_each(body, '$.facts.phases') AS item
 """,
-    # builds that were really made
+    # builds that were not reused
     "build_costs": """
 SELECT builds.host, builder, variant, count(*) AS builds, avg(seconds) AS seconds, min(seconds) AS fastest,
   max(seconds) AS slowest, sum(cache_hits) * 1.0 / nullif(sum(cache_hits + cache_misses), 0) AS hit_rate
@@ -209,7 +219,7 @@ GROUP BY builds.host, builder, variant
 
 
 def column_type(table: str, column: str) -> type:
-    """The type of a column. A workload is a number within its session, and a name there; a host's id is a hash."""
+    """The type of a column. A workload is a number, except in ``sessions``, where it is a name; a host's id is a hash."""
     if column == "workload":
         return str if table == "sessions" else int
     if column == "id":
@@ -225,7 +235,7 @@ def keys(table: str) -> tuple[str, ...]:
 
 
 def create_table(table: str, key: Sequence[str], typed: Callable[[str, str], str]) -> str:
-    """The SQL that makes a table; ``typed`` is the type of a column of it, with what else is to be said of that."""
+    """The SQL that makes a table; ``typed`` gives the type of a column, with its other properties."""
     lines = [
         f"  {column} {typed(table, column)}{'' if column in OPTIONAL else ' NOT NULL'}"
         for column in TABLES[table].split()
@@ -234,7 +244,7 @@ def create_table(table: str, key: Sequence[str], typed: Callable[[str, str], str
 
 
 def sql_type(table: str, column: str) -> str:
-    """The type of a column in SQLite, its default, and the table that it refers to."""
+    """The type of a column in SQLite, its default, and the table that it references."""
     default = " DEFAULT 0" if column.endswith("_count") else ""
     refers = f" REFERENCES {REFERENCES[column]} (id)" if column in REFERENCES else ""
     return f"{TYPES[column_type(table, column)]}{default}{refers}"
@@ -249,27 +259,27 @@ def definition() -> Iterator[str]:
 
 
 def strange(connection: "sqlite3.Connection") -> str:
-    """The first table or trigger of a file that is not of our own text; "" without one.
+    """The first table or trigger of a file whose SQL is not from here; "" without one.
 
-    A view in place of a table, a computed column or a trigger would execute SQL of whoever made the file.
+    A view instead of a table, a computed column or a trigger would execute SQL of whoever made the file.
     """
-    found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
-    odd = [name for name in TABLES if found.get(name) != create_table(name, keys(name), sql_type)]
+    sql_of = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
+    odd = [name for name in TABLES if sql_of.get(name) != create_table(name, keys(name), sql_type)]
     triggers = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
-    return next(iter([*odd, *(name for name in VIEWS if name in found), *(name for (name,) in triggers)]), "")
+    return next(iter([*odd, *(name for name in VIEWS if name in sql_of), *(name for (name,) in triggers)]), "")
 
 
 def renew_views(connection: "sqlite3.Connection", *, read_only: bool = False) -> None:
-    """Make the views anew that differ from those of another version of perfbisect; ``read_only``: for this connection alone."""
-    found = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'"))
-    if outdated := [name for name, sql in VIEWS.items() if found.get(name) != f"CREATE VIEW {name} AS {sql}".rstrip()]:
-        made = "CREATE TEMP VIEW {0}" if read_only else "DROP VIEW IF EXISTS {0}; CREATE VIEW {0}"
-        statements = "".join(f"{made.format(name)} AS {VIEWS[name]};" for name in outdated)
+    """Replace the views that differ from this version's; ``read_only``: for this connection alone."""
+    sql_of = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'"))
+    if outdated := [name for name, sql in VIEWS.items() if sql_of.get(name) != f"CREATE VIEW {name} AS {sql}".rstrip()]:
+        statement = "CREATE TEMP VIEW {0}" if read_only else "DROP VIEW IF EXISTS {0}; CREATE VIEW {0}"
+        statements = "".join(f"{statement.format(name)} AS {VIEWS[name]};" for name in outdated)
         connection.executescript(statements if read_only else f"BEGIN IMMEDIATE;{statements}COMMIT")
 
 
 def create(connection: "sqlite3.Connection") -> None:
-    """Create what an empty file lacks. A second process that does the same waits, and finds it done."""
+    """Create the tables of an empty file. A second process that does the same waits, and finds them."""
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:

@@ -1,11 +1,11 @@
 """Copies sessions from one history into another, for `bisect history export` and `import`.
 
-Only the log is copied: each event is decoded, checked and written as a session writes it, so that all tables agree with it
-and nothing else of a foreign file gets into a history. That takes many short transactions, so that sessions which run need not
-wait for long. A copy that was interrupted is the beginning of the log; the next one goes on from there.
+Only the log is copied: each event is decoded, checked and written as by its session, so that all tables agree with it and
+nothing else of a foreign file gets into a history. Copies are made in many short transactions, so that running sessions
+need not wait for long. An interrupted copy is the beginning of the log; the next copy continues it.
 
-A session is the same in all histories that have its uid. Where its logs differ, one must be the beginning of the other:
-otherwise both were continued, and the one that is here stays.
+Sessions in several histories are the same if they have the same uid. If their logs differ, one must be the beginning of
+the other. Otherwise both were continued, and the target's log stays.
 """
 
 import json
@@ -44,38 +44,38 @@ HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 UID = re.compile(r"[\w.-]{1,100}")
 LONGEST_NAME = 255  # characters
 LONGEST = 256 << 20  # bytes of a value
-TURN = 1.0  # seconds of a transaction: a small part of what others wait for a lock
-PAUSE = 0.2  # seconds: twice as long as the longest time between two attempts of SQLite to get a lock
+TURN = 1.0  # seconds of a transaction: a small part of the time that other writers wait for a lock
+PAUSE = 0.2  # seconds: twice the longest time between two attempts of SQLite to get a lock
 
 Timed = tuple[float, Event]
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What has become of one session."""
+    """The result for one session."""
 
-    name: str  # in the history that it is from: hunt 12, c3
-    here: str  # in the other
+    name: str  # name in the source: hunt 12, c3
+    here: str  # name in the target
     how: str  # new, grown, known, or conflict
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a history keeps of a session beside its log."""
+    """The data of a session beside its log."""
 
     kind: str
     uid: str
-    origin: str  # "" for an own one
+    origin: str  # "" for an own session
     started: float
     settings: Settings
-    sittings: tuple[tuple[float, str], ...]  # start, and why it failed
-    plan: SessionStarted  # with the range of a hunt, or what a trial measures
-    about: int | None = None  # the session that it is about, by its number there
-    drop: tuple[int, int, int] | None = None  # of that, which it hunts
+    sittings: tuple[tuple[float, str], ...]  # start of each attempt, and why it failed
+    plan: SessionStarted  # with the range of a hunt, or the request of a trial
+    about: int | None = None  # number in the source of the session that it is about
+    drop: tuple[int, int, int] | None = None  # the drop of that session that it hunts
 
 
 class Turns:
-    """The transactions on a history, with a pause whenever they have taken a turn's time; all are one within a transaction."""
+    """The transactions on a history, with a pause after each TURN seconds; without pauses within an outer transaction."""
 
     def __init__(self, history: History, process: str) -> None:
         self.history, self.process = history, process
@@ -102,40 +102,47 @@ def everything(source: History) -> list[int]:
 
 
 def completed(source: History, names: Sequence[int | str]) -> list[int]:
-    """The numbers of sessions, with the proofs of hunts, the hunts of proofs, and those for the drops of comparisons.
+    """The numbers of sessions, with proofs of hunts, hunts of proofs, and hunts for drops of comparisons.
 
-    That of a batch (b2) stands for its hunts. Raises UsageError where none has begun.
+    The name of a batch (b2) stands for its hunts. Raises UsageError if none of these has begun.
     """
-    wanted = set[int]()
+    numbers = set[int]()
     for name in names:
         if isinstance(name, int):
-            wanted.update(source.columns(name, "id", hunts=True))
+            numbers.update(source.columns(name, "id", hunts=True))
         elif name.startswith("b"):
-            begun = {one.hunt for one in read_batch(source, int(name[1:])).hunts if one.hunt is not None}
+            begun = {
+                batch_hunt.hunt for batch_hunt in read_batch(source, int(name[1:])).hunts if batch_hunt.hunt is not None
+            }
             if not begun:
                 raise UsageError(f"No hunt of {name} has begun.")
-            wanted |= begun
+            numbers |= begun
         else:
             trial = source.trial(name)
             reverted = [trial.request.reverts.hunt] if trial.request.reverts else []
-            wanted.update([trial.id, *(each.hunt for each in trial.hunts), *reverted])
-    return sorted(wanted.union(*({proof.id for proof in source.proofs(session)} for session in wanted)))
+            numbers.update([trial.id, *(drop_hunt.hunt for drop_hunt in trial.hunts), *reverted])
+    return sorted(numbers.union(*({proof.id for proof in source.proofs(session)} for session in numbers)))
 
 
-def check(source: History, wanted: Sequence[int]) -> None:
-    """Raise EnvironmentFailure for what cannot be read, or not be written into a history: all is written into another one."""
-    with TemporaryDirectory() as folder, closing(History.open(Path(folder) / "h.db")) as other, other.transaction():
-        copy(source, other, wanted, "")
+def check(source: History, numbers: Sequence[int]) -> None:
+    """Raise EnvironmentFailure if a session cannot be read or copied; all are copied into a temporary history."""
+    with (
+        TemporaryDirectory() as folder,
+        closing(History.open(Path(folder) / "h.db")) as trial_history,
+        trial_history.transaction(),
+    ):
+        copy(source, trial_history, numbers, "")
 
 
-def copy(source: History, target: History, wanted: Sequence[int], origin: str, verb: str = "imported") -> list[Copied]:
-    """Copy sessions, in turns with others that write; ``origin`` is whose those are that have none yet ("": the owner's).
+def copy(source: History, target: History, numbers: Sequence[int], origin: str, verb: str = "imported") -> list[Copied]:
+    """Copy sessions in turns with other writers; ``origin`` is the owner of sessions that have none yet ("": this
+    history's owner).
 
-    ``wanted`` are their numbers in order: a session is about an earlier one. ``verb`` is what is done: "imported" or "exported".
+    ``numbers`` are in order, so that a session is about an earlier one. ``verb`` is "imported" or "exported".
     """
     process = copied(verb)
-    done, here, requests, turns = [], dict[int, int](), dict[int, TrialRequest](), Turns(target, process)
-    for session in wanted:
+    done, copied_numbers, requests, turns = [], dict[int, int](), dict[int, TrialRequest](), Turns(target, process)
+    for session in numbers:
         [kind] = source.columns(session, "kind")
         log = [*log_of(source, session)]
         with intact(source.shown, called(kind, session)):
@@ -144,15 +151,15 @@ def copy(source: History, target: History, wanted: Sequence[int], origin: str, v
                 requests[session] = head.plan.request
             else:
                 fold(log, source.sittings(session))
-            here[session], how = copy_session(numbered(head, here), log, turns, origin)
-        done.append(Copied(called(kind, session), called(kind, here[session]), how))
-    copy_batches(source, target, here, origin, process)
+            copied_numbers[session], how = copy_session(numbered(head, copied_numbers), log, turns, origin)
+        done.append(Copied(called(kind, session), called(kind, copied_numbers[session]), how))
+    copy_batches(source, target, copied_numbers, origin, process)
     return done
 
 
 @contextmanager
 def snapshot(history: History) -> Iterator[None]:
-    """Within, the history is read as it is now, whatever other processes write."""
+    """Within it, reads of the history see its present state, whatever other processes write."""
     history.connection.execute("BEGIN")
     try:
         yield
@@ -161,42 +168,44 @@ def snapshot(history: History) -> Iterator[None]:
 
 
 def copy_session(head: Head, log: list[Timed], turns: Turns, origin: str) -> tuple[int, str]:
-    """Copy one session, or what it has grown by. Returns its number here, and how.
+    """Copy one session, or the new entries of its log. Returns its number in the target, and the result.
 
-    After a turn the log here is the beginning of its own.
+    If a turn ends early, the log in the target is the beginning of the source's.
     """
     present = (
         "SELECT id, origin IS NULL, (SELECT count(*) FROM events WHERE session_id = s.id) FROM sessions s WHERE uid = ?"
     )
     target, how = turns.history, ""
     while True:
-        known = target.connection.execute(present, [head.uid]).fetchone()
-        here, own, _ = known or (0, False, 0)
-        tail = grown_by(log_of(target, here), iter(log)) if known else log
-        # a file of others that adds to an own session could change the commands that `bisect resume` executes
-        foreign = bool(own and origin)
-        if tail is None or (known and tail and (foreign or target.listed(here).state == "running")):
-            return here, "conflict"
-        if known and not tail and (foreign or head.about is None or target.columns(here, "about") != (None,)):
-            return here, how or "known"
+        existing = target.connection.execute(present, [head.uid]).fetchone()
+        number, is_own, _ = existing or (0, False, 0)
+        tail = grown_by(log_of(target, number), iter(log)) if existing else log
+        # a file of other persons that adds to an own session could change the commands that `bisect resume` executes
+        foreign = bool(is_own and origin)
+        if tail is None or (existing and tail and (foreign or target.listed(number).state == "running")):
+            return number, "conflict"
+        if existing and not tail and (foreign or head.about is None or target.columns(number, "about") != (None,)):
+            return number, how or "known"
         with turns.turn() as db:
-            if db.execute(present, [head.uid]).fetchone() != known:
+            if db.execute(present, [head.uid]).fetchone() != existing:
                 continue  # another import has written it meanwhile
             if tail:
-                how = how or ("grown" if known else "new")
+                how = how or ("grown" if existing else "new")
             whose = {"uid": head.uid, "origin": head.origin or origin or None}
-            here = here or target.enter(head.settings, head.plan, head.started, **whose)
+            number = number or target.enter(head.settings, head.plan, head.started, **whose)
             row: dict[str, Any] = {"settings": compact(head.settings)}
             if head.about:
                 row |= {"about": head.about, "drop_between": json.dumps(head.drop) if head.drop else None}
-            db.table("sessions").update(here, row)
-            whole = write(db, here, head, tail, turns)
-        if whole:
-            return here, how or "known"
+            db.table("sessions").update(number, row)
+            complete = write(db, number, head, tail, turns)
+        if complete:
+            return number, how or "known"
 
 
 def grown_by(here: Iterator[Timed], there: Iterator[Timed]) -> list[Timed] | None:
-    """The events that a log has beyond another; none if it is that or its beginning, None if they contradict."""
+    """The events of ``there`` after the end of ``here``; empty if ``here`` has them all, None if the logs contradict each
+    other.
+    """
     tail: list[Timed] = []
     for mine, theirs in zip_longest(here, there):
         if mine is None and theirs is not None:
@@ -213,7 +222,7 @@ def comparable(entry: Timed) -> tuple[float, str, str]:
 
 
 def renumbered(event: Event, session: int, about: int | None) -> Event:
-    """An event of the session of that number, which is about that other one."""
+    """The event as an event of ``session``, which is about the session ``about``."""
     match event:
         case SessionStarted():
             return replace(event, session=session, request=about_hunt(event.request, about))
@@ -222,12 +231,12 @@ def renumbered(event: Event, session: int, about: int | None) -> Event:
 
 
 def about_hunt(request: TrialRequest, hunt: int | None) -> TrialRequest:
-    """The request of a proof with the number that its hunt has here."""
+    """The request of a proof with the number of its hunt in the target."""
     return replace(request, reverts=replace(request.reverts, hunt=hunt)) if request.reverts and hunt else request
 
 
 def log_of(history: History, session: int) -> Iterator[Timed]:
-    """The log of a session as it is written: without passwords. Raises EnvironmentFailure for what cannot be read."""
+    """The log of a session without passwords, as it is copied. Raises EnvironmentFailure if it cannot be read."""
     name = called(history.columns(session, "kind")[0], session)
     for entry in history.events(session):
         with intact(history.shown, f"{name}, table events, row {entry.id},"):
@@ -238,7 +247,7 @@ def log_of(history: History, session: int) -> Iterator[Timed]:
 
 
 def head_of(history: History, session: int) -> Head:
-    """What a history keeps of a session beside its log."""
+    """The data of a session beside its log."""
     kind, uid, origin, started, host_id, request, about, drop = history.columns(
         session, "kind", "uid", "coalesce(origin, '')", "started", "host_id", "CAST(request AS BLOB)", "about", "drop_between"
     )  # fmt: skip
@@ -247,8 +256,8 @@ def head_of(history: History, session: int) -> Head:
     if kind == "hunt":
         plan = range_of(history, session, settings, facts)
     else:
-        asked = masked_fields(msgspec.convert(json.loads(request), TrialRequest))
-        plan, drop = SessionStarted(session, facts, False, request=asked), None
+        trial_request = masked_fields(msgspec.convert(json.loads(request), TrialRequest))
+        plan, drop = SessionStarted(session, facts, False, request=trial_request), None
     select = "SELECT started, coalesce(failure, '') FROM sittings WHERE session_id = ? ORDER BY id"
     return Head(
         *msgspec.convert((kind, uid, origin), tuple[str, str, str]),
@@ -265,19 +274,19 @@ def head_of(history: History, session: int) -> Head:
 
 
 def range_of(history: History, hunt: int, settings: Settings, host: HostFacts) -> SessionStarted:
-    """The range of a hunt, as an event that begins it."""
+    """The range of a hunt, as the event that begins it."""
     commits, choices, merges, base = history.columns(hunt, "commits", "candidates - 1", "merges", "base_commit")
     span = history.candidates(hunt)
     check_values({"commits": commits, "choices": choices, "merges": merges})
     if not all(map(HASH.fullmatch, span)) or base != span[0]:
         raise ValueError("its range is none")
     commits, choices, merges = msgspec.convert((commits, choices, merges), tuple[int, int, int])
-    asked = settings.builder, settings.workload, settings.good, settings.bad
-    return SessionStarted(hunt, host, False, *asked, commits, span, merges, branch_points=len(span) - 1 - choices)
+    names = settings.builder, settings.workload, settings.good, settings.bad
+    return SessionStarted(hunt, host, False, *names, commits, span, merges, branch_points=len(span) - 1 - choices)
 
 
 def checked(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialRequest]) -> Head:
-    """The same. Raises ValueError for what reports could not read; ``requests`` are those of the trials before it."""
+    """``head`` itself. Raises ValueError if reports could not read it; ``requests`` are of earlier trials."""
     if not UID.fullmatch(head.uid):
         raise ValueError("it has no name")
     if len(head.origin) > LONGEST_NAME:
@@ -314,7 +323,9 @@ def sizes(request: TrialRequest) -> tuple[int, int]:
 
 
 def numbered(head: Head, here: Mapping[int, int]) -> Head:
-    """The same with the numbers of this history; a hunt for the drop of a comparison that is not copied is a hunt."""
+    """``head`` with the numbers of the target; if the comparison is not copied, the hunt for its drop becomes a usual
+    hunt.
+    """
     about = here.get(head.about or 0)
     if head.plan.request.reverts and about is None:
         raise ValueError("its hunt is missing")
@@ -323,27 +334,27 @@ def numbered(head: Head, here: Mapping[int, int]) -> Head:
 
 
 def write(db: "sqlite_utils.Database", session: int, head: Head, log: Sequence[Timed], turns: Turns) -> bool:
-    """Write the sittings that a session lacks, and events until the turn is over; returns whether it has written all of them."""
+    """Write the missing attempts of a session, and events until the turn is over. Returns whether all were written."""
     [have] = db.execute("SELECT count(*) FROM sittings WHERE session_id = ?", [session]).fetchone()
     for began, failure in head.sittings[have:]:
         row = {"session_id": session, "started": began, "process": turns.process, "failure": masked(failure) or None}
         db.table("sittings").insert(row)
     into = replace(turns.history.session_log(session), foreign=True)
-    for place, (at, event) in enumerate(log):
-        if place and turns.over():
+    for index, (at, event) in enumerate(log):
+        if index and turns.over():
             return False
         into.append(renumbered(event, session, head.about), at)
     return True
 
 
 def check_pages(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise EnvironmentFailure for a file that is damaged."""
+    """Raise EnvironmentFailure if the file is damaged."""
     with explained(path):
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
-        [found] = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
+        [answer] = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if answer != "ok":
         raise EnvironmentFailure(
-            f"The history {path} is damaged: {found}.", f"Save what can be read: sqlite3 {path} .recover"
+            f"The history {path} is damaged: {answer}.", f"Save what can be read: sqlite3 {path} .recover"
         )
