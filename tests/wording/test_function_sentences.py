@@ -6,7 +6,7 @@ from itertools import chain
 
 from counted import profile
 from perfbisect.core.domain.facts import ChangeFacts
-from perfbisect.core.explain.calls import place_of
+from perfbisect.core.explain.calls import calls_anywhere, place_of
 from perfbisect.core.explain.evidence import Cause, Evidence, Explanation, Sureness
 from perfbisect.core.explain.functions import function_rows, waiter_rows
 from perfbisect.core.explain.profiles import functions_in, of_kinds
@@ -50,6 +50,8 @@ RANGE = {(*RANKED, "addReply"): 900, (*RANKED, "zslGetElementByRank"): 150, (*RA
 WALKED = {**RANGE, (*RANKED, "zslGetElementByRank"): 2100, (*RANKED, "zslGetElementByRank", "sdscmp"): 1700,
           (*RANKED, "addReply"): 2300, ("main", "aeMain", "readQuery", "read@[kernel]"): 3000}  # fmt: skip
 GC = ("main", "apply", "gc")
+PROTECT = ("commit", "mprotect@libc.so.6", "change_pte_range@[kernel]")
+PROTECTED = [("main", outer, *PROTECT) for outer in ("release", "alloc")]
 FORMAT = ("main", "fmt::v8::detail::vformat_to<char>(fmt::v8::detail::buffer<char>&, int)")
 WRITTEN = (*FORMAT, "fmt::v8::detail::bigint::multiply(unsigned int)")
 
@@ -115,6 +117,15 @@ CASES = {
     ),
     "inlined into its caller": Case({**SPLIT, ("main", "scan"): 13_050}, ("scan", "search")),
     "no longer called": Case({stack: number for stack, number in HOT.items() if stack != SEARCH}, ("search", "scan")),
+    "a system call is gone, of which a part is below a changed function": Case(
+        {("main", "alloc", "memset@libc.so.6"): 2000, ("main",): 900},
+        ("release",),
+        before={
+            **dict.fromkeys(PROTECTED, 2000),
+            ("main", "alloc", "memset@libc.so.6"): 3500,
+            ("main",): 900,
+        },
+    ),
     "a program without symbols": Case({("@kv",): 30_000}, ("search",), before={("@kv",): 25_000}),
     "what is said to be inlined into main may never run": Case(SLOWER, ("cold",), {"cold": ("main",)}),
     "callers that the compiler hid before": Case(
@@ -135,8 +146,10 @@ def said(case: Case) -> str:
     change = ChangeFacts("c", "p", case.changed, case.callers, 1) if case.known else None
     both = [profile("p", case.before)], [profile("c", case.after)]
     rows = function_rows(both, change)
-    place = place_of(both, rows, change, functions_in(chain(*both)))
+    seen = functions_in(chain(*both))
+    place = place_of(both, rows, change, seen)
     facts = {"changed": case.changed, "change_known": case.known, "metric": case.metric, "place": place}
+    facts |= {} if place else {"calls": calls_anywhere(both, rows, change, seen)}
     return " ".join(filter(None, sentences(Explanation("p", "c", functions=rows, unit="us", **facts))))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.core.explain.calls import LOOSE, MOST
+from perfbisect.core.explain.calls import LOOSE, MOST, SMALLEST
 from perfbisect.core.explain.evidence import Call, Explanation, FunctionRow, Place
 from perfbisect.core.explain.explanation import waits_of
 from perfbisect.core.explain.functions import (
@@ -25,7 +25,6 @@ from perfbisect.wording.text import listed, printable
 
 SAME = 1e-4  # share of all instructions below which a difference says nothing
 FEW = 0.05  # share of one of two reasons below which only the other is named
-SMALLEST = 0.005  # of the calls of before, from which on a function is still called
 MANY = 10.0  # times as much from which on no percentage is written
 NAMED = 3  # functions, and groups of them, in a sentence
 CALLS = 2  # that are new, or gone, in a sentence
@@ -56,11 +55,12 @@ def where(found: Explanation) -> str:
 
 def differently(found: Explanation, said: str) -> str:
     """What the code does in another way, beside what was ``said`` of where: a sentence; "" where that is not known."""
+    called = found.place.calls if found.place else found.calls
     ways = (
         longer_for(found),
-        calls(found.place, said),
+        calls(called, said),
         of_counts(found, said),
-        calls(found.place),
+        calls(called),
         costs_of_changed(found, said),
     )
     return next((text for text in ways if text and text != said), "")
@@ -244,18 +244,16 @@ def within(found: Explanation, place: Place, kind: str) -> str:
     return f"{text} {into} {quoted(inner.function)}{stripped(inner)}, called below {quoted(top.function)}{because(top, found)}."
 
 
-def calls(place: Place | None, said: str = "") -> str:
+def calls(some: Sequence[Call], said: str = "") -> str:
     """What is not called any more, and what is called newly; "" where the latter alone was ``said``."""
-    if not place:
-        return ""
 
     def named(calls: Sequence[Call], side: str, end: str) -> list[str]:
         shown = [f"{quoted(call.function)} ({share(call.share)} of the cost {side})" for call in calls[:CALLS]]
         return [f"{listed(shown)} {'is' if len(shown) == 1 else 'are'} {end}"] if shown else []
 
-    if said and all(call.new and quoted(call.function) in said for call in place.calls):
+    if said and all(call.new and quoted(call.function) in said for call in some):
         return ""
-    gone, new = ([call for call in place.calls if call.new is side] for side in (False, True))
+    gone, new = ([call for call in some if call.new is side] for side in (False, True))
     before = named(gone, "before", "not called any more" + " (or inlined now)" * any(call.inlined for call in gone))
     how = "instead" if gone else "now"
     since = named(new, "since", f"called {how}" + " (or inlined before)" * any(call.inlined for call in new))

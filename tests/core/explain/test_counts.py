@@ -102,6 +102,26 @@ def test_what_was_said_of_a_function_is_not_said_again() -> None:
     assert of_counts == "`hash` executes 40 more instructions an operation (+10 %), called as often."
 
 
+@pytest.mark.parametrize("calls", [2.0, 0.001])
+def test_a_function_that_costs_too_little_for_samples_is_called_yet(calls: float) -> None:
+    """By its exact counts, where there are any."""
+    times = [
+        Profiled(
+            number, profile(commit, {("main",): 4000, ("main", "insert"): 900, ("main", "insert", "copy"): copies})
+        )
+        for number, commit, copies in ((0, "p", 5000), (1, "c", 0))
+    ]
+    pair = "insert copy"
+    events = [
+        counted("p", {"insert": 40.0, "copy": 400.0}, {pair: 2.0}),
+        counted("c", {"insert": 40.0, "copy": 4.0}, {pair: calls}),
+    ]
+    change = ChangedFunctions(1, ChangeFacts("c", "p", ("insert",), files=1))
+    _, said = sentences(explanation([*times, *events, change], "p", "c"))
+    gone = "`copy` (51 % of the cost before) is not called any more."
+    assert said.endswith("396 fewer instructions an operation (−99 %), called as often." if calls > 1 else gone)
+
+
 def test_that_the_commit_does_not_change_a_function_of_a_library_is_said_once() -> None:
     copy = "copy@libc.so.6"
     times = [Profiled(1, profile(commit, {("@kv", copy): n})) for commit, n in (("p", 5000), ("c", 9000))]

@@ -18,6 +18,7 @@ from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
 from perfbisect.core.explain.evidence import Call, FunctionRow, Place
 from perfbisect.core.explain.functions import (
     MOSTLY,
+    NAMED_PART,
     depth,
     everything,
     function_rows,
@@ -44,6 +45,7 @@ from perfbisect.core.explain.profiles import (
 MOST = 0.8  # share of a difference from which on it is the place of it
 EXACT, LOOSE = 1.25, 2.0  # shares up to which: beyond these, another function has lost as much as it gained
 LEVELS = 5  # of calls from a function that the commit changes to one that it calls more often
+SMALLEST = 0.005  # of the calls of the other build, from which on a function is still called
 CALLED = 0.02  # share of the whole cost from which on a call that is new or gone is named
 FEWEST = 30  # samples from which on a share is stated
 
@@ -99,10 +101,45 @@ def place_of(
     if top is None and not alone and everything(inner, before, after):
         return None
     only = {key: row for key, row in inside.items() if absent(row) and abs(row.difference) > FEWEST**0.5 * row.error}
+    if top and top.culprit <= 0:
+        only.pop(top.key, None)  # it may be called yet, and cost nothing
     calls = calls_of_one(both, perhaps, only, {row.key: row for row in rows})
     return Place(
         top, found.get(inner.key, inner), alone, of_diff, tuple(call for call in calls if call.share >= CALLED)
     )
+
+
+def calls_anywhere(
+    both: Sides, rows: Sequence[FunctionRow], change: ChangeFacts | None, seen: Collection[str]
+) -> tuple[Call, ...]:
+    """The functions that only one of two builds calls, with a good part of their difference: where that has no place.
+
+    A function that the commit changes, or that costs nothing but by what it calls, may be called yet, and do nothing: what it calls
+    is named.
+    """
+    total, spread = whole(rows)
+    if not all(both) or abs(total) <= 2 * spread:
+        return ()
+    changed, bodies = of_change(change, seen, both) if change else (set[str](), dict[str, tuple[str, ...]]())
+    before, after = map(side_of, both)
+    own = {row.key: row for row in rows}
+    only = {
+        key: row
+        for key, row in rows_of((before.inclusive, after.inclusive), total).items()
+        if absent(row) and row.part >= NAMED_PART and abs(row.difference) > FEWEST**0.5 * row.error
+        if key[0] not in changed
+        and key[0] not in bodies
+        and not key[1].startswith("[")
+        and not (key in own and own[key].partner)
+        if SYSTEM.match(key[1]) or (key in own and own[key].difference / row.difference >= NAMED_PART)
+    }
+    return tuple(call for call in calls_of_one(both, lambda keys: keys, only, own) if call.share >= CALLED)
+
+
+def really(calls: Sequence[Call], counts: Iterable[FunctionRow]) -> tuple[Call, ...]:
+    """The calls without those that both builds make, by their exact counts: what costs too little has no samples."""
+    both = {row.function for row in counts if row.calls and min(row.calls) > SMALLEST * max(row.calls)}
+    return tuple(call for call in calls if call.function not in both)
 
 
 def samples_of(runs: Iterable[ProfileFacts]) -> int:

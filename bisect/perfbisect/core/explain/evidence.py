@@ -188,6 +188,7 @@ class Explanation:
     counters: tuple[CounterRow, ...] = ()  # ranked by how far beyond noise they moved
     functions: tuple[FunctionRow, ...] = ()  # ranked by |difference|; those that exchanged cost, by what is left of it
     place: Place | None = None  # the functions below which most of their difference is
+    calls: tuple[Call, ...] = ()  # of the whole program, where there is no place
     shared: float = 0.0  # relative standard error that the costs of all functions of a build have in common
     # The same for time off CPU, in us: functions that called what waits, outside of libc.
     waits: tuple[FunctionRow, ...] = ()

@@ -18,7 +18,7 @@ from perfbisect.core.domain.facts import PlanFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Step
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.explain.calls import FEWEST, count_rows, place_of, samples_of
+from perfbisect.core.explain.calls import FEWEST, calls_anywhere, count_rows, place_of, really, samples_of
 from perfbisect.core.explain.classes import classify
 from perfbisect.core.explain.evidence import (
     EXACT_GROUP,
@@ -156,7 +156,7 @@ def explanation(
     if of_work != profiles:
         few = " and ".join(f"{samples_of(side)} of the {name}" for side, name in zip(profiles, SIDES, strict=True))
         missing.append(f"profiles: there are {few}, and fewer than {FEWEST} samples say nothing.")
-    layouts = step.layouts if step else None
+    layouts, place = step.layouts if step else None, place_of(of_work, functions, change, seen)
     of_runs = all(run.operations == 1 for run in (chain(*timed) if any(timed) else chain(*profiles)))
     slower = (step.ratio.middle < 1) is find_metric(metric).higher_is_better if step else None
     return Explanation(
@@ -164,7 +164,8 @@ def explanation(
         classify(counters, plans, functions, layouts, metric, slower),
         counters,
         functions=functions,
-        place=place_of(of_work, functions, change, seen),
+        place=place and replace(place, calls=really(place.calls, counts)),
+        calls=() if place else really(calls_anywhere(of_work, functions, change, seen), counts),
         alone=alone(chain(*of_work)),
         shared=shared_error(timed, min(map(len, profiles))),
         waits=waiter_rows(off_cpu, change, seen),
