@@ -43,6 +43,17 @@ def test_functions_are_those_in_which_lines_differ(read: Read) -> None:
 
 
 @needs_ctags
+def test_functions_of_a_template_have_the_names_that_macros_give_them(read: Read) -> None:
+    before = {
+        "loop.h": "int NAME(int n)\n{\n    return n;\n}\n",
+        "a.c": '#define NAME fast\n#include "loop.h"\n#undef NAME\n#  define NAME slow\n#include "loop.h"\n',
+        "b.c": '#define NAME other\n#include "else.h"\n',
+    }
+    after = before | {"loop.h": before["loop.h"].replace("return n", "return n + 1")}
+    assert read(before, after, seen=("fast",)).functions == ("NAME", "fast", "slow")
+
+
+@needs_ctags
 def test_a_few_lines_outside_of_functions_are_quoted(read: Read) -> None:
     """An option of the compiler, a default; neither comments nor documents, and nothing where more differs."""
     make, page = "# Builds it.\nCFLAGS ?= -O2\nall: page\n", PAGE + "int cache = 8; /* pages */\n"

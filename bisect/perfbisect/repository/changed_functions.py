@@ -193,14 +193,11 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
         callers: Mapping[str, tuple[str, ...]] = {}
     else:
         names = [*changed(hunks, (old_texts, old), (new_texts, new))]
-        macros = {
-            definition.name
-            for side in (old, new)
-            for functions in side.values()
-            for definition in functions
-            if definition.macro
-        }
+        macros = {row.name for side in (old, new) for rows in side.values() for row in rows if row.macro}
         search = CallerSearch(repo, commit, seen, {file.path for file in files})
+        names += named_by_macros(
+            search, [name for name in names if MACRO.fullmatch(name) and name not in macros], files
+        )
         callers, left_out = search.callers(names, macros) if seen else ({}, 0)
         if left_out:
             notes.append(
@@ -220,6 +217,16 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
         paths,
         replaced_lines(repo, parent, commit, [path for path in paths if not (names and is_source(path))], bool(names)),
     )
+
+
+def named_by_macros(search: "CallerSearch", macros: Iterable[str], files: Iterable[Changed]) -> list[str]:
+    """The names that macros stand for where one of these files is included: functions that are made of it."""
+    included = re.compile(rf"#\s*include.*(?:{'|'.join(re.escape(PurePosixPath(file.path).name) for file in files)})")
+    around = {name: [text for text in search.files([name]).values() if included.search(text)] for name in macros}
+    defines = {
+        name: re.compile(rf"^[ \t]*#[ \t]*define[ \t]+{name}[ \t]+([A-Za-z_]\w*)\s*$", re.MULTILINE) for name in around
+    }
+    return [found for name, texts in around.items() for text in texts for found in defines[name].findall(text)]
 
 
 def replaced_lines(

@@ -72,7 +72,7 @@ def sentences(found: Explanation) -> tuple[str, ...]:
 def outside(found: Explanation) -> str:
     """What a commit changes outside of functions: a sentence; "" where functions say why."""
     beside = f"Outside of functions, {replaced(found)}." if found.lines and not explained_by_change(found) else ""
-    return no_function(found) or options(found) or beside
+    return options(found) or no_function(found) or beside
 
 
 def no_function(found: Explanation) -> str:

@@ -266,8 +266,12 @@ def test_few_samples_say_nothing() -> None:
         ({"paths": ("config.c",), "files": 1}, "data, types, or the default of a setting in `config.c`."),
         ({"paths": ("config.c",), "files": 1, "note": "ctags failed."}, ""),
         (
-            {"paths": ("Makefile",), "lines": (("Makefile", "CFLAGS = -O3", "CFLAGS = -O2"), ("Makefile", "a", "b"))},
-            "The commit changes no function: in `Makefile`, `CFLAGS = -O3` is `CFLAGS = -O2` now (and 1 more line).",
+            {"paths": ("Makefile",), "lines": (("Makefile", "CFLAGS ?= -g -O2", "CFLAGS ?= -g -O3"),)},
+            "The compiler gets `-O3` in place of `-O2` since, by `Makefile`.",
+        ),
+        (
+            {"paths": ("Makefile",), "lines": (("Makefile", "LIBS = -ltinfo", "LIBS ="), ("Makefile", "a", "b"))},
+            "The commit changes no function: in `Makefile`, `LIBS = -ltinfo` is `LIBS =` now (and 1 more line).",
         ),
     ],
 )
