@@ -1,6 +1,6 @@
-"""Hardware and settings of a host, and what else varies there: each fact is a command and a pure parser of its output.
+"""Hardware, settings and other varying properties of a host: each fact is a command and a pure parser of its output.
 
-A parser gets what the command has printed, and returns None where that contains no answer.
+A parser gets the output of the command, and returns None if the output contains no answer.
 """
 
 import json
@@ -16,7 +16,7 @@ from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.packages import read_system
 from perfbisect.host.protocol import Host
 
-FULL = 32 << 20  # bytes
+FULL = 32 << 20  # bytes of free space, below which a disk counts as full
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -24,19 +24,19 @@ T_co = TypeVar("T_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Fact(Generic[T_co]):
-    """``read`` gets the stdout of ``argv``; it returns None where that contains no answer."""
+    """A command ``argv``, and a parser ``read`` of its stdout, which returns None if that contains no answer."""
 
     argv: tuple[str, ...]
     read: Callable[[str], T_co | None]
 
 
 def asked_by(*argv: str) -> Callable[[Callable[[str], T | None]], Fact[T]]:
-    """Makes a fact of the decorated function, which reads the stdout of ``argv``."""
+    """A decorator that makes a fact of a parser of the stdout of ``argv``."""
     return lambda read: Fact(argv, read)
 
 
 def ask(host: Host, fact: Fact[T]) -> T | None:
-    """The fact, or None where the host has no answer: a missing program or file, or output without it."""
+    """The fact, or None if the host has no answer: a missing program or file, or output without the answer."""
     try:
         answer = host.run(fact.argv, check=False)
     except EnvironmentFailure:
@@ -51,18 +51,18 @@ class Answers:
     outputs: Mapping[tuple[str, ...], str]  # argv → stdout; without commands that failed
 
     def get(self, fact: Fact[T]) -> T | None:
-        """The fact, or None where the host has no answer."""
+        """The fact, or None if the host has no answer."""
         output = self.outputs.get(fact.argv)
         return None if output is None else fact.read(output)
 
 
-# For each command its status and what it printed, form feeds between them.
+# Prints for each command its status and its output, separated by form feeds.
 _ALL = """\
 for command do said=$(sh -c "$command" 2>/dev/null </dev/null); printf '%s\\f%s\\f' "$?" "$said"; done"""
 
 
 def ask_all(host: Host, facts: Iterable[Fact[object]]) -> Answers:
-    """Many facts in one command, for a single round trip."""
+    """The answers for many facts, from a single command, which saves round trips."""
     commands = list(dict.fromkeys(fact.argv for fact in facts))
     parts = host.script(_ALL, *map(shlex.join, commands), timeout=120).stdout.split("\f")
     return Answers(
@@ -71,7 +71,7 @@ def ask_all(host: Host, facts: Iterable[Fact[object]]) -> Answers:
 
 
 def cpu_numbers(cpus: str) -> frozenset[int]:
-    """The CPUs of a list as taskset takes it: ``0-3,8`` or, every second one, ``0-14:2``."""
+    """The CPUs of a list for taskset: ``0-3,8``, or every second CPU with ``0-14:2``."""
     numbers: set[int] = set()
     for part in cpus.split(","):
         ends, _, stride = part.partition(":")
@@ -81,7 +81,7 @@ def cpu_numbers(cpus: str) -> frozenset[int]:
 
 
 def read_line(text: str) -> str | None:
-    """The first line."""
+    """The first line; None if it is empty."""
     return text.strip().partition("\n")[0].strip() or None
 
 
@@ -90,7 +90,7 @@ def _whole(text: str) -> int | None:
 
 
 def _found(pattern: str, made: Callable[[str], T]) -> Callable[[str], T | None]:
-    """The first group of a pattern."""
+    """A parser that returns the first group of a pattern, converted by ``made``."""
 
     def read(text: str) -> T | None:
         match = re.search(pattern, text, re.MULTILINE)
@@ -100,19 +100,19 @@ def _found(pattern: str, made: Callable[[str], T]) -> Callable[[str], T | None]:
 
 
 def _one_of(**answers: T) -> Callable[[str], T | None]:
-    """What the whole output stands for."""
+    """A parser that returns the value for the whole output."""
     return lambda text: answers.get(text.strip())
 
 
 def _lscpu(name: str, made: Callable[[str], T | None]) -> Fact[T]:
-    """A field of what ``lscpu -J`` printed: a flat list in most versions of util-linux, nested in some."""
+    """A fact from a field of ``lscpu -J``, whose list is flat in most versions of util-linux, and nested in some."""
 
     def read(text: str) -> T | None:
         try:
             pending = json.loads(text)["lscpu"]
         except ValueError:
             return None
-        for entry in pending:  # grows as it goes
+        for entry in pending:  # the list grows in the loop
             if entry["field"] == f"{name}:":
                 return made(entry["data"]) if entry["data"] else None
             pending += entry.get("children", ())
@@ -136,7 +136,7 @@ cp --reflink=always "$d/a" "$d/b" 2>/dev/null && echo yes || echo no"""
 
 @asked_by(*_shell(f"grep -H . {_CPUS}/vulnerabilities/*"))
 def MITIGATIONS(listing: str) -> str | None:
-    """Of the processor's vulnerabilities, without those that do not affect it."""
+    """The mitigations of the processor's vulnerabilities, without vulnerabilities that do not affect it."""
     rows = (line.rpartition("/")[2].partition(":") for line in listing.splitlines())
     states = [(name, state.strip()) for name, _, state in rows if state.strip()]
     affected = [f"{name} {state}" for name, state in states if state != "Not affected"]
@@ -145,7 +145,7 @@ def MITIGATIONS(listing: str) -> str | None:
 
 @asked_by("cat", "/proc/swaps")
 def SWAP(swaps: str) -> tuple[int, int] | None:
-    """MiB of swap and MiB of it in use."""
+    """MiB of swap, and MiB of it in use."""
     if not swaps.startswith("Filename"):
         return None
     sizes = re.findall(r"^\S+\s+\w+\s+(\d+)\s+(\d+)\s+-?\d+\s*$", swaps, re.MULTILINE)
@@ -154,20 +154,20 @@ def SWAP(swaps: str) -> tuple[int, int] | None:
 
 @asked_by("cat", "/proc/stat")
 def STEAL(stat: str) -> float | None:
-    """Share of busy time since boot that the hypervisor gave to others."""
+    """The share of busy time since boot that the hypervisor gave to others."""
     match = re.search(r"^cpu +((?:\d+ ?)+)", stat)
     ticks = [int(word) for word in match[1].split()] if match else []
     if len(ticks) < 8:
         return None
-    busy = sum(ticks[:3]) + sum(ticks[5:8])  # all but idle and waiting for a disk
+    busy = sum(ticks[:3]) + sum(ticks[5:8])  # all except idle and waiting for a disk
     return ticks[7] / busy if busy else 0.0
 
 
 @asked_by(*_shell("cat /proc/net/tcp /proc/net/tcp6"))
 def PORTS(tables: str) -> frozenset[int] | None:
-    """Ports of TCP that are listened on."""
+    """The TCP ports with a listener."""
     rows = (line.split() for line in tables.splitlines())
-    # Fourth comes the state, and 0A is LISTEN.
+    # The fourth column is the state; 0A is LISTEN.
     return frozenset(
         int(row[1].rpartition(":")[2], 16) for row in rows if len(row) > 3 and ":" in row[1] and row[3] == "0A"
     )
@@ -175,7 +175,7 @@ def PORTS(tables: str) -> frozenset[int] | None:
 
 @asked_by("lscpu", "-J")
 def PROCESSOR(lscpu: str) -> str | None:
-    """The processor with its numbers: in virtual machines, several have the same name."""
+    """The processor with its family and model numbers: in virtual machines several processors have one name."""
     name, family, model = CPU.read(lscpu), _FAMILY.read(lscpu), _MODEL.read(lscpu)
     numbers = ", ".join(filter(None, (family and f"cpu family {family}", model and f"model {model}")))
     return f"{name} ({numbers})" if name and numbers else name
@@ -186,7 +186,7 @@ _FAMILY, _MODEL = _lscpu("CPU family", str), _lscpu("Model", str)
 ONLINE = _lscpu("On-line CPU(s) list", cpu_numbers)  # numbers of logical processors
 CORES = _lscpu("On-line CPU(s) list", lambda cpus: len(cpu_numbers(cpus)))
 NODES = _lscpu("NUMA node(s)", _whole)
-THREADS = _lscpu("Thread(s) per core", _whole)  # of hardware, that share a core
+THREADS = _lscpu("Thread(s) per core", _whole)  # hardware threads that share a core
 HYPERVISOR = _lscpu("Hypervisor vendor", str)  # None for a physical machine
 MEMORY_MIB = Fact(("cat", "/proc/meminfo"), _found(r"^MemTotal:\s+(\d+) kB", lambda kib: int(kib) // 1024))
 LOAD = Fact(("cat", "/proc/loadavg"), _found(r"^\s*([\d.]+)", float))  # over one minute
@@ -200,7 +200,7 @@ SETTINGS = {
         _shell(f"cat {_CPUS}/cpu[0-9]*/cpufreq/scaling_governor"),
         lambda text: "/".join(dict.fromkeys(text.split())) or None,
     ),
-    # Intel's driver and the others mean the opposite.
+    # Intel's driver and other drivers mean the opposite.
     "turbo": Fact(
         _shell(_TURBO), _one_of(**{"no_turbo 0": "on", "no_turbo 1": "off", "boost 1": "on", "boost 0": "off"})
     ),
@@ -223,7 +223,7 @@ SYNCHRONISED = Fact(  # with a time server
     _one_of(**{"NTPSynchronized=yes": True, "NTPSynchronized=no": False}),
 )
 TIME = Fact(("date", "+%s.%N"), _found(r"^(\d+(?:\.\d*)?)$", float))  # seconds since the epoch
-DRIVERS = Fact(  # the databases that sysbench was compiled for
+DRIVERS = Fact(  # the databases for which sysbench was compiled
     ("sysbench", "--help"),
     _found(
         r"^Compiled-in database drivers:\n((?:  \w+ - .*\n)*)",
@@ -233,7 +233,7 @@ DRIVERS = Fact(  # the databases that sysbench was compiled for
 
 
 def free(path: PurePosixPath) -> Fact[int]:
-    """Bytes available to the user on the file system of ``path``."""
+    """The bytes available to the user on the file system of ``path``."""
     return Fact(("df", "-B1", "--output=avail", "--", str(path)), _found(r"^\s*(\d+)\s*$", int))
 
 
@@ -253,12 +253,12 @@ def reflinks(host: Host) -> Fact[str]:
 
 
 def free_bytes(host: Host) -> int | None:
-    """Bytes available to the user on the file system of the root folder."""
+    """The bytes available to the user on the file system of the root folder; None if unknown."""
     return ask(host, free(host.root))
 
 
 def is_full(host: Host) -> bool:
-    """Whether the disk of the root folder is so full that a failure there is not a commit's fault."""
+    """Whether the disk of the root folder is so full that a failure is not a commit's fault."""
     available = free_bytes(host)
     return available is not None and available < FULL
 
@@ -269,7 +269,7 @@ def fingerprint_facts(host: Host) -> tuple[Fact[object], ...]:
 
 
 def read_fingerprint(host: Host, answers: Answers) -> HostFacts:
-    """What decides whether two measurements on a host can be compared, from the answers to ``fingerprint_facts``."""
+    """The fingerprint, by which measurements on a host are comparable, from the answers to ``fingerprint_facts``."""
     tools = {tool: answers.get(fact) for tool, fact in TOOLS.items()}
     settings = {setting: answers.get(fact) for setting, fact in {**SETTINGS, "disk": disk(host)}.items()}
     return HostFacts(

@@ -1,12 +1,12 @@
-"""The shell scripts of jobs: how one is started, led, followed and ended. See ``perfbisect.host.jobs``."""
+"""The shell scripts that start, lead, follow and end a job. See ``perfbisect.host.jobs``."""
 
-# A collector copies what the command writes to one stream into the job's file $1: the first $2 bytes as they come, for
-# whatever follows the job. The rest goes to parts of $3 bytes, $1.1 and so on, of which only the last two stay; the leader
-# joins them at the end. The command writes to a pipe, which is as fast as a file. A collector is no child of the leader, whose
-# descendants are the command's processes alone, but belongs to its session. It outlives the signals that end the
-# command, and ends when no process has the pipe open for writing. How it ended is written over blanks, as the status of
-# a job is; they stay when it was killed. It locks that file while it lives. When the output cannot be written, it is
-# read nevertheless: the command goes on.
+# A collector copies one stream of the command into the job's file $1: the first $2 bytes immediately, for readers that
+# follow the job. The rest goes to parts of $3 bytes, named $1.1 and so on, of which only the last two stay; the leader
+# joins them at the end. The command writes to a pipe, which is as fast as a file. A collector is no child of the leader,
+# whose descendants are only the command's processes, but belongs to the leader's session. It survives the signals that
+# end the command, and ends when no process has the pipe open for writing. It writes how it ended over blanks, like the
+# status of a job; if it was killed, the blanks stay. It locks that file while it lives. If the output cannot be written,
+# the collector still reads it, so that the command continues.
 COLLECT = """\
 collect() {
     trap '' HUP INT TERM
@@ -31,8 +31,8 @@ attach() {
 }
 """
 
-# The leader waits for a collector, but not for processes that the command left and that have its pipe $4 open for
-# writing. Then it appends the end of the output, at most $3 bytes, behind a note of the number of bytes that are lost.
+# The leader waits for a collector, but not for processes that the command left behind and that have its pipe $4 open for
+# writing. Then it appends the end of the output, at most $3 bytes, after a note of the number of lost bytes.
 FINISH = """\
 held() {
     ls -l /proc/[0-9]*/fd 2>/dev/null | grep '^l.w' | grep -q -F -e "-> $1"
@@ -69,12 +69,11 @@ join() {
 }
 """
 
-# Behind both of these, leads the job in folder $1. A signal that is handled, unlike one that is ignored, is not inherited: the leader outlives
-# TERM, its command does not. A command that was killed from outside has no status: neither when the leader got a signal,
-# too, as in an orderly shutdown (where it may get it a little later than the command), nor when the command's signal, or
-# the status that timeout makes of one, came before $2 seconds had passed; nor when a collector was killed. The status
-# overwrites blanks in place, which needs no space on a full disk. When memory runs out, the kernel kills the command
-# first.
+# Leads the job in folder $1; it follows COLLECT and FINISH. A handled signal, unlike an ignored one, is not inherited:
+# the leader survives TERM, its command does not. A command that was killed from outside has no status, in three cases:
+# the leader got a signal, too, as in an orderly shutdown, where it may arrive a little later than at the command; the
+# command's signal, or timeout's status for a signal, came before $2 seconds had passed; or a collector was killed. The
+# status overwrites blanks, which needs no space on a full disk. If memory runs out, the kernel kills the command first.
 LEADER = """\
 exec 9>>"$1/alive"; flock -n 9 && [ ! -s "$1/pid" ] || exit
 signalled=; torn=
@@ -101,9 +100,9 @@ esac
 [ -n "$signalled" ] || printf '%s\\n' "${torn:-$status}" 1<>"$1/status"
 """
 
-# Starts the leader $7 in folder $1, in the working directory $2, if it was not; the command comes on stdin, and goes to that
-# directory itself, so that it fails where there is none. Writing goes through cat, whose message names a full disk: that of a
-# shell's own printf is just "I/O error".
+# Starts the leader $7 in folder $1, unless it was started. The command comes on stdin. It enters the working directory $2
+# itself, so that it fails if there is none. Writes go through cat, whose message names a full disk; a shell's printf only
+# says "I/O error".
 START = """\
 ! cd -- "$2" 2>/dev/null || command -v -- "$3" >/dev/null || exit 127
 (umask 077; mkdir -p "$1") && mkdir -p "$4" || exit 1
@@ -129,12 +128,12 @@ done
 cat "$1/pid"
 """
 
-# Of a job whose start was interrupted: the leader writes its pid before it reads the command, so that it has either left its
-# pid, which is printed, or runs nothing any more.
+# For a job whose start was interrupted: the leader writes its pid before it reads the command. So either its pid exists,
+# which is printed, or nothing runs any more.
 ABANDON = 'rm -f "$1/command"; cat "$1/pid" 2>/dev/null || rm -rf -- "$1"'
 
-# Prints the state: "running", "lost", "torn" for output that could not be written, or the exit status. A zombie has
-# ended: its parent does not reap it.
+# Prints the state: "running", "lost", "torn" if the output could not be written, or the exit status. A zombie has ended:
+# its parent does not reap it.
 STATE = """\
 from_this_boot() {
     { read -r then <"$1/boot" && read -r now </proc/sys/kernel/random/boot_id; } 2>/dev/null && [ "$then" = "$now" ]
@@ -151,8 +150,8 @@ state() {
 }
 """
 
-# Behind STATE, as the next two: prints the state, then a chunk of the output; up to $7 seconds before, it waits for the leader's end. The state is read
-# first, so that the output of an ended job is complete.
+# Follows STATE, like the next two scripts. Prints the state, then a chunk of the output; before, it waits up to $7
+# seconds for the leader's end. The state is read first, so that the output of an ended job is complete.
 POLL = """\
 [ "$7" = 0 ] || flock -s -w "$7" "$1/alive" true || :
 state=$(state "$1" "$2" "$3") || exit
@@ -160,10 +159,10 @@ echo "$state"
 [ "$5" = 0 ] || dd if="$1/$6" iflag=skip_bytes skip="$4" bs="$5" count=1 status=none | base64 -w 0
 """
 
-# Every process of the leader's session and their descendants (some servers' children open sessions of their own) get
-# TERM once, whenever they appear, then KILL until none is left. If the leader's pid belongs to another process by now,
-# the session has ended: its number stays taken as long as the session exists. It ends with its boot, too, and its number
-# may then be that of another session.
+# Every process of the leader's session and their descendants (children of some servers open their own sessions) get TERM
+# once, whenever they appear, then KILL until none is left. If the leader's pid belongs to another process by now, the
+# session has ended: its number stays in use while the session exists. A session also ends with its boot, after which
+# another session may have its number.
 KILL = """\
 members() {
     ps -e -o pid= -o ppid= -o sess= -o stat= | awk -v leader="$1" '
@@ -195,8 +194,8 @@ done
 [ "$(state "$1" "$2" "$3")" != lost ] || echo 137 1<>"$1/status"
 """
 
-# Prints state, folder and /proc/PID/stat of each job that runs or, as orphaned, whose leader was killed alone: some of its
-# processes still run. $1 is the folder of all jobs.
+# Prints state, folder and /proc/PID/stat of each job that runs, or is orphaned: its leader alone was killed, and some of
+# its processes still run. $1 is the folder of all jobs.
 UNENDED = """\
 sessions=$(ps -e -o sess= -o stat= | awk '$2 !~ /^[ZX]/ { printf " %s ", $1 }')
 for status in "$1"/*/status; do

@@ -1,4 +1,4 @@
-"""Long commands on a host: detached, with one folder each, so that the controller can disconnect and come back.
+"""Long commands on a host: detached, each with a folder, so that the controller can disconnect and reconnect.
 
 A job is the folder ``root/jobs/ID`` with
 
@@ -8,15 +8,15 @@ A job is the folder ``root/jobs/ID`` with
     stdout    its output, or the beginning and the end of it; see ``perfbisect.host.protocol``
     stderr
     stdout.kept, stdout.1 …
-              how the process that writes it has ended, and the last of what is too much, for as long as the job runs
-    status    the exit status, blank until it ends, and for good when it was killed from outside; "torn" when the output
+              how the process that writes stdout has ended, and the last parts of output above the limit, while the job runs
+    status    the exit status; blank until the job ends, and forever if it was killed from outside; "torn" if the output
               could not be written
     alive     locked by the leader while it lives: at most one leader runs, and its end is noticed at once
 
-The leader is a shell that leads a session of its own, runs the command under ``timeout`` and writes the status. So
-time limits hold on the host, even without the controller. A leader is identified by its pid, the tick of its start and
-the boot: the pid alone may belong to another process by now. Every action is one idempotent call of ``Host.run``: a lost
-connection ends no job, and starts none twice.
+The leader is a shell that leads its own session, runs the command under ``timeout`` and writes the status. So time limits
+hold on the host, even without the controller. A leader is identified by its pid, the tick of its start and the boot, as
+another process may have its pid later. Every action is one idempotent call of ``Host.run``: a lost connection ends no
+job, and starts none twice.
 """
 
 import base64
@@ -34,17 +34,17 @@ from perfbisect.host.job_scripts import ABANDON, COLLECT, FINISH, KILL, LEADER, 
 from perfbisect.host.packages import absent, missing
 from perfbisect.host.protocol import ARGUMENT, HEAD, LINE, NO_SPACE, TAIL, Host, Result, last_line, no_space
 
-LOST = -1  # stands for the missing status of a job that was killed from outside, or whose host was restarted
-GRACE = 10.0  # seconds between TERM and KILL for what exceeds its time
-SOON = 0.5  # the same for what is not wanted any more: a run, a server on a copy of data, a build, which begins anew
-PINNED = 3  # words of ``pinned``
-NOT_THERE = 127  # the status of a shell, of env and of timeout for a program that does not exist
+LOST = -1  # instead of the status of a job that was killed from outside, or whose host was restarted
+GRACE = 10.0  # seconds between TERM and KILL for a command that exceeds its time limit
+SOON = 0.5  # seconds between TERM and KILL for a job that is no longer needed, such as a run or a build
+PINNED = 3  # number of words of ``pinned``
+NOT_THERE = 127  # status of a shell, of env and of timeout for a program that does not exist
 
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 ID = r"[0-9]{8}-[0-9]{6}-[A-Za-z0-9._-]+-[0-9a-f]{6}"  # for re and for find
-_PATIENCE = 5.0  # seconds of one poll for the end of a job: so late a cancelled one is ended
-_CHUNK = 1 << 20  # bytes of output that one poll brings at most
-# What the leader writes behind the first HEAD bytes in place of what it left out, and the line whose beginning that was.
+_PATIENCE = 5.0  # seconds of one poll for the end of a job; a cancelled job ends at most this much later
+_CHUNK = 1 << 20  # most bytes of output in one poll
+# What the leader writes after the first HEAD bytes instead of omitted output, and the line that the omission cuts.
 _LEFT_OUT = re.compile(rb"\n\[perfbisect left out (\d+) bytes here\]\n[^\n]*\n?")
 
 
@@ -58,25 +58,25 @@ class Job:
 
     @property
     def id(self) -> str:
-        """The folder's name: when it was started, its name, and some random letters."""
+        """The name of the folder: start time, the job's name, and some random letters."""
         return self.folder.name
 
     @property
     def name(self) -> str:
-        """The name that it was started with."""
+        """The name with which it was started."""
         return self.id[16:-7]
 
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """What a job has written to one stream, as text; only the end of it, in whole lines, where it was too much."""
+    """The text that a job wrote to one stream; if it was too much, only its end, in whole lines."""
 
     text: str
-    left: int  # bytes that are kept nowhere
+    left: int  # bytes that were not kept
 
     @property
     def note(self) -> str:
-        """What a sentence about it has to say: "" when it is whole."""
+        """A clause about omitted output for a sentence; "" if there is none."""
         return f"; of what it printed, {self.left / 1e6:,.1f} MB in the middle were not kept" if self.left else ""
 
 
@@ -92,13 +92,12 @@ def start(
 ) -> Job:
     """Start ``argv`` as a job and return at once.
 
-    The command sees a clean environment: PATH, HOME and USER of the host, LC_ALL=C, a TMPDIR below the root folder,
-    and ``env``. Any other variable would shift the stack, and would differ from one terminal to the next.
-    After ``timeout`` seconds the command gets TERM, and KILL after GRACE more; the status is then 124 or 137.
-    ``merged`` sends stderr to stdout.
+    The command has a clean environment: PATH, HOME and USER of the host, LC_ALL=C, a TMPDIR below the root folder, and
+    ``env``. Any other variable would shift the stack, and would differ between terminals. After ``timeout`` seconds the
+    command gets TERM, and GRACE seconds later KILL; the status is then 124 or 137. ``merged`` sends stderr to stdout.
 
-    Raises EnvironmentFailure where the program does not exist, or an argument is too long. Where the folder ``cwd`` does not
-    exist the command fails: it may be part of a build, which has deleted it.
+    Raises EnvironmentFailure if the program does not exist, or an argument is too long. If the folder ``cwd`` does not
+    exist, the command fails, because the folder may belong to a build, which deleted it.
     """
     _check_length(argv, env or {})
     program = argv[PINNED] if [*argv[:2]] == ["taskset", "-c"] and argv[PINNED:] else argv[0]
@@ -113,7 +112,7 @@ def start(
     try:
         started = host.run(["sh", "-c", START, "start", *arguments], env=search, stdin=command, check=False)
     except (KeyboardInterrupt, SystemExit, Cancelled):
-        with contextlib.suppress(EnvironmentFailure):  # the leader does nothing once its command is not there
+        with contextlib.suppress(EnvironmentFailure):  # the leader does nothing if its command does not exist
             if stat := host.script(ABANDON, folder).stdout:
                 kill(host, _job(folder, stat))
         raise
@@ -133,13 +132,13 @@ def run(
     cwd: PurePosixPath | None = None,
     env: Mapping[str, str] | None = None,
 ) -> Result:
-    """Run a short command to its end without a job of its own, where and with what ``start`` would give it.
+    """Run a short command to its end without a job, in the folder and environment that ``start`` would give it.
 
-    Raises EnvironmentFailure where the program does not exist on the host. One that is named by a path belongs to a
-    build: there the status is 127. A command that prints too much has failed, too.
+    Raises EnvironmentFailure if the program does not exist on the host. A program with a path belongs to a build; if it
+    does not exist, the status is 127. A command that prints too much has failed, too.
     """
     _check_length(argv, env or {})
-    # The script's own limit never applies before that of ``run``.
+    # The time limit of the script never applies before the limit of ``run``.
     command = _command(host, argv, cwd or host.root, env, timeout + GRACE)
     try:
         result = host.run(["sh", "-c", command], timeout=timeout, check=False)
@@ -151,36 +150,36 @@ def run(
 
 
 def running(host: Host) -> tuple[Job, ...]:
-    """All jobs that run, oldest first: those of an interrupted controller included."""
+    """All running jobs, oldest first, with jobs of an interrupted controller."""
     return _unended(host, "running")
 
 
 def orphaned(host: Host) -> tuple[Job, ...]:
-    """Jobs whose leader was killed alone: it has no status, and some of its processes still run."""
+    """The jobs whose leader alone was killed: they have no status, and some of their processes still run."""
     return _unended(host, "orphaned")
 
 
 def status(host: Host, job: Job, *, patience: float = 0) -> int | None:
-    """The exit status, None while the job runs, LOST when it ended without one.
+    """The exit status; None while the job runs, LOST if it ended without one.
 
-    For a job that runs the answer comes when it ends, or after ``patience`` seconds. Raises EnvironmentFailure when its
+    For a running job the answer comes when it ends, or after ``patience`` seconds. Raises EnvironmentFailure if its
     output could not be written, as on a full disk.
     """
     return _poll(host, job, patience=patience)[0]
 
 
 def printed(host: Host, job: Job, stream: str = "stdout") -> Printed:
-    """What a job that has ended has written to ``stream``, without waiting for it."""
-    came, left = _rest(host, job, stream, HEAD), 0
+    """What an ended job has written to ``stream``."""
+    came, omitted = _rest(host, job, stream, HEAD), 0
     if gap := _LEFT_OUT.match(came):
-        came, left = came[gap.end() :], int(gap[1])
+        came, omitted = came[gap.end() :], int(gap[1])
     else:
         came = _rest(host, job, stream, 0)
-    return Printed(came.decode(errors="replace").replace("\r\n", "\n"), left)
+    return Printed(came.decode(errors="replace").replace("\r\n", "\n"), omitted)
 
 
 def _rest(host: Host, job: Job, stream: str, offset: int) -> bytes:
-    """What a stream of a job that has ended holds from that byte on."""
+    """The bytes of a stream of an ended job from ``offset`` on."""
     came = b""
     while chunk := _poll(host, job, offset + len(came), _CHUNK, stream)[1]:
         came += chunk
@@ -188,13 +187,15 @@ def _rest(host: Host, job: Job, stream: str, offset: int) -> bytes:
 
 
 def note(host: Host, job: Job) -> str:
-    """What a sentence about the stdout of a job that has ended has to say, as ``Printed.note``."""
+    """The note about omitted stdout of an ended job, like ``Printed.note``."""
     gap = _LEFT_OUT.match(_poll(host, job, HEAD, LINE)[1])
     return Printed("", int(gap[1]) if gap else 0).note
 
 
 def end(host: Host, job: Job) -> int:
-    """Wait for the job's end, whatever it prints; returns the exit status. Interrupted or lost as in ``wait``."""
+    """Wait for the job's end, whatever it prints, and return the exit status. Interruptions and losses are handled as in
+    ``wait``.
+    """
     try:
         while (ended := _poll(host, job, patience=_PATIENCE)[0]) is None:
             pass
@@ -208,9 +209,9 @@ def wait(host: Host, job: Job, *, every: float = 1.0, offset: int = 0) -> Genera
     """Yield the lines of the job's stdout from byte ``offset`` on as they come; the exit status is the return value.
 
     Of a long line only the beginning is yielded. The host is polled every ``every`` seconds, and reports the end of the
-    job at once. Ctrl-C, or closing the generator, kills the job. When the host cannot be reached any more the job is
-    left alone: wait again. Raises JobLost when it ended without a status; what its leader has left running
-    is killed first, since the work will be repeated. Raises EnvironmentFailure when its output could not be written.
+    job at once. Ctrl-C, or closing the generator, kills the job. If the host cannot be reached any more, the job is left
+    running; call ``wait`` again. Raises JobLost if it ended without a status; processes that its leader left are killed
+    first, since the work will be repeated. Raises EnvironmentFailure if its output could not be written.
     """
     line_begun = b""
     ended: int | None = None
@@ -248,44 +249,44 @@ def lost(host: Host, job: Job) -> JobLost:
 
 
 def kill(host: Host, job: Job, *, grace: float = SOON) -> None:
-    """End the job and all its processes: TERM, and KILL after ``grace`` seconds. Does nothing when it has ended."""
+    """End the job and all its processes: TERM, and KILL after ``grace`` seconds. Does nothing if it has ended."""
     tries = max(1, round(grace / 0.05))
     host.script(STATE + KILL, job.folder, job.pid, job.born, tries, timeout=grace + 60)
 
 
 def kill_all(host: Host) -> None:
-    """End all jobs that run, if the host can be reached: what waits for one goes on at once."""
+    """End all running jobs, if the host can be reached; whatever waits for one continues at once."""
     with contextlib.suppress(EnvironmentFailure):
         for job in running(host):
             kill(host, job)
 
 
 def remove(host: Host, job: Job) -> None:
-    """Remove the folder of a job that has ended."""
+    """Remove the folder of an ended job."""
     host.run(["rm", "-rf", "--", str(job.folder)])
 
 
 def _unended(host: Host, wanted: str) -> tuple[Job, ...]:
-    """The jobs in that state."""
+    """The jobs in the state ``wanted``."""
     listing = host.script(STATE + UNENDED, host.root / "jobs", check=False)
     rows = zip(*[iter(listing.stdout.splitlines())] * 3, strict=True)
     return tuple(_job(PurePosixPath(folder), stat) for state, folder, stat in rows if state == wanted)
 
 
 def pinned(cpus: str) -> list[str]:
-    """The prefix of a command that may use only these processors: a taskset list, "" for all."""
+    """The prefix of a command that may use only these processors: ``cpus`` is a taskset list, "" for all."""
     return ["taskset", "-c", cpus] if cpus else []
 
 
 def scratch(host: Host) -> PurePosixPath:
-    """The folder of temporary files: what killed processes leave there is removed when the next hunt begins."""
+    """The folder of temporary files. Files that killed processes leave there are removed when the next hunt begins."""
     return host.root / "tmp"
 
 
 def _command(host: Host, argv: Sequence[str], cwd: PurePosixPath, env: Mapping[str, str] | None, timeout: float) -> str:
-    """The text of the file ``command``."""
-    given = {"LC_ALL": "C", "TMPDIR": str(scratch(host)), **(env or {})}
-    settings = shlex.join(f"{name}={value}" for name, value in given.items())
+    """The content of the file ``command``."""
+    variables = {"LC_ALL": "C", "TMPDIR": str(scratch(host)), **(env or {})}
+    settings = shlex.join(f"{name}={value}" for name, value in variables.items())
     limit = ["timeout", "-k", f"{GRACE:g}", f"{timeout:g}"]
     return (
         f"cd -- {shlex.quote(str(cwd))} &&\n"
@@ -295,7 +296,7 @@ def _command(host: Host, argv: Sequence[str], cwd: PurePosixPath, env: Mapping[s
 
 
 def _job(folder: PurePosixPath, stat: str) -> Job:
-    """A job from the /proc/PID/stat of its leader; the name in brackets may itself hold blanks and brackets."""
+    """A job from the /proc/PID/stat of its leader; the name in brackets may itself contain blanks and brackets."""
     pid, _, _ = stat.partition(" ")
     return Job(folder, int(pid), int(stat.rpartition(") ")[2].split()[19]))
 
@@ -303,9 +304,10 @@ def _job(folder: PurePosixPath, stat: str) -> Job:
 def _poll(
     host: Host, job: Job, offset: int = 0, limit: int = 0, stream: str = "stdout", patience: float = 0
 ) -> tuple[int | None, bytes]:
-    """The status of a job that has ended, and a chunk of its output, in one call. Base64 keeps offsets exact, whatever bytes a program writes.
+    """The status of an ended job, and a chunk of its output, in one call.
 
-    The answer comes when the job ends, or after ``patience`` seconds.
+    Base64 keeps offsets exact, whatever bytes a program writes. The answer comes when the job ends, or after ``patience``
+    seconds.
     """
     arguments = [job.folder, job.pid, job.born, offset, limit, stream, f"{patience:g}"]
     answer = host.script(STATE + POLL, *arguments, timeout=60 + patience).stdout
@@ -321,7 +323,7 @@ def _poll(
 
 
 def _check_length(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Raise EnvironmentFailure when no program can be started with these arguments and variables."""
+    """Raise EnvironmentFailure if no program can be started with these arguments and variables."""
     for text in (*argv, *(f"{name}={value}" for name, value in env.items())):
         if len(text.encode(errors="replace")) > ARGUMENT:
             raise EnvironmentFailure(

@@ -1,11 +1,13 @@
-"""Machines that are leased from a scheduler, by the commands of hosts.toml. Waiting in its queue is all that is done here.
+"""Machines that are leased from a scheduler, by the commands of hosts.toml. Waiting in the scheduler's queue is all that
+happens here.
 
-The life of a job: a record, acquire, renew every minute, release, and the record is removed. Whatever happens in between,
-the job is released by its name, by this session or by the next.
+The steps of a job are: write a record, acquire, renew every minute, release, remove the record. Whatever happens in
+between, the job is released by its name, by this session or by the next.
 
-So nothing is kept for a session that was killed: the state folder has a file for each job, whose name is the job's. It is
-chosen at random before a scheduler hears of it. Whether its session has ended is known of those of this machine; the job of
-another one with the same home is left alone until it is old. Who releases an abandoned job locks its file meanwhile.
+So a killed session holds no machine: the state folder has a file for each job, named like the job, whose name is chosen
+at random before the scheduler is asked. Whether a job's session has ended is known for sessions on this machine. A job of
+another machine with the same home folder is left alone until it is old. A process that releases an abandoned job locks
+its file meanwhile.
 """
 
 import fcntl
@@ -38,95 +40,96 @@ from perfbisect.recipes.placeholders import fill
 FOLDER = "leases"  # of records, in the state folder
 LIMIT = 60.0  # seconds for a command that does not wait
 LOOK = 10.0  # seconds between two questions about the queue
-STOP = 15.0  # seconds in which acquire ends when it is interrupted
-ENDED = 1  # the status of renew that says that a lease has ended
-MARGIN = 60  # minutes for which a machine is wanted beyond the time in which a hunt may measure
-_KEPT = 64 << 10  # bytes of what acquire has printed
-OLD = timedelta(days=7)  # after which a session on another machine may be taken for ended
+STOP = 15.0  # seconds in which an interrupted acquire ends
+ENDED = 1  # status of renew that means that the lease has ended
+MARGIN = 60  # minutes for which a machine is requested in addition to the time in which a hunt may measure
+_KEPT = 64 << 10  # bytes of the output of acquire that are read
+OLD = timedelta(days=7)  # age of a session on another machine from which on it counts as ended
 
 Show = Callable[[str, str], None]
-"""Called every second of waiting in a queue, with what is waited for and what the scheduler says; with "" once it is leased."""
+"""Called every second of waiting in a queue, with the machines and the scheduler's answer; with "" after they are leased."""
 
 Say = Callable[[str], None]
 
 
 class LeaseEnded(EnvironmentFailure):
-    """The lease of a machine has ended: nothing may be done there any more."""
+    """The lease of a machine has ended: nothing may be done on it any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """Machines that are leased together."""
+    """A request for machines that are leased together."""
 
     lease: LeaseEntry
     features: str
-    names: tuple[str, ...]  # of the hosts
-    nodes: Mapping[str, str] = field(default_factory=dict)  # host → its address in an earlier session, wanted again
+    names: tuple[str, ...]  # names of the hosts
+    # host → its address in an earlier session, which is requested again
+    nodes: Mapping[str, str] = field(default_factory=dict)
     purpose: str = ""
-    minutes: float = 0  # in which the hunt may measure; 0: that is not limited
+    minutes: float = 0  # minutes in which the hunt may measure; 0: unlimited
 
     @property
     def kind(self) -> str:
-        """The beginning of their names."""
+        """Lease and features, the beginning of the machines' names in messages."""
         return f"{self.lease.name}:{self.features}"
 
 
 @dataclass
 class Machine:
-    """A machine that is leased, under the name of a host."""
+    """A leased machine, under the name of a host."""
 
     name: str
     address: str
-    lease: str  # what the scheduler calls it
+    lease: str  # the scheduler's name of the lease
     job: "Acquisition"
-    ended: bool = False  # other machines of the job may go on
+    ended: bool = False  # whether its lease has ended; other machines of the job may continue
 
     @property
     def values(self) -> dict[str, str]:
-        """What the placeholders of the way to it stand for."""
+        """The values of placeholders in the connection to it."""
         return {**self.job.values, "address": self.address, "lease": self.lease}
 
     def check(self) -> None:
-        """Raise LeaseEnded if the last renewal has said so."""
+        """Raise LeaseEnded if the last renewal reported that."""
         if self.ended:
             raise LeaseEnded(f"the lease of host {self.name} ({self.address}) has ended", "Resume to lease another.")
 
     def look(self) -> None:
-        """Renew the lease now, as when the machine does not answer. Raises LeaseEnded."""
+        """Renew the lease now, for instance because the machine does not answer. Raises LeaseEnded."""
         self.job.renew(self)
         self.check()
 
 
 @dataclass
 class Acquisition:
-    """What one acquisition has leased."""
+    """The machines leased by one acquisition."""
 
     wanted: LeaseRequest
     values: dict[str, str]
-    refused: bool = False  # nothing was leased: acquire has failed by itself
+    refused: bool = False  # nothing was leased: acquire failed by itself
     machines: list[Machine] = field(default_factory=list)
-    stopped: threading.Event = field(default_factory=threading.Event)  # renews no more
+    stopped: threading.Event = field(default_factory=threading.Event)  # set: do not renew any more
 
     def renew(self, machine: Machine) -> None:
-        """Renew the lease of a machine; notes when it has ended."""
+        """Renew the lease of a machine, and note if it has ended."""
         command = self.wanted.lease.renew
         if command and not machine.ended and not self.stopped.is_set():
             status, _ = short(fill(command, machine.values))
             if status == ENDED and not self.stopped.is_set():
-                machine.ended = True  # for good: two threads renew
+                machine.ended = True  # permanently: two threads renew
 
     def keep(self) -> None:
-        """Renew until it is stopped."""
+        """Renew all leases until it is stopped."""
         while not self.stopped.wait(self.wanted.lease.every):
             for machine in self.machines:
                 self.renew(machine)
 
 
-_held: dict[str, Machine] = {}  # of this process, by the name of the host
+_held: dict[str, Machine] = {}  # machines of this process, by the name of the host
 
 
 def machine(name: str) -> Machine:
-    """The machine that this process has leased under that name. Raises EnvironmentFailure for none."""
+    """The machine that this process has leased under that name. Raises EnvironmentFailure if there is none."""
     if name not in _held:
         raise EnvironmentFailure(f"host {name} is not leased now")
     return _held[name]
@@ -138,15 +141,15 @@ def is_held(name: str) -> bool:
 
 
 class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    """A job that was given to a scheduler, or is about to be."""
+    """The record of a job that was given to a scheduler, or is about to be."""
 
     job: str
     kind: str  # "slurm:quiet"
     count: int  # machines
     since: str  # ISO 8601, UTC
-    process: str  # the session's: see ``perfbisect.process.this_process``
-    machine: str  # its name, for messages
-    release: list[str]  # the command that gives it back
+    process: str  # the session's process: see ``perfbisect.process.this_process``
+    machine: str  # name of the session's machine, for messages
+    release: list[str]  # the command that releases the job
     purpose: str = ""
 
     def __str__(self) -> str:
@@ -155,7 +158,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
 
 def note(record: LeaseRecord) -> Path:
-    """Keep a record while a job may exist; returns its file."""
+    """Store a record while a job may exist, and return its file."""
     path = state_folder() / FOLDER / f"{record.job}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
@@ -165,26 +168,26 @@ def note(record: LeaseRecord) -> Path:
         file.flush()
         os.fsync(file)
     new.rename(path)
-    place = os.open(path.parent, os.O_RDONLY)
-    os.fsync(place)
-    os.close(place)
+    folder_handle = os.open(path.parent, os.O_RDONLY)
+    os.fsync(folder_handle)
+    os.close(folder_handle)
     return path
 
 
 def all_records() -> list[tuple[LeaseRecord, bool]]:
-    """All that is noted, and whether the session that noted it still runs."""
+    """All records, and whether the session of each still runs."""
     return [(record, not _ended(record)) for record, _ in _each_record()]
 
 
 def free_abandoned(say: Say) -> None:
-    """Release what sessions that were killed have left."""
+    """Release the jobs of sessions that were killed."""
     for record, path in _each_record():
         if _ended(record):
             with suppress(FileNotFoundError), path.open("rb+") as file:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    continue  # another session is at it
+                    continue  # another session releases it
                 except OSError:
                     pass  # a file system without locks
                 if not path.exists():
@@ -208,15 +211,15 @@ def _ended(record: LeaseRecord) -> bool:
         return not process.is_running(record.process)
     try:
         return datetime.now(UTC) - datetime.fromisoformat(record.since) > OLD
-    except (ValueError, TypeError):  # no time, or one without a zone
+    except (ValueError, TypeError):  # no time, or a time without a zone
         return False
 
 
 @contextmanager
 def leased(wanted: LeaseRequest, show: Show, say: Say) -> Iterator[Acquisition]:
-    """Lease machines for the block, however it ends. ``say`` is told what could not be given back.
+    """Lease machines for the block, however it ends. ``say`` is called for jobs that could not be released.
 
-    Raises EnvironmentFailure when the scheduler lends none.
+    Raises EnvironmentFailure if the scheduler lends none.
     """
     lease = wanted.lease
     values = {"job": f"perfbisect-{secrets.token_hex(6)}", "user": user()}
@@ -236,7 +239,7 @@ def leased(wanted: LeaseRequest, show: Show, say: Say) -> Iterator[Acquisition]:
     finally:
         job.stopped.set()
         for leased_machine in job.machines:
-            if _held.get(leased_machine.name) is leased_machine:  # another may have been leased in its place
+            if _held.get(leased_machine.name) is leased_machine:  # another machine may have been leased under this name
                 del _held[leased_machine.name]
         if why := "" if job.refused else _released(release):
             note(msgspec.structs.replace(record, process=f"{process.machine()} 0 0"))  # no process has it any more
@@ -246,9 +249,9 @@ def leased(wanted: LeaseRequest, show: Show, say: Say) -> Iterator[Acquisition]:
 
 
 def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
-    """Wait in the queue; the address of each machine, and what the scheduler calls its lease.
+    """Wait in the queue; return the address of each machine, and the scheduler's name of its lease.
 
-    Interrupted, the command is ended, and with it the place in the queue.
+    If it is interrupted, the command is ended, and with it the place in the queue.
     """
     wanted, lease = job.wanted, job.wanted.lease
     count = len(wanted.names)
@@ -271,14 +274,14 @@ def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                start_new_session=True,  # Ctrl-C in the terminal reaches it through ``end`` alone
+                start_new_session=True,  # Ctrl-C in the terminal reaches it only through ``end``
             )
         except OSError as error:
             raise EnvironmentFailure(
                 f"{command[0]} does not start on this machine: {error.strerror}",
                 "It is a command of a lease in hosts.toml.",
             ) from error
-        job.refused = False  # it may be interrupted, with a place in the queue or more
+        job.refused = False  # it may be interrupted, with a place in the queue or a lease
         waited, looked, state = False, 0.0, ""
         try:
             while True:
@@ -292,7 +295,7 @@ def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
         finally:
             end(running, STOP)
         if running.returncode:
-            job.refused = running.returncode > 0  # killed by a signal, it may have leased something
+            job.refused = running.returncode > 0  # if a signal killed it, it may have leased something
             reason = last_line(_text(err)) or last_line(_text(out))
             raise failure(reason or f"{command[0]} ended with status {running.returncode}")
         rows = [line.split() for line in _text(out).splitlines() if line.strip()]
@@ -306,7 +309,7 @@ def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
 
 
 def _named(wanted: LeaseRequest, found: Sequence[tuple[str, str]]) -> list[tuple[str, tuple[str, str]]]:
-    """The host of each machine: the one that it was before, the others in the order in which acquire printed them."""
+    """The host of each machine: its earlier host; the other machines in the order in which acquire printed them."""
     unassigned = list(found)
     by_name: dict[str, tuple[str, str]] = {}
     for name, node in wanted.nodes.items():
@@ -317,15 +320,15 @@ def _named(wanted: LeaseRequest, found: Sequence[tuple[str, str]]) -> list[tuple
 
 
 def _text(stream: IO[bytes]) -> str:
-    """The end of what has come, also while a process writes: its place in the file is its own."""
+    """The end of a stream's content, also while a process writes; reading does not move the writer's position."""
     size = os.fstat(stream.fileno()).st_size
     return os.pread(stream.fileno(), _KEPT, max(0, size - _KEPT)).decode(errors="replace")
 
 
 def short(command: Sequence[str], text: str = "", limit: float = LIMIT) -> tuple[int, str]:
-    """The status of a command that does not wait, and what it printed; -1 for one that does not end within so many seconds.
+    """The status of a command that does not wait, and its output; -1 if it does not end within ``limit`` seconds.
 
-    Of one that has failed, the last line. ``text`` is its input.
+    Of a failed command only the last line of output. ``text`` is its input.
     """
     try:
         done = subprocess.run(
@@ -340,15 +343,15 @@ def short(command: Sequence[str], text: str = "", limit: float = LIMIT) -> tuple
 
 
 def _released(command: Sequence[str]) -> str:
-    """Release a job; why it failed, or ""."""
+    """Release a job; return why it failed, or ""."""
     status, reason = short(command)
     return "" if status == 0 else reason or f"{command[0]} ended with status {status}"
 
 
 class LeasedHost(DelegatingHost):
-    """``host``, as long as ``machine`` is leased. A lease that has ended is a lost host: LeaseEnded.
+    """``host``, while ``machine`` is leased. A host whose lease has ended is lost: LeaseEnded.
 
-    It is given up as soon as that is seen, however long the connection could be retried.
+    It is given up as soon as the end is known, however long the connection could be retried.
     """
 
     def __init__(self, host: Host, machine: Machine) -> None:
@@ -362,7 +365,7 @@ class LeasedHost(DelegatingHost):
             super().acquire()
 
     def execute(self, command: Command) -> Result:
-        """Run a command. One that fails after the end of the lease tells nothing."""
+        """Run a command. A failure after the end of the lease means nothing."""
         result = super().execute(command)
         if not result.ok:
             self.machine.check()
@@ -370,7 +373,7 @@ class LeasedHost(DelegatingHost):
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """Refuse the command if the lease has ended, and ask whether it has where the host fails."""
+        """Refuse the command if the lease has ended; if the host fails, ask whether the lease has ended."""
         self.machine.check()
         try:
             yield

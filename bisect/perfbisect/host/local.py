@@ -19,17 +19,17 @@ from perfbisect.recipes.inventory import HostEntry
 
 
 def connect(entry: HostEntry, _destination: str) -> "LocalHost":
-    """This machine, where a relative root begins in the current folder; see ``registry.Connect``."""
+    """This machine; a relative root begins in the current folder. See ``registry.Connect``."""
     root = entry.root if entry.root.startswith("~") else Path(entry.root).absolute()
     return LocalHost(entry.name, PurePosixPath(root))
 
 
 @dataclass(frozen=True, slots=True)
 class LocalHost(Host):
-    """Commands run as children of this process, each in a session of its own.
+    """Commands run as children of this process, each in its own session.
 
-    So Ctrl-C in the terminal does not reach the command, and a command that exceeds its time limit is killed together
-    with its children.
+    So Ctrl-C in the terminal does not reach the command, and a command that exceeds its time limit is killed with its
+    children.
     """
 
     name: str
@@ -37,7 +37,9 @@ class LocalHost(Host):
     is_local = True
 
     def execute(self, command: Command) -> Result:
-        """Run a command; see ``Host.execute``. After a timeout, too much output or an exception nothing of it is left."""
+        """Run a command; see ``Host.execute``. After a timeout, too much output or an exception none of its processes is
+        left.
+        """
         with self._started(command, subprocess.PIPE) as process:
             try:
                 streams = self._communicate(process, command)
@@ -60,7 +62,7 @@ class LocalHost(Host):
         try:
             return subprocess.Popen(
                 command.argv,
-                cwd=command.cwd or "/",  # that of this process may be removed
+                cwd=command.cwd or "/",  # the working directory of this process may be removed
                 env={**os.environ, **command.added},
                 stdin=stream,
                 stdout=stream,
@@ -77,7 +79,7 @@ class LocalHost(Host):
             raise EnvironmentFailure(f"{program} does not start on host {self.name}: {error.strerror}") from error
 
     def _communicate(self, process: subprocess.Popen[bytes], command: Command) -> tuple[bytes, bytes]:
-        """As ``Popen.communicate``, with a bound for what it keeps. Raises TimeoutError and TooMuchOutput."""
+        """Like ``Popen.communicate``, with a limit on kept output. Raises TimeoutError and TooMuchOutput."""
         assert process.stdin
         assert process.stdout
         assert process.stderr
@@ -89,9 +91,9 @@ class LocalHost(Host):
                 open_pipes.register(stream, selectors.EVENT_READ)
             open_pipes.register(process.stdin, selectors.EVENT_WRITE)
             while open_pipes.get_map():
-                if (left := deadline - time.monotonic()) <= 0:
+                if (remaining := deadline - time.monotonic()) <= 0:
                     raise TimeoutError
-                for key, _ in open_pipes.select(left):
+                for key, _ in open_pipes.select(remaining):
                     if key.fileobj is process.stdin:
                         with suppress(BrokenPipeError):
                             unsent = unsent[process.stdin.write(unsent[: select.PIPE_BUF]) or 0 :]
@@ -100,9 +102,9 @@ class LocalHost(Host):
                         open_pipes.unregister(process.stdin)
                         process.stdin.close()
                     elif data := os.read(key.fd, 1 << 16):
-                        kept = came[key.fileobj]  # type: ignore[index]
-                        kept += data
-                        if len(kept) > PRINTED:
+                        received = came[key.fileobj]  # type: ignore[index]
+                        received += data
+                        if len(received) > PRINTED:
                             raise too_much(self.name, command.argv)
                     else:
                         open_pipes.unregister(key.fileobj)
@@ -120,7 +122,7 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def end(process: subprocess.Popen[bytes], grace: float) -> None:
-    """End the leader of a session with its children: TERM first, so that it can end what it has begun."""
+    """End the leader of a session with its children: TERM first, so that it can end what it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is None:
             with suppress(ProcessLookupError):

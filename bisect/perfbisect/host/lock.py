@@ -1,16 +1,17 @@
-"""The lock of a machine: one session at a time measures there, whoever its user is and wherever its root folders are.
+"""The lock of a machine: one session at a time measures on it, for all users and all root folders.
 
-Whoever has the lock or waits for it keeps a ticket: a file in a folder that all users of the machine share, where nobody
-can remove another's. A ticket that is read-only has the lock. Whoever finds no such ticket, and none with an earlier
-place in the queue, makes its own read-only and looks again: of two that do so at once at least one sees the other, and
-steps back. So neither a clock nor a lock that somebody may keep decides who measures.
+A process that has the lock or waits for it keeps a ticket: a file in a folder that all users of the machine share, where
+nobody can remove another user's file. A read-only ticket has the lock. A process that finds no read-only ticket, and no
+ticket with an earlier place in the queue, makes its own ticket read-only and looks again. If two processes do this at
+once, at least one sees the other and steps back. So the decision depends neither on a clock nor on a file lock that a
+process may keep.
 
-A ticket counts as long as its owner touches it, once a minute: without a heartbeat for ten minutes it is abandoned. Its
-modification time is the uptime of the machine at the heartbeat, so that no jump of the clock makes it look abandoned. A
-user may forge that, but not when the file was last changed: where the two disagree, a heartbeat is waited for. The owner
-is a process on the controller, which need not be the machine; where it can be seen that it has ended (in the same boot and
-container), its tickets end with it. An owner that was merely disconnected for so long notices that it has lost the lock,
-and stops.
+A ticket counts while its owner touches it, once a minute; after ten minutes without a heartbeat it is abandoned. Its
+modification time is the uptime of the machine at the heartbeat, so that no jump of the clock makes it seem abandoned. A
+user may forge that time, but not the time of the last change of the file; if the two disagree, the lock waits for a
+heartbeat. The owner is a process on the controller, which may be another machine. If the owner is known to have ended (in
+the same boot and container), its tickets end with it. An owner that was only disconnected for so long notices that it has
+lost the lock, and stops.
 """
 
 import atexit
@@ -32,18 +33,19 @@ from perfbisect.host.protocol import Host
 from perfbisect.process import elapsed, is_local, is_running, start_time, this_process, user
 
 BEAT = 60.0  # seconds between two heartbeats
-ABANDONED = 10 * BEAT  # seconds without a heartbeat: the owner has ended, or cannot reach the host
-POLL = 5.0  # seconds between two looks at a lock that is waited for
-FOLDERS = ("/var/tmp", "/dev/shm")  # the second where the first is full or read-only: `bisect gc` must be able to begin
-OTHER_FOLDER = "PERFBISECT_LOCKS"  # a variable that names another folder, for all hosts
-SESSION = secrets.token_hex(8)  # of this process, which may lock several hosts of one machine
+ABANDONED = 10 * BEAT  # seconds without a heartbeat after which the owner has ended, or cannot reach the host
+POLL = 5.0  # seconds between two looks at a lock while waiting for it
+FOLDERS = ("/var/tmp", "/dev/shm")  # the second if the first is full or read-only, so that `bisect gc` can start
+OTHER_FOLDER = "PERFBISECT_LOCKS"  # environment variable with another folder, for all hosts
+SESSION = secrets.token_hex(8)  # session of this process, which may lock several hosts of one machine
 
 _WAITS, _HOLDS = "644", "444"
-# The uptime is the start of the shell, in 1/100 s since the boot: a container may have a /proc/uptime of its own.
-# $1 a ticket or nothing; with a content $4 that is written, with mode $2 and at the place $3 in the queue (empty: the
-# last); without, it is touched. Then the folders. Prints the boot and the time of the machine, and each ticket with a
-# heartbeat: name, mode, when it was last changed, content, whose it is, which may have blanks. What a user could put into a
-# line is encoded. A new content has a name of its own first: others could put a link at a name that they know beforehand.
+# The uptime is the start of the shell, in 1/100 s since the boot: a container may have a different /proc/uptime. $1 is a
+# ticket or nothing. With a content $4, the ticket is written, with mode $2 and place $3 in the queue (empty: the last
+# place); without, it is touched. Folders follow. Prints the boot and the time of the machine, then for each ticket with a
+# heartbeat: name, mode, time of last change, content, and owner of the file, which may have blanks. Text that a user
+# could put into a line is encoded. A new content first has a temporary name: other users could put a link at a name that
+# they know in advance.
 _TICKETS = f"""\
 ticket=$1 mode=$2 place=$3 content=$4; shift 4
 read -r boot </proc/sys/kernel/random/boot_id
@@ -68,7 +70,7 @@ find -H "$@" -maxdepth 1 -type f -size -9 -name 'perfbisect-lock.???????????????
     -printf '%f %m %C@ ' '(' -exec base64 -w 0 {{}} ';' -o -true ')' -printf ' %u\\n' 2>/dev/null || :
 find -H "$@" -maxdepth 1 -name 'perfbisect-lock.*' -user "$(id -u)" -cmin +1440 ! '(' $lives ')' -delete 2>/dev/null || :
 """
-# $1 a root folder, $2 who uses it now. Prints who has used it last, unless that session has given it back.
+# $1 is a root folder, $2 its present user. Prints its last user, unless that session has released it.
 _NOTE = """{ read -r last <"$1/lock"; } 2>/dev/null; echo "$last"; echo "$2" >"$1/lock" || :"""
 _APART = (
     """[ "$(readlink /proc/self/ns/pid)" != 'pid:[4026531836]' ] && [ "$(stat -Lc %d "$1")" = "$(stat -c %d /)" ]"""
@@ -76,20 +78,20 @@ _APART = (
 _MACHINE = """cat /proc/sys/kernel/random/boot_id; stat -Lc %d:%i "$1" """
 
 WaitCallback = Callable[["Owner | None"], None]
-"""Called every few seconds with the owner that is waited for; at the end with None."""
+"""Called every few seconds with the owner that the lock waits for; at the end with None."""
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The process that has a ticket, distinguishable from a later one with the same pid."""
+    """The process that owns a ticket, distinguishable from a later process with the same pid."""
 
     process: str  # see perfbisect.process.here
-    pid: int  # for messages, as is the name of the machine, which is not unique
+    pid: int  # for messages, like the name of the machine, which is not unique
     machine: str
     purpose: str  # "hunt 12"
-    since: str  # ISO 8601, UTC: when it took the lock, or began to wait
+    since: str  # ISO 8601, UTC: when it took the lock, or started to wait
     user: str  # on the controller
     session: str
-    account: str = ""  # the user on the machine, as the file says: nobody can forge it
+    account: str = ""  # user on the machine, by the owner of the file, which nobody can forge
 
     def __str__(self) -> str:
         account = "" if self.account == self.user else f", as {self.account}"
@@ -102,14 +104,14 @@ class Ticket:
 
     name: str
     holds: bool
-    place: tuple[float, str]  # in the queue: the uptime of the machine at its arrival, then its name
+    place: tuple[float, str]  # place in the queue: the uptime of the machine at its arrival, then its name
     changed: float  # by the clock of the machine
-    silent: float  # seconds since then, if the clock was not set
+    silent: float  # seconds since ``changed``, if the clock was not set
     owner: Owner
 
 
 class HostLock:
-    """The lock of a host's machine, or a place in the queue for it; as of its last heartbeat."""
+    """The lock of a host's machine, or a place in the queue for it, as of its last heartbeat."""
 
     def __init__(self, host: Host, purpose: str, session: str = "") -> None:
         self.host, self.purpose = host, purpose
@@ -119,12 +121,14 @@ class HostLock:
         self.lost = False
         self.seen = elapsed()  # when the last heartbeat arrived
         self._mode, self._since = _WAITS, ""
-        self._shared = False  # the session has the machine by another host: who came earlier waits for it
+        self._shared = False  # the session has the machine by another host, and earlier sessions wait for it
         self._ended = threading.Event()
         self._writing = threading.RLock()
 
     def queue(self, waiting: WaitCallback | None, *, take: bool) -> None:
-        """Wait for the turn of this session, and ``take`` the lock. Raises EnvironmentFailure without ``waiting``."""
+        """Wait for the turn of this session, and ``take`` the lock. Without ``waiting``, raise EnvironmentFailure instead
+        of waiting.
+        """
         self._ended.set()
         self._ended = threading.Event()
         tickets = self._write(_WAITS)
@@ -137,7 +141,8 @@ class HostLock:
                 first = min(ahead, key=lambda ticket: (not ticket.holds, ticket.place))
                 if waiting is None:
                     raise busy(self.host, first)
-                for lock in _waited.values():  # who waits here lets others pass elsewhere: no two wait for each other
+                # while waiting here, leave other queues, so that no two sessions wait for each other
+                for lock in _waited.values():
                     if lock is not self:
                         lock.leave()
                 waited = True
@@ -145,24 +150,24 @@ class HostLock:
                 time.sleep(POLL)
             elif not take or not any(ticket.holds for ticket in self._write(_HOLDS)):
                 break
-            tickets = self._write(_WAITS)  # as well where both took it at the same moment
+            tickets = self._write(_WAITS)  # also if both took it at the same moment
         self.lost = False
         if waiting and waited:
             waiting(None)
 
     def number(self, name: str) -> None:
-        """Tell others the number of a hunt, or the name of a trial: "a hunt for …" becomes "hunt 12 for …"."""
+        """Show others the number of a hunt, or the name of a trial: "a hunt for …" becomes "hunt 12 for …"."""
         _, kind, about = self.purpose.split(" ", 2)
         self.purpose = f"{kind} {name} {about}"
         self._write(_HOLDS)
 
     def _write(self, mode: str) -> list[Ticket]:
-        """Write the ticket, with that mode; returns those of other sessions."""
+        """Write the ticket with that mode, and return the tickets of other sessions."""
         with self._writing:
             if mode != self._mode or not self._since:
                 self._since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             self._mode = mode
-            about = (self.purpose[:500], self._since, user(), self.session)  # a file of a few kB counts for nothing
+            about = (self.purpose[:500], self._since, user(), self.session)  # a file of a few kB would be ignored
             owner = Owner(this_process(), os.getpid(), platform.node(), *about)
             tickets = _counting(self.host, self.ticket, mode, self.place, msgspec.json.encode(owner).decode())
             self.place = next((str(ticket.place[0]) for ticket in tickets if ticket.name == self.ticket), "")
@@ -176,7 +181,7 @@ class HostLock:
             return foreign
 
     def confirm(self) -> None:
-        """Raise EnvironmentFailure when the lock was abandoned for too long and another process has taken it."""
+        """Raise EnvironmentFailure if the lock was abandoned for too long and another process has taken it."""
         if elapsed() - self.seen > 2 * BEAT:  # the host was unreachable, or this process was suspended
             self._sign()
         if self.lost:
@@ -186,7 +191,7 @@ class HostLock:
             )
 
     def check_root(self) -> None:
-        """Raise EnvironmentFailure when the root folder was removed since the lock was taken, which is not lost."""
+        """Raise EnvironmentFailure if the root folder was removed since the lock was taken, unless the lock is lost."""
         noted = str(self.host.root / "lock")
         if not self.lost and self.host.run(["test", "-e", noted], check=False).status == 1:
             raise EnvironmentFailure(
@@ -195,7 +200,7 @@ class HostLock:
             )
 
     def beat(self, ended: threading.Event) -> None:
-        """Send a heartbeat every minute, until the event."""
+        """Send a heartbeat every minute, until the event ``ended``."""
         while not ended.wait(BEAT):
             with suppress(Exception):  # an unreachable host may be reachable later
                 self._sign()
@@ -205,29 +210,29 @@ class HostLock:
             silent = elapsed() - self.seen > ABANDONED - BEAT
             tickets = _tickets(self.host, self.ticket)
             if all(ticket.name != self.ticket for ticket in tickets) and not self._ended.is_set():
-                silent, tickets = True, self._write(self._mode)  # it was removed, as temporary files may be
+                silent, tickets = True, self._write(self._mode)  # the ticket was removed, as temporary files may be
             self.lost = self.lost or (
                 silent and any(ticket.holds and ticket.owner.session != self.session for ticket in tickets)
             )
             self.seen = elapsed()
 
     def leave(self) -> None:
-        """Give back the lock, or leave the queue; ``queue`` enters it again at the same place."""
+        """Release the lock, or leave the queue; ``queue`` enters it again at the same place."""
         with self._writing:
             self._ended.set()
             with suppress(PerfBisectError):  # unreachable: the earlier error is reported, and the ticket expires
                 self.host.run(["rm", "-f", *(f"{folder}/{self.ticket}" for folder in _folders())])
 
 
-_waited: dict[tuple[str, PurePosixPath], HostLock] = {}  # places of this process in queues, at which it had its turn
+_waited: dict[tuple[str, PurePosixPath], HostLock] = {}  # places of this process in queues, of which it had its turn
 
 
 @contextmanager
 def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session: str = "") -> Iterator[HostLock]:
-    """Acquire the host, and hold the lock of its machine. Jobs that still run there are an earlier owner's.
+    """Acquire the host, and hold the lock of its machine. Jobs that still run there belong to an earlier owner.
 
     While another session holds it or came earlier: with ``waiting``, wait for it; otherwise raise EnvironmentFailure that
-    names its owner. Raises UsageError when ``session`` itself uses the root folder, under another name of the host.
+    names its owner. Raises UsageError if ``session`` itself uses the root folder, under another name of the host.
     """
     with host:
         held = _waited.pop((host.name, host.root), None) or HostLock(host, purpose)
@@ -248,7 +253,9 @@ def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session:
 
 
 def wait(host: Host, waiting: WaitCallback) -> None:
-    """Wait for the turn of this process; ``hold`` takes the lock then. Until it waits elsewhere, others wait for it."""
+    """Wait for the turn of this process; ``hold`` then takes the lock. Other sessions wait until this process waits
+    elsewhere.
+    """
     key = host.name, host.root
     if key not in _waited:
         _waited[key] = HostLock(host, "a session", SESSION)
@@ -257,17 +264,17 @@ def wait(host: Host, waiting: WaitCallback) -> None:
 
 
 def holder(host: Host) -> Owner | None:
-    """The present owner of the lock; None when it is free or its owner has ended."""
+    """The present owner of the lock; None if it is free or its owner has ended."""
     return next((ticket.owner for ticket in _counting(host) if ticket.holds), None)
 
 
 def machine(host: Host) -> str:
-    """What tells machines from each other, as far as their locks do; hosts are locked in this order."""
+    """The identity of a machine, as far as its locks show; hosts are locked in this order."""
     return host.script(_MACHINE, _folders()[0], check=False).stdout
 
 
 def is_apart(host: Host) -> bool:
-    """Whether the host is a container with a folder for locks of its own: its machine and other containers see no lock."""
+    """Whether the host is a container with a separate folder for locks, which its machine and other containers do not see."""
     return host.script(_APART, _folders()[0], check=False).ok
 
 
@@ -280,7 +287,7 @@ def busy(host: Host, first: Ticket) -> EnvironmentFailure:
 
 
 def _counting(host: Host, *written: str) -> list[Ticket]:
-    """The tickets that count. A heartbeat is waited for where the clock was set, or someone forges one."""
+    """The tickets that count. If the clock was set, or a heartbeat may be forged, wait for the next heartbeat."""
     tickets = _tickets(host, *written)
     doubted = {ticket.name: ticket.changed for ticket in tickets if ticket.silent > ABANDONED}
     began = elapsed()
@@ -291,24 +298,24 @@ def _counting(host: Host, *written: str) -> list[Ticket]:
     return [ticket for ticket in tickets if ticket.name not in doubted]
 
 
-def _tickets(host: Host, ticket: str = "", mode: str = "", place: str = "", content: str = "") -> list[Ticket]:
-    """The tickets with a heartbeat of owners that are not known to have ended; see ``_TICKETS``."""
-    done = host.script(_TICKETS, ticket, mode, place, content, *_folders(), check=False)
+def _tickets(host: Host, ticket: str = "", mode: str = "", queue_place: str = "", content: str = "") -> list[Ticket]:
+    """The tickets with a heartbeat whose owners are not known to have ended; see ``_TICKETS``."""
+    done = host.script(_TICKETS, ticket, mode, queue_place, content, *_folders(), check=False)
     if not done.ok:
         raise _no_ticket(host, (done.stderr.strip().splitlines() or ["nothing can be written there"])[-1])
     first, *lines = done.stdout.splitlines()
     boot, now = first.split(" ")
     tickets = []
     for line in lines:
-        with suppress(ValueError):  # damaged: nobody's. msgspec's errors are ValueErrors, too
+        with suppress(ValueError):  # a damaged ticket counts for nobody; msgspec's errors are ValueErrors, too
             name, mode, changed, encoded, account = line.split(" ", 4)
-            boot_of, place, text = b64decode(encoded).decode().split(" ", 2)
+            boot_of, queue_place, text = b64decode(encoded).decode().split(" ", 2)
             owner = msgspec.structs.replace(msgspec.json.decode(text, type=Owner), account=account)
-            # Where even the first process is hidden, so may be other users'.
+            # If even the first process is hidden, other users' processes may be hidden as well.
             ended = is_local(owner.process) and start_time(1) != "" and not is_running(owner.process)
             if boot_of == boot and not ended:
                 at, silent = float(changed), float(now) - float(changed)
-                tickets.append(Ticket(name, mode == _HOLDS, (float(place), name), at, silent, owner))
+                tickets.append(Ticket(name, mode == _HOLDS, (float(queue_place), name), at, silent, owner))
     return tickets
 
 

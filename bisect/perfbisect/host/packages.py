@@ -1,7 +1,8 @@
-"""What a build or a measurement needs: which of it a host lacks, and which package brings it, on the known families of systems.
+"""Needs of a build or a measurement: which needs a host lacks, and which package provides each, on the known families of
+systems.
 
-What is needed is named by the way of finding it: a program ("bison"), a header ("openssl/ssl.h"), a library that pkg-config
-knows ("libzstd.pc"), or that programs are linked with ("libaio.so.1").
+A need is named by the way of finding it: a program ("bison"), a header ("openssl/ssl.h"), a library for pkg-config
+("libzstd.pc"), or a shared library that programs are linked with ("libaio.so.1").
 """
 
 import shlex
@@ -24,20 +25,21 @@ class Package(NamedTuple):
     """A package's name on each family of systems."""
 
     debian: str  # Debian and Ubuntu
-    fedora: str  # Fedora, RHEL and their kin
-    ubuntu: str = ""  # where Ubuntu has a name of its own
+    fedora: str  # Fedora, RHEL and their relatives
+    ubuntu: str = ""  # if Ubuntu has a different name
 
 
 @cache
 def listed() -> Mapping[str, Package]:
-    """The packages of ``packages.toml``, by what is needed. A program that is not listed has a package of its name."""
+    """The packages of ``packages.toml``, by need. A program that is not listed has a package of its name."""
     return msgspec.toml.decode(Path(__file__).with_name("packages.toml").read_bytes(), type=dict[str, Package])
 
 
 def packages(needs: Iterable[str], system: str, own: Mapping[str, Package]) -> tuple[list[str], list[str]]:
-    """The packages for ``system`` ("debian", "ubuntu", "fedora") that bring ``needs``, and those of unknown packages.
+    """The packages for ``system`` ("debian", "ubuntu", "fedora") that provide ``needs``, and the needs without a known
+    package.
 
-    ``own`` is what a recipe knows beyond ``listed``. On Fedora a file or a library stands for its package.
+    ``own`` has packages of a recipe in addition to ``listed``. On Fedora a file or a library can stand for its package.
     """
     names: list[str] = []
     unknown: list[str] = []
@@ -57,7 +59,7 @@ def packages(needs: Iterable[str], system: str, own: Mapping[str, Package]) -> t
 def how_to_install(needs: Iterable[str], system: str = "", own: Mapping[str, Package] | None = None) -> str:
     """One or two sentences with the command that installs ``needs``.
 
-    ``system`` is "debian", "ubuntu" or "fedora" (see ``read_system``); "" when it is not known: both commands then.
+    ``system`` is "debian", "ubuntu" or "fedora" (see ``read_system``); if it is "", both commands are given.
     """
     names = list(needs)
     debian, unknown = packages(names, system or "debian", own or {})
@@ -75,10 +77,10 @@ def how_to_install(needs: Iterable[str], system: str = "", own: Mapping[str, Pac
 
 
 def how_to_prepare(source: Package, system: str = "", *, described: bool = True) -> str:
-    """A sentence with the command that installs what the distribution builds its own package ``source`` with.
+    """A sentence with the command that installs everything with which the distribution builds its package ``source``.
 
-    "" where the package of ``system`` (as in ``how_to_install``) is not known. ``described`` is whether apt knows source
-    packages: without a line ``deb-src`` it does not.
+    "" if the package of ``system`` (as in ``how_to_install``) is unknown. ``described`` says whether apt knows source
+    packages, which needs a line ``deb-src``.
     """
     first = "" if described else " (needs `deb-src` among its sources in /etc/apt)"
     apt = f"apt-get build-dep {_of_debian(source, system)}" if source.debian else ""
@@ -96,7 +98,7 @@ def _of_debian(package: Package, system: str) -> str:
 
 
 def read_system(os_release: str) -> str | None:
-    """The family of a system from its /etc/os-release: "debian", "ubuntu" or "fedora"; None for another."""
+    """The family of a system from its /etc/os-release: "debian", "ubuntu" or "fedora"; None for any other."""
     pairs = (line.strip().partition("=") for line in os_release.splitlines())
     fields = {key: value.strip().strip("\"'").lower().split() for key, _, value in pairs}
     names = [*fields.get("ID", []), *fields.get("ID_LIKE", [])]
@@ -104,8 +106,8 @@ def read_system(os_release: str) -> str | None:
     return next((families[name] for name in names if name in families), None)
 
 
-# The preprocessor finds a header even if another has to be included before it. $1 is the preprocessor's command; missing
-# headers and libraries are printed.
+# The preprocessor finds a header even if another header has to be included before it. $1 is the preprocessor's command.
+# Missing headers and libraries are printed.
 _LACKING_HEADERS = """\
 compiler=$1; shift
 for header do
@@ -122,7 +124,7 @@ done
 def absent(
     needs: Iterable[str], host: str, system: str = "", own: Mapping[str, Package] | None = None, besides: str = ""
 ) -> EnvironmentFailure:
-    """The error for what the host of that name lacks; ``system`` and ``own`` as in ``how_to_install``.
+    """The error for needs that the host of that name lacks; ``system`` and ``own`` as in ``how_to_install``.
 
     ``besides`` is a sentence of advice that follows.
     """
@@ -133,16 +135,16 @@ def absent(
 
 
 def missing(host: Host, programs: Iterable[str]) -> tuple[str, ...]:
-    """Those of ``programs`` that the host does not have, in the order given."""
+    """The programs that the host does not have, in the order given."""
     script = 'for program do command -v -- "$program" >/dev/null 2>&1 || printf "%s\\n" "$program"; done'
     return tuple(host.script(script, *dict.fromkeys(programs)).stdout.splitlines())
 
 
 def lacking(host: Host, needs: Iterable[str], c: str, cxx: str) -> tuple[str, ...]:
-    """Those of ``needs`` (programs, headers, libraries as ``packages`` names them) that the host does not have.
+    """The needs (programs, headers, libraries as in ``packages``) that the host does not have.
 
-    ``c`` and ``cxx`` are the shell commands of the compilers, options included. Without a
-    compiler or pkg-config only that is reported, since nothing else can be checked.
+    ``c`` and ``cxx`` are the shell commands of the compilers, with options. If a compiler or pkg-config is missing, only
+    this is reported, since the rest cannot be checked.
     """
     unique = list(dict.fromkeys(needs))
     headers = [need for need in unique if need.endswith(HEADERS)]

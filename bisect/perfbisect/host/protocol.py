@@ -1,6 +1,7 @@
-"""The one interface through which effects on a machine happen, what the end of a command means, and hosts around another.
+"""The interface through which all effects on a machine happen, the meaning of a command's end, and hosts that wrap
+another host.
 
-A command can print without end. What is beyond the bounds here is never kept in memory or on a disk.
+A command can print without end. Output beyond the limits here is kept neither in memory nor on a disk.
 """
 
 import errno
@@ -22,22 +23,22 @@ if TYPE_CHECKING:
     from perfbisect.host.remote import Connection, Listener, Unsubscribe
 
 HEAD = 8 << 20  # bytes of each stream of a job that are kept from its beginning: several times the log of a long build
-TAIL = 2 << 20  # bytes that are kept from its end, where totals and the reasons of failures are
-PRINTED = 64 << 20  # bytes of each stream of a short command: git lists the tree of half a million files in less
-LINE = 64 << 10  # characters of a line that are parsed for progress and errors: those of linkers are the longest
+TAIL = 2 << 20  # bytes that are kept from its end, with totals and reasons of failures
+PRINTED = 64 << 20  # bytes of each stream of a short command; the list of half a million files by git is shorter
+LINE = 64 << 10  # characters of a line that are parsed for progress and errors; lines of linkers are the longest
 ARGUMENT = (128 << 10) - 1  # bytes of one argument or variable of a program: the limit of Linux
 
-# For every command of ours: numbers have a decimal point, letters their order, and messages their English, whatever the user's
-# locale is. Jobs, which run the user's commands, have an environment of their own.
+# For every command of perfbisect: decimal points in numbers, the order of letters and English messages do not depend on
+# the user's locale. Jobs, which run the user's commands, have another environment.
 LOCALE = {"LC_ALL": "C.UTF-8", "LANGUAGE": "C"}
-TIMED_OUT = 124  # the status of coreutils' timeout
+TIMED_OUT = 124  # status of coreutils' timeout
 NO_SPACE = os.strerror(errno.ENOSPC)
-_LAST = 1000  # characters of an output, in whose last line its reason is searched for
+_LAST = 1000  # characters at the end of an output, whose last line is its reason
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What ``Host.run`` was asked for."""
+    """A command for ``Host.run``."""
 
     argv: tuple[str, ...]
     cwd: PurePosixPath | None = None
@@ -47,21 +48,21 @@ class Command:
 
     @property
     def added(self) -> Mapping[str, str]:
-        """What is added to the host's own environment."""
+        """The variables that are added to the host's environment."""
         return LOCALE | dict(self.env or {})
 
     def ended(self, status: int, out: bytes, err: bytes) -> "Result":
-        """Its result, from what it printed."""
+        """The result, from the output."""
         return Result(self.argv, status, out.decode(errors="replace"), err.decode(errors="replace"))
 
     def timed_out(self) -> "Result":
-        """Its result where it was ended because it took too long."""
+        """The result of a command that was ended because it took too long."""
         return Result(self.argv, TIMED_OUT, "", f"it took more than {self.timeout:g} s")
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finished command. Output is text, undecodable bytes replaced."""
+    """A finished command. Output is text, with undecodable bytes replaced."""
 
     argv: tuple[str, ...]
     status: int
@@ -70,7 +71,7 @@ class Result:
 
     @property
     def ok(self) -> bool:
-        """True when the command ended with status 0."""
+        """Whether the command ended with status 0."""
         return self.status == 0
 
 
@@ -78,27 +79,28 @@ class Streamed(NamedTuple):
     """A command whose stdin and stdout are a socket; see ``Host.stream``."""
 
     errors: Callable[[int], bytes]  # reads its stderr
-    end: Callable[[str], tuple[int, str]]  # waits for it; from the end of its stderr, its status and that without ours
+    # waits for it; takes the end of its stderr, and returns its status and its stderr without additions of ours
+    end: Callable[[str], tuple[int, str]]
     kill: Callable[[], object]
 
 
 class Host(ABC):
     """A machine on which commands run. They write only below ``root``.
 
-    ``run`` is for short commands. Long ones are jobs (``perfbisect.host.jobs``), which use nothing but ``run``.
-    A host is a context manager: it is acquired on entry and released on exit. See ``perfbisect.host.lock`` for the right
-    to measure on it. A kind of host provides ``execute`` and ``begin``.
+    ``run`` is for short commands. Long commands are jobs (``perfbisect.host.jobs``), which use only ``run``. A host is a
+    context manager: it is acquired on entry and released on exit. See ``perfbisect.host.lock`` for the right to measure
+    on it. A kind of host implements ``execute`` and ``begin``.
     """
 
     __slots__ = ()
     name: str  # in hosts.toml
-    root: PurePosixPath  # the folder on that host that contains everything perfbisect writes there
+    root: PurePosixPath  # the folder on that host with everything that perfbisect writes there
     is_local: bool  # whether commands see the files of this process
-    connection: "Connection[Any] | None" = None  # what commands need to be open, if anything
-    node: str = ""  # the machine behind a leased host, which may be another in another session
+    connection: "Connection[Any] | None" = None  # connection that commands need, if any
+    node: str = ""  # machine of a leased host; another session may have another machine
 
     def acquire(self) -> None:
-        """Open the connection. Raises EnvironmentFailure when the host cannot be reached."""
+        """Open the connection. Raises EnvironmentFailure if the host cannot be reached."""
         if self.connection:
             self.connection.open()
 
@@ -130,21 +132,21 @@ class Host(ABC):
         timeout: float = 60.0,
         check: bool = True,
     ) -> Result:
-        """Run ``argv`` (never through a shell) and wait for it; ``env`` is added to the host's own environment.
+        """Run ``argv`` (never through a shell) and wait for it; ``env`` is added to the host's environment.
 
-        When the connection is lost meanwhile, the progress of the command is unknown: it is killed and run once more.
-        So every command must be idempotent: killed at any point and run again, it has the same effect and prints the
-        same.
+        If the connection is lost meanwhile, the progress of the command is unknown: it is killed and run once more. So
+        every command must be idempotent: killed at any point and run again, it has the same effect and prints the same
+        output.
 
-        Raises CommandFailed when ``check`` and the status is not 0 (124 when ``timeout`` seconds have passed),
-        EnvironmentFailure when the host cannot be reached or the program does not exist.
+        Raises CommandFailed if ``check`` and the status is not 0 (124 after ``timeout`` seconds), EnvironmentFailure if
+        the host cannot be reached or the program does not exist.
         """
         return judged(self.name, self.execute(Command(tuple(argv), cwd, env, stdin.encode(), timeout)), check)
 
     def script(
         self, text: str, *arguments: object, stdin: str = "", timeout: float = 60.0, check: bool = True
     ) -> Result:
-        """Run a script of a POSIX shell, whose parameters are these arguments as text; see ``run``."""
+        """Run a script of a POSIX shell with ``arguments`` as its parameters; see ``run``."""
         return self.run(["sh", "-c", text, "sh", *map(str, arguments)], stdin=stdin, timeout=timeout, check=check)
 
     @abstractmethod
@@ -153,12 +155,12 @@ class Host(ABC):
 
     @contextmanager
     def stream(self, argv: Sequence[str]) -> Iterator[socket.socket]:
-        """Run ``argv`` with its stdin and stdout connected to the socket that is yielded: for data too large for ``run``.
+        """Run ``argv`` with its stdin and stdout connected to the socket that is yielded, for data too large for ``run``.
 
         Leaving the context closes the socket and waits for the command. It is not run again.
 
-        Raises CommandFailed when the status is not 0, ConnectionLost when the connection is, EnvironmentFailure as
-        above.
+        Raises CommandFailed if the status is not 0, ConnectionLost if the connection is lost, EnvironmentFailure like
+        ``run``.
         """
         near, far = socket.socketpair()
         with near, far, self.begin(tuple(argv), far) as running, ThreadPoolExecutor(1) as pool:
@@ -166,12 +168,12 @@ class Host(ABC):
                 errors = pool.submit(last_of, running.errors)
                 yield near
                 near.close()
-                status, said = running.end(errors.result().decode(errors="replace"))
+                status, stderr = running.end(errors.result().decode(errors="replace"))
             except BaseException:
                 near.close()
                 running.kill()
                 raise
-        judged(self.name, Result(tuple(argv), status, "", said), True)
+        judged(self.name, Result(tuple(argv), status, "", stderr), True)
 
     @abstractmethod
     def begin(self, argv: tuple[str, ...], far: socket.socket) -> AbstractContextManager[Streamed]:
@@ -193,7 +195,7 @@ def judged(host: str, result: Result, check: bool) -> Result:
 
 
 def last_of(receive: Callable[[int], bytes]) -> bytes:
-    """Read a stream to its end, or that of its connection; what it returns is its last bytes."""
+    """Read a stream to its end, or the end of its connection, and return its last bytes."""
     last = b""
     with suppress(EOFError):
         while data := receive(1 << 16):
@@ -227,13 +229,13 @@ def _shown(argv: tuple[str, ...]) -> str:
 
 
 def last_line(text: str) -> str:
-    """The last line of the end of a text, "" for none."""
+    """The last line of a text; "" if it is empty."""
     lines = text[-_LAST:].strip().splitlines()
     return lines[-1].strip() if lines else ""
 
 
 class DelegatingHost(Host):
-    """``host``, each of whose commands runs within ``around``."""
+    """``host``, with every command run within ``around``."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -242,7 +244,7 @@ class DelegatingHost(Host):
 
     @abstractmethod
     def around(self) -> AbstractContextManager[None]:
-        """What is done before and after a command, or in its place by raising an error."""
+        """A context for every command, which may raise an error instead."""
 
     def execute(self, command: Command) -> Result:
         """Run a command; see ``Host.execute``."""
@@ -257,7 +259,7 @@ class DelegatingHost(Host):
 
 
 class StoppableHost(DelegatingHost):
-    """``host``; when ``stop`` is set, the next command raises Cancelled instead.
+    """``host``; after ``stop`` is set, the next command raises Cancelled instead.
 
     It is raised once, and clears ``stop``, so that the clean-up that follows (ending a job, stopping a server) can run.
     """
@@ -268,7 +270,7 @@ class StoppableHost(DelegatingHost):
 
     @contextmanager
     def around(self) -> Iterator[None]:
-        """Cancel the command if that is asked for."""
+        """Cancel the command if ``stop`` is set."""
         if self.stop.is_set():
             self.stop.clear()
             raise Cancelled

@@ -1,13 +1,14 @@
 """From an entry of hosts.toml to a host: its kind of connection, and the right to its root folder.
 
-The kind is chosen by the scheme of the address; a new one is a module with ``connect``, and a line in CONNECTIONS.
+The scheme of the address chooses the kind; a new kind is a module with ``connect``, and a line in CONNECTIONS.
 
-What is below a root folder is removed without a question, so it must be perfbisect's own. A root has a marker, the file
-``.perfbisect``, whose one line says what the folder is and which version marked it. A folder that is missing or empty
-becomes a root and gets one. Any other folder is refused until the user adopts it. So is one in which others may have put
-links to files of this user: a folder of another user than this one and the superuser, or that anyone may write to, unless
-the marker is this user's. Refused always are ``/``, a folder that is or contains the home folder, a repository and a folder
-of its git directory, and a folder inside the folders of another root. Of a symbolic link the target is judged.
+Everything below a root folder may be removed without a question, so it must belong to perfbisect. A root has a marker,
+the file ``.perfbisect``, whose only line says what the folder is and which version marked it. A missing or empty folder
+becomes a root and gets a marker. Any other folder is refused until the user adopts it. So is a folder in which other
+users may have put links to files of this user: a folder of another user (except the superuser), or a folder that anyone
+may write to, unless the marker is this user's. Always refused are ``/``, a folder that is or contains the home folder, a
+repository, a folder of its git directory, and a folder inside the folders of another root. A symbolic link is judged by
+its target.
 """
 
 import shlex
@@ -25,21 +26,22 @@ from perfbisect.recipes.inventory import HostEntry, reached
 MARKER = ".perfbisect"
 FOLDERS = ("git", "recipes", "scripts", "work", "builds", "datasets", "visit", "jobs", "logs", "ccache", "tmp")
 REMOVED = ("builds", "datasets", "jobs", "logs", "tmp", "visit", "work")  # by hunts and `bisect gc`
-_PRIVATE = "jobs logs scripts"  # what contains commands, and so passwords perhaps
-_PASSING = (f"{MARKER}.??????", "reflink.??????")  # left by a process that was killed
+_PRIVATE = "jobs logs scripts"  # folders with commands, which may contain passwords
+_PASSING = (f"{MARKER}.??????", "reflink.??????")  # left by a killed process
 _LEFT_OUT = " ".join(f"! -name {shlex.quote(pattern)}" for pattern in ("lost+found", *_PASSING))
-_IN_CACHE = ("archives", "demo", "repositories", "submodules")  # where ~/.cache/perfbisect is the root; never removed
-_SHOWN = 4  # names of what is in the way
+# folders of ~/.cache/perfbisect, which may be a root; never removed
+_IN_CACHE = ("archives", "demo", "repositories", "submodules")
+_SHOWN = 4  # names that a message shows
 
-_REFUSED = 3  # status of the script, which then prints _TAG with the reason, and lines about it
+_REFUSED = 3  # status of the script, which then prints _TAG with the reason, and lines about the reason
 _TAG = "perfbisect root: "
 
 
-# $1 the root as in hosts.toml, absolute or with ~; $2 the line of a marker; $3 "adopt" or ""; then tests of find that
-# leave out more names. Prints the path of the root, and what is in a folder that is adopted.
-# The contents are listed before the last look for a marker: another process that creates the same root at this moment
-# writes its marker first. Others may pass through a root of this user, unless it is shared (by its setgid bit, or with
-# all), as a server does that runs as nobody; they may not read commands, or what these print.
+# $1 is the root as in hosts.toml, absolute or with ~; $2 the line of a marker; $3 "adopt" or ""; then tests of find that
+# exclude further names. Prints the path of the root, and the contents of a folder that is adopted. The contents are
+# listed before the last look for a marker, as another process that creates the same root at this moment writes its marker
+# first. Other users may pass through a root of this user, which a server needs that runs as nobody, but may not read
+# commands or their output, unless the root is shared (by its setgid bit, or with all).
 _CLAIM = f"""\
 root=$1 line=$2 adopt=$3; shift 3
 unset CDPATH
@@ -110,7 +112,7 @@ printf '%s\\n' "$shown"
 
 _ADVICE = "Choose a new or an empty folder as `root` of this host in hosts.toml."
 _REMOVES = ", and what is below a root may be removed"
-_WRONG = {  # what the script says → the rest of a sentence, and more advice
+_WRONG = {  # reason of the script → the rest of a sentence, and more advice
     "top": (f"is the top of the file system{_REMOVES}", ""),
     "home": (f"is your home folder{_REMOVES}", ""),
     "above": (f"contains your home folder{_REMOVES}", ""),
@@ -132,24 +134,24 @@ _WRONG = {  # what the script says → the rest of a sentence, and more advice
 Connect = Callable[[HostEntry, str], Host]
 """Makes the host of an entry, a dataclass, from the entry and its address without scheme.
 
-Its root is as the user wrote it, but absolute or with ``~``. Raises EnvironmentFailure when the host cannot be reached.
+The root is as the user wrote it, but absolute or with ``~``. Raises EnvironmentFailure if the host cannot be reached.
 """
 
 CONNECTIONS: dict[str, Connect] = {"local": local.connect, "ssh": ssh.connect, "through": through.connect}
 
 
 def connect(entry: HostEntry) -> Host:
-    """The host that ``entry`` describes, acquired, with the right to its root folder; see ``_claim``.
+    """The host of ``entry``, acquired, with the right to its root folder; see ``_claim``.
 
     An entry with ``through`` needs no address. ``local`` is a scheme by itself; any other address without a scheme is an
-    ssh destination. Raises EnvironmentFailure when the host cannot be reached, or its root folder cannot be created or
-    is not perfbisect's; or when it is a host of a lease that this process does not hold.
+    ssh destination. Raises EnvironmentFailure if the host cannot be reached, if its root folder cannot be created or is
+    not perfbisect's, or if this process does not hold its lease.
     """
     return adopt(entry, foreign=False)[0]
 
 
 def adopt(entry: HostEntry, *, foreign: bool = True) -> tuple[Host, tuple[str, ...]]:
-    """The host as in ``connect``, even one with a ``foreign`` root folder; and what that folder then contains."""
+    """The host as by ``connect``, even with a ``foreign`` root folder, and the contents of that folder."""
     machine = leases.machine(entry.name) if entry.leased else None
     entry = reached(entry, machine.values) if machine else entry
     scheme, separator, destination = entry.address.partition("://")
@@ -174,10 +176,10 @@ def adopt(entry: HostEntry, *, foreign: bool = True) -> tuple[Host, tuple[str, .
 
 
 def _claim(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosixPath, tuple[str, ...]]:
-    """Create or check the root folder of a host that is connected; returns its path on the host.
+    """Create or check the root folder of a connected host, and return its path on the host.
 
-    ``host.root`` is the folder as the user wrote it: absolute, or with ``~``. A folder that is not perfbisect's is refused,
-    unless it is to be adopted: then the names of what it contains are returned, too. Raises EnvironmentFailure.
+    ``host.root`` is the folder as the user wrote it: absolute, or with ``~``. A folder that is not perfbisect's is
+    refused, unless it is to be adopted: then the names of its contents are returned, too. Raises EnvironmentFailure.
     """
     line = f"perfbisect {__version__} uses this folder as its root: what is below it may be removed at any time"
     further = _IN_CACHE if host.root.name == "perfbisect" else ()
@@ -203,11 +205,12 @@ def _claim(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosixPath,
 
 
 def _refusal(entry: HostEntry, lines: list[str]) -> EnvironmentFailure:
-    at = next(number for number, line in enumerate(lines) if line.startswith(_TAG))  # a start-up file may print before
+    # a start-up file may print before it
+    at = next(number for number, line in enumerate(lines) if line.startswith(_TAG))
     about = lines[at + 1 :]
-    more = f" and {len(about) - _SHOWN:,} more" if len(about) > _SHOWN else ""
-    what, advice = _WRONG[lines[at].removeprefix(_TAG)]
-    what = what.replace("{about}", ", ".join(about[:_SHOWN]) + more)
+    others = f" and {len(about) - _SHOWN:,} more" if len(about) > _SHOWN else ""
+    problem, advice = _WRONG[lines[at].removeprefix(_TAG)]
+    problem = problem.replace("{about}", ", ".join(about[:_SHOWN]) + others)
     return EnvironmentFailure(
-        f"the root folder {entry.root} of host {entry.name} {what}", _ADVICE + advice.replace("{host}", entry.name)
+        f"the root folder {entry.root} of host {entry.name} {problem}", _ADVICE + advice.replace("{host}", entry.name)
     )

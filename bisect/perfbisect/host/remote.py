@@ -1,4 +1,4 @@
-"""A host at the end of a connection that can break off: what is reported of it, how a command is sent, how long it is retried.
+"""A host at the end of a connection that can break off: its events, how commands are sent, and how long they are retried.
 
 A command is sent as a script for a POSIX shell on the host.
 """
@@ -20,14 +20,14 @@ from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host.packages import absent
 from perfbisect.host.protocol import TIMED_OUT, Command, Host, Result, no_folder, too_much
 
-PATIENCE = 300.0  # seconds for which a lost connection is opened again: enough for a restart of the host
+PATIENCE = 300.0  # seconds in which a lost connection is reopened: enough for a restart of the host
 SILENCE = 20  # seconds without an answer after which a connection counts as lost
-LONGEST_PAUSE = 10.0  # seconds between two attempts to open it again
+LONGEST_PAUSE = 10.0  # seconds between two attempts to reopen it, at most
 
 Listener = Callable[[str], None]
-"""Told in a sentence that a connection is lost and being opened again, or is restored; in the thread whose command needs it.
+"""Called with a sentence if a connection is lost and being reopened, or restored; in the thread whose command needs it.
 
-An exception of it ends the attempts to reconnect."""
+An exception raised by it ends the attempts to reconnect."""
 
 Unsubscribe = Callable[[], None]
 
@@ -41,13 +41,13 @@ T = TypeVar("T")
 
 
 class Connection(ABC, Generic[T]):
-    """A connection to a host, opened when it is first used and opened again when it is lost. Thread-safe."""
+    """A connection to a host, opened at first use and reopened after it is lost. Thread-safe."""
 
-    tells_at_once = False  # whether it is reported as lost before the first attempt to open it again has failed
-    final: tuple[type[EnvironmentFailure], ...] = ()  # failures to open it that trying again does not mend
+    tells_at_once = False  # whether the loss is reported before the first attempt to reopen it has failed
+    final: tuple[type[EnvironmentFailure], ...] = ()  # failures to open it that cannot be overcome by trying again
 
     def __init__(self, name: str) -> None:
-        """Open nothing yet. ``name`` is the host's, for messages."""
+        """Store the host's ``name``, for messages; open nothing yet."""
         self.name = name
         self.patience = PATIENCE
         self._now: T | None = None
@@ -58,24 +58,26 @@ class Connection(ABC, Generic[T]):
 
     @abstractmethod
     def connected(self) -> T:
-        """What it consists of, newly opened. Raises EnvironmentFailure."""
+        """The state of a new connection. Raises EnvironmentFailure."""
 
     @abstractmethod
     def is_open(self, now: T) -> bool:
-        """Whether it is not lost."""
+        """Whether the connection is not lost."""
 
     @abstractmethod
     def drop(self, now: T) -> None:
-        """Close what it consists of."""
+        """Close a connection by its state."""
 
     def open(self) -> T:
-        """What it consists of, opened if it is closed. Raises EnvironmentFailure: ConnectionLost if it was open before."""
+        """The state of the connection, opened if it is closed. Raises EnvironmentFailure; ConnectionLost if it was open
+        before.
+        """
         with self._lock:
             if self._now is None or not self.is_open(self._now):
                 self._drop()
                 try:
                     self._now = self.connected()
-                except EnvironmentFailure as failure:  # a host that is starting refuses connections or logins
+                except EnvironmentFailure as failure:  # a starting host refuses connections or logins
                     if not self._was_open or isinstance(failure, self.final):
                         raise
                     lost = f"the connection to host {self.name} is lost: {failure}"
@@ -84,7 +86,7 @@ class Connection(ABC, Generic[T]):
             return self._now
 
     def close(self) -> None:
-        """Close it. The next use opens it again."""
+        """Close the connection. The next use opens it again."""
         with self._lock:
             self._drop()
 
@@ -94,12 +96,12 @@ class Connection(ABC, Generic[T]):
             self.drop(now)
 
     def subscribe(self, listener: Listener) -> Unsubscribe:
-        """Report its events until the returned function is called."""
+        """Report events to ``listener`` until the returned function is called."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def reopen(self, lost: ConnectionLost, deadline: float) -> None:
-        """Open it again, with growing pauses until ``deadline`` (of ``time.monotonic``).
+        """Reopen the connection, with growing pauses until ``deadline`` (of ``time.monotonic``).
 
         Raises ConnectionLost after that, and any other error of ``open`` at once. After a timeout or an interruption
         later calls try only once, so that cleaning up on an unreachable host does not wait again.
@@ -134,7 +136,7 @@ class Connection(ABC, Generic[T]):
 GRACE = 5.0  # seconds between TERM and KILL for a command that takes too long
 _ABSENT, _NOWHERE = "perfbisect: no such program", "perfbisect: no such folder"
 
-# A command cannot see that its stdin was truncated by a lost connection: it is started when all of it has arrived.
+# A command cannot know that a lost connection truncated its stdin: it is started after all of it has arrived.
 _WHOLE = """\
 perfbisect_stdin=$(head -c {length} | base64 -w 0)
 [ "${{#perfbisect_stdin}}" -eq {encoded} ] || {{ echo "perfbisect: stdin was cut short" >&2; exit 1; }}
@@ -144,13 +146,13 @@ perfbisect_stdin=$(head -c {length} | base64 -w 0)
 def script(command: Command) -> str:
     """The script for a POSIX shell on the host. The shell stays the command's parent, so that a signal becomes a status."""
     length = len(command.stdin)
-    whole = _WHOLE.format(length=length, encoded=-(-length // 3) * 4) if length else ""
+    check_stdin = _WHOLE.format(length=length, encoded=-(-length // 3) * 4) if length else ""
     limited = f"timeout -k {GRACE:g} {command.timeout:g} {shlex.join(command.argv)}"
-    return "\n".join([surrounded(command), f"{whole}{limited}", "exit $?"])
+    return "\n".join([surrounded(command), f"{check_stdin}{limited}", "exit $?"])
 
 
 def surrounded(command: Command) -> str:
-    """The beginning of a script: it enters the folder of the command, sets its environment, and requires its program."""
+    """The beginning of a script, which enters the folder of the command, sets its environment, and checks its program."""
     if wrong := [name for name in command.added if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)]:
         raise ValueError(f"not a name of an environment variable: {wrong[0]!r}")
     lines = ["umask o-w", *(f"export {name}={shlex.quote(value)}" for name, value in command.added.items())]
@@ -161,7 +163,7 @@ def surrounded(command: Command) -> str:
 
 
 def check_started(host: str, argv: Sequence[str], stderr: str, cwd: PurePosixPath | None = None) -> None:
-    """Raise EnvironmentFailure where the program or the folder of a script does not exist."""
+    """Raise EnvironmentFailure if the program or the folder of a script does not exist."""
     if stderr.strip() == _ABSENT:
         raise absent([argv[0]], host)
     if stderr.strip() == _NOWHERE:
@@ -169,30 +171,30 @@ def check_started(host: str, argv: Sequence[str], stderr: str, cwd: PurePosixPat
 
 
 class TooMuch(Exception):
-    """A command has printed more than PRINTED bytes to a stream."""
+    """A command printed more than PRINTED bytes to a stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteHost(Host, Generic[T]):
-    """Commands run at the end of ``connection``, and are run again when it was lost meanwhile."""
+    """A host whose commands run at the end of ``connection``, and again if it was lost meanwhile."""
 
     name: str
     root: PurePosixPath
     connection: Connection[T]
-    is_local = False  # even if it leads to this machine
+    is_local = False  # even if it connects to this machine
 
     @abstractmethod
     def exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
-        """Run a script once: status, stdout, stderr. Raises ConnectionLost, and TooMuch.
+        """Run a script once and return status, stdout, stderr. Raises ConnectionLost and TooMuch.
 
-        ``mark`` is what ``end`` finds it by. ``limit`` seconds without output mean a lost connection.
+        ``end`` finds the script by ``mark``. ``limit`` seconds without output mean a lost connection.
         """
 
     def end(self, mark: str) -> None:
-        """Kill the rest of a script with that mark. By default nothing is left of one. Raises EnvironmentFailure."""
+        """Kill the rest of a script with that mark. By default nothing is left of a script. Raises EnvironmentFailure."""
 
     def execute(self, command: Command) -> Result:
-        """Run a command, again where the connection was lost; see ``Host.execute``."""
+        """Run a command, again if the connection was lost; see ``Host.execute``."""
         text, limit = script(command), command.timeout
         mark = f"perfbisect-{secrets.token_hex(8)}"
         deadline: float | None = None
@@ -202,12 +204,12 @@ class RemoteHost(Host, Generic[T]):
                 status, out, err = self.exchange(text, command.stdin, mark, limit + GRACE + SILENCE)
                 break
             except TooMuch:
-                with suppress(ConnectionLost):  # what prints to a closed channel ends soon
+                with suppress(ConnectionLost):  # a program that prints to a closed channel ends soon
                     self.end(mark)
                 raise too_much(self.name, command.argv) from None
             except ConnectionLost as lost:
                 now, patience = time.monotonic(), self.connection.patience
-                deadline = deadline or now + limit + patience  # also for one that is lost again and again
+                deadline = deadline or now + limit + patience  # also for a connection that is lost repeatedly
                 if now > deadline:
                     raise
                 self.connection.reopen(lost, min(deadline, now + patience))

@@ -1,8 +1,8 @@
-"""A machine reached over SSH as a host, with the user's own settings.
+"""A machine reached over SSH as a host, with the user's settings.
 
-Settings, keys, agent and jump hosts are those of ~/.ssh/config, as fabric and paramiko read them. A host, or a jump
-host, whose key is not known is refused. Commands run in channels of fabric's connection, not by its ``run``: that sends
-stdin a byte at a time, and keeps whatever a command prints.
+Settings, keys, agent and jump hosts are from ~/.ssh/config, as fabric and paramiko read it. A host or jump host with an
+unknown key is refused. Commands run in channels of fabric's connection, not by its ``run``, which sends stdin byte by
+byte, and keeps all output of a command.
 """
 
 import logging
@@ -33,8 +33,8 @@ PROMPT = 15  # seconds in which a running host answers
 KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 KNOWN_TO_ALL = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
 
-# Ends every process of the session in which the command marked $1 runs; jobs have sessions of their own. The mark is
-# an argument of the session's first process.
+# Ends every process of the session in which the command marked $1 runs; jobs have other sessions. The mark is an argument
+# of the session's first process.
 _END = """\
 ps -e -o pid= -o sess= -o args= | awk -v mark="$1" '
     { session[$1] = $2; if ($1 == $2 && index($0, mark)) theirs = $2 }
@@ -44,16 +44,14 @@ ps -e -o pid= -o sess= -o args= | awk -v mark="$1" '
 
 
 def connect(entry: HostEntry, destination: str) -> "SshHost":
-    """The host at an ssh destination, where a relative root begins in the home of the remote user; see
-    ``registry.Connect``.
-    """
+    """The host at an ssh destination; a relative root begins in the home of the remote user. See ``registry.Connect``."""
     root = entry.root if entry.root.startswith(("/", "~")) else f"~/{entry.root}"
     return SshHost(entry.name, PurePosixPath(root), SshConnection(entry.name, destination, entry.port))
 
 
 @dataclass(frozen=True, slots=True)
 class SshHost(RemoteHost["Connection"]):
-    """Commands run in channels of one connection."""
+    """A host whose commands run in channels of one connection."""
 
     connection: "SshConnection"
 
@@ -67,7 +65,7 @@ class SshHost(RemoteHost["Connection"]):
                 check_started(self.name, argv, said)
                 return self._status(channel), said
 
-            # Where the command reads no more, writing to the other end of the socket fails instead of blocking.
+            # If the command stops reading, writing to the other end of the socket fails instead of blocking.
             pool.submit(copy, far.recv, channel.sendall, partial(far.shutdown, socket.SHUT_RD), channel.shutdown_write)
             pool.submit(copy, channel.recv, far.sendall, partial(far.shutdown, socket.SHUT_WR))
             yield Streamed(channel.recv_stderr, end, channel.close)
@@ -96,7 +94,7 @@ class SshHost(RemoteHost["Connection"]):
         return status
 
     def exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
-        """Run a script once, in a channel of its own; see ``RemoteHost.exchange``."""
+        """Run a script once, in a new channel; see ``RemoteHost.exchange``."""
         with self._channel(script, mark) as channel, ThreadPoolExecutor(2) as pool:
             try:
                 channel.settimeout(limit)
@@ -106,7 +104,7 @@ class SshHost(RemoteHost["Connection"]):
                 stderr = errors.result()
                 if not channel.status_event.wait(limit):
                     raise TimeoutError
-            except OSError as error:  # a timeout: closing the transport ends every other channel, too
+            except OSError as error:  # after a timeout, closing the transport ends all other channels, too
                 channel.get_transport().close()
                 raise broken_off(self.name, str(error)) from error
             finally:
@@ -121,9 +119,9 @@ class SshHost(RemoteHost["Connection"]):
 def receiver(length: int, mark: str) -> str:
     """The command line that reads a script of ``length`` bytes from stdin and runs it.
 
-    It is what the user's login shell has to understand, and the same for all scripts. head reads not a byte too much. A
-    script that is cut short is not executed as far as it came: without its last brace it is no script. Where head is
-    killed, so is the shell: an empty script would end with status 0.
+    The user's login shell has to understand it, and it is equal for all scripts. head reads exactly ``length`` bytes. A
+    truncated script is not executed in part, because it is no script without its last brace. If head is killed, so is the
+    shell; an empty script would end with status 0.
     """
     receive = f'perfbisect_script=$(head -c {length}) || kill -s KILL $$; eval "$perfbisect_script"'
     return f"exec sh -c '{receive}' {mark}"
@@ -132,10 +130,10 @@ def receiver(length: int, mark: str) -> str:
 def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
     """Everything up to the end of the stream. The status shows whether the connection was lost.
 
-    Raises TooMuch, the channel closed: that ends the other stream, too.
+    Raises TooMuch after closing the channel, which ends the other stream, too.
     """
     came = bytearray()
-    with suppress(EOFError):  # a channel without its connection
+    with suppress(EOFError):  # the end of a channel without its connection
         while data := receive(1 << 16):
             came += data
             if len(came) > PRINTED:
@@ -145,13 +143,15 @@ def _read(receive: Callable[[int], bytes], close: Callable[[], None]) -> bytes:
 
 
 def copy(read: Callable[[int], bytes], write: Callable[[bytes], object], *closing: Callable[[], object]) -> None:
-    """Copy all of one end to the other, then close. An end that is gone, or reads no more, ends it: the status tells."""
-    gone = suppress(OSError, EOFError)  # the last of a channel without its connection
-    with gone:
+    """Copy everything from one end to the other, then close. It ends if an end is closed or reads no more, which the
+    status shows.
+    """
+    closed = suppress(OSError, EOFError)  # EOFError: from a channel without its connection
+    with closed:
         while data := read(1 << 16):
             write(data)
     for close in closing:
-        with gone:
+        with closed:
             close()
 
 
@@ -160,14 +160,14 @@ class HostKeyRefused(EnvironmentFailure):
 
 
 class SshConnection(HostConnection["Connection"]):
-    """One connection to a host over SSH, opened by fabric."""
+    """A connection to a host over SSH, opened by fabric."""
 
     final = (HostKeyRefused,)
 
     def __init__(self, name: str, address: str, port: int = 0) -> None:
         """Open nothing yet.
 
-        ``address`` is an ssh destination: a name, an alias of the user's settings, user@name; ``port`` 0 leaves the
+        ``address`` is an ssh destination: a name, an alias of the user's settings, or user@name; ``port`` 0 leaves the
         port to these settings.
         """
         super().__init__(name)
@@ -175,25 +175,25 @@ class SshConnection(HostConnection["Connection"]):
         self.port = port
 
     def is_open(self, now: "Connection") -> bool:
-        """Whether it is not lost."""
+        """Whether the connection is not lost."""
         return bool(now.is_connected)
 
     def drop(self, now: "Connection") -> None:
-        """Close it, and those to its jump hosts."""
+        """Close the connection, and the connections to its jump hosts."""
         for hop in _hops(now):
             hop.client.close()
 
     def connected(self) -> "Connection":
         """A new connection.
 
-        Raises EnvironmentFailure with advice when the host cannot be reached or refuses the login, HostKeyRefused when
-        the host's key is not the known one.
+        Raises EnvironmentFailure with advice if the host cannot be reached or refuses the login, HostKeyRefused if the
+        host's key is not the known key.
         """
         import paramiko
         from fabric import Connection
         from paramiko.hostkeys import InvalidHostKey
 
-        logging.getLogger("paramiko").addHandler(logging.NullHandler())  # its messages are repeated by our errors
+        logging.getLogger("paramiko").addHandler(logging.NullHandler())  # our errors repeat its messages
         user, _, host = self.address.rpartition("@")
         try:
             connection = Connection(host, user=user or None, port=self.port or None)
@@ -224,7 +224,9 @@ class SshConnection(HostConnection["Connection"]):
 
 
 def _hops(connection: "Connection") -> list[Any]:
-    """A connection and those to its jump hosts, backwards. A string is a command of the user's that connects."""
+    """A connection and the connections to its jump hosts, backwards. A gateway that is a string is a command of the user
+    that connects.
+    """
     hops: list[Any] = [connection]
     while hops[-1].gateway is not None and not isinstance(hops[-1].gateway, str):
         hops.append(hops[-1].gateway)
@@ -237,32 +239,32 @@ def _refused(name: str, hop: "Connection", where: str, error: Exception) -> Envi
 
     at = f"{hop.host}:{hop.port}"
     ssh = f"ssh -p {hop.port} {hop.user}@{hop.original_host} true"
-    said = error.strerror if isinstance(error, OSError) else ""
-    said = said or str(error).rstrip(".") or "it closed the connection"
+    reason = error.strerror if isinstance(error, OSError) else ""
+    reason = reason or str(error).rstrip(".") or "it closed the connection"
     match error:
         case paramiko.BadHostKeyException():
-            known = f"[{hop.host}]:{hop.port}" if hop.port != 22 else hop.host
+            known_host = f"[{hop.host}]:{hop.port}" if hop.port != 22 else hop.host
             return HostKeyRefused(
                 f"the key of {where} differs from the known key: {at} showed {_shown(error.key)}. The"
                 " connection may be intercepted",
-                f"If it has been changed on purpose: ssh-keygen -R '{known}', and then {_add(hop)}",
+                f"If it has been changed on purpose: ssh-keygen -R '{known_host}', and then {_add(hop)}",
             )
         case paramiko.PasswordRequiredException():
             why, advice = f"the key for {where} is locked by a passphrase", "Unlock it for the agent first: ssh-add"
         case paramiko.AuthenticationException():
-            why = f"{where} refuses to log {hop.user} in: {said}"
+            why = f"{where} refuses to log {hop.user} in: {reason}"
             advice = f"Only keys are used, no passwords. `{ssh}` should work without one; ssh-copy-id puts a key there."
         case socket.gaierror():
-            why, advice = f"the name {hop.host} of {where} is not known: {said}", _correct(name)
+            why, advice = f"the name {hop.host} of {where} is not known: {reason}", _correct(name)
         case ConnectionRefusedError() | paramiko.ssh_exception.NoValidConnectionsError():
-            why, advice = f"{where} does not answer at {at}: {said}", f"Is sshd running there? Try: {ssh}"
+            why, advice = f"{where} does not answer at {at}: {reason}", f"Is sshd running there? Try: {ssh}"
         case paramiko.ChannelException():
             why, advice = f"{where} cannot be reached at {at} from its jump host", _correct(name)
         case OSError():
-            why = f"{where} cannot be reached at {at}: {said}"
+            why = f"{where} cannot be reached at {at}: {reason}"
             advice = f"Is it running, and is no firewall in between? Try: {ssh}"
         case _:
-            why, advice = f"{where} does not speak SSH at {at}: {said}", f"Try: {ssh}"
+            why, advice = f"{where} does not speak SSH at {at}: {reason}", f"Try: {ssh}"
     return EnvironmentFailure(why, advice)
 
 
@@ -287,7 +289,7 @@ def _trust_only_known(name: str, hop: "Connection") -> None:
 
 
 def _add(hop: "Connection") -> str:
-    """The command with which the user makes a host's key known."""
+    """The command with which the user adds a host's key to the known keys."""
     if hop.gateway is not None:
         return f"add it with: ssh {hop.original_host} true"
     port = f"-p {hop.port} " if hop.port != 22 else ""

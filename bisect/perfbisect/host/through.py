@@ -1,8 +1,8 @@
-"""A machine, an allocation or a container that a command leads to, such as ``srun`` or ``docker exec``, as a host.
+"""A host behind a command such as ``srun`` or ``docker exec``: a machine, an allocation or a container.
 
-One shell there runs many commands at once: what a scheduler does to the step, or the container, that it entered by is
-done to all of them alike, and a command costs no step of its own. An answer is one line with the outputs in base64. What
-else comes on its stdout is of the command that leads there, such as a notice of a scheduler, and is passed over.
+One shell there runs many commands at once. So a scheduler treats all commands of the step or container alike, and a
+command needs no step of its own. An answer is one line with the outputs in base64. Other lines on stdout are from the
+command that leads to the host, such as a notice of a scheduler, and are skipped.
 """
 
 import base64
@@ -28,13 +28,14 @@ from perfbisect.host.remote import Connection, RemoteHost, TooMuch, broken_off, 
 from perfbisect.masking import masked
 from perfbisect.recipes.inventory import HostEntry
 
-OPENING = 120.0  # seconds that the command may take until the shell answers
-ENDING = 10.0  # seconds in which it ends when it is asked to
+OPENING = 120.0  # seconds until the shell answers, at most
+ENDING = 10.0  # seconds in which the shell ends after it is asked to
 ANSWER = re.compile(rb"perfbisect: (\d+) (\d*) ([\w+/=]*) ([\w+/=]*) end\s")
 
-# Reads requests: "run ID N M", then a script of N bytes and its stdin of M bytes; "end ID". Prints an ANSWER for each
-# script that has ended: ID, status, stdout, stderr; at first one of ID 0. head reads not a byte too much. Each script leads a session of its
-# own, by which it is ended: jobs that it has left have others. $1 is the most that is kept of a stream.
+# Reads requests: "run ID N M", then a script of N bytes and its stdin of M bytes; or "end ID". Prints an ANSWER for each
+# script that has ended: ID, status, stdout, stderr; the first answer has ID 0. head reads exactly that many bytes. Each
+# script leads a session, by which it is ended; jobs that it started have other sessions. $1 is the number of bytes that
+# are kept of a stream.
 _SERVER = """\
 limit=$1
 folder=$(mktemp -d "${TMPDIR:-/tmp}/perfbisect-shell-XXXXXXXX") || exit 1
@@ -78,35 +79,33 @@ done
 """
 
 _STATUS = "perfbisect: ended with status "
-# Runs the script $1, and tells its status: that of the command that leads here may be its own. tar writes to no terminal,
-# which is what stdout is below `srun --unbuffered`.
+# Runs the script $1, and prints its status, because the command that leads here may have a different status. tar writes
+# to no terminal, which stdout is below `srun --unbuffered`.
 _STREAM = f"""\
 exec 4>&1
 status=$({{ {{ sh -c "$1" stream 3>&- 4>&-; echo "$?" >&3; }} | cat >&4; }} 3>&1)
 echo '{_STATUS}'"$status" >&2
 """
-# Not every program can open its stdin again if that is a socket. When it ends, its stdin is read no more.
+# Not every program can reopen its stdin if that is a socket. After the program ends, its stdin is not read any more.
 _PIPES = """cat | { { "$@"; echo "it ended with status $?" >&2; } | cat; kill 0; }"""
 
 Answer = tuple[int, bytes, bytes]  # status, stdout, stderr
 
 
 def connect(entry: HostEntry, _destination: str) -> "ThroughHost":
-    """The host behind ``entry.through``, where a relative root begins in the home there; see
-    ``registry.Connect``.
-    """
+    """The host behind ``entry.through``; a relative root begins in the home there. See ``registry.Connect``."""
     root = entry.root if entry.root.startswith(("/", "~")) else f"~/{entry.root}"
     return ThroughHost(entry.name, PurePosixPath(root), Shell(entry.name, entry.through))
 
 
 @dataclass(frozen=True, slots=True)
 class ThroughHost(RemoteHost["ShellProcess"]):
-    """Commands run in one shell, which is started again when it is lost; a stream has a process of its own."""
+    """A host whose commands run in one shell, which is restarted after it is lost; a stream has a separate process."""
 
     connection: "Shell"
 
     def exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> Answer:
-        """Run a script once, in the shell, which ends it when it is interrupted; see ``RemoteHost.exchange``."""
+        """Run a script once in the shell; an interruption ends it. See ``RemoteHost.exchange``."""
         running = self.connection.open()
         number, future = running.send(script.encode(), stdin)
         try:
@@ -130,42 +129,42 @@ class ThroughHost(RemoteHost["ShellProcess"]):
         leading = ("sh", "-c", _PIPES, "pipes", *self.connection.command, "sh", "-c", _STREAM, "stream", script)
         with LocalHost(self.name, self.root).begin(leading, far) as running:
 
-            def ended(said: str) -> tuple[int, str]:
-                running.end(said)
-                said, told, status = said.rpartition(_STATUS)
-                if not told:
+            def ended(stderr: str) -> tuple[int, str]:
+                running.end(stderr)
+                stderr, separator, status = stderr.rpartition(_STATUS)
+                if not separator:
                     raise broken_off(self.name, "".join(status.strip().splitlines()[-2:][:1]))
-                check_started(self.name, argv, said)
-                return int(status.split()[0]), said
+                check_started(self.name, argv, stderr)
+                return int(status.split()[0]), stderr
 
             yield running._replace(end=ended)
 
 
 class Shell(Connection["ShellProcess"]):
-    """The shell behind ``command``, started when it is first used and again after it was lost. Thread-safe."""
+    """The shell behind ``command``, started at first use and restarted after it is lost. Thread-safe."""
 
     tells_at_once = True
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
-        """Start nothing yet. ``command`` runs a command that is appended to it."""
+        """Start nothing yet. ``command`` runs the command that is appended to it."""
         super().__init__(name)
         self.command = tuple(command)
 
     def connected(self) -> "ShellProcess":
-        """A new shell. Raises EnvironmentFailure when it does not start."""
+        """A new shell. Raises EnvironmentFailure if it does not start."""
         return ShellProcess(self.name, self.command)
 
     def is_open(self, now: "ShellProcess") -> bool:
-        """Whether it still answers."""
+        """Whether the shell still answers."""
         return not now.ended
 
     def drop(self, now: "ShellProcess") -> None:
-        """End it."""
+        """End the shell."""
         now.close()
 
 
 class ShellProcess:
-    """One start of a shell."""
+    """One process of a shell."""
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
         self.name = name
@@ -174,7 +173,7 @@ class ShellProcess:
         self._waiting = {0: ready}
         self._numbers = count(1)
         self._lock = threading.Lock()
-        self._requests: SimpleQueue[bytes] = SimpleQueue()  # b"" is the last
+        self._requests: SimpleQueue[bytes] = SimpleQueue()  # b"" ends it
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
         program = [*command, "sh", "-c", _SERVER, "perfbisect", str(PRINTED + 1)]
         pipe = subprocess.PIPE
@@ -188,7 +187,7 @@ class ShellProcess:
                 f"host {name} cannot be reached: {command[0]} does not start on this machine: {error.strerror}"
             ) from error
         work = (self._read, self._write, self._watch)
-        self._threads = [threading.Thread(target=each, name=f"shell of {name}", daemon=True) for each in work]
+        self._threads = [threading.Thread(target=target, name=f"shell of {name}", daemon=True) for target in work]
         for thread in self._threads:
             thread.start()
         try:
@@ -201,15 +200,15 @@ class ShellProcess:
             raise
 
     def said(self) -> str:
-        """The last line that the command has printed about itself, such as why it ended."""
+        """The last line that the command printed about itself, such as why it ended."""
         if self._errors.closed:
             return ""
-        written = self._errors.fileno()  # its offset is that at which the command writes
+        written = self._errors.fileno()  # its offset is the writer's position
         lines = os.pread(written, 4096, max(0, os.fstat(written).st_size - 4096)).decode(errors="replace").split("\n")
         return masked(next((line.strip() for line in reversed(lines) if line.strip()), ""))
 
     def send(self, script: bytes, stdin: bytes) -> tuple[int, Future[Answer]]:
-        """Begin a script; its number, and what will have its answer."""
+        """Start a script; return its number, and the future of its answer."""
         number, future = next(self._numbers), Future[Answer]()
         with self._lock:
             if self.ended:
@@ -223,7 +222,7 @@ class ShellProcess:
         self._requests.put(b"end %d\n" % number)
 
     def _write(self) -> None:
-        """Write the requests, for as long as the shell reads them."""
+        """Write the requests while the shell reads them."""
         assert self._process.stdin
         with suppress(OSError), self._process.stdin as stdin:
             while request := self._requests.get():
@@ -242,24 +241,26 @@ class ShellProcess:
                         future.set_result((int(status or b"137"), base64.b64decode(out), base64.b64decode(err)))
 
     def _watch(self) -> None:
-        """After the end of the command no answer comes: what it has left on this machine must not keep its output open."""
+        """Wait for the command's end, kill processes that it left on this machine and that keep its output open, and fail
+        all requests.
+        """
         self._process.wait()
         kill_group(self._process)
         self._requests.put(b"")
         self._threads[0].join(10)
         with self._lock:
             self.ended = True
-            left = [*self._waiting.values()]
+            unanswered = [*self._waiting.values()]
             self._waiting.clear()
-        lost = self._lost()
-        for future in left:
-            future.set_exception(lost)
+        failure = self._lost()
+        for future in unanswered:
+            future.set_exception(failure)
 
     def _lost(self) -> ConnectionLost:
         return broken_off(self.name, self.said() or "its shell has ended")
 
     def close(self, *, at_once: bool = False) -> None:
-        """End the shell, and the command that led to it; it has time to end by itself, unless ``at_once``."""
+        """End the shell, and the command that led to it; unless ``at_once``, it has time to end by itself."""
         self._requests.put(b"")
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(0 if at_once else ENDING)

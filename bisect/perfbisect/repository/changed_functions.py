@@ -1,13 +1,13 @@
-"""The functions that a commit changes: lines that its diff removes or adds, in functions of the source code.
+"""The functions that a commit changes, by the lines that its diff removes or adds in source code.
 
-Removed lines are looked up in the parent's files, added ones in the commit's. A function whose text is the same on both
-sides but for comments and white space has only moved. A function that no profile contains may be inlined: those whose
-bodies name it are looked up as well, in the whole tree of the commit, and from there on their callers if they are
-missing, too.
+Removed lines are looked up in the parent's files, added lines in the commit's. A function has only moved if its text is
+equal on both sides except for comments and white space. A function that no profile contains may be inlined, so functions
+whose bodies name it are searched as well, in the whole tree of the commit; if no profile contains these, their callers,
+too.
 
-Files are known to git by the names of their contents here, so that no path can deceive it; symbolic links are no files.
-Where functions begin and end says Universal Ctags, an optional program. It reads texts of any origin: they lie in a folder of
-their own under names that are made here, it reads no configuration, starts no program, and its time is limited.
+Files are identified by their contents in git, so that no path can deceive it; symbolic links are no files. Universal
+Ctags, an optional program, tells where functions begin and end. It reads texts of any origin: the texts are in a separate
+folder under names that are made here, ctags reads no configuration and starts no program, and its time is limited.
 """
 
 import json
@@ -30,7 +30,8 @@ from perfbisect.repository.objects import fitting, headers, texts
 
 PROGRAMS = ("ctags", "ctags-universal", "universal-ctags")
 SECONDS = 60.0
-LANGUAGES = {  # extension of a file → that of the language by which ctags reads it; C++ where a header may be of either
+# extension of a file → extension of the language by which ctags reads it; C++ if a header may be C or C++
+LANGUAGES = {
     ".c": ".c",
     **dict.fromkeys((".h", ".cc", ".cpp", ".cxx", ".c++", ".hh", ".hpp", ".hxx", ".ic", ".inc", ".inl", ".ipp", ".tcc"), ".cpp"),
     ".rs": ".rs",
@@ -39,13 +40,13 @@ LANGUAGES = {  # extension of a file → that of the language by which ctags rea
 CTAGS = ("--options=NONE", "--quiet=yes", "--recurse=no", "--links=no", "--sort=no", "--languages=C,C++,Rust,Go",
            "--kinds-C=fd", "--kinds-C++=fd", "--kinds-Rust=fPM", "--kinds-Go=f", "--output-format=json",
            "--fields=+neK", "-f", "-")  # fmt: skip
-UNKNOWN = 1 << 31  # a line
-UNNAMED = "__anon"  # the beginning of what ctags calls a lambda; its lines are also those of the function around it
+UNKNOWN = 1 << 31  # the number of an unknown line
+UNNAMED = "__anon"  # beginning of ctags' name for a lambda, whose lines also belong to the function around it
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A function or a macro in a file; lines count from 1, and the last belongs to it."""
+    """A function or a macro in a file. Lines count from 1; the last line is included."""
 
     name: str  # with its scope: "Page::insert"
     first: int
@@ -54,15 +55,15 @@ class Definition:
 
 
 def is_source(path: str) -> bool:
-    """Whether a path has the extension of a language whose functions are known."""
+    """Whether a path has the extension of a language for which functions are found."""
     return PurePosixPath(path).suffix.lower() in LANGUAGES
 
 
 @cache
 def program(path: str | None = None) -> str | None:
-    """The Universal Ctags in ``path``, as the variable PATH has it (None: the present one); None where there is none.
+    """The Universal Ctags in ``path``, a value of PATH (None: the present value); None if there is none.
 
-    Other programs of that name print no ends of functions.
+    Other programs named ctags print no ends of functions.
     """
     searched = sealed().get("PATH", "") if path is None else path
     for name in PROGRAMS:
@@ -77,7 +78,7 @@ def program(path: str | None = None) -> str | None:
 def definitions(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definition]] | None:
     """The functions of source files, given as path → text, in order of their lines.
 
-    None where ctags is missing, fails or takes too long.
+    None if ctags is missing, fails or takes too long.
     """
     ctags = program()
     if ctags is None:
@@ -110,7 +111,7 @@ def definitions(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definition]] 
 
 
 def parsed(output: str, files: Mapping[str, str]) -> Mapping[str, Sequence[Definition]]:
-    """The functions in what ctags printed, a JSON object a line; ``files`` are the paths by the names that ctags knows."""
+    """The functions in the output of ctags, which has a JSON object per line; ``files`` maps ctags' file names to paths."""
     functions: dict[str, list[Definition]] = {path: [] for path in files.values()}
     for line in output.splitlines():
         try:
@@ -121,7 +122,7 @@ def parsed(output: str, files: Mapping[str, str]) -> Mapping[str, Sequence[Defin
             continue
         scopes = [part for part in tag.get("scope", "").split("::") if part and not part.startswith(UNNAMED)]
         name, first = "::".join([*scopes, tag["name"].replace(" ", "")]), int(tag["line"])
-        # Of Rust, ctags 5.9 does not say where a function ends: before the next one, then.
+        # Ctags 5.9 does not say where a Rust function ends: it ends before the next function, then.
         last = UNKNOWN if tag["path"].endswith(".rs") and tag["kind"] != "macro" else first
         function = Definition(name, first, int(tag.get("end", last)), tag["kind"] == "macro")
         functions[files[tag["path"]]].append(function)
@@ -129,7 +130,7 @@ def parsed(output: str, files: Mapping[str, str]) -> Mapping[str, Sequence[Defin
 
 
 def ended(functions: Sequence[Definition]) -> Sequence[Definition]:
-    """The functions of a file, those whose end is unknown up to the next one."""
+    """The functions of a file; a function with an unknown end extends to the next function."""
     nexts = [*(function.first for function in functions[1:]), UNKNOWN]
     return [
         replace(function, last=max(function.first, following - 1)) if function.last == UNKNOWN else function
@@ -137,17 +138,17 @@ def ended(functions: Sequence[Definition]) -> Sequence[Definition]:
     ]
 
 
-FILES = 300  # source files of a change that are read, at most
-LARGEST = 16 << 20  # bytes of one, on average before and after: SQLite's amalgamation has 9 MB
+FILES = 300  # most source files of a change that are read
+LARGEST = 16 << 20  # bytes of a source file, on average before and after: SQLite's amalgamation has 9 MB
 TOGETHER = 128 << 20
-FUNCTIONS = 1000  # that are named
-NAMED_FILES = 20  # files of any kind that are named, at most
-LINES, LONGEST = 3, 100  # outside of functions that are quoted: at most, and characters of one
+FUNCTIONS = 1000  # most functions that are named
+NAMED_FILES = 20  # most files of any kind that are named
+LINES, LONGEST = 3, 100  # most lines outside of functions that are quoted, and most characters of a line
 BESIDE = re.compile(r"(?i)(?:^|/)(?:docs?|tests?)/|\.(?:md|rst|txt)$|changelog")
-SEARCHED = 60  # files in which callers are looked for, at each step
-STEPS = 3  # from a function to its callers
-NAMES = 40  # of functions whose callers are looked for, at each step
-MACRO = re.compile(r"[A-Z_0-9]+")  # what looks like a function and is none: TEST_F(Page, Insert) { … }
+SEARCHED = 60  # most files in which callers are searched, at each step
+STEPS = 3  # steps from a function to its callers
+NAMES = 40  # most functions whose callers are searched, at each step
+MACRO = re.compile(r"[A-Z_0-9]+")  # looks like a function but is none: TEST_F(Page, Insert) { … }
 
 HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)$", re.MULTILINE)
 COMMENT = re.compile(r"""("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|//[^\n]*|/\*(?:.*?\*/|.*)""", re.DOTALL)
@@ -159,7 +160,7 @@ FAILED = f"ctags failed, {BY_HUNKS}: approximate."
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A source file that differs: the names of its two contents, "" where one does not exist."""
+    """A source file that differs, with the hashes of its two contents; "" if one does not exist."""
 
     path: str
     before: str
@@ -168,17 +169,17 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class HunkLines:
-    """Lines that differ, as first and last; the last is before the first where one side has none."""
+    """The first and last lines of a hunk on both sides; the last is before the first if a side has no lines."""
 
     before: tuple[int, int]
     after: tuple[int, int]
-    scope: str  # what git prints as its function
+    scope: str  # git's name of the function
 
 
 def changed_functions(repo: Repository, parent: str, commit: str, seen: Collection[str] = ()) -> ChangeFacts:
-    """What a commit changes, by functions; ``seen`` are the names of those that profiles contain.
+    """The changes of a commit, by functions; ``seen`` are the names of functions in profiles.
 
-    Without them no callers are looked for. Raises EnvironmentFailure where the repository lacks a commit.
+    Without ``seen``, no callers are searched. Raises EnvironmentFailure if the repository lacks a commit.
     """
     files, paths, notes = source_files(repo, parent, commit)
     old_texts = texts(repo, {file.path: file.before for file in files if file.before})
@@ -232,31 +233,34 @@ def named_by_macros(search: "CallerSearch", macros: Iterable[str], files: Iterab
 def replaced_lines(
     repo: Repository, parent: str, commit: str, paths: Iterable[str], some: bool
 ) -> tuple[tuple[str, str, str], ...]:
-    """Lines of these files that others take the place of: path, before, since. Where more differs than can be quoted, none, or
-    those of the other files if ``some`` will do."""
+    """Lines of these files that other lines replace: path, old line, new line.
+
+    If a file differs in more than can be quoted, the result is empty, or, with ``some``, has the lines of the other
+    files.
+    """
     pairs: list[tuple[str, str, str]] = []
     for path in (path for path in paths if not BESIDE.search(path)):
         printed = git(repo, "diff", "-U0", *OPTIONS, "--no-renames", parent, commit, "--", f":(literal,top){path}")
         _, *hunks = re.split(r"^@@ .*\n", printed, flags=re.MULTILINE)
         sides = [[[row[1:] for row in hunk.splitlines() if row.startswith(sign)] for sign in "-+"] for hunk in hunks]
-        told = [hunk for hunk in sides if not is_comment(hunk[0], hunk[1], by_hash=not is_source(path))]
-        if all(len(before) == len(since) for before, since in told):
-            rows = [row for hunk in told for row in zip(*hunk, strict=True)]
-            pairs += [(path, before.strip(), since.strip()) for before, since in rows]
+        code_hunks = [hunk for hunk in sides if not is_comment(hunk[0], hunk[1], by_hash=not is_source(path))]
+        if all(len(old) == len(new) for old, new in code_hunks):
+            rows = [row for hunk in code_hunks for row in zip(*hunk, strict=True)]
+            pairs += [(path, old.strip(), new.strip()) for old, new in rows]
         elif not some:
             return ()
     short = all(len(text) <= LONGEST for pair in pairs for text in pair[1:])
     return tuple(pairs) if short and len(pairs) <= LINES else ()
 
 
-def is_comment(before: Sequence[str], since: Sequence[str], by_hash: bool) -> bool:
-    """Whether two texts differ in comments, of C or that begin by a hash, and white space alone."""
-    hashed = by_hash and all(row.lstrip().startswith("#") for row in chain(before, since))
-    return hashed or bare("\n".join(before)) == bare("\n".join(since))
+def is_comment(old: Sequence[str], new: Sequence[str], by_hash: bool) -> bool:
+    """Whether two texts differ only in white space and in comments, of C or beginning with a hash."""
+    hashed = by_hash and all(row.lstrip().startswith("#") for row in chain(old, new))
+    return hashed or bare("\n".join(old)) == bare("\n".join(new))
 
 
 def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Changed], tuple[str, ...], list[str]]:
-    """The source files that differ between two commits, some paths that do, and sentences about what is left out."""
+    """The source files that differ between two commits, some paths that differ, and sentences about what is left out."""
     raw = iter(git(repo, "diff-tree", "-r", "-z", "--raw", "--no-abbrev", "-M", *OPTIONS, parent, commit).split("\0"))
     files, paths, notes, modules = [], list[str](), [], False
     for head in filter(None, raw):
@@ -278,23 +282,25 @@ def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Chang
         notes.append(f"{len(files) - len(chosen)} of {len(files)} source files of the commit are {why}.")
     if modules:
         notes.append("The commit changes submodules, whose functions are not read.")
-    # Texts that people read, and tests, come last.
+    # Documents and tests come last.
     paths.sort(key=lambda path: (not is_source(path), bool(BESIDE.search(path)), path))
     return sorted(chosen, key=lambda file: file.path), tuple(paths[:NAMED_FILES]), notes
 
 
 def sizes_of(repo: Repository, names: Sequence[str]) -> list[int]:
-    """The bytes of contents, by names that git knows; 0 for what does not exist."""
+    """The bytes of contents, by names for git; 0 if a content does not exist."""
     return [header[2] if header else 0 for header in headers(repo, names)]
 
 
-def hunks_of(repo: Repository, file: Changed, before: Mapping[str, str], after: Mapping[str, str]) -> list[HunkLines]:
-    """The hunks of one file; all its lines, where one side has none."""
+def hunks_of(
+    repo: Repository, file: Changed, old_texts: Mapping[str, str], new_texts: Mapping[str, str]
+) -> list[HunkLines]:
+    """The hunks of one file; all its lines if it exists on one side only."""
     if not (file.before and file.after):
-        (text,) = [side[file.path] for side in (before, after) if file.path in side] or [""]
+        (text,) = [side[file.path] for side in (old_texts, new_texts) if file.path in side] or [""]
         every, none = (1, text.count("\n") + 1), (1, 0)
         return [HunkLines(every, none, "") if file.before else HunkLines(none, every, "")]
-    if file.path not in before or file.path not in after:
+    if file.path not in old_texts or file.path not in new_texts:
         return []
     printed = git(repo, "diff", "-U0", *OPTIONS, "--no-indent-heuristic", file.before, file.after)
     hunks = []
@@ -305,11 +311,11 @@ def hunks_of(repo: Repository, file: Changed, before: Mapping[str, str], after: 
 
 
 def named(scope: str) -> str:
-    """The function in what git prints beside a hunk; "" where that is none."""
+    """The function in git's text beside a hunk; "" if there is none."""
     if "(" not in scope:
         return ""
-    class_, own = split(scope)
-    return f"{class_}::{own}" if class_ and own else own
+    class_, name = split(scope)
+    return f"{class_}::{name}" if class_ and name else name
 
 
 def changed(
@@ -333,12 +339,12 @@ def changed(
 
 def bare(text: str) -> str:
     """A text without comments and white space."""
-    return "".join(COMMENT.sub(lambda found: found[1] or " ", text).split())
+    return "".join(COMMENT.sub(lambda match: match[1] or " ", text).split())
 
 
 @dataclass(frozen=True, slots=True)
 class CallerSearch:
-    """Looks for callers in the tree of a commit."""
+    """The search for callers in the tree of a commit."""
 
     repo: Repository
     commit: str
@@ -346,28 +352,28 @@ class CallerSearch:
     first: Collection[str]  # paths that are searched before others
 
     def callers(self, functions: Sequence[str], macros: Collection[str]) -> tuple[dict[str, tuple[str, ...]], int]:
-        """The callers of those of the functions that are not seen, and the callers of those of them that are not.
+        """Function → its callers, for functions that no profile contains, and for their callers that no profile contains.
 
-        Also the number of functions whose callers were not looked for, because there are too many.
+        Also the number of functions whose callers were not searched, because there are too many.
         """
-        profiled = {split(name)[1] for name in self.seen}
+        profiled_names = {split(name)[1] for name in self.seen}
         callers_of: dict[str, tuple[str, ...]] = {}
         dropped: set[str] = set()
-        waiting = [name for name in functions if split(name)[1] not in profiled]
+        waiting = [name for name in functions if split(name)[1] not in profiled_names]
         for _ in range(STEPS):
             unknown = [name for name in dict.fromkeys(waiting) if name not in callers_of and split(name)[1]]
-            asked = unknown[:NAMES]
+            searched = unknown[:NAMES]
             dropped.update(unknown[NAMES:])
-            if not asked:
+            if not searched:
                 break
-            above = self.above(asked, macros)
-            callers_of |= {name: tuple(above.get(name, ())) for name in asked}
+            above = self.above(searched, macros)
+            callers_of |= {name: tuple(above.get(name, ())) for name in searched}
             callers = [name for names in above.values() for name in names if not MACRO.fullmatch(split(name)[1])]
-            waiting = [name for name in callers if split(name)[1] not in profiled]
+            waiting = [name for name in callers if split(name)[1] not in profiled_names]
         return {name: names for name, names in callers_of.items() if names}, len(dropped - callers_of.keys())
 
     def above(self, functions: Sequence[str], macros: Collection[str]) -> dict[str, list[str]]:
-        """Function → those whose bodies name it."""
+        """Function → functions whose bodies name it."""
         full_names: dict[str, list[str]] = defaultdict(list)
         for name in functions:
             full_names[split(name)[1]].append(name)

@@ -1,9 +1,10 @@
-"""Commits as users write them and read them: by release or revision, in sets, described, by the paths that they touch, and as a diff.
+"""Commits as users name them and read them: by release or revision, in sets, described, by paths that they touch, and as
+a diff.
 
 Releases are named by tags. ``latest_range`` chooses the range of commits to try first. ``release_range`` has the releases
-from one to another, as `bisect compare --each-release 8.0.20..8.0.40` measures them: in the order of their versions, not of
-their dates (8.0.9, 8.0.10, 8.1.0). Taken are those of one line of development, of which the last release contains every
-commit. A fix of an older branch has no place between them: 3.41.1 is no predecessor of 3.42.0 where it was made beside it.
+from one to another for `bisect compare --each-release 8.0.20..8.0.40`, ordered by version, not by date (8.0.9, 8.0.10,
+8.1.0). It has releases of one line of development, all of whose commits the last release contains. A fix of an older
+branch does not belong between them: if 3.41.1 was made on a branch, it is no predecessor of 3.42.0.
 """
 
 import re
@@ -18,7 +19,7 @@ from perfbisect.masking import masked
 from perfbisect.repository.git import Repository, git
 from perfbisect.repository.objects import fitting, headers
 
-# By a forge, or by the software that a host's name begins with: what is before the hash of a commit in an address.
+# Forge, or the software that begins a host's name → the part of an address before the hash of a commit.
 FORGES = dict.fromkeys(("github", "gitea", "forgejo", "codeberg", "git.sr.ht"), "commit")
 FORGES |= {"gitlab": "-/commit", "bitbucket.org": "commits"}
 # https://host:port/path, ssh://user@host:port/path or user@host:path
@@ -35,11 +36,11 @@ class UnknownRevision(UsageError):
 
 
 def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
-    """The commit of a release as the recipe's tags spell it ("8.0.28"), or of any git revision.
+    """The commit of a release as in the recipe's tags ("8.0.28"), or of any git revision.
 
-    Raises UnknownRevision, with similar releases, when none exists, and UsageError for an ambiguous hash.
+    Raises UnknownRevision, with similar releases, if there is none, and UsageError for an ambiguous hash.
     """
-    logged = "@{" in name  # git ends where a log of references is too short, or a branch has no upstream
+    logged = "@{" in name  # git fails if a reflog is too short, or a branch has no upstream
     spelled_so = [] if logged else [f"refs/tags/{tag}" for tag in tags_of(name, release_tags)]
     try:
         if commit := next(filter(None, look_up(repo, [*spelled_so, name])), None):
@@ -62,37 +63,37 @@ def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
 
 
 def first_commit(repo: Repository, commit: str) -> str:
-    """The commit with which the main line to ``commit`` begins, the same in every clone."""
+    """The first commit on the main line to ``commit``, equal in every clone."""
     return git(repo, "rev-list", "--first-parent", "--max-parents=0", commit).strip()
 
 
 def ambiguous(repo: Repository, names: Iterable[str]) -> list[str]:
-    """The tags among revisions and ranges as they are written that are branches, too: git takes the tag."""
+    """The tags, among revisions and ranges as written, that are also branches: git uses the tag."""
     names_of_refs = set(refs(repo, "refs/heads", "refs/tags"))
     bare = dict.fromkeys(re.split(r"[~^:@+]", end)[0] for name in names for end in name.split(".."))
     return [name for name in bare if {f"refs/heads/{name}", f"refs/tags/{name}"} <= names_of_refs]
 
 
-def refs(repo: Repository, *which: str, names: str = "") -> list[str]:
-    """The names of references, which never contain a blank. ``which`` are folders of references and git's options."""
-    return git(repo, "for-each-ref", f"--format=%(refname{names and ':'}{names})", *which).split()
+def refs(repo: Repository, *selection: str, names: str = "") -> list[str]:
+    """The names of references, which never contain a blank. ``selection`` has folders of references and git's options."""
+    return git(repo, "for-each-ref", f"--format=%(refname{names and ':'}{names})", *selection).split()
 
 
 def described_refs(repo: Repository) -> dict[str, str]:
-    """HEAD, branches and tags, the newest first, each with its date and subject."""
+    """HEAD, branches and tags, newest first, each with its date and subject."""
     form = "--format=%(refname:short)%09%(creatordate:short) %(subject)"
-    which = ("refs/heads", "refs/tags", "refs/remotes")
-    lines = git(repo, "for-each-ref", form, "--sort=-creatordate", *which).splitlines()
+    folders = ("refs/heads", "refs/tags", "refs/remotes")
+    lines = git(repo, "for-each-ref", form, "--sort=-creatordate", *folders).splitlines()
     return {"HEAD": "what is checked out"} | dict(line.split("\t", 1) for line in lines if "\t" in line)
 
 
 def tags_of(version: str, release_tags: Sequence[str]) -> list[str]:
-    """The tags that a release may have, by the recipe's patterns."""
+    """The possible tags of a release, by the recipe's patterns."""
     return [tag.replace("{version}", version).replace("{version:_}", version.replace(".", "_")) for tag in release_tags]
 
 
 def spelled(tags: Sequence[str], pattern: str) -> list[tuple[str, str]]:
-    """The version, and the tag, of those of the tags that one of the recipe's patterns spells."""
+    """(version, tag) of the tags that match ``pattern``, one of the recipe's patterns."""
     head, spelling, tail = re.split(r"\{version(:_|)\}", pattern, maxsplit=1)
     matches = [re.fullmatch(f"{re.escape(head)}(.+){re.escape(tail)}", tag) for tag in tags]
     return [(match[1].replace("_", ".") if spelling else match[1], match[0]) for match in matches if match]
@@ -101,20 +102,20 @@ def spelled(tags: Sequence[str], pattern: str) -> list[tuple[str, str]]:
 def look_up(repo: Repository, names: Sequence[str]) -> list[str | None]:
     """The commit of each name; None for an unknown name."""
     safe = [name if name and not re.search(r"[\n\0]", name) else "." for name in names]
-    # what follows :/ is the text that a commit is looked for by
+    # after :/ comes a text by which a commit is searched
     objects = headers(repo, [name if name.startswith(":/") else f"{name}^{{commit}}" for name in safe])
     return [header[0] if header else None for header in objects]
 
 
 def describe(repo: Repository, commit: str) -> Commit:
-    """One commit, given by its full hash. What its object lacks is empty."""
+    """One commit, given by its full hash. Fields that its object lacks are empty."""
     shown = git(repo, "rev-list", "--max-count=1", "--no-commit-header", "--format=%H%x00%cs%x00%an%x00%s", commit)
     sha, date, author, subject = shown.rstrip("\n").split("\0")
     return Commit(sha, date if re.match(r"\d", date) else "", _cut(author), _cut(subject))
 
 
 def web_address(repo: Repository, commit: str) -> str:
-    """The page of a commit at the forge of the usual remote; "" where the form of that address is not known."""
+    """The web page of a commit at the forge of the usual remote; "" if the form of that address is unknown."""
     match = REMOTE.fullmatch(git(repo, "ls-remote", "--get-url", allowed=(0, 128)).strip())
     scheme, host, port, path = match.groups("") if match else ("",) * 4
     kind = FORGES.get(host.lower()) or FORGES.get(host.lower().partition(".")[0])
@@ -146,33 +147,33 @@ def touched(
 ) -> dict[str, frozenset[str]]:
     """For each path (a folder, a file or one of git's globs) the commits (full hashes) of good..bad that change it.
 
-    A merge counts where it differs from all of its parents; along first parents, where it differs from the first.
+    A merge counts if it differs from all of its parents; along first parents, if it differs from the first.
     """
     walk = ["rev-list", "--full-history", *(["--first-parent"] if first_parent else []), bad, f"^{good}", "--"]
     return {path: frozenset(git(repo, *walk, f":(top,glob){path}").split()) for path in paths}
 
 
-LINES = 3000  # changed ones that are printed, at most
+LINES = 3000  # most changed lines that are printed
 FILES = 200
-LARGE = "512k"  # a file from this size on counts as binary
+LARGE = "512k"  # a file of at least this size counts as binary
 OPTIONS = ("--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=none")
 
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """A unified diff, the smallest files where not all of them fit."""
+    """A unified diff; if not all files fit, the smallest files."""
 
     text: str
-    left_out: int  # files
+    left_out: int  # number of files
 
 
 def diff(repo: Repository, before: str, after: str) -> Diff:
-    """What differs between two commits, given by their full hashes.
+    """The difference between two commits, given by their full hashes.
 
-    Raises EnvironmentFailure where the repository lacks one of them.
+    Raises EnvironmentFailure if the repository lacks one of them.
     """
     sizes = changed_lines(repo, before, after)
-    paths_shown = fitting(dict(sorted(sizes.items(), key=lambda one: one[1])), LINES, LINES, FILES)
+    paths_shown = fitting(dict(sorted(sizes.items(), key=lambda item: item[1])), LINES, LINES, FILES)
     if not paths_shown:
         return Diff("", len(sizes))
     paths = [f":(top,literal){path}" for path in paths_shown]
@@ -184,7 +185,7 @@ def diff(repo: Repository, before: str, after: str) -> Diff:
 
 
 def changed_lines(repo: Repository, before: str, after: str) -> dict[str, int]:
-    """Path → lines that are added or removed; 0 for binary files. A path can be given to git again, whatever its bytes."""
+    """Path → number of added and removed lines; 0 for binary files. The paths can be passed to git, whatever their bytes."""
     text = git(repo, "diff-tree", "-r", "-z", "--numstat", *OPTIONS, before, after, errors="surrogateescape")
     sizes = {}
     for entry in filter(None, text.split("\0")):
@@ -193,7 +194,7 @@ def changed_lines(repo: Repository, before: str, after: str) -> dict[str, int]:
     return sizes
 
 
-FEW = 20  # commits of the range where no release exists
+FEW = 20  # commits of the range if there are no releases
 RECENT = 31_536_000  # seconds between HEAD and the last release of its line: a year
 TRIED = 20  # releases that are tried as the good end
 
@@ -204,11 +205,11 @@ _RELEASE = re.compile(
     r"(?P<version>[0-9]+(?:\.[0-9]+)+|[0-9]+(?:_[0-9]+)+|[0-9]+)"
 )
 
-_SUFFIX = re.compile(r"[0-9][._][0-9]|(?:alpha|beta|dev|pre|rc)[._-]?$", re.IGNORECASE)  # of a version before it
+_SUFFIX = re.compile(r"[0-9][._][0-9]|(?:alpha|beta|dev|pre|rc)[._-]?$", re.IGNORECASE)  # end of a version before it
 
 
 class Tag(NamedTuple):
-    """A tag, and when it was made, in seconds."""
+    """A tag, and its time in seconds."""
 
     name: str
     seconds: int
@@ -226,13 +227,13 @@ class ProposedRange(NamedTuple):
 
     good: str
     bad: str
-    patterns: tuple[str, ...]  # of the tags of releases, the one of this range first
+    patterns: tuple[str, ...]  # patterns of the tags of releases, the pattern of this range first
 
 
 def by_pattern(tags: Iterable[Tag]) -> dict[str, list[Release]]:
-    """Pattern as in a recipe's release_tags ("v{version}") → its releases, the latest version first.
+    """Pattern as in a recipe's release_tags ("v{version}") → its releases, latest version first.
 
-    First is the pattern with the latest tag of those with two or more.
+    The first pattern is the one with the latest tag, among patterns with two or more releases.
     """
     groups: dict[str, list[Release]] = {}
     latest: dict[str, int] = {}
@@ -253,15 +254,15 @@ def by_pattern(tags: Iterable[Tag]) -> dict[str, list[Release]]:
 
 
 def latest_range(repo: Repository) -> ProposedRange:
-    """The last two releases, of which one precedes the other if any two do; or the last commits where no tags exist.
+    """The last two releases, one of which precedes the other if possible; or the last commits if there are no tags.
 
-    Raises UsageError where the repository has no commit, or only one.
+    Raises UsageError if the repository has no commit, or only one.
     """
     head = look_up(repo, ["HEAD"])[0]
     if head is None:
         raise UsageError(f"{repo.folder} has no commit on its present branch.", "Check out a branch that has commits.")
     merged, since = tags_of_commits(repo, "--merged=HEAD"), int(git(repo, "log", "-1", "--format=%ct", head)) - RECENT
-    # Where releases are on branches, the tags that HEAD contains are years old.
+    # If releases are on branches, the tags that HEAD contains are years old.
     releases_of = by_pattern(merged if any(tag.seconds > since for tag in merged) else tags_of_commits(repo))
     patterns = tuple(releases_of)[:4]
     newest = releases_of[patterns[0]] if patterns else []
@@ -279,9 +280,9 @@ def latest_range(repo: Repository) -> ProposedRange:
     return ProposedRange(f"HEAD~{len(first_parents) - 1}", "HEAD", patterns)
 
 
-def tags_of_commits(repo: Repository, *which: str) -> list[Tag]:
+def tags_of_commits(repo: Repository, *selection: str) -> list[Tag]:
     """The tags of commits. Names and dates never contain a blank."""
-    listed = git(repo, "for-each-ref", "--format=%(creatordate:unix) %(refname:strip=2)", *which, "refs/tags")
+    listed = git(repo, "for-each-ref", "--format=%(creatordate:unix) %(refname:strip=2)", *selection, "refs/tags")
     rows = (line.partition(" ") for line in listed.splitlines())
     tags = [Tag(name, int(seconds or 0)) for seconds, _, name in rows]
     commits = look_up(repo, [f"refs/tags/{tag.name}" for tag in tags])
@@ -289,28 +290,29 @@ def tags_of_commits(repo: Repository, *which: str) -> list[Tag]:
 
 
 def _older(repo: Repository, newer: str, tags: Sequence[str]) -> str:
-    """The first of these tags that precedes ``newer``; else the first of another commit, or ""."""
+    """The first of these tags that precedes ``newer``; otherwise the first tag of another commit, or ""."""
     name = newer if newer == "HEAD" else f"refs/tags/{newer}"
     [end, *commits] = look_up(repo, [name, *(f"refs/tags/{tag}" for tag in tags)])
-    others = [(tag, commit) for tag, commit in zip(tags, commits, strict=True) if commit and commit != end]
-    for tag, commit in others:
+    distinct = [(tag, commit) for tag, commit in zip(tags, commits, strict=True) if commit and commit != end]
+    for tag, commit in distinct:
         if git(repo, "merge-base", commit, str(end), allowed=(0, 1)).strip() == commit:
             return tag
-    return others[0][0] if others and newer != "HEAD" else ""
+    return distinct[0][0] if distinct and newer != "HEAD" else ""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRange:
-    """The releases of a range, oldest version first: versions, or tags where the recipe has no pattern of them."""
+    """The releases of a range, oldest version first: versions, or tags if the recipe has no pattern of tags."""
 
     taken: tuple[str, ...]
     left_out: tuple[tuple[str, str], ...]  # with the reason
 
 
 def release_range(repo: Repository, text: str, release_tags: Sequence[str]) -> ReleaseRange:
-    """The releases from A to B, both included, of ``A..B``, by the recipe's patterns (none: those that the tags have).
+    """The releases from A to B, both included, of ``A..B``, by the recipe's patterns (none: by patterns found in the
+    tags).
 
-    Raises UsageError where an end is no release, or the two are not in this order.
+    Raises UsageError if an end is no release, or the order is wrong.
     """
     first, last = release_ends(text)
     tags = tags_of_commits(repo)
@@ -327,7 +329,7 @@ def release_range(repo: Repository, text: str, release_tags: Sequence[str]) -> R
     contained = refs(repo, "refs/tags", f"--merged=refs/tags/{tag_of[last]}", names="strip=2")
     included, left_out = [], []
     for _, version in within:
-        name = version if release_tags else tag_of[version]  # a recipe without patterns knows no versions
+        name = version if release_tags else tag_of[version]  # without patterns a recipe has no versions
         if not plain(version):
             left_out.append((name, "a pre-release"))
         elif version not in (first, last) and tag_of[version] not in contained:
@@ -345,11 +347,11 @@ def release_ends(text: str) -> tuple[str, str]:
     raise UsageError(f"'{text}' is no range of releases.", FORM)
 
 
-def _named(end: str, known: dict[str, str], patterns: Sequence[str], repo: Repository) -> str:
-    """The version that is meant by itself or by its tag. Raises UsageError for any other word."""
-    versions = {version: version for version in known} | {tag: version for version, tag in known.items()}
+def _named(end: str, tag_of: dict[str, str], patterns: Sequence[str], repo: Repository) -> str:
+    """The version that ``end`` names, as a version or a tag. Raises UsageError if there is none."""
+    versions = {version: version for version in tag_of} | {tag: version for version, tag in tag_of.items()}
     if end not in versions or not plain(versions[end]):
-        near = get_close_matches(end, [version for version in known if plain(version)], 3)
+        near = get_close_matches(end, [version for version in tag_of if plain(version)], 3)
         raise UsageError(
             f"'{end}' is no release in {repo.folder}, whose tags are written {' or '.join(patterns) or 'in no common way'}.",
             f"Similar: {', '.join(near)}."
@@ -360,11 +362,11 @@ def _named(end: str, known: dict[str, str], patterns: Sequence[str], repo: Repos
 
 
 def plain(version: str) -> bool:
-    """Whether a version is made of numbers alone, as pre-releases are not."""
+    """Whether a version consists of numbers only, unlike a pre-release."""
     return re.fullmatch(r"[0-9]+(?:[.-][0-9]+)*", version) is not None
 
 
 def number_of(version: str) -> tuple[int, ...]:
-    """What versions are ordered by: its numbers up to the first sign that is none. 8.0.11-rc follows 8.0.10."""
+    """The sort key of a version: its numbers up to the first other sign. 8.0.11-rc follows 8.0.10."""
     head = re.match(r"[0-9]+(?:[.-][0-9]+)*", version)
     return tuple(int(part) for part in re.split("[.-]", head[0])) if head else ()

@@ -1,19 +1,19 @@
-"""Commits made from others: without some of their ancestors, by `git revert`, or with a patch.
+"""Commits derived from others: without some of their ancestors, by `git revert`, or with a patch.
 
-A revert happens in a temporary repository that borrows the objects of the user's, which is only read: it gets no object, no
-reference and no file. The index holds the whole tree, and the work tree is empty. git takes a file that the work tree lacks
-for unchanged, and so writes only those that a revert touches.
+**Reverts.** A revert happens in a temporary repository that borrows the objects of the user's repository. The latter is
+only read: it gets no object, reference or file. The index holds the whole tree, and the work tree is empty. For git a
+file that the work tree lacks is unchanged, so it writes only files that a revert touches.
 
-Paths that a recipe ignores cannot change the speed. They stay as they are, so that a conflict in documentation or in
-tests prevents nothing. Nor does one in a file that no build reads: the tip's version of that file stays.
+Paths that a recipe ignores cannot change the speed. They stay unchanged, so that a conflict in documentation or tests
+prevents nothing. The tip's version also stays if the conflict is in a file that no build reads.
 
-Nor does a conflict in which both sides changed lines that touch, but not the same lines. git merges two changes of a file
-only if unchanged lines lie between them. A revert meets that often: later commits added their functions right behind those
-of the reverted one. Where one side has only added lines before and behind the lines that the other has replaced, only one
-result is possible: the replacement, with what was added around it.
+A conflict is settled, too, if both sides changed adjacent lines, but not the same lines. git merges two changes of a file
+only if unchanged lines are between them. A revert often meets adjacent changes: later commits added functions right after
+the functions of the reverted commit. If one side only added lines before and after the lines that the other side
+replaced, a single result is possible: the replacement, with the added lines around it.
 
-A patch is applied in an index of its own. So it cannot leave the tree, follow a link, or meet a file that a build made.
-git takes no patch that needs a guess: its lines must be there, though other lines may stand before them.
+**Patches.** A patch is applied in a separate index. So it cannot leave the tree, follow a link, or meet a file that a
+build made. git does not guess: the patch's lines must exist, though other lines may precede them.
 """
 
 import base64
@@ -30,35 +30,35 @@ from perfbisect.repository.git import Repository, borrowed, failure, printable, 
 
 INCONCLUSIVE = 2
 
-# The hash of the result, and so the key of its build, must not depend on who makes it and when.
+# The hash of the result, and so the key of its build, must not depend on the person and the time.
 _WHO = {
     f"GIT_{role}_{part}": value
     for role in ("AUTHOR", "COMMITTER")
     for part, value in (("NAME", "perfbisect"), ("EMAIL", "perfbisect@localhost"), ("DATE", "1980-01-01T00:00:00Z"))
 }
 
-MARKER = 64  # signs of a marker of a conflict, so many that no file has them
+MARKER = 64  # signs of a conflict marker; so many that no file has them
 
 _CONFLICT = 1  # status of `git revert`
-_ERROR = 128  # statuses of `git merge-file` from here on; below, it is the number of conflicts
-_SHOWN = 10  # paths of a conflict that are named
+_ERROR = 128  # smallest error status of `git merge-file`; a smaller status is the number of conflicts
+_SHOWN = 10  # paths of a conflict that a message names
 
 
 class NotReverted(PerfBisectError):
-    """Commits that cannot be reverted, or whose revert changes nothing."""
+    """The commits cannot be reverted, or their revert changes nothing."""
 
     exit_status = INCONCLUSIVE
 
 
 @dataclass(frozen=True, slots=True)
 class Reverted:
-    """A commit that exists only for a while."""
+    """A commit with reverts, which exists temporarily."""
 
-    repository: Repository  # the user's, whose objects include this commit and what it needs
+    repository: Repository  # the user's repository, with this commit and its objects
     commit: str  # full hash
-    merges: tuple[str, ...]  # of the commits, those that are merges: reverted relative to their first parent
-    beside: tuple[str, ...]  # paths in which lines of later commits touch the reverted ones
-    kept: tuple[str, ...]  # paths with a conflict that stay as they are in the tip
+    merges: tuple[str, ...]  # reverted merges, each reverted relative to its first parent
+    beside: tuple[str, ...]  # paths in which lines of later commits are adjacent to reverted lines
+    kept: tuple[str, ...]  # paths with a conflict that stay as in the tip
 
 
 @contextmanager
@@ -66,16 +66,16 @@ def reverted(
     repo: Repository, tip: str, commits: Sequence[str], ignore: Sequence[str],
     unread: Callable[[str], bool] = lambda path: False, compare: str = "bisect compare GOOD BAD reverted",
 ) -> Iterator[Reverted]:  # fmt: skip
-    """``tip`` without what ``commits`` (full hashes, newest first) changed; of a merge, relative to its first parent.
+    """``tip`` without the changes of ``commits`` (full hashes, newest first); of a merge, relative to its first parent.
 
-    The same arguments always give the same commit. Raises NotReverted for conflicts in paths that neither ``ignore``, a
-    recipe's glob patterns, matches nor ``unread`` is true of, with the command to ``compare`` a revert by hand, and where
-    the result equals ``tip`` in these; EnvironmentFailure when git fails.
+    Equal arguments always give the same commit. Raises NotReverted, with the command to ``compare`` a revert by hand, for
+    conflicts in paths that match no pattern of ``ignore`` (a recipe's globs) and for which ``unread`` is false; and if
+    the result equals ``tip`` in these paths. Raises EnvironmentFailure if git fails.
     """
     with borrowed(repo) as bare:
         ask = Temporary(bare)
         ask.git("update-ref", "--no-deref", "HEAD", tip)
-        whole = tree = ask.git("rev-parse", f"{tip}^{{tree}}").strip()
+        tip_tree = tree = ask.git("rev-parse", f"{tip}^{{tree}}").strip()
         merges: list[str] = []
         beside, unchanged = set[str](), set[str]()
         for commit in commits:
@@ -84,8 +84,8 @@ def reverted(
             mainline = ["--mainline", "1"] if is_merge else []
             tree, touching, stay, conflicts = _without(bare, tree, [*mainline, commit], ignore, unread)
             if conflicts := [*map(printable, conflicts)]:
-                more = f" and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
-                shown = f"{', '.join(conflicts[:_SHOWN])}{more}"
+                further = f" and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
+                shown = f"{', '.join(conflicts[:_SHOWN])}{further}"
                 raise NotReverted(
                     f"{commit[:10]} does not revert cleanly: conflicts in {shown}.",
                     f"Revert it by hand (git switch -c reverted {tip[:10]}; git revert {commit[:10]}), commit, and"
@@ -93,7 +93,7 @@ def reverted(
                 )
             beside.update(map(printable, touching))
             unchanged.update(map(printable, stay))
-        if tree == whole:
+        if tree == tip_tree:
             raise NotReverted(
                 f"Reverting {_short(commits)} changes nothing in {tip[:10]}.",
                 "Later commits have undone it, or it changed only paths that the recipe ignores.",
@@ -107,8 +107,10 @@ def reverted(
 def _without(
     bare: Path, tree: str, what: Sequence[str], ignore: Sequence[str], unread: Callable[[str], bool]
 ) -> tuple[str, list[str], list[str], list[str]]:
-    """The hash of ``tree`` without ``what`` git reverts, and the paths with a conflict: those in which touching lines
-    were settled, those that stay as they are, and others, which leave no tree.
+    """The hash of ``tree`` without the commits that git reverts, and three lists of paths with a conflict.
+
+    These are paths in which adjacent lines were settled, paths that stay unchanged, and others. With others there is no
+    tree.
     """
     with TemporaryDirectory(prefix="revert-", dir=bare) as folder:
         ask = Temporary(bare, Path(folder))
@@ -132,7 +134,7 @@ def _without(
 
 @dataclass(frozen=True, slots=True)
 class Temporary:
-    """git in the temporary repository; with ``folder``, on the index and the work tree there."""
+    """git in the temporary repository; with ``folder``, on an index and a work tree there."""
 
     bare: Path
     folder: Path | None = None
@@ -148,7 +150,7 @@ class Temporary:
         return run([*options, *arguments], self.folder or self.bare, env, stdin, errors="surrogateescape")
 
     def git(self, *arguments: str, stdin: str = "") -> str:
-        """The output of a command. Raises EnvironmentFailure when it fails."""
+        """The output of a command. Raises EnvironmentFailure if it fails."""
         done = self.run(*arguments, stdin=stdin)
         if done.returncode:
             raise failure(f"git {arguments[0]} failed in {self.bare}", done.stderr)
@@ -162,7 +164,7 @@ class Temporary:
         return content
 
     def unmerged(self) -> dict[str, dict[str, tuple[str, str]]]:
-        """The paths with a conflict, and mode and blob of its sides that exist: "1" the base, "2" ours, "3" theirs."""
+        """The paths with a conflict, with mode and blob of each existing side: "1" the base, "2" ours, "3" theirs."""
         conflicts: dict[str, dict[str, tuple[str, str]]] = {}
         for entry in filter(None, self.git("ls-files", "--unmerged", "-z").split("\0")):
             head, _, path = entry.partition("\t")
@@ -171,14 +173,14 @@ class Temporary:
         return conflicts
 
     def settle(self, path: str, stages: Mapping[str, tuple[str, str]]) -> bool:
-        """Merge a file whose changes only touch; false where that is not so."""
+        """Merge a file whose changes are adjacent; return false if this is impossible."""
         assert self.folder
         modes = {mode for mode, _ in stages.values()}
         if len(stages) < 3 or len(modes) > 1 or not modes <= {"100644", "100755"}:
             return False
         sides = [self.git("unpack-file", stages[side][1]).strip() for side in "213"]
-        before = [(self.folder / side).read_bytes() for side in sides]
-        if any(sign * MARKER in text for text in before for sign in (b"<", b"|", b"=", b">")):
+        contents = [(self.folder / side).read_bytes() for side in sides]
+        if any(sign * MARKER in text for text in contents for sign in (b"<", b"|", b"=", b">")):
             return False
         status = self.run("merge-file", "--quiet", "--diff3", f"--marker-size={MARKER}", *sides).returncode
         merged = self.folder / sides[0]
@@ -196,7 +198,9 @@ def _short(commits: Sequence[str]) -> str:
 
 
 def settled(merged: bytes) -> bytes | None:
-    """What `git merge-file --diff3 --marker-size=MARKER` wrote, without conflicts; None if another kind is among them."""
+    """The output of `git merge-file --diff3 --marker-size=MARKER` with settled conflicts; None if a conflict cannot be
+    settled.
+    """
     signs = [re.escape(sign * MARKER) for sign in (b"<", b"|", b"=", b">")]
     ours, base, theirs, end = (rb"^" + sign + rb"(?: [^\n]*)?\n" for sign in signs)
     conflict = re.compile(ours + rb"(.*?)" + base + rb"(.*?)" + theirs + rb"(.*?)" + end, re.DOTALL | re.MULTILINE)
@@ -211,19 +215,19 @@ def settled(merged: bytes) -> bytes | None:
 
 
 def settle(ours: Sequence[bytes], base: Sequence[bytes], theirs: Sequence[bytes]) -> list[bytes] | None:
-    """The lines of one conflict; None where both sides changed the same lines, or added some at the same place."""
-    for one, other in ((ours, theirs), (theirs, ours)):
+    """The lines of one settled conflict; None if both sides changed the same lines, or added lines at the same position."""
+    for side, opposite in ((ours, theirs), (theirs, ours)):
         size = len(base)
-        places = [at for at in range(len(one) - size + 1) if size and list(one[at : at + size]) == list(base)]
+        places = [at for at in range(len(side) - size + 1) if size and list(side[at : at + size]) == list(base)]
         if len(places) == 1:
-            return [*one[: places[0]], *other, *one[places[0] + size :]]
+            return [*side[: places[0]], *opposite, *side[places[0] + size :]]
     return None
 
 
-# $1 a bare repository that perfbisect has made, $2 a commit; stdin is the patch in base64. Prints the hash of the commit
-# with the patch, or on several lines why git does not apply it. git looks first without writing: what fails then is the
-# patch, and what fails later is the host. The index has a fixed name, so that a script that was
-# killed leaves nothing behind that the next one does not remove.
+# $1 is a bare repository made by perfbisect, $2 a commit; stdin is the patch in base64. Prints the hash of the commit
+# with the patch, or on several lines why git does not apply it. git first checks without writing: an error then is the
+# patch's, and a later error is the host's. The index has a fixed name, so that the next script removes leftovers of a
+# killed script.
 APPLY = """\
 GIT_INDEX_FILE=$1/perfbisect.index
 export GIT_INDEX_FILE GIT_AUTHOR_NAME=perfbisect GIT_AUTHOR_EMAIL=perfbisect GIT_AUTHOR_DATE='@0 +0000'
@@ -245,30 +249,30 @@ rm -f "$GIT_INDEX_FILE"
 
 
 def encoded(content: bytes) -> str:
-    """A patch as the script reads it."""
+    """A patch in the script's encoding."""
     return base64.b64encode(content).decode()
 
 
 def outcome(printed: str) -> tuple[str, str]:
-    """What the script printed: the new commit, or "" and git's first reason."""
-    first, _, rest = printed.partition("\n")
-    return ("", reason(rest)) if first == "refused" else (first.strip(), "")
+    """The new commit and "", or "" and git's first reason, from the output of the script."""
+    first, _, details = printed.partition("\n")
+    return ("", reason(details)) if first == "refused" else (first.strip(), "")
 
 
-def reason(said: str) -> str:
-    """The first reason in what `git apply` has said."""
-    match = re.search(r"^(?:error|fatal): (.+)$", said, re.MULTILINE)
+def reason(stderr: str) -> str:
+    """The first reason in the stderr of `git apply`."""
+    match = re.search(r"^(?:error|fatal): (.+)$", stderr, re.MULTILINE)
     return match[1] if match else "git gives no reason"
 
 
 def apply(bare: Path, commit: str, content: bytes) -> tuple[str, str]:
-    """A commit with a patch, or "" and git's first reason; ``bare`` is a repository as of ``borrowed``."""
+    """A commit with a patch and "", or "" and git's first reason; ``bare`` is a repository from ``borrowed``."""
     done = run([str(bare), commit], bare, sealed(), encoded(content), script=APPLY)
     return outcome(done.stdout) if done.returncode == 0 else ("", reason(done.stderr))
 
 
 def paths_of(bare: Path, name: str, content: bytes) -> list[str]:
-    """The paths that a patch changes. Raises UsageError for what is no patch."""
+    """The paths that a patch changes. Raises UsageError if ``content`` is no patch."""
     text = content.decode(errors="surrogateescape")
     done = run([f"--git-dir={bare}", "apply", "--numstat", "-z"], bare, sealed(), text, errors="surrogateescape")
     if done.returncode:

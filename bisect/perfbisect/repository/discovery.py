@@ -1,10 +1,10 @@
-"""The repository that a path means; and what is fetched once into the user's cache: the repository of a recipe, and archives.
+"""The repository at a path; and downloads in the user's cache: the repository of a recipe, and archives.
 
-git itself finds it, and refuses those of other users. With an explicit git directory it skips the check of its owner and of
-``safe.directory``, so that directory is what git reports from a command without one.
+git itself finds a repository, and refuses repositories of other users. With an explicit git directory it skips the check
+of the owner and of ``safe.directory``, so the directory comes from a git command without one.
 
-What an archive must be is known by a sum. A download that was cut goes on where it ended. Nothing gets its name before its
-sum is right.
+The content of an archive is known by a checksum. An interrupted download is continued. A file gets its name after its
+checksum was found right.
 """
 
 import fcntl
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _TAKES = "--repo takes the folder of a git repository."
 
-_READ = {  # what git reads for a command that finds nothing
+_READ = {  # file or setting → a git command that reads it and finds nothing
     "packed-refs": ["rev-parse", "-q", "--verify", "refs/perfbisect/none"],
     "objects/info/alternates": ["cat-file", "-e", "1" * 40],
     "core.attributesFile": ["check-attr", "text", "none"],
@@ -49,9 +49,9 @@ _READ = {  # what git reads for a command that finds nothing
 def open_repository(path: Path, *, named: bool = True, shallow: bool = False) -> Repository:
     """The repository at ``path`` or in a folder above it, bare or not.
 
-    A path that the user has ``named`` may itself be a bare repository even where ``safe.bareRepository`` is "explicit".
-    Raises UsageError when none exists, for a shallow clone unless ``shallow`` permits it, and for a path that is not UTF-8; EnvironmentFailure when git
-    refuses it, as it does for one of another user.
+    A path that the user has ``named`` may be a bare repository even if ``safe.bareRepository`` is "explicit". Raises
+    UsageError if there is no repository, for a shallow clone unless ``shallow``, and for a path that is not UTF-8;
+    EnvironmentFailure if git refuses it, for instance because it belongs to another user.
     """
     _refuse_bytes(path)
     folder = path.expanduser()
@@ -70,7 +70,7 @@ def open_repository(path: Path, *, named: bool = True, shallow: bool = False) ->
             f"{path} is a shallow clone: its history is cut off.",
             f"Fetch the rest: git -C {shlex.quote(str(path))} fetch --unshallow",
         )
-    # Before git 2.29, which knows no other, it prints the option.
+    # git before 2.29, which knows only sha1, prints the option.
     object_format = "sha1" if object_format.startswith("--") else object_format
     return Repository(
         git_dir, (git_dir / objects.removesuffix("\n")).resolve(), object_format, _work_tree(folder, git_dir)
@@ -84,7 +84,9 @@ def is_partial(repo: Repository) -> bool:
 
 
 def _work_tree(folder: Path, git_dir: Path) -> Path | None:
-    """The checkout around ``folder``, if that belongs to the git directory: ``core.worktree`` may name any folder."""
+    """The checkout around ``folder`` if it belongs to the git directory, as ``core.worktree`` may name any folder;
+    otherwise None.
+    """
     done = run(["rev-parse", "--show-toplevel"], folder, environment(), errors="surrogateescape")
     top = Path(done.stdout.removesuffix("\n"))
     if done.returncode or not (top / ".git").exists():
@@ -95,7 +97,7 @@ def _work_tree(folder: Path, git_dir: Path) -> Path | None:
 
 
 def _refuse_bytes(path: Path) -> None:
-    """Raise UsageError for a path that is not UTF-8, which neither a history nor a report can hold."""
+    """Raise UsageError for a path that is not UTF-8, which a history or a report cannot contain."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -115,50 +117,50 @@ def _ask(folder: Path, arguments: list[str]) -> str:
 
 
 def is_dirty(repo: Repository) -> bool:
-    """True where the user's checkout has uncommitted changes of tracked files; False without a checkout.
+    """Whether the user's checkout has uncommitted changes of tracked files; False without a checkout.
 
-    Filters (``filter.NAME.clean``) are programs and are not run. So of a file with a filter nothing can be said.
+    Filters (``filter.NAME.clean``) are programs and are not run, so files with a filter count as unchanged.
     """
     if repo.work_tree is None:
         return False
-    # The names of the filters that any configuration defines.
+    # The names of filters that any configuration defines.
     keys = git(repo, "config", "-z", "--name-only", "--get-regexp", r"^filter\..*\.", allowed=(0, 1)).split("\0")
     names = {key.removeprefix("filter.").rpartition(".")[0] for key in keys if key}
-    if any("=" in name for name in names):  # on a command line it cannot be turned off
+    if any("=" in name for name in names):  # cannot be turned off on a command line
         return False
     off = [f"filter.{name}.{key}" for name in names for key in ("clean=", "smudge=", "process=", "required=false")]
     options = [*(word for setting in off for word in ("-c", setting)), f"--work-tree={repo.work_tree}"]
-    # Submodules are repositories with configurations of their own, in which git would run. Of them only commits are built.
+    # Submodules are repositories with other configurations, which git would use. Only their commits are built.
     look = ["status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", "--ignore-submodules=all"]
     changed = [entry[3:] for entry in git(repo, *look, options=options).split("\0") if entry]
     if not changed:
         return False
-    ask = ["check-attr", "-z", "--stdin", "filter"]  # prints path, attribute and value of each
+    ask = ["check-attr", "-z", "--stdin", "filter"]  # prints path, attribute and value of each file
     answers = git(repo, *ask, options=options, stdin="\0".join(changed)).split("\0")
     return any(value in ("unspecified", "unset") for value in answers[2::3])
 
 
-Progress = Callable[[str, int, int], None]  # what git does, steps done, steps in all
+Progress = Callable[[str, int, int], None]  # activity of git, finished steps, all steps
 
-# Branches and tags only: pull requests, which some servers offer too, can outweigh the history.
+# Only branches and tags: pull requests, which some servers offer, can be larger than the history.
 REFS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
 
 
 def clone_path(builder: str) -> Path:
-    """Where the clone of that builder's repository is, or will be."""
+    """The path of the clone of a builder's repository, existing or not."""
     return cache_folder() / "repositories" / f"{builder}.git"
 
 
 def cached_clone(builder: "Builder", revisions: Sequence[str] = (), progress: Progress | None = None) -> Path:
     """The path of a bare clone of the recipe's repository.
 
-    It is fetched when one of ``revisions`` is missing from it or is a branch, which may have moved.
-    Raises UsageError when the recipe names no repository, EnvironmentFailure when it cannot be reached.
+    It is fetched if one of ``revisions`` is missing, or is a branch, which may have moved. Raises UsageError if the
+    recipe names no repository, EnvironmentFailure if it cannot be reached.
     """
     if not builder.repository:
         raise UsageError(f"Builder {builder.name} names no repository.", "Give a local clone: --repo FOLDER")
     path = clone_path(builder.name)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # git keeps the address, which may contain a password
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # git stores the address, which may contain a password
     with locked(path.with_suffix(".lock")):
         url, partial = builder.repository, path.with_suffix(".partial")
         if not path.exists():  # the clone gets its name when it is complete
@@ -178,7 +180,7 @@ def cached_clone(builder: "Builder", revisions: Sequence[str] = (), progress: Pr
 
 @contextmanager
 def locked(lock: Path) -> Iterator[None]:
-    """A lock between hunts: of two that start at once the second waits for the clone of the first."""
+    """A lock between hunts: if two start at once, the second waits for the first's download."""
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -204,15 +206,16 @@ def _talk(what: str, arguments: Sequence[str], progress: Progress | None) -> Non
 
 
 MB = 1_000_000
-CHUNK = 1 << 20  # bytes at once
-MOST = 10_000 * MB  # bytes of an archive
+CHUNK = 1 << 20  # bytes of one read
+MAX_BYTES = 10_000 * MB  # most bytes of an archive
 SILENCE = 60.0  # seconds without a byte after which a download has failed
 
 
 def downloaded(name: str, address: str, sha256: str) -> Generator[tuple[int, int], None, Path]:
-    """The file of that sum, from the address unless the cache has it; yields megabytes done and in all.
+    """The file with that sum, from the cache or the address; yields finished and all megabytes.
 
-    Raises EnvironmentFailure, with the command that puts the file there, when it cannot be had or has another sum.
+    Raises EnvironmentFailure, with the command that copies the file into the cache, if it cannot be downloaded or has
+    another sum.
     """
     from http.client import HTTPException
 
@@ -238,12 +241,12 @@ def downloaded(name: str, address: str, sha256: str) -> Generator[tuple[int, int
 
 
 def _fetched(address: str, sha256: str, part: Path) -> Generator[tuple[int, int], None, str]:
-    """Bring the rest of what is at the address, or all of it, to the file ``part``; returns its sum.
+    """Download the missing part of the file at the address into ``part``, and return the checksum of ``part``.
 
-    Raises OSError, HTTPException or ValueError when nothing more comes, or nothing that could be an archive.
+    Raises OSError, HTTPException or ValueError if nothing more comes, or nothing that could be an archive.
     """
     from http.client import REQUESTED_RANGE_NOT_SATISFIABLE, HTTPException
-    from urllib.error import HTTPError  # takes long, and most verbs need no archive
+    from urllib.error import HTTPError  # a slow import, and most verbs need no archive
 
     while True:
         size = _size(part)
@@ -252,7 +255,7 @@ def _fetched(address: str, sha256: str, part: Path) -> Generator[tuple[int, int]
         except (OSError, HTTPException, ValueError) as error:
             full = False
             if isinstance(error, HTTPError):
-                error.close()  # it is the answer, too, and holds the connection
+                error.close()  # the error is also the answer, and holds the connection
                 full = error.code == REQUESTED_RANGE_NOT_SATISFIABLE
             if _size(part) > size:
                 continue
@@ -260,7 +263,7 @@ def _fetched(address: str, sha256: str, part: Path) -> Generator[tuple[int, int]
                 raise
         if (digest := _sum(part)) == sha256 or not size:
             return digest
-        part.unlink()  # once more from the beginning: what was there may be of another file
+        part.unlink()  # start again: the beginning may be of another file
 
 
 def _appended(address: str, part: Path) -> Generator[tuple[int, int]]:
@@ -275,8 +278,8 @@ def _appended(address: str, part: Path) -> Generator[tuple[int, int]]:
     ):
         total = file.tell() + int(answer.headers.get("Content-Length", 0))
         while chunk := answer.read(CHUNK):
-            if file.tell() + len(chunk) > MOST:
-                raise HTTPException(f"there are more than {MOST // MB:,} MB")
+            if file.tell() + len(chunk) > MAX_BYTES:
+                raise HTTPException(f"there are more than {MAX_BYTES // MB:,} MB")
             file.write(chunk)
             yield file.tell() // MB, total // MB
         if file.tell() < total:
@@ -288,7 +291,7 @@ def _size(path: Path) -> int:
 
 
 def _sum(path: Path) -> str:
-    """The sha256 of a file; "" where there is none."""
+    """The sha256 of a file; "" if there is none."""
     if not path.exists():
         return ""
     with path.open("rb") as file:

@@ -1,12 +1,12 @@
-"""Runs git such that neither an environment nor a configuration changes what it prints, or makes it execute anything.
+"""Runs git such that neither the environment nor a configuration changes its output, or makes it execute anything.
 
-A repository that is hunted in may have been made by anyone. git's own check of its owner is in ``discovery``. Here is
-what holds for every command, whatever the repository's configuration says: options that change output are set, those
-that start programs are off, no object is fetched on demand, and of the environment only what is listed here is passed on.
+A repository may have been made by anyone. ``discovery`` has git's check of its owner. Here are the rules for every
+command, whatever the repository's configuration says: options that change output are set, options that start programs are
+off, no object is fetched on demand, and only environment variables that are listed here are passed on.
 
-The user's own configuration is read, since it defines which repositories are safe and how to reach a remote. What needs
-neither runs with ``SEALED`` and so without any: it is in a bare repository of ours that borrows the objects of another one,
-and has nothing else of it, no configuration and no hooks.
+The user's configuration is read, because it defines which repositories are safe and how to reach a remote. Commands that
+need neither run with ``SEALED``, without any configuration: in a bare repository of ours that borrows the objects of
+another repository, and has nothing else of it, no configuration and no hooks.
 """
 
 import os
@@ -25,29 +25,29 @@ SETTINGS = ("core.quotePath=off", "log.showSignature=false", "i18n.logOutputEnco
             "core.commitGraph=false", "core.fsmonitor=false", "core.hooksPath=/dev/null")  # fmt: skip
 OPTIONS = ("--no-pager", "--no-replace-objects", *(word for setting in SETTINGS for word in ("-c", setting)))
 
-# In the git directory: what ``core.worktree`` names may be any folder, or none, as for a submodule that was removed.
+# The git directory, because ``core.worktree`` may name any folder, or none, as for a removed submodule.
 NO_WORK_TREE = "--work-tree=."
 
-LONGEST = 3600.0  # seconds that a command takes at most: histories of a million commits take minutes
-LIMITED = 20.0  # seconds in which git has read a file of a repository
+LONGEST = 3600.0  # longest time of a command in seconds: histories of a million commits take minutes
+LIMITED = 20.0  # seconds in which git has to read a file of a repository
 
 # For every command. Grafts and replaced objects would change the history.
 FIXED = {"LC_ALL": "C", "LANGUAGE": "C", "GIT_GRAFT_FILE": os.devnull, "GIT_NO_REPLACE_OBJECTS": "1",
          "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0", "GIT_ATTR_NOSYSTEM": "1"}  # fmt: skip
-# For commands that reach no remote. git before 2.45 does not know GIT_NO_LAZY_FETCH.
+# For commands that need no remote. git before 2.45 does not know GIT_NO_LAZY_FETCH.
 NO_REMOTE = {"GIT_ALLOW_PROTOCOL": "none"}
-# For commands that need no configuration but that of a repository which perfbisect has made.
+# For commands that need only the configuration of a repository made by perfbisect.
 SEALED = {**FIXED, **NO_REMOTE, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
-# Where programs and their libraries are. An entry that is relative or empty is the working directory of a command, so the
-# repository's folder: such entries are left out.
+# Variables with folders of programs and libraries. A relative or empty entry is the working directory of a command, which
+# is the repository's folder; such entries are left out.
 SEARCHED = ("PATH", "LD_LIBRARY_PATH")
 PROGRAMS = (*SEARCHED, "TMPDIR")
 
-# What every command may inherit: git decides by SUDO_UID whose repositories are safe.
+# Variables that every command may inherit: by SUDO_UID git decides whose repositories are safe.
 _INHERITED = (*PROGRAMS, "HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME", "SUDO_UID", "TZ", "GIT_EXEC_PATH",
               "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_CONFIG_SYSTEM",
               "GIT_CONFIG_GLOBAL", "GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_*", "GIT_CONFIG_VALUE_*")  # fmt: skip
-# What clone and fetch inherit as well: how to reach a remote.
+# Further variables for clone and fetch: how to reach a remote.
 _TO_REMOTES = (*_INHERITED, "GIT_SSH*", "GIT_SSL_*", "GIT_HTTP_*", "GIT_PROXY_*", "GIT_ASKPASS", "GIT_TERMINAL_PROMPT",
                "GIT_ALLOW_PROTOCOL", "SSH_*", "SSL_CERT_*", "CURL_CA_BUNDLE", "*_proxy", "*_PROXY", "KRB5*", "GNUPGHOME",
                "GPG_TTY", "TERM", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_*", "DBUS_SESSION_BUS_ADDRESS")  # fmt: skip
@@ -56,16 +56,16 @@ PROTOCOLS = "file:git:http:https:ssh"  # of remotes, unless the user's GIT_ALLOW
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository on this machine, as git has found it. Paths are absolute."""
+    """A repository on this machine, as found by git. Paths are absolute."""
 
-    git_dir: Path  # of a linked work tree, its own
-    objects: Path  # shared by all work trees; or a folder that borrows from there and has more
+    git_dir: Path  # of a linked work tree, its git directory
+    objects: Path  # shared by all work trees; or a folder that borrows from there and has further objects
     object_format: str  # "sha1", "sha256"
     work_tree: Path | None = None  # None without a checkout
 
     @property
     def folder(self) -> Path:
-        """The folder by which a user knows it."""
+        """The folder by which users know it."""
         return self.work_tree or self.git_dir
 
 
@@ -85,15 +85,15 @@ def sealed() -> dict[str, str]:
 
 
 def _inherited(patterns: Sequence[str]) -> dict[str, str]:
-    known = [name for name in os.environ if any(fnmatchcase(name, pattern) for pattern in patterns)]
-    values = {name: os.environ[name] for name in known}
+    names = [name for name in os.environ if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    values = {name: os.environ[name] for name in names}
     for name in values.keys() & set(SEARCHED):
         values[name] = ":".join(folder for folder in values[name].split(":") if folder.startswith("/"))
     return {name: value for name, value in values.items() if value}
 
 
 def all_but(ignore: Iterable[str]) -> list[str]:
-    """Pathspecs of everything in a tree but the ignored paths, which are git's globs from its top."""
+    """Pathspecs of everything in a tree except the ignored paths, which are git's globs from its top."""
     return [":(top)", *(f":(top,exclude,glob){pattern}" for pattern in ignore)]
 
 
@@ -101,11 +101,11 @@ def run(
     arguments: Sequence[str], folder: Path, env: Mapping[str, str], stdin: str = "", *, errors: str = "replace",
     script: str = "", reads: str = "",
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """Run a git command, or a ``script`` of the shell with such commands, in a folder of this machine to its end.
+    """Run a git command, or a shell ``script`` with such commands, in a folder of this machine to its end.
 
-    ``errors`` is how bytes that are not UTF-8 are decoded; by "surrogateescape" a CR stays, which a path may have. Raises
-    EnvironmentFailure where git is missing or does not end in time; ``reads`` is what it may wait for, and has to read in
-    LIMITED seconds.
+    ``errors`` says how bytes that are not UTF-8 are decoded; with "surrogateescape" a CR, which a path may have, stays.
+    ``reads`` is something that git may wait for, and has to read in LIMITED seconds. Raises EnvironmentFailure if git is
+    missing or does not end in time.
     """
     program = ["sh", "-c", script, "git"] if script else ["git", *OPTIONS]
     try:
@@ -118,10 +118,10 @@ def run(
             capture_output=True,
             timeout=LIMITED if reads else LONGEST,
         )
-        said = [each.decode(errors=errors) for each in (done.stdout, done.stderr)]
+        streams = [stream.decode(errors=errors) for stream in (done.stdout, done.stderr)]
         if errors != "surrogateescape":
-            said = [re.sub("\r\n?", "\n", each) for each in said]
-        return subprocess.CompletedProcess(done.args, done.returncode, *said)
+            streams = [re.sub("\r\n?", "\n", stream) for stream in streams]
+        return subprocess.CompletedProcess(done.args, done.returncode, *streams)
     except FileNotFoundError as error:
         if error.filename != "git":
             raise
@@ -134,7 +134,7 @@ def run(
 
 
 def arguments_of(repo: Repository) -> list[str]:
-    """The arguments that name a repository, whatever the working directory and ``core.worktree`` are."""
+    """The arguments that select a repository, whatever the working directory and ``core.worktree`` are."""
     return [f"--git-dir={repo.git_dir}", NO_WORK_TREE]
 
 
@@ -149,8 +149,8 @@ def git(
 ) -> str:  # fmt: skip
     """The output of a git command in a repository, independent of the working directory and of ``core.worktree``.
 
-    ``options`` are git's own, before the command; ``errors`` is that of ``run``. Raises EnvironmentFailure with git's own
-    message when its status is not among ``allowed``.
+    ``options`` are git's options before the command; ``errors`` as for ``run``. Raises EnvironmentFailure with git's
+    message if its status is not among ``allowed``.
     """
     done = run([*arguments_of(repo), *options, *arguments], repo.git_dir, environment_of(repo), stdin, errors=errors)
     if done.returncode not in allowed:
@@ -159,26 +159,26 @@ def git(
 
 
 def configured(repo: Repository, key: str) -> str:
-    """The value of a key in a repository's configuration; "" without one."""
+    """The value of a key in a repository's configuration; "" if there is none."""
     return git(repo, "config", "--get", key, allowed=(0, 1)).strip()
 
 
 def printable(path: str | Path) -> str:
-    """A path with bytes that are not UTF-8 as escapes."""
+    """A path as text; bytes that are not UTF-8 become escapes."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def talk(
     what: str, arguments: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int] = (), *, prompts: bool = True
 ) -> Iterator[tuple[str, int, int]]:
-    """Run a git command that reports progress: yields its activity, the steps done, and all steps.
+    """Run a git command that reports progress, and yield its activity, the finished steps, and all steps.
 
-    Without ``prompts`` neither git nor ssh can ask for a password on the terminal. The command is terminated when the
-    generator is closed or interrupted. Raises EnvironmentFailure, beginning with ``what``, when it fails.
+    Without ``prompts`` neither git nor ssh can ask for a password on the terminal. If the generator is closed or
+    interrupted, the command is terminated. Raises EnvironmentFailure, beginning with ``what``, if it fails.
     """
     from perfbisect.repository.library import GitProgress
 
-    said, steps = [], GitProgress()
+    messages, steps = [], GitProgress()
     with subprocess.Popen(
         ["git", *OPTIONS, *arguments],
         env=env,
@@ -186,7 +186,7 @@ def talk(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         pass_fds=pass_fds,
-        start_new_session=not prompts,  # and so without a terminal
+        start_new_session=not prompts,  # without a terminal
         encoding="utf-8",
         errors="replace",
     ) as process:
@@ -195,20 +195,20 @@ def talk(
                 if step := steps.step(line):
                     yield step
                 else:
-                    said.append(line)
+                    messages.append(line)
         except BaseException:
             process.terminate()  # not killed, so that it can end its children, which write, too
             raise
     if process.returncode:
-        raise failure(what, "\n".join(said))
+        raise failure(what, "\n".join(messages))
 
 
 def failure(what: str, stderr: str) -> EnvironmentFailure:
-    """The error for a git command that failed, with the line of its output that gives the reason."""
+    """The error for a failed git command, with the line of its output that has the reason."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
     why = fatal[0] if fatal else lines[-1] if lines else "it printed no message"
-    if why.endswith(":") and why != lines[-1]:  # what it names is on the next line
+    if why.endswith(":") and why != lines[-1]:  # the next line has its object
         why = f"{why} {lines[lines.index(why) + 1]}"
     advice = ""
     if "dubious ownership" in why:
@@ -221,7 +221,7 @@ def failure(what: str, stderr: str) -> EnvironmentFailure:
     return EnvironmentFailure(f"{what}: {why}", advice)
 
 
-# $1 the bare repository, $2 its object format, $3 a line for its alternates (empty: it borrows no objects)
+# $1 is the bare repository, $2 its object format, $3 a line for its alternates (empty: it borrows no objects)
 BARE = """\
 had=$(git config --file "$1/config" extensions.objectFormat)
 [ "${had:-sha1}" = "$2" ] || rm -rf "$1" || exit
@@ -233,7 +233,7 @@ else rm -f "$1/objects/info/alternates"; fi
 
 
 def alternates_line(objects: Path) -> str:
-    """A folder of objects as a line of an alternates file, where a leading double quote or # has a meaning."""
+    """A folder of objects as a line of an alternates file, in which a leading double quote or # has a meaning."""
     path = str(objects)
     if not re.search(r'^["#]|\n', path):
         return path
@@ -242,15 +242,15 @@ def alternates_line(objects: Path) -> str:
 
 
 def make_bare(path: Path, object_format: str, alternates: str = "") -> None:
-    """Make a bare repository at ``path`` unless it exists. Raises EnvironmentFailure when it cannot be made."""
-    made = run([str(path), object_format, alternates], path.parent, sealed(), script=BARE)
-    if made.returncode:
-        raise failure(f"{path} cannot be made", made.stderr)
+    """Make a bare repository at ``path`` unless it exists. Raises EnvironmentFailure if this fails."""
+    done = run([str(path), object_format, alternates], path.parent, sealed(), script=BARE)
+    if done.returncode:
+        raise failure(f"{path} cannot be made", done.stderr)
 
 
 @contextmanager
 def borrowed(repo: Repository) -> Iterator[Path]:
-    """A temporary bare repository with the objects of ``repo``. Raises EnvironmentFailure when it cannot be made."""
+    """A temporary bare repository with the objects of ``repo``. Raises EnvironmentFailure if it cannot be made."""
     with TemporaryDirectory(prefix="perfbisect-", dir=Path(gettempdir()).absolute()) as folder:
         bare = Path(folder, "objects.git")
         make_bare(bare, repo.object_format, alternates_line(repo.objects))

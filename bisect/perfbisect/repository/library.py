@@ -1,11 +1,11 @@
-"""GitPython, sealed like every other call of git: it gets the environments and the options of ``git``, and no others.
+"""GitPython, sealed like every other call of git: it gets only the environments and options of ``git``.
 
-By itself it would pass on the whole environment of this process, look for the repository again, and run `git version`
-when it is imported. So it is imported with a sealed environment, told the repository that git has found, and each of its
-commands starts in ``Sealed.execute``. Of a repository it reads objects. What can run programs, references and the graph
-are left to git, and what it reports as a mistake of an object git is asked again.
+By default it would pass on the whole environment of this process, search for the repository again, and run `git version`
+on import. So it is imported with a sealed environment, gets the repository that git has found, and each of its commands
+starts in ``Sealed.execute``. It reads objects of a repository. Operations that can run programs, references and the graph
+are left to git. If GitPython reports an error in an object, git is asked again.
 
-This module is imported where it is used: that takes a tenth of a second.
+This module is imported only where it is used, because the import takes a tenth of a second.
 """
 
 import os
@@ -18,20 +18,20 @@ from typing import IO, Any
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.repository.git import OPTIONS, Repository, arguments_of, environment_of, failure, sealed
 
-_kept, os.environ = os.environ, sealed()  # type: ignore[assignment]
+_environment, os.environ = os.environ, sealed()  # type: ignore[assignment]
 try:
     from git import Git, IndexObject, RemoteProgress, Repo, Tree
     from git.db import GitCmdObjectDB
 except ImportError as _error:
     raise EnvironmentFailure(f"GitPython cannot be used: {_error}", "Is git installed? apt-get install git") from _error
 finally:
-    os.environ = _kept  # noqa: B003
+    os.environ = _environment  # noqa: B003
 
-Header = tuple[str, str, int]  # hash, type and bytes of an object
+Header = tuple[str, str, int]  # hash, type and size in bytes of an object
 
 
 class Sealed(Git):
-    """git in a repository. What it prints as errors is kept in a file, so that it never waits for a reader of them."""
+    """git in a repository. Its stderr goes to a file, so that it never waits for a reader."""
 
     def __init__(self, repository: Repository, said: IO[bytes]) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Sealed(Git):
     def execute(  # type: ignore[override]
         self, command: Sequence[str], istream: int | None = None, **_: Any
     ) -> "Git.AutoInterrupt":
-        """Start a command as a process: GitPython needs no other way to read objects."""
+        """Start a command as a process, the only way in which GitPython reads objects."""
         process = subprocess.Popen(
             ["git", *OPTIONS, *arguments_of(self._repository), *command[1:]],
             cwd=self._repository.git_dir,
@@ -57,13 +57,13 @@ class Objects(Repo):
     """The objects of a repository that git has found."""
 
     def __init__(self, repository: Repository, said: IO[bytes]) -> None:
-        # Not that of GitPython, which would look for the repository by rules of its own, and read its configuration.
+        # Not GitPython's __init__, which would search for the repository by different rules, and read its configuration.
         self.git_dir = str(repository.git_dir)
         self.git: Git = Sealed(repository, said)
         self.odb = GitCmdObjectDB(str(repository.objects), self.git)
 
     def header(self, name: str) -> Header | None:
-        """An object by any name that git knows; None for one that it does not know, or that several have."""
+        """The header of an object by any name for git; None if the name is unknown or ambiguous."""
         try:
             sha, kind, size = self.git.get_object_header(name)
         except ValueError:
@@ -71,29 +71,31 @@ class Objects(Repo):
         return _text(sha), _text(kind), size
 
     def content(self, name: str) -> bytes:
-        """The content of an object. Raises ValueError where there is none."""
+        """The content of an object. Raises ValueError if there is none."""
         return self.git.get_object_data(name)[3]
 
     def tree(self, name: str) -> Tree:  # type: ignore[override]
-        """The tree of a commit, or that tree itself. Raises ValueError where there is none."""
+        """The tree of a commit, or that tree itself. Raises ValueError if there is none."""
         sha, _, _ = self.git.get_object_header(f"{name}^{{tree}}")
         return Tree(self, bytes.fromhex(_text(sha)), Tree.tree_id << 12, "")
 
     def entries(self, name: str, *, whole: bool) -> Iterator[IndexObject]:
-        """What a tree holds, or of the ``whole`` tree all but folders. Raises ValueError or TypeError for no tree of git's."""
+        """The entries of a tree; with ``whole``, everything below it except folders. Raises ValueError or TypeError if it
+        is no tree.
+        """
         top = self.tree(name)
-        found = top.traverse() if whole else top
-        return (each for each in found if isinstance(each, IndexObject) and not (whole and isinstance(each, Tree)))
+        items = top.traverse() if whole else top
+        return (item for item in items if isinstance(item, IndexObject) and not (whole and isinstance(item, Tree)))
 
 
 def _text(value: str | bytes) -> str:
-    """GitPython has bytes in headers where its types say text."""
+    """The value as text; GitPython has bytes in headers although its types say text."""
     return value if isinstance(value, str) else value.decode()
 
 
 @contextmanager
 def objects(repository: Repository) -> Iterator[Objects]:
-    """The objects of a repository, of SHA-1. Raises EnvironmentFailure at the end where git has failed."""
+    """The objects of a SHA-1 repository. Raises EnvironmentFailure at the end if git failed."""
     with TemporaryFile() as said:
         opened = Objects(repository, said)
         try:
@@ -108,23 +110,23 @@ def objects(repository: Repository) -> Iterator[Objects]:
 
 
 def _ended(process: "Git.AutoInterrupt") -> int:
-    """The status with which git ends when nothing more is asked; what it still has to print is not read."""
+    """Close git's pipes, and return its exit status; its remaining output is not read."""
     with suppress(BrokenPipeError):
         process.stdin.close()
     process.stdout.close()
     status: int = process.proc.wait() if process.proc else 0
-    return max(status, 0)  # below 0: by the signal of an output that was left
+    return max(status, 0)  # below 0: ended by the signal of a closed output
 
 
 class GitProgress(RemoteProgress):
-    """What git reports on its way, line by line."""
+    """The progress that git reports, line by line."""
 
     def __init__(self) -> None:
         super().__init__()
         self._step: tuple[str, int, int] | None = None
 
     def step(self, line: str) -> tuple[str, int, int] | None:
-        """The activity that a line is about, the steps done, and all steps; None for any other line."""
+        """The activity of a line, the steps done, and all steps; None for any other line."""
         self._step = None
         self.new_message_handler()(line)
         return self._step

@@ -1,6 +1,6 @@
-"""Objects of a repository, read by GitPython: headers, contents, and what the tree of a commit holds.
+"""Objects of a repository, read by GitPython: headers, contents, and the tree of a commit.
 
-It reads repositories of SHA-1. Those of SHA-256, and trees that it takes for mistakes, are read by commands of git.
+GitPython reads SHA-1 repositories. SHA-256 repositories, and trees in which it finds errors, are read by git commands.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -13,44 +13,44 @@ from perfbisect.repository.git import Repository, failure, git
 if TYPE_CHECKING:
     from perfbisect.repository.library import Header
 
-FILE, LINK, FOLDER, MODULE = 0o100, 0o120, 0o040, 0o160  # modes of entries, without their permissions
+FILE, LINK, FOLDER, MODULE = 0o100, 0o120, 0o040, 0o160  # modes of entries without permissions
 LARGEST = 1 << 20  # bytes of a file that is read
-MOST = 1000  # files that are read at once
+MAX_FILES = 1000  # files that are read at once
 
 
 T = TypeVar("T")
 
 
-def fitting(sizes: Mapping[T, int], largest: int, together: int, most: int) -> list[T]:
-    """The items to read, in their order: at most ``most``, each of at most that size, all of them ``together``."""
-    kept: list[T] = []
+def fitting(sizes: Mapping[T, int], largest: int, together: int, count: int) -> list[T]:
+    """The items to read, in their order: at most ``count``, each of at most the size ``largest``, and ``together`` in all."""
+    chosen: list[T] = []
     for item, size in sizes.items():
         together -= size
-        if size <= largest and together >= 0 and len(kept) < most:
-            kept.append(item)
-    return kept
+        if size <= largest and together >= 0 and len(chosen) < count:
+            chosen.append(item)
+    return chosen
 
 
 class TreeEntry(NamedTuple):
     """A path in a tree."""
 
-    type: int  # of the four
+    type: int  # FILE, LINK, FOLDER or MODULE
     hash: str
-    path: str  # what is not UTF-8 is replaced
+    path: str  # with bytes replaced that are not UTF-8
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All paths of a tree."""
+    """All files and submodules of a tree."""
 
     files: Mapping[str, str]  # path → hash of its content
     submodules: tuple[str, ...]  # paths
 
 
 def headers(repo: Repository, names: Sequence[str]) -> list["Header | None"]:
-    """Hash, type and bytes of objects, by any names that git knows; None for what it does not know.
+    """Hash, type and size of objects, by any names for git; None for an unknown name.
 
-    Raises EnvironmentFailure where git fails.
+    Raises EnvironmentFailure if git fails.
     """
     if not names:
         return []
@@ -59,16 +59,16 @@ def headers(repo: Repository, names: Sequence[str]) -> list["Header | None"]:
 
         with objects(repo) as read:
             return [read.header(name) for name in names]
-    # By standard input, where no name can be parsed as an option.
+    # By standard input, which git does not parse for options.
     lines = git(repo, "cat-file", "--batch-check", stdin="".join(f"{name}\n" for name in names)).splitlines()
     rows = (line.split(" ") for line in lines)
     return [(row[0], row[1], int(row[2])) if row[-1].isdecimal() else None for row in rows]
 
 
 def texts(repo: Repository, names: Mapping[str, str]) -> dict[str, str]:
-    """The contents of files, as path → text, given as path → name of its content; what has a NUL is no text.
+    """The contents of files as path → text, given as path → hash of the content; contents with a NUL are left out.
 
-    Raises EnvironmentFailure where the repository lacks one of them.
+    Raises EnvironmentFailure if the repository lacks one.
     """
     read: list[str] = []
     if repo.object_format == "sha1":
@@ -87,7 +87,7 @@ def texts(repo: Repository, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def entries(repo: Repository, tree: str, *, whole: bool = False) -> list[TreeEntry]:
-    """What a tree, or that of a commit, holds at its top; of the ``whole`` tree, all but folders."""
+    """The entries at the top of a tree, or of the tree of a commit; with ``whole``, everything below except folders."""
     if repo.object_format == "sha1":
         from perfbisect.repository.library import objects
 
@@ -126,8 +126,8 @@ def lines_with(repo: Repository, commit: str, words: Collection[str], files: Col
 
 
 def texts_in(repo: Repository, tree: Listing, paths: Collection[str]) -> dict[str, str]:
-    """The contents of those of these files that are text: at most MOST, of less than LARGEST bytes each."""
+    """The contents of these files that are text: at most MAX_FILES, of less than LARGEST bytes each."""
     blobs = {path: tree.files[path] for path in paths if path in tree.files}
     pairs = zip(blobs, headers(repo, [*blobs.values()]), strict=True)
     sizes = {path: header[2] for path, header in pairs if header}
-    return texts(repo, {path: blobs[path] for path in fitting(sizes, LARGEST - 1, LARGEST * MOST, MOST)})
+    return texts(repo, {path: blobs[path] for path in fitting(sizes, LARGEST - 1, LARGEST * MAX_FILES, MAX_FILES)})

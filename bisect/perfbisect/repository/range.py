@@ -1,18 +1,19 @@
-"""The commits between two revisions, and the graph of those that can differ in speed; and the states between a commit and its parent.
+"""The range of a hunt: the commits between two revisions, and the graph of those that can differ in speed; and commits
+with parts of a diff.
 
-The range is read with git's own history simplification. A commit whose tree, without the ignored paths, equals that of
-one of its parents cannot differ in speed from it: it is removed, and its children get that parent instead. Of a merge
-that equals one of its parents only that parent is followed, since the result has nothing of the other side.
+The range is read with git's history simplification. A commit whose tree, without ignored paths, equals the tree of one of
+its parents cannot differ in speed from that parent: it is removed, and its children get the parent instead. If a merge
+equals one of its parents, only that parent is followed, since the result has nothing of the other side.
 
-Parents outside the range become node 0, good itself; or, for a branch that began before good, a node of their own: its
-branch point, unless it equals good in all paths that count.
+Parents outside the range become node 0, good itself. A branch that began before good gets a separate node, its branch
+point, unless this equals good in all paths that count.
 
 The parents outside the range (the boundary) are passed to git one by one. Otherwise the dates of commits could decide
-whether git recognises them as outside in time, and the graph must always be the same, since a hunt is resumed on it. For
+whether git recognises them in time as outside. The graph must always be the same, because a hunt is resumed on it. For
 the same reason git's commit graph file, which may be written at any time, is not used.
 
-The states between a commit and its parent are made of the parts of its diff (``core/search/parts.py``), as commits in a repository
-that exists only for a while, and borrows the objects of the user's.
+States between a commit and its parent are made of parts of its diff (``core/search/parts.py``), as commits in a temporary
+repository that borrows the objects of the user's.
 """
 
 import re
@@ -38,9 +39,9 @@ class CommitRange:
 
     good: str
     bad: str
-    base: str  # the good end of the graph: good, or the merge base where good is not an ancestor of bad
-    commits: int  # reachable from bad and not from good
-    merges: int  # among these
+    base: str  # the good end of the graph: good, or the merge base if good is not an ancestor of bad
+    commits: int  # number of commits reachable from bad and not from good
+    merges: int  # number of merges among these
     graph: Graph
     candidates: tuple[str, ...]  # the commit of each node; the first is base, the last is as fast as bad
 
@@ -48,9 +49,9 @@ class CommitRange:
 def read_range(
     repo: Repository, good: str, bad: str, ignore: Sequence[str], *, first_parent: bool = False
 ) -> CommitRange:
-    """The range between two commits, given by their full hashes; ``ignore`` is a recipe's glob patterns.
+    """The range between two commits, given by their full hashes; ``ignore`` has a recipe's glob patterns.
 
-    Raises UsageError when there is nothing to search: equal or swapped ends, no common history, no candidates.
+    Raises UsageError if there is nothing to search: equal or swapped ends, no common history, no candidates.
     """
     base = _base(repo, good, bad)
     walk = ["rev-list", "--stdin", "--parents", *(["--first-parent"] if first_parent else [])]
@@ -64,9 +65,10 @@ def read_range(
     simplified = git(repo, *walk, "--topo-order", "--reverse", stdin="\n".join(limits + paths))
     rows = [line.split(" ") for line in simplified.splitlines()]
     if first_parent:
-        # Git lists the other parents, too, and does not mark the missing one: the parent of the first commit, if any.
-        before = [boundary, *([row[0]] for row in rows)]
-        rows = [[row[0], *parent] for row, parent in zip(rows, before, strict=False)]
+        # Git lists the other parents, too, and omits one parent: the boundary for the first commit, the previous row for
+        # others.
+        parents_of_rows = [boundary, *([row[0]] for row in rows)]
+        rows = [[row[0], *parent] for row, parent in zip(rows, parents_of_rows, strict=False)]
         if joins := _joins(repo, base, bad, inside, boundary):
             rows = [[*row, base] if row[0] == joins else row for row in rows]
     if not rows:
@@ -74,7 +76,7 @@ def read_range(
             f"Nothing in the range can change the speed: of its {len(inside)} commits, none changes a path that counts.",
             f"Paths that do not count, by the builder's recipe: {', '.join(ignore) or 'none'}.",
         )
-    # Whatever `submodule.NAME.ignore` is.
+    # Independent of `submodule.NAME.ignore`.
     compare = ["diff-tree", "-r", "--name-only", "--no-renames", "--ignore-submodules=none", base]
     outside = _outside(rows, base, lambda commit: not git(repo, *compare, commit, *paths).strip())
     points = _by_age(repo, {parent for parents in outside.values() for parent in parents})
@@ -109,11 +111,11 @@ def _joins(
 
 
 def _outside(rows: Sequence[Sequence[str]], good: str, same: Callable[[str], bool]) -> dict[str, tuple[str, ...]]:
-    """The parents outside the range of each row that does not contain ``good``; ``same`` is True for a commit that equals it."""
+    """The parents outside the range of each row without ``good``; ``same`` is true for a commit that equals good."""
     candidates = {row[0] for row in rows}
     as_good = {good: True}
     has_good: set[str] = set()
-    found: dict[str, tuple[str, ...]] = {}
+    parents_of: dict[str, tuple[str, ...]] = {}
     for commit, *parents in rows:
         outside = tuple(parent for parent in parents if parent not in candidates)
         if any(parent in has_good or as_good.get(parent) for parent in parents):
@@ -123,8 +125,8 @@ def _outside(rows: Sequence[Sequence[str]], good: str, same: Callable[[str], boo
         if any(as_good[parent] for parent in outside):
             has_good.add(commit)
         elif outside:
-            found[commit] = outside
-    return found
+            parents_of[commit] = outside
+    return parents_of
 
 
 def _by_age(repo: Repository, commits: Collection[str]) -> list[str]:
@@ -141,13 +143,13 @@ def _by_age(repo: Repository, commits: Collection[str]) -> list[str]:
 def _parents(
     rows: Sequence[Sequence[str]], outside: Mapping[str, Sequence[str]], points: Sequence[str]
 ) -> list[list[int]]:
-    """The parents of each node: good, then ``points``, then the rows."""
+    """The parents of each node: of good, then of ``points``, then of the rows."""
     older = {commit: number for number, commit in enumerate(points, 1)}
     node = {row[0]: number for number, row in enumerate(rows, 1 + len(points))}
     parents: list[list[int]] = [[] for _ in range(1 + len(points))]
-    for commit, *before in rows:
-        own = older if commit in outside else {}
-        parents.append(list(dict.fromkeys(node.get(parent, own.get(parent, 0)) for parent in before)))
+    for commit, *parent_commits in rows:
+        older_node = older if commit in outside else {}
+        parents.append(list(dict.fromkeys(node.get(parent, older_node.get(parent, 0)) for parent in parent_commits)))
     return parents
 
 
@@ -162,9 +164,9 @@ FUNCTION = re.compile(
 
 @dataclass(eq=False)
 class DiffCommits:
-    """Makes commits between a parent and a commit, in a repository that exists only for a while."""
+    """Makes commits between a parent and a commit, in a temporary repository."""
 
-    repository: Repository  # the user's, whose objects include all that is made
+    repository: Repository  # the user's repository, with the objects of all commits that are made
     parent: str  # full hashes
     commit: str
     diff: Diff
@@ -173,64 +175,70 @@ class DiffCommits:
     _made: dict[frozenset[int], str] = field(default_factory=dict)
 
     def make(self, states: Sequence[frozenset[int]]) -> tuple[str, ...]:
-        """The commit of each set of parts. Equal sets always have the same one; that of all parts is the commit itself."""
-        made = self._made
-        made |= {frozenset(): self.parent, self.diff.every: self.commit}
-        todo = [state for state in dict.fromkeys(states) if state not in made]
+        """The commit of each set of parts. Equal sets have the same commit; the commit of all parts is ``commit`` itself."""
+        commits = self._made
+        commits |= {frozenset(): self.parent, self.diff.every: self.commit}
+        todo = [state for state in dict.fromkeys(states) if state not in commits]
         if todo:
             blobs: dict[bytes, int] = {}
             text = b"".join(self._commit(state, number, blobs) for number, state in enumerate(todo, 1))
-            contents = (b"blob\nmark :%d\ndata %d\n%s\n" % (mark, len(each), each) for each, mark in blobs.items())
+            contents = (
+                b"blob\nmark :%d\ndata %d\n%s\n" % (mark, len(content), content) for content, mark in blobs.items()
+            )
             marks = self._ask.bare / "perfbisect.marks"
             stream = b"".join([*contents, text, b"done\n"]).decode(errors="surrogateescape")
             self._ask.git("fast-import", "--quiet", "--force", "--done", f"--export-marks={marks}", stdin=stream)
-            known = dict(line.split() for line in marks.read_text().splitlines())
-            made |= {state: known[f":{number}"] for number, state in enumerate(todo, 1)}
-        return tuple(made[state] for state in states)
+            hash_of_mark = dict(line.split() for line in marks.read_text().splitlines())
+            commits |= {state: hash_of_mark[f":{number}"] for number, state in enumerate(todo, 1)}
+        return tuple(commits[state] for state in states)
 
     def shown(self, chosen: Collection[int]) -> tuple[DiffPart, ...]:
-        """These parts for people: a file of which all are among them is one."""
+        """The parts for people: a file with all of its parts is one part."""
         of_file = defaultdict[int, list[int]](list)
         for number, piece in enumerate(self.diff.pieces):
             of_file[piece.file].append(number)
         parts: list[DiffPart] = []
         for numbers in of_file.values():
-            own = [self.diff.pieces[number].shown for number in numbers if number in chosen]
-            whole = len(own) == len(numbers) > 1
-            parts += [DiffPart(own[0].path, hunks=len(own))] if whole else own
+            chosen_parts = [self.diff.pieces[number].shown for number in numbers if number in chosen]
+            is_file = len(chosen_parts) == len(numbers) > 1
+            parts += [DiffPart(chosen_parts[0].path, hunks=len(chosen_parts))] if is_file else chosen_parts
         return tuple(parts)
 
     def _commit(self, state: frozenset[int], number: int, blobs: dict[bytes, int]) -> bytes:
-        """The commit as `git fast-import` reads it; the contents that it needs are added to ``blobs``."""
-        gone, there = list[bytes](), list[bytes]()
-        for before, now in self.diff.with_parts(state):
-            if before and (now is None or now.path != before.path):
-                gone.append(b"D %s\n" % quoted(before.path))
-            if now:
-                is_module = now.mode == "160000"
-                mark = 0 if is_module else blobs.setdefault(now.content, len(blobs) + 1_000_000)
-                what = now.content if is_module else b":%d" % mark
-                there.append(b"M %s %s %s\n" % (now.mode.encode(), what, quoted(now.path)))
+        """The commit in the format of `git fast-import`; contents that it needs are added to ``blobs``."""
+        deletions, changes = list[bytes](), list[bytes]()
+        for old_entry, new_entry in self.diff.with_parts(state):
+            if old_entry and (new_entry is None or new_entry.path != old_entry.path):
+                deletions.append(b"D %s\n" % quoted(old_entry.path))
+            if new_entry:
+                is_module = new_entry.mode == "160000"
+                mark = 0 if is_module else blobs.setdefault(new_entry.content, len(blobs) + 1_000_000)
+                reference = new_entry.content if is_module else b":%d" % mark
+                changes.append(b"M %s %s %s\n" % (new_entry.mode.encode(), reference, quoted(new_entry.path)))
         few = len(state) * 2 <= len(self.diff.every)
         shown = titles(self.shown(state if few else self.diff.every - state))
         message = f"{self.parent[:10]} with {shown}" if few else f"{self.commit[:10]} without {shown}"
-        said = message.encode(errors="replace")
+        message_bytes = message.encode(errors="replace")
         who = b"perfbisect <perfbisect@localhost> %s +0000" % self._when.encode()
         head = b"commit refs/perfbisect/parts\nmark :%d\nauthor %s\ncommitter %s\ndata %d\n%s\nfrom %s\n"
-        return head % (number, who, who, len(said), said, self.parent.encode()) + b"".join([*gone, *there]) + b"\n"
+        return (
+            head % (number, who, who, len(message_bytes), message_bytes, self.parent.encode())
+            + b"".join([*deletions, *changes])
+            + b"\n"
+        )
 
 
 def quoted(path: str) -> bytes:
-    """A path as `git fast-import` reads it."""
+    """A path in the format of `git fast-import`."""
     raw = path.encode(errors="surrogateescape").replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
     return b'"%s"' % raw
 
 
 @contextmanager
 def in_parts(repo: Repository, parent: str, commit: str, ignore: Sequence[str]) -> Iterator[DiffCommits]:
-    """What a commit changes against a parent (full hashes), in parts; ``ignore`` is a recipe's glob patterns.
+    """The changes of a commit against a parent (full hashes), in parts; ``ignore`` has a recipe's glob patterns.
 
-    Raises UsageError where nothing that counts changes.
+    Raises UsageError if nothing that counts changes.
     """
     with borrowed(repo) as bare:
         ask = Temporary(bare)
@@ -239,25 +247,25 @@ def in_parts(repo: Repository, parent: str, commit: str, ignore: Sequence[str]) 
         for head in filter(None, raw):
             (mode, new_mode, blob, new_blob, status), path = head.removeprefix(":").split(" "), next(raw)
             new_path = next(raw) if status[0] in "RC" else path
-            before, after = (
+            old_entry, new_entry = (
                 Entry(at, of, name.encode() if of == "160000" else ask.content(name)) if of.strip("0") else None
                 for at, of, name in ((path, mode, blob), (new_path, new_mode, new_blob))
             )
-            sides = [each for each in (before, after) if each]
-            by_lines = all(each.mode.startswith("100") and b"\0" not in each.content for each in sides)
+            sides = [entry for entry in (old_entry, new_entry) if entry]
+            by_lines = all(entry.mode.startswith("100") and b"\0" not in entry.content for entry in sides)
             hunks = list[tuple[int, int, int, int, str]]()
-            if by_lines and before and after:
+            if by_lines and old_entry and new_entry:
                 for *numbers, scope in HUNK.findall(
                     ask.git("diff", "-U0", *OPTIONS, "--inter-hunk-context=6", "--no-indent-heuristic", blob, new_blob)
                 ):
                     first, size, first_after, size_after = (int(number or 1) for number in numbers)
                     start, start_after = first - (size > 0), first_after - (size_after > 0)
                     hunks.append((start, start + size, start_after, start_after + size_after, scope.rstrip()))
-            elif by_lines and after and after.content:
-                hunks.append((0, 0, 0, len(lines_of(after.content)), ""))
-            file, own = in_pieces(len(files), before, after, hunks)
+            elif by_lines and new_entry and new_entry.content:
+                hunks.append((0, 0, 0, len(lines_of(new_entry.content)), ""))
+            file, file_pieces = in_pieces(len(files), old_entry, new_entry, hunks)
             files.append(file)
-            pieces += own
+            pieces += file_pieces
         if not pieces:
             raise UsageError(f"{commit[:10]} changes nothing that counts against {parent[:10]}.")
         when = ask.git("rev-list", "--max-count=1", "--no-commit-header", "--format=%ct", commit).strip()
@@ -269,60 +277,65 @@ def in_parts(repo: Repository, parent: str, commit: str, ignore: Sequence[str]) 
 def in_pieces(
     number: int, before: Entry | None, after: Entry | None, hunks: Sequence[tuple[int, int, int, int, str]]
 ) -> tuple[FileDiff, list[Piece]]:
-    """A file of a diff, and its parts; ``hunks`` are lines before, from and to, lines after, and what git prints beside them.
+    """A file of a diff, and its parts.
 
-    Lines are counted from 0, the last one excluded.
+    ``hunks`` are old lines from and to, new lines from and to, and git's text beside them; lines are counted from 0, the
+    last is excluded.
     """
-    known = after or before
-    assert known, "one of both exists"
+    entry = after or before
+    assert entry, "one of both exists"
     as_a_whole = FileDiff(before, after, by_lines=False)
-    whole = Piece(number, DiffPart(known.path), added=words_of(after), removed=words_of(before))
+    whole_file = Piece(number, DiffPart(entry.path), added=words_of(after), removed=words_of(before))
     if after is None or not hunks:
-        return as_a_whole, [whole]
+        return as_a_whole, [whole_file]
     file = FileDiff(before, after, by_lines=True)
     old, new = lines_of(before.content if before else b""), lines_of(after.content)
     pieces: list[Piece] = []
     if before and (before.path, before.mode) != (after.path, after.mode):
         pieces.append(Piece(number, DiffPart(after.path)))
-    place = 0
+    line_number = 0
     for first, end, first_after, end_after, scope in hunks:
         blocks = functions_in(new[first_after:end_after]) if first == end else [[range(end_after - first_after)]]
         removed = decoded(old[first:end])
         for ranges in blocks:
             edits = []
-            for each in ranges:
-                lines = tuple(new[first_after + each.start : first_after + each.stop])
-                edits.append(Edit(first, end, lines, place + each.start))
+            for lines_range in ranges:
+                lines = tuple(new[first_after + lines_range.start : first_after + lines_range.stop])
+                edits.append(Edit(first, end, lines, line_number + lines_range.start))
             text = [line for edit in edits for line in edit.lines]
             # A part of several ranges is the frame of functions; it is shown by its first lines.
             at = first_after + ranges[0].start
             alone = len(blocks) > 1 and len(ranges) == 1
-            said = headline(text) if alone else scope
+            shown_scope = headline(text) if alone else scope
             last = at + (ranges[-1].stop - ranges[0].start)
             lines_shown = (at + 1, last) if text else (first_after, first_after)
             pieces.append(
-                Piece(number, DiffPart(known.path, *lines_shown, scope=said), tuple(edits), decoded(text), removed)
+                Piece(
+                    number, DiffPart(entry.path, *lines_shown, scope=shown_scope), tuple(edits), decoded(text), removed
+                )
             )
-        place += end_after - first_after + 1
-    return (file, pieces) if file.with_parts(pieces) == after else (as_a_whole, [whole])
+        line_number += end_after - first_after + 1
+    return (file, pieces) if file.with_parts(pieces) == after else (as_a_whole, [whole_file])
 
 
 def functions_in(lines: Sequence[bytes]) -> list[list[range]]:
-    """The lines of each function that a new block has, and those of all else first; one entry where it has fewer than two."""
+    """The lines of each function in a new block, after the lines of everything else; a single entry for fewer than two
+    functions.
+    """
     starts = [0]
     for at in range(1, len(lines)):
         if not lines[at - 1].strip() and re.match(rb"[A-Za-z_/@]", lines[at]):
             starts.append(at)
     blocks = [range(first, end) for first, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
-    own = [block for block in blocks if is_function(b"".join(lines[block.start : block.stop]))]
-    frame = [block for block in blocks if block not in own]
-    if len(own) < 2:
+    functions = [block for block in blocks if is_function(b"".join(lines[block.start : block.stop]))]
+    frame = [block for block in blocks if block not in functions]
+    if len(functions) < 2:
         return [[range(len(lines))]]
-    return [*([frame] if frame else []), *([block] for block in own)]
+    return [*([frame] if frame else []), *([block] for block in functions)]
 
 
 def is_function(text: bytes) -> bool:
-    """Whether a block is a whole function, except comments before it."""
+    """Whether a block is a whole function, perhaps with comments before it."""
     code = re.sub(rb"/\*.*?\*/|//[^\n]*", b"", text, flags=re.DOTALL).strip()
     conditions = len(re.findall(rb"^\s*#\s*if", code, re.MULTILINE)) == len(
         re.findall(rb"^\s*#\s*endif", code, re.MULTILINE)

@@ -1,11 +1,11 @@
-"""The submodules of a commit: their paths and commits, the address of each, and the repository in which its commit is.
+"""The submodules of a commit: their paths and commits, the address of each, and the repository that has its commit.
 
-Which paths are submodules is what the tree says (its "gitlinks"). ``.gitmodules`` is text that anyone may have written:
-names, paths and addresses are checked before they are used.
+The tree says which paths are submodules (its "gitlinks"). ``.gitmodules`` is text that anyone may have written: names,
+paths and addresses are checked before they are used.
 
-The commit of a submodule is in the user's clone, below ``.git/modules`` or in the folder of the submodule itself, or in a
-repository in the user's cache that fetches it once. Only its tree is needed, so a shallow clone serves as well, and no more
-is fetched where the server permits it.
+The commit of a submodule is in the user's clone (below ``.git/modules`` or in the folder of the submodule), or in a
+repository in the user's cache that fetches it once. Only its tree is needed, so a shallow clone is enough, and no more is
+fetched if the server permits.
 """
 
 import hashlib
@@ -23,16 +23,17 @@ from perfbisect.repository.discovery import REFS, is_partial, locked, open_repos
 from perfbisect.repository.git import Repository, all_but, configured, git, make_bare, talk, to_remotes
 from perfbisect.repository.objects import FILE, entries, headers
 
-SCHEMES = ("file", "https", "ssh")  # of addresses that are used
+SCHEMES = ("file", "https", "ssh")  # allowed schemes of addresses
 LARGEST = 1 << 20  # bytes of a .gitmodules
 _MODULES = ".gitmodules"
 _GITLINK = "160000"
 
-# git collects no garbage in the background, which would disturb a measurement. A connection that carries nothing for so
-# many seconds is given up.
+# git must not collect garbage in the background, which would disturb a measurement. A connection without data for 120
+# seconds is given up.
 _SETTINGS = ("-c", "gc.auto=0", "-c", "http.lowSpeedLimit=1", "-c", "http.lowSpeedTime=120")
 _FETCH = ("fetch", "--progress", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
-_UNADVERTISED = "does not allow request for unadvertised object"  # of a server that gives only branches and tags
+# answer of a server that provides only branches and tags
+_UNADVERTISED = "does not allow request for unadvertised object"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +42,19 @@ class Submodule:
 
     path: str  # from the top of the commit's tree
     commit: str
-    ignore: tuple[str, ...] = ()  # glob patterns of paths that do not count, from the top of its own tree
+    ignore: tuple[str, ...] = ()  # glob patterns of paths that do not count, from the top of the submodule's tree
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleEntry:
-    """A submodule in ``.gitmodules``, as it stands there."""
+    """An entry of ``.gitmodules``, unchecked."""
 
     name: str
     url: str
 
 
 class Unavailable(EnvironmentFailure):
-    """A submodule cannot be had; ``tried`` are the places, and why none of them serves."""
+    """A submodule cannot be obtained; ``tried`` has the places that were tried, with the reason why each failed."""
 
     def __init__(self, sentence: str, advice: str = "", *, tried: Sequence[str] = ()) -> None:
         super().__init__(sentence, advice)
@@ -61,10 +62,12 @@ class Unavailable(EnvironmentFailure):
 
 
 def submodules(repo: Repository, commit: str, ignore: Sequence[str]) -> tuple[Submodule, ...]:
-    """The submodules of a commit that are needed: neither ignored themselves nor below an ignored path, nor empty by it."""
+    """The submodules of a commit that are needed: not ignored, not below an ignored path, and not empty without ignored
+    paths.
+    """
     empty = git(repo, "hash-object", "-t", "tree", "--stdin").strip()
     paths = ["--", *all_but(ignore)]
-    # Otherwise `submodule.NAME.ignore` of the present checkout would leave some out.
+    # Otherwise `submodule.NAME.ignore` of the present checkout would exclude some.
     listing = ["diff-tree", "-r", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=none", empty, commit]
     fields = git(repo, *listing, *paths).split("\0")
     modules = (
@@ -76,9 +79,9 @@ def submodules(repo: Repository, commit: str, ignore: Sequence[str]) -> tuple[Su
 
 
 def below(ignore: Sequence[str], path: str) -> tuple[str, ...]:
-    """Glob patterns as they apply below a folder of the tree: what of them is left there.
+    """The glob patterns ``ignore`` relative to a folder of the tree.
 
-    A pattern with a character class or a backslash before that is left out: nothing is ignored by it.
+    A pattern with a character class or a backslash in its part for the folder is left out, so that it ignores nothing.
 
     >>> below(["storage/rocksdb/tools/**", "**/doc/**", "mysql-test/**"], "storage/rocksdb")
     ('tools/**', '**/doc/**')
@@ -103,7 +106,7 @@ def _rests(pattern: Sequence[str], path: Sequence[str]) -> list[Sequence[str]]:
 
 
 def declared(repo: Repository, commit: str) -> Mapping[str, ModuleEntry]:
-    """The entries of a commit's ``.gitmodules``, by path. Raises Unavailable when it cannot be read."""
+    """The entries of a commit's ``.gitmodules``, by path. Raises Unavailable if it cannot be read."""
     entry = next((item for item in entries(repo, commit) if item.path == _MODULES), None)
     if entry is None:
         return {}
@@ -127,14 +130,14 @@ def declared(repo: Repository, commit: str) -> Mapping[str, ModuleEntry]:
 
 
 def safe_name(name: str) -> bool:
-    """Whether a submodule's name can be a folder below ``modules``, as for git: no part of it leads upwards."""
+    """Whether a submodule's name can be a folder below ``modules``, as in git: no part of it leads upwards."""
     return bool(name) and ".." not in re.split(r"[/\\]", name) and "\0" not in name
 
 
 def resolved(url: str, base: str) -> str:
-    """The address that ``url`` means beside the address ``base`` of the repository that names it, as git has it.
+    """The address ``url`` relative to the address ``base`` of the repository that names it, as resolved by git.
 
-    A relative one that leads above the path of the base, where git would change its host, is returned as it is.
+    A relative address that leads above the path of the base, for which git would change the host, is returned unchanged.
 
     >>> resolved("../sub.git", "https://example.org/group/super.git")
     'https://example.org/group/sub.git'
@@ -152,7 +155,7 @@ def resolved(url: str, base: str) -> str:
 
 
 def refusal(url: str) -> str:
-    """Why an address, which is no relative one any more, is not used; "" for one that is."""
+    """Why a resolved address is not used; "" if it is used."""
     if not url:
         return "it is empty"
     if url.startswith(("./", "../")):
@@ -172,29 +175,29 @@ def refusal(url: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModuleSource:
-    """Where a submodule's commit is."""
+    """The repository with a submodule's commit."""
 
     repository: Repository
-    tree: str  # of its commit
-    address: str  # by .gitmodules, resolved: relative ones of its own submodules may begin there; "" if unknown
+    tree: str  # tree of the commit
+    address: str  # resolved address of .gitmodules, to which addresses of its submodules may be relative; "" if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a submodule may be had."""
+    """The places from which a submodule may be obtained."""
 
     places: tuple[Path, ...]  # repositories in the user's clone
-    address: str  # by .gitmodules, resolved; "" if unknown
-    refused: str  # why nothing is fetched; "" when the address serves
-    advice: str  # what brings the submodule
+    address: str  # resolved address of .gitmodules; "" if unknown
+    refused: str  # why nothing is fetched; "" if the address can be used
+    advice: str  # how the user can obtain the submodule
 
 
 def find(
     repo: Repository, commit: str, submodule: Submodule, upstream: str
 ) -> Generator[tuple[int, int], None, ModuleSource]:
-    """The repository that has the commit of a submodule of ``commit``; if it is fetched, steps done and in all are yielded.
+    """The repository that has the commit of a submodule of ``commit``; during a download, yields finished and all steps.
 
-    ``upstream`` is the address of ``repo`` unless it has one configured. Raises Unavailable.
+    ``upstream`` is the address of ``repo``, unless one is configured. Raises Unavailable.
     """
     origin = origin_of(repo, commit, submodule, upstream)
     source, tried = look(origin, repo, submodule)
@@ -215,23 +218,23 @@ def find(
 
 
 def look(origin: Origin, repo: Repository, submodule: Submodule) -> tuple[ModuleSource | None, list[str]]:
-    """Where a submodule of ``repo`` is on this machine; and for each place that does not serve, why."""
+    """The source of a submodule of ``repo`` on this machine; and the reason for each place that cannot be used."""
     tried = []
     cached = () if origin.refused else (_cache(origin.address, repo.object_format).git_dir,)
-    for place in (*origin.places, *(folder for folder in cached if folder.exists())):
+    for location in (*origin.places, *(folder for folder in cached if folder.exists())):
         try:
-            repository = _open(place)
+            repository = _open(location)
         except PerfBisectError as error:
-            tried.append(f"{place}: {error}")
+            tried.append(f"{location}: {error}")
             continue
         if tree := _tree(repository, submodule.commit):
             return ModuleSource(repository, tree, origin.address), tried
-        tried.append(f"{place}: it lacks the commit")
+        tried.append(f"{location}: it lacks the commit")
     return None, tried
 
 
 def origin_of(repo: Repository, commit: str, submodule: Submodule, upstream: str) -> Origin:
-    """Where a submodule of ``commit`` may be had. Nothing is fetched."""
+    """The places from which a submodule of ``commit`` may be obtained. Nothing is fetched."""
     try:
         entry = declared(repo, commit).get(submodule.path)
         refused = "" if entry else ".gitmodules has no entry for it"
@@ -251,7 +254,7 @@ def origin_of(repo: Repository, commit: str, submodule: Submodule, upstream: str
         command = ["git", "-C", str(next(iter(places))), "fetch", "origin", submodule.commit]
     elif bringing and repo.work_tree:
         command = ["git", "-C", str(repo.work_tree), "submodule", "update", "--init", submodule.path]
-    pattern = submodule.path.replace("\N{REPLACEMENT CHARACTER}", "?")  # which git matches with one byte
+    pattern = submodule.path.replace("\N{REPLACEMENT CHARACTER}", "?")  # git matches it with one byte
     advice = f'If the build does not need it, leave it out by the recipe: ignore = ["{pattern}"].'
     if command:
         advice = f"`{shlex.join(command)}` may bring it."
@@ -259,30 +262,30 @@ def origin_of(repo: Repository, commit: str, submodule: Submodule, upstream: str
 
 
 def _address(repo: Repository) -> str:
-    """The address from which the clone came; "" without one."""
+    """The address from which the clone came; "" if unknown."""
     url = configured(repo, "remote.origin.url")
     return os.path.normpath(repo.folder / url) if url and not re.match("[^/]*:", url) else url
 
 
 def _places(repo: Repository, submodule: Submodule, name: str) -> Iterator[Path]:
-    """The repositories of submodules of that name below the git directory, and for a linked work tree the main one's;
-    and the submodule's folder in the user's checkout, if it has a repository and no link leads to it.
+    """The folders of a submodule in the user's clone.
 
-    No commit can contain a `.git`.
+    These are repositories of that name below the git directory, and below the main one of a linked work tree; and the
+    submodule's folder in the checkout, if it has a repository and no link leads to it. No commit can contain a `.git`.
     """
     if name:
         common = git(repo, "rev-parse", "--git-common-dir").removesuffix("\n")
         for folder in (repo.git_dir, (repo.git_dir / common).resolve()):
-            if _exists(place := Path(f"{folder}/modules/{name}"), "HEAD"):
-                yield place
+            if _exists(module_folder := Path(f"{folder}/modules/{name}"), "HEAD"):
+                yield module_folder
     if repo.work_tree:
-        place = repo.work_tree / submodule.path
-        if _exists(place, ".git") and place.resolve() == repo.work_tree.resolve() / submodule.path:
-            yield place
+        module_folder = repo.work_tree / submodule.path
+        if _exists(module_folder, ".git") and module_folder.resolve() == repo.work_tree.resolve() / submodule.path:
+            yield module_folder
 
 
 def _exists(folder: Path, name: str) -> bool:
-    """Whether a folder has that; one whose path is too long has not."""
+    """Whether a folder has an entry of that name; false if the path is too long."""
     try:
         return (folder / name).exists()
     except OSError:
@@ -290,7 +293,7 @@ def _exists(folder: Path, name: str) -> bool:
 
 
 def _open(place: Path) -> Repository:
-    """The repository at exactly this place, which git trusts. Raises PerfBisectError."""
+    """The repository at exactly this place, if git trusts it. Raises PerfBisectError."""
     repository = open_repository(place, shallow=True)
     if place.resolve() not in (repository.git_dir.resolve(), repository.work_tree and repository.work_tree.resolve()):
         raise UsageError("it is no repository")
@@ -306,34 +309,34 @@ def _tree(repo: Repository, commit: str) -> str:
 
 
 def _cache(url: str, object_format: str) -> Repository:
-    """The repository in the user's cache for what an address has."""
+    """The repository in the user's cache for an address."""
     name = hashlib.sha256(f"{object_format} {url}".encode()).hexdigest()[:16]
     folder = cache_folder() / "submodules" / f"{name}.git"
     return Repository(folder, folder / "objects", object_format)
 
 
 def _fetched(url: str, commit: str, object_format: str) -> Generator[tuple[int, int], None, Repository]:
-    """The repository in the user's cache, after a commit was fetched into it. Raises EnvironmentFailure when it cannot be."""
+    """The repository in the user's cache, after a commit was fetched into it. Raises EnvironmentFailure if this fails."""
     repo = _cache(url, object_format)
     repo.git_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with locked(repo.git_dir.with_suffix(".lock")):
         make_bare(repo.git_dir, object_format)
         if _tree(repo, commit):  # another hunt has fetched it meanwhile
             return repo
-        (repo.git_dir / "shallow.lock").unlink(missing_ok=True)  # of a process that was killed: the lock is ours
+        (repo.git_dir / "shallow.lock").unlink(missing_ok=True)  # left by a killed process, as the lock is ours
         yield 0, 0
         try:  # without its history
             yield from _talk(repo, url, ["--depth=1"], [f"+{commit}:refs/perfbisect/{commit}"])
         except EnvironmentFailure as failed:
             if _UNADVERTISED not in str(failed):
                 raise
-            yield from _talk(repo, url, [], REFS)  # everything, from a server that gives only branches and tags
+            yield from _talk(repo, url, [], REFS)  # everything, from a server that provides only branches and tags
     return repo
 
 
 def _talk(repo: Repository, url: str, options: Sequence[str], refs: Sequence[str]) -> Iterator[tuple[int, int]]:
     allowed = to_remotes()["GIT_ALLOW_PROTOCOL"].split(":")
-    env = to_remotes() | {"GIT_ALLOW_PROTOCOL": ":".join(each for each in SCHEMES if each in allowed) or "none"}
+    env = to_remotes() | {"GIT_ALLOW_PROTOCOL": ":".join(scheme for scheme in SCHEMES if scheme in allowed) or "none"}
     arguments = [*_SETTINGS, f"--git-dir={repo.git_dir}", *_FETCH, *options, "--", url, *refs]
     for _, done, total in talk(f"{url} cannot be fetched", arguments, env, prompts=False):
         yield done, total
