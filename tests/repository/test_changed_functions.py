@@ -51,6 +51,17 @@ def test_functions_of_a_template_have_the_names_that_macros_give_them(read: Read
     }
     after = before | {"loop.h": before["loop.h"].replace("return n", "return n + 1")}
     assert read(before, after, seen=("fast",)).functions == ("NAME", "fast", "slow")
+    named = {path: text.replace("#undef NAME\n", "#undef NAME\n#define MORE\n") for path, text in after.items()}
+    assert {"NAME", "fast", "slow"} <= {*read(before, named).functions}, "the macro is in a file of the diff"
+
+
+@needs_ctags
+def test_the_main_function_of_a_test_is_that_of_another_program(read: Read) -> None:
+    def tree(number: int) -> dict[str, str]:
+        return dict.fromkeys(("api_test/main.c", "test/a.c"), f"int main(void)\n{{\n    return {number};\n}}\n")
+
+    assert read(tree(1), tree(2)).functions == ()
+    assert read(tree(1), {**tree(1), "main.c": "int main(void) { return 0; }\n"}).functions == ("main",)
 
 
 @needs_ctags

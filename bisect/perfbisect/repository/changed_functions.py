@@ -144,7 +144,7 @@ TOGETHER = 128 << 20
 FUNCTIONS = 1000  # most functions that are named
 NAMED_FILES = 20  # most files of any kind that are named
 LINES, LONGEST = 3, 100  # most lines outside of functions that are quoted, and most characters of a line
-BESIDE = re.compile(r"(?i)(?:^|/)(?:docs?|tests?)/|\.(?:md|rst|txt)$|changelog")
+BESIDE = re.compile(r"(?i)(?:^|/)(?:docs?|[\w-]*tests?)/|\.(?:md|rst|txt)$|changelog")
 SEARCHED = 60  # most files in which callers are searched, at each step
 STEPS = 3  # steps from a function to its callers
 NAMES = 40  # most functions whose callers are searched, at each step
@@ -196,9 +196,7 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
         names = [*changed(hunks, (old_texts, old), (new_texts, new))]
         macros = {row.name for side in (old, new) for rows in side.values() for row in rows if row.macro}
         search = CallerSearch(repo, commit, seen, {file.path for file in files})
-        names += named_by_macros(
-            search, [name for name in names if MACRO.fullmatch(name) and name not in macros], files
-        )
+        names += named_by_macros(search, [name for name in names if MACRO.fullmatch(name)], files)
         callers, left_out = search.callers(names, macros) if seen else ({}, 0)
         if left_out:
             notes.append(
@@ -327,11 +325,13 @@ def changed(
     for number, (text, functions) in enumerate(sides):
         bodies_of: dict[str, Counter[str]] = defaultdict(Counter)
         for path, definitions in functions.items():
-            ranges = [(hunk.before, hunk.after)[number] for hunk in hunks[path]]
+            both = ((hunk.before, hunk.after)[number] for hunk in hunks[path])
+            ranges = [(first, last) for first, last in both if first <= last]
             rows = text[path].split("\n")
             for function in definitions:
                 bodies_of[function.name][bare("\n".join(rows[function.first - 1 : function.last]))] += 1
-                if any(first <= function.last and function.first <= last for first, last in ranges if first <= last):
+                beside = function.name == "main" and BESIDE.search(path)  # that of another program
+                if not beside and any(first <= function.last and function.first <= last for first, last in ranges):
                     touched[function.name] = None
         bodies.append(bodies_of)
     return (name for name in touched if bodies[0].get(name) != bodies[1].get(name))
