@@ -143,6 +143,7 @@ LARGEST = 16 << 20  # bytes of a source file, on average before and after: SQLit
 TOGETHER = 128 << 20
 FUNCTIONS = 1000  # most functions that are named
 NAMED_FILES = 20  # most files of any kind that are named
+Lines = tuple[tuple[str, str, str], ...]
 LINES, LONGEST = 3, 100  # most lines outside of functions that are quoted, and most characters of a line
 BESIDE = re.compile(r"(?i)(?:^|/)(?:docs?|[\w-]*tests?)/|\.(?:md|rst|txt)$|changelog")
 SEARCHED = 60  # most files in which callers are searched, at each step
@@ -188,9 +189,8 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
     old, new = (definitions(side) if files else {} for side in (old_texts, new_texts))
     if old is None or new is None:
         notes.append(FAILED if program() else NO_CTAGS)
-        names = list(
-            dict.fromkeys(name for in_file in hunks.values() for hunk in in_file if (name := named(hunk.scope)))
-        )
+        scopes = (named(hunk.scope) for in_file in hunks.values() for hunk in in_file)
+        names = list(dict.fromkeys(filter(None, scopes)))
         callers: Mapping[str, tuple[str, ...]] = {}
     else:
         names = [*changed(hunks, (old_texts, old), (new_texts, new))]
@@ -222,20 +222,14 @@ def named_by_macros(search: "CallerSearch", macros: Iterable[str], files: Iterab
     """The names that macros stand for where one of these files is included: functions that are made of it."""
     included = re.compile(rf"#\s*include.*(?:{'|'.join(re.escape(PurePosixPath(file.path).name) for file in files)})")
     around = {name: [text for text in search.files([name]).values() if included.search(text)] for name in macros}
-    defines = {
-        name: re.compile(rf"^[ \t]*#[ \t]*define[ \t]+{name}[ \t]+([A-Za-z_]\w*)\s*$", re.MULTILINE) for name in around
-    }
-    return [found for name, texts in around.items() for text in texts for found in defines[name].findall(text)]
+    define = r"(?m)^[ \t]*#[ \t]*define[ \t]+{}[ \t]+([A-Za-z_]\w*)\s*$"
+    return [
+        found for name, texts in around.items() for text in texts for found in re.findall(define.format(name), text)
+    ]
 
 
-def replaced_lines(
-    repo: Repository, parent: str, commit: str, paths: Iterable[str], some: bool
-) -> tuple[tuple[str, str, str], ...]:
-    """Lines of these files that other lines replace: path, old line, new line.
-
-    If a file differs in more than can be quoted, the result is empty, or, with ``some``, has the lines of the other
-    files.
-    """
+def replaced_lines(repo: Repository, parent: str, commit: str, paths: Iterable[str], some: bool) -> Lines:
+    """Lines of these files that others replace: path, old, new. If more differs, none, or those of the other files (``some``)."""
     pairs: list[tuple[str, str, str]] = []
     for path in (path for path in paths if not BESIDE.search(path)):
         printed = git(repo, "diff", "-U0", *OPTIONS, "--no-renames", parent, commit, "--", f":(literal,top){path}")
