@@ -171,6 +171,11 @@ def executes(row: FunctionRow, found: Explanation, per: str, said: str) -> str:
     why = why or (unchanged(row, found) if found.change_known else "")
     if re.search(rf"{re.escape(quoted(row.function))}( \(called by `[^`]*`\))?{re.escape(why)}", said):
         why = ""
+    timed = (each for each in found.functions if each.key == row.key and each.beyond_noise and each.parent > 0)
+    if time := next((each for each in timed if each.difference * row.difference < 0), None):
+        less = "less" if time.difference < 0 else "more"
+        taken = f"{percent(abs(time.difference) / time.parent)} {less} time, though it executes {more}{as_often(row)}"
+        return f"{quoted(row.function)} takes {taken}: memory or branches cost {less} there."
     inlined = f", inlined into {quoted(row.into)}" if row.into else ""
     comma = "," if inlined or why else ""
     return f"{quoted(row.function)}{inlined}{why}{comma} executes {more}{'' if row.nameless else as_often(row)}."

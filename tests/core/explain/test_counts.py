@@ -122,6 +122,15 @@ def test_a_function_that_costs_too_little_for_samples_is_called_yet(calls: float
     assert said.endswith("396 fewer instructions an operation (−99 %), called as often." if calls > 1 else gone)
 
 
+def test_more_instructions_in_less_time() -> None:
+    times = [Profiled(1, profile(commit, {("main", "hash@bench"): n})) for commit, n in (("p", 9000), ("c", 5000))]
+    _, how = sentences(explanation([*times, *change("hash", hash=440.0)], "p", "c"))
+    assert how == (
+        "`hash` takes 44 % less time, though it executes 40 more instructions an operation (+10 %), called as often:"
+        " memory or branches cost less there."
+    )
+
+
 def test_that_the_commit_does_not_change_a_function_of_a_library_is_said_once() -> None:
     copy = "copy@libc.so.6"
     times = [Profiled(1, profile(commit, {("@kv", copy): n})) for commit, n in (("p", 5000), ("c", 9000))]
