@@ -74,7 +74,8 @@ def test_a_few_lines_outside_of_functions_are_quoted(read: Read) -> None:
         ("Makefile", "CFLAGS ?= -O2", "CFLAGS ?= -O3"),
         ("page.c", "int cache = 8; /* pages */", "int cache = 16; /* pages */"),
     )
-    assert read(before, after).lines == (default, option)
+    assert (read(before, after).lines, read(before, after).paths) == ((default, option), ("page.c", "Makefile"))
+    assert read(before, before | {"notes.md": "b\n"}).paths == ("notes.md",)
     assert read(before, after | {"page.c": page.replace("pages", "sizes")}).lines == (option,)
     assert read(before, after | {"page.c": page.replace("return 4096", "return 8192")}).lines == (option,)
     assert read(before, after | {"Makefile": make + "install: all\n"}).lines == ()

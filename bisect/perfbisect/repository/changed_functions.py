@@ -274,8 +274,8 @@ def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Chang
         notes.append(f"{len(files) - len(chosen)} of {len(files)} source files of the commit are {why}.")
     if modules:
         notes.append("The commit changes submodules, whose functions are not read.")
-    # Documents and tests come last.
-    paths.sort(key=lambda path: (not is_source(path), bool(BESIDE.search(path)), path))
+    paths = [path for path in paths if not BESIDE.search(path)] or paths  # documents and tests if nothing else differs
+    paths.sort(key=lambda path: (not is_source(path), path))
     return sorted(chosen, key=lambda file: file.path), tuple(paths[:NAMED_FILES]), notes
 
 
