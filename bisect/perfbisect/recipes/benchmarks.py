@@ -13,9 +13,9 @@ from perfbisect.recipes.proposal import PLAIN, SOURCES, Benchmark, Measured, Tre
 C = (".c", ".cc", ".cpp", ".cxx")
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 
-GOOGLE = ["--benchmark_format=json"], "$.benchmarks[0].cpu_time"  # its times are of the first benchmark
+GOOGLE = ["--benchmark_format=json"], "$.benchmarks[0].cpu_time"  # the first benchmark's time
 CRITERION = ["--bench", "--output-format", "bencher"], r"bench: +([0-9,]+) ns/iter"
-# A client like redis-benchmark, and its server, which is started for each run.
+# A client like redis-benchmark, with its server, which is started for each run.
 SERVED = (
     "cd {{data}} || exit; rm -f s; {server} --port 0 --unixsocket s --save '' >log &"
     " until [ -S s ] || ! kill -0 $!; do sleep 0.05; done;"
@@ -39,17 +39,23 @@ _GO_BENCHMARK = re.compile(r"^func (Benchmark\w+)\(\w+ \*testing\.B\)", re.MULTI
 
 
 def found(systems: Iterable[str], good: Tree, bad: Tree) -> tuple[str, list[Benchmark]]:
-    """The first of these build systems with benchmarks that both ends have, and these: the best guess first, each name once."""
+    """The first of these build systems with benchmarks that both ends have, and these benchmarks: best guess first, each
+    name once.
+    """
     for system in systems:
-        older = {each.workload.name for each in _candidates(system, good)}
-        both = {each.workload.name: each for each in _candidates(system, bad)[::-1] if each.workload.name in older}
+        older = {benchmark.workload.name for benchmark in _candidates(system, good)}
+        both = {
+            benchmark.workload.name: benchmark
+            for benchmark in _candidates(system, bad)[::-1]
+            if benchmark.workload.name in older
+        }
         if both:
             return system, [*both.values()][::-1]
     return "", []
 
 
 def _candidates(system: str, tree: Tree) -> list[Benchmark]:
-    """What looks like a benchmark; without a build ``system``, of a tree in Python alone."""
+    """The likely benchmarks of a tree; without a build ``system``, only of a tree in Python."""
     if not system:
         return [*_scripts(tree)] if language(tree.paths) == "Python" else []
     candidates = [*_OF_SYSTEM[system](tree)]
@@ -57,24 +63,27 @@ def _candidates(system: str, tree: Tree) -> list[Benchmark]:
         return candidates
     if not candidates and system != "meson":
         return [*_target(system, tree)]
-    return sorted(candidates, key=lambda each: not is_benchmark(each.workload.name))  # before others of their folders
+    # before others of their folders
+    return sorted(candidates, key=lambda benchmark: not is_benchmark(benchmark.workload.name))
 
 
 def _program(tree: Tree, path: str, targets: list[str], options: list[str] | None = None) -> Benchmark:
-    """A program at this path below {prefix}, which is not installed."""
+    """The benchmark of a program at this path below {prefix}, which is not installed."""
     name = PurePosixPath(path).name
-    what = f"{name}, which is built and run in a copy of the tree"
+    description = f"{name}, which is built and run in a copy of the tree"
     server = name.removesuffix("benchmark") + "server"
     if name.endswith("-benchmark") and server in "".join(tree.own(lambda of: "akefile" in of.name).values()):
         client = f"{{prefix}}/{path}"
         script = SERVED.format(server=f"{client.removesuffix(name)}{server}", client=client)
         both = [*targets, server] if targets else []
-        return _in_copy(f"{what}, with {server}", Measured(name, ["sh", "-c", script], rate=SERVED_RATE), both, options)
+        return _in_copy(
+            f"{description}, with {server}", Measured(name, ["sh", "-c", script], rate=SERVED_RATE), both, options
+        )
     sources = [of for of in tree.texts if PurePosixPath(of).stem == name and PurePosixPath(of).suffix in SOURCES]
     source = min(sources, key=lambda of: (of.count("/"), of), default="")
     uses_google = "benchmark/benchmark.h" in tree.texts.get(source, "")
     arguments, cost = GOOGLE if uses_google else ([], "")
-    return _in_copy(what, Measured(name, [f"{{prefix}}/{path}", *arguments], cost), targets, options)
+    return _in_copy(description, Measured(name, [f"{{prefix}}/{path}", *arguments], cost), targets, options)
 
 
 def _in_copy(what: str, measured: Measured, targets: list[str], options: list[str] | None = None) -> Benchmark:
@@ -87,7 +96,7 @@ def _join(*parts: str) -> str:
 
 
 def _cmake_files(tree: Tree) -> tuple[dict[str, str], str, list[str]]:
-    """cmake's files, path → text; all of their text; and the options that switch benchmarks on."""
+    """cmake's files, path → text; all of their text; and the options that enable benchmarks."""
     files = tree.own(lambda path: path.name == "CMakeLists.txt" or path.suffix == ".cmake")
     everything = "\n".join(files.values())
     defaults = dict(_OPTION.findall(everything))
@@ -103,7 +112,7 @@ def _cmake(tree: Tree) -> Iterator[Benchmark]:
         for call, word in _CALL.findall(text):
             source = PurePosixPath(word)
             name = source.stem if source.suffix in C else word
-            # A function of the project with a source defines a program, too.
+            # A function of the project with a source as its argument defines a program, too.
             defined = call.lower().endswith("add_executable") or name != word
             if defined and "/" not in name and tree.measures(PurePosixPath(where, name)):
                 yield _program(tree, _join("build", output[1] if output else where, name), [name], options)
@@ -125,14 +134,14 @@ def _autotools(tree: Tree) -> Iterator[Benchmark]:
             for name in names.replace("\\\n", " ").split():
                 if not tree.measures(PurePosixPath(where, name)):
                     continue
-                if where == "." or kind not in ("check", "EXTRA"):  # which `make all` builds
+                if where == "." or kind not in ("check", "EXTRA"):  # `make all` builds it
                     yield _program(tree, _join(where, name), [name] if where == "." else [])
     yield from _by_rule(tree, ("Makefile.in", "Makefile"))
 
 
 def _by_rule(tree: Tree, names: tuple[str, ...]) -> Iterator[Benchmark]:
-    """Programs with a rule at the top; then those with a source file in a folder with a makefile of its own."""
-    of_top = [*filter(tree.texts.__contains__, names)][:1]  # and what it may include
+    """Programs with a rule at the top; then programs with a source file in a folder with its own makefile."""
+    of_top = [*filter(tree.texts.__contains__, names)][:1]  # and files that it may include
     of_top += sorted(path for path in tree.texts if path.endswith(".mk") and "/" not in path)
     rules = dict.fromkeys(_RULE.findall("\n".join(tree.texts[path] for path in of_top)))
     named = tree.own(lambda path: path.suffix in C and in_benchmarks(path))
@@ -142,15 +151,18 @@ def _by_rule(tree: Tree, names: tuple[str, ...]) -> Iterator[Benchmark]:
         if PurePosixPath(rule).name in {*stems, tree.wanted} and PLAIN.fullmatch(rule):
             yield _program(tree, _join(rule), [rule])
     for source in sources:
-        there = [tree.texts[path] for name in names if (path := str(source.parent / name)) in tree.texts]
-        if len(source.parts) > 1 and there:
-            heads = (line.partition(":")[0] for text in there for line in text.splitlines() if ":" in line)
-            own = any(source.stem in re.split(r"[\s$]", head) for head in heads)  # else `make` alone may build it
-            yield _program(tree, str(source.with_suffix("")), ["-C", str(source.parent), source.stem] if own else [])
+        makefile_texts = [tree.texts[path] for name in names if (path := str(source.parent / name)) in tree.texts]
+        if len(source.parts) > 1 and makefile_texts:
+            heads = (line.partition(":")[0] for text in makefile_texts for line in text.splitlines() if ":" in line)
+            # otherwise `make` alone may build it
+            has_rule = any(source.stem in re.split(r"[\s$]", head) for head in heads)
+            yield _program(
+                tree, str(source.with_suffix("")), ["-C", str(source.parent), source.stem] if has_rule else []
+            )
 
 
 def _target(system: str, tree: Tree) -> Iterator[Benchmark]:
-    """A target that runs the benchmark. It is made during the build, too, so that a run compiles nothing."""
+    """A target that runs the benchmark. It is also made during the build, so that a run compiles nothing."""
     options: list[str] = []
     if system == "cmake":
         _, everything, options = _cmake_files(tree)
@@ -160,15 +172,15 @@ def _target(system: str, tree: Tree) -> Iterator[Benchmark]:
         names, argv = _RULE.findall("\n".join(texts)), ["make", "-s", "-C", "{prefix}"]
     for name in dict.fromkeys(names):
         if is_benchmark(name) and not {"/", "."} & set(name) and "clean" not in name:
-            what = f"target {name} of {system}, in a copy of the tree"
-            yield _in_copy(what, Measured(name, [*argv, name]), [name], options)
+            description = f"target {name} of {system}, in a copy of the tree"
+            yield _in_copy(description, Measured(name, [*argv, name]), [name], options)
 
 
 def _cargo(tree: Tree) -> Iterator[Benchmark]:
     """The benchmarks of all crates of a tree."""
     for path, text in tree.own(lambda path: path.name == "Cargo.toml").items():
         table: dict[str, Any] = {}
-        with suppress(ValueError, RecursionError):  # whatever a crate of others has
+        with suppress(ValueError, RecursionError):  # a crate of others may contain anything
             table = tomllib.loads(text)
         package = table.get("package")
         if isinstance(package, dict) and isinstance(package.get("name"), str) and PLAIN.fullmatch(package["name"]):
@@ -176,7 +188,7 @@ def _cargo(tree: Tree) -> Iterator[Benchmark]:
 
 
 def _crate(tree: Tree, where: str, crate: str, table: dict[str, Any]) -> Iterator[Benchmark]:
-    """The benchmarks of one crate: programs, then those of `cargo bench`, then examples."""
+    """The benchmarks of one crate: programs, then benches of `cargo bench`, then examples."""
     of_crate = [] if where == "." else [f"--package={crate}"]
     for name in _targets(tree, table, "bin", _join(where, "src/bin")):
         if is_benchmark(name) or name == tree.wanted:
@@ -198,9 +210,11 @@ def _crate(tree: Tree, where: str, crate: str, table: dict[str, Any]) -> Iterato
 
 
 def _targets(tree: Tree, table: dict[str, Any], kind: str, folder: str) -> list[str]:
-    """The names of a crate's targets of one kind: those that its Cargo.toml lists, and those of a folder."""
+    """The names of a crate's targets of one kind: targets listed in its Cargo.toml, then files of a folder."""
     listed = table.get(kind, [])
-    names = [each.get("name", "") for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    names = (
+        [target.get("name", "") for target in listed if isinstance(target, dict)] if isinstance(listed, list) else []
+    )
     inside = [PurePosixPath(path).relative_to(folder) for path in sorted(tree.paths) if path.startswith(f"{folder}/")]
     names += [path.stem for path in inside if len(path.parts) == 1 and path.suffix == ".rs"]
     names += [path.parts[0] for path in inside if len(path.parts) == 2 and path.name == "main.rs"]
@@ -208,7 +222,7 @@ def _targets(tree: Tree, table: dict[str, Any], kind: str, folder: str) -> list[
 
 
 def _go(tree: Tree) -> Iterator[Benchmark]:
-    """The package with the most benchmarks nearest to the top, compiled as `go test -c` does it."""
+    """The benchmarks of `go test`, compiled like `go test -c`, of packages near the top first, then of packages with many."""
     packages: dict[str, list[str]] = {}
     for path, text in sorted(tree.own(lambda path: path.name.endswith("_test.go")).items()):
         if names := [name for name in _GO_BENCHMARK.findall(text) if name.isascii()]:

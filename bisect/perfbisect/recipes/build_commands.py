@@ -1,8 +1,7 @@
-"""What a recipe's ``[build]`` without commands runs: for each build system the commands, and what they need beside it.
+"""The commands for a recipe's ``[build]`` without commands: for each build system, with everything else that they need.
 
-They run in the empty folder ``{build}``. Of ``in_place`` the result is the copy of the tree in {prefix} in which it is built,
-not what is installed there: that copy is made before, and nothing is installed. ``programs`` brings what a tree builds and
-does not install.
+They run in the empty folder ``{build}``. With ``in_place`` the result is the copy of the tree in {prefix} in which it is
+built, and nothing is installed. ``programs`` has commands for programs that a tree builds and does not install.
 """
 
 import re
@@ -11,7 +10,7 @@ from collections.abc import Collection
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.programs import CARGO_TARGETS, CMAKE_TARGETS, GO_TARGETS, MAKE_TARGETS, MESON_TARGETS, building
 
-# Nothing is fetched during a build: what a build gets from the network differs from day to day.
+# Nothing is fetched during a build, because downloads differ from day to day.
 OFFLINE = {
     "http_proxy": "http://127.0.0.1:9",
     "https_proxy": "http://127.0.0.1:9",
@@ -22,8 +21,8 @@ OFFLINE = {
     "npm_config_offline": "true",
 }
 
-# Runs its arguments as an installation below the folder $0, and nowhere else: what would be written to other folders of
-# the system goes to a stage, and is removed. A tree that knows no DESTDIR installs to $0 itself.
+# Runs its arguments as an installation below the folder $0, and nowhere else: files for other folders of the system go to
+# a stage, and are removed. A tree that does not know DESTDIR installs to $0 itself.
 STAGED = """\
 stage=$PWD/.stage
 DESTDIR=$stage "$@" || exit
@@ -31,7 +30,7 @@ if [ -d "$stage$0" ]; then mkdir -p "$0" && cp -al "$stage$0/." "$0" && rm -rf "
 """
 
 
-# Of variables that a tree does not use, cmake only warns. $0 is the log, then variables.
+# cmake only warns of variables that a tree does not use. $0 is the log, then variables.
 _REFUSE = """\
 for variable do
     if awk '/Manually-specified variables were not used/ {{ on = 1 }} on' "$0" | grep -qxF "    $variable"; then
@@ -40,32 +39,32 @@ for variable do
     fi
 done
 """
-_LOG = ".perfbisect.log"  # beside folders of the tree's own names
+_LOG = ".perfbisect.log"  # differs from names of the tree's folders
 _LOGGED = f'{{{{ "$0" "$@" 2>&1 || : >{_LOG}.failed; }}}} | tee {_LOG}; [ ! -e {_LOG}.failed ]'
 _VARIABLE = re.compile(r"-D([^:=]+)")
 _CMAKE_CONFIGURE = 'command -v ninja >/dev/null && set -- -G Ninja "$@"; exec "$0" "$@"'
-# What was not built is left out: cmake's own installation ends at the first file that is absent.
+# Files that were not built are left out; otherwise cmake's installation ends at the first missing file.
 _OPTIONAL = r"s/^( *file\(INSTALL DESTINATION .* TYPE [A-Z_]+)( |$)/\1 OPTIONAL\2/"
 
 
 def _there(build: Build) -> tuple[str, list[str]]:
-    """The folder with the tree, and what runs a command in the tree's copy where it is built in one."""
+    """The folder with the tree, and, for a build in place, the prefix of a command that runs in it."""
     return ("{prefix}", ["env", "-C", "{prefix}"]) if build.in_place else ("{source}", [])
 
 
 def _named(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:
-    """The command that builds the recipe's targets, or what is started."""
+    """The command that builds the recipe's targets, or else the programs that are started."""
     return [*argv, *build.targets] if build.targets else building(builder, build, system, argv, folder)
 
 
 def cmake(builder: Builder, build: Build, _: Collection[str]) -> Build:
-    """A Release configuration, because projects leave out checks in it, with the variant's options in place of its -O3.
+    """A Release configuration, in which projects leave out checks, with the variant's options instead of its -O3.
 
-    Ninja is used where it is installed.
+    Ninja is used if it is installed.
     """
     source, folder = _there(build)[0], "{prefix}/build" if build.in_place else "."
     shared = ["-DBUILD_SHARED_LIBS=ON"] if builder.library.endswith(".so") else []
-    variables = [found[1] for option in builder.requested if (found := _VARIABLE.match(option))]
+    variables = [match[1] for option in builder.requested if (match := _VARIABLE.match(option))]
     configure = [
         *(("sh", "-c", _LOGGED) if variables else ()), "sh", "-c", _CMAKE_CONFIGURE, "cmake", "-S", source, "-B", folder,
         "-DCMAKE_INSTALL_PREFIX={prefix}",
@@ -76,29 +75,31 @@ def cmake(builder: Builder, build: Build, _: Collection[str]) -> Build:
         "-DCMAKE_CXX_COMPILER={cxx_compiler}",
         "-DCMAKE_C_COMPILER_LAUNCHER=ccache",
         "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache",
-        # Compilers warn of more each year: a tree that makes errors of warnings would not build with a newer one.
+        # Compilers warn of more each year: a tree that turns warnings into errors would not build with a newer compiler.
         "-DCMAKE_C_FLAGS_RELEASE={cflags} -DNDEBUG -Wno-error",
         "-DCMAKE_CXX_FLAGS_RELEASE={cflags} -DNDEBUG -Wno-error",
         "-DCMAKE_EXE_LINKER_FLAGS_RELEASE={ldflags}",
         "-DCMAKE_SHARED_LINKER_FLAGS_RELEASE={ldflags}",
         "-DCMAKE_MODULE_LINKER_FLAGS_RELEASE={ldflags}",
         "-DFETCHCONTENT_FULLY_DISCONNECTED=ON",
-        "-DCMAKE_POLICY_VERSION_MINIMUM=3.5",  # trees that ask for less are refused by cmake 4
+        "-DCMAKE_POLICY_VERSION_MINIMUM=3.5",  # cmake 4 refuses trees that ask for less
         "-DBUILD_TESTING=OFF",
         *shared,
         *build.options,
     ]  # fmt: skip
     compile_ = ["cmake", "--build", folder, "--parallel", "{jobs}"]
-    made = _named(builder, build, CMAKE_TARGETS, [*compile_, *(["--target"] if build.targets else [])], folder)
+    compile_targets = _named(
+        builder, build, CMAKE_TARGETS, [*compile_, *(["--target"] if build.targets else [])], folder
+    )
     install = [
         ["find", ".", "-name", "cmake_install.cmake", "-exec", "sed", "-i", "-E", _OPTIONAL, "{{}}", "+"],
         ["sh", "-c", STAGED, "{prefix}", "cmake", "-P", "cmake_install.cmake"],
     ]
     refuse = [["sh", "-c", _REFUSE, _LOG, *variables]] if variables else []
-    return Build(configure=[configure, *refuse], compile=[made], install=install)
+    return Build(configure=[configure, *refuse], compile=[compile_targets], install=install)
 
 
-# Meson takes compilers of more than one word from a file only. $0 is the file, then both compilers, behind a =.
+# Meson takes compilers of more than one word only from a file. $0 is the file, then both compilers, after a =.
 _NATIVE = """\
 list() {{ for word do printf "'%s', " "$word"; done; }}
 printf '[binaries]\\nc = [%s]\\ncpp = [%s]\\n' "$(list ${{1#=}})" "$(list ${{2#=}})" >"$0"
@@ -106,7 +107,7 @@ printf '[binaries]\\nc = [%s]\\ncpp = [%s]\\n' "$(list ${{1#=}})" "$(list ${{2#=
 
 
 def meson(builder: Builder, build: Build, _: Collection[str]) -> Build:
-    """The build type is ``plain``: the compiler's options are the variant's alone."""
+    """The build type ``plain``, so that only the variant sets the compiler's options."""
     source, folder = _there(build)[0], "{prefix}/build" if build.in_place else "."
     setup = [
         "meson", "setup", folder, source, "--native-file={build}/native.ini",
@@ -123,14 +124,15 @@ def meson(builder: Builder, build: Build, _: Collection[str]) -> Build:
     )
 
 
-# git writes files by name: a script looks older than what it was made from, and make would make and run it once more. $0 the tree.
+# git writes files in order of names, so a script may be older than its sources, and make would make and run it again. $0
+# is the tree.
 AGED = """\
 find "$0" -type f '(' -name configure -o -name '*.ac' -o -name '*.am' -o -name '*.in' -o -name '*.m4' ')' \\
     -exec touch -d @315532800 {{}} + || exit
 """
 
-# $0 the tree, then options. Of those that do no harm, the script gets the ones that its help has; and an option of the
-# recipe or of the user that it does not know is an error.
+# $0 is the tree, then options. Of options that do no harm, the script gets those in its help. An option of the recipe or
+# of the user that the script does not know is an error.
 _AUTOTOOLS_CONFIGURE = f"""\
 {AGED}source=$0
 if ! head -n 20 "$source/configure" | grep -q 'Generated by GNU Autoconf'; then
@@ -149,12 +151,12 @@ exec "$source/configure" "$@"
 
 
 def autotools(builder: Builder, build: Build, paths: Collection[str]) -> Build:
-    """A configure script, or a configure.ac to make one from.
+    """A configure script, or a configure.ac from which it is made.
 
-    Scripts of GNU Autoconf are run out of the tree. Others, written by hand, may not know how: for these the folder of the
-    build is a copy of the tree. A static library beside the shared one that is loaded is left out.
+    Scripts of GNU Autoconf are run out of the tree. Handwritten scripts may not support that; for these the folder of the
+    build is a copy of the tree. A static library is not built beside the shared library that is loaded.
     """
-    source, there = _there(build)
+    source, in_tree = _there(build)
     unneeded = ["--disable-silent-rules", "--disable-maintainer-mode"]
     if builder.library.endswith(".so") and not build.then:
         unneeded.append("--disable-static")
@@ -164,16 +166,16 @@ def autotools(builder: Builder, build: Build, paths: Collection[str]) -> Build:
         "CC={cc}", "CXX={cxx}", "CFLAGS={cflags}", "CXXFLAGS={cflags}", "LDFLAGS={ldflags}",
         *build.options,
     ]  # fmt: skip
-    generate = [] if "configure" in paths else [[*there, "autoreconf", "-f", "-i", source]]
+    generate = [] if "configure" in paths else [[*in_tree, "autoreconf", "-f", "-i", source]]
     return Build(
-        configure=[*generate, [*there, "sh", "-c", script, source, *options]],
-        compile=[_named(builder, build, MAKE_TARGETS, [*there, "make", "-j{jobs}"])],
+        configure=[*generate, [*in_tree, "sh", "-c", script, source, *options]],
+        compile=[_named(builder, build, MAKE_TARGETS, [*in_tree, "make", "-j{jobs}"])],
         install=[["sh", "-c", STAGED, "{prefix}", "make", "install"]],
         needs=["autoreconf"] if generate else [],
     )
 
 
-# $0 the folder of the compilers' scripts. Values are quoted for a shell, and the scripts get them as they are.
+# $0 is the folder of the compilers' scripts. Values are quoted for a shell, and reach the scripts unchanged.
 _MAKE_SCRIPT = """\
 cat >"$0/{name}" <<'.' || exit
 #!/bin/sh
@@ -187,7 +189,7 @@ _MAKE_COMPILERS = "\n".join((
     _MAKE_SCRIPT.format(name="cxx", compiler="{cxx_compiler}"),
     'chmod +x "$0/cc" "$0/cxx"',
 ))  # fmt: skip
-# $0 {prefix}, then make and its variables.
+# $0 is {prefix}, then make and its variables.
 _MAKE_INSTALL = f"""\
 if make -s -n install "$@" >/dev/null 2>&1; then
     set -- make install "$@"
@@ -202,16 +204,17 @@ def make(builder: Builder, build: Build, _: Collection[str]) -> Build:
     """A Makefile alone, in a copy of the tree.
 
     Makefiles have no common way to set the compiler's options: some append to CFLAGS, some ignore it. So the compiler is
-    a script that puts the variant's options first, so that the tree's own count, and makes no errors of warnings, of which
-    newer compilers have more. An installation is tried if the Makefile has one; otherwise the whole folder is the result.
+    a script that puts the variant's options first, so that the tree's options have precedence, and turns no warnings into
+    errors, as newer compilers have more warnings. If the Makefile has an installation, it is tried; otherwise the whole
+    folder is the result.
     """
-    there = _there(build)[1]
+    in_tree = _there(build)[1]
     compilers = "{prefix}/.perfbisect" if build.in_place else "{build}/.perfbisect"
     variables = [f"CC={compilers}/cc", f"CXX={compilers}/cxx", "PREFIX={prefix}", "prefix={prefix}", *build.options]
     copied = [] if build.in_place else [["cp", "-a", "{source}/.", "{build}"]]
     return Build(
         configure=[*copied, ["sh", "-c", _MAKE_COMPILERS, compilers]],
-        compile=[_named(builder, build, MAKE_TARGETS, [*there, "make", "-j{jobs}", *variables])],
+        compile=[_named(builder, build, MAKE_TARGETS, [*in_tree, "make", "-j{jobs}", *variables])],
         install=[["sh", "-c", _MAKE_INSTALL, "{prefix}", *variables]],
     )
 
@@ -224,7 +227,7 @@ find . -maxdepth 1 -type f -name '*.so' -exec cp -- {{}} "$0/lib" \\;
 
 
 def cargo(builder: Builder, build: Build, paths: Collection[str]) -> Build:
-    """A release build with the crates that are vendored or in the host's cache; ``targets`` are options: ``--bin=NAME``."""
+    """A release build with vendored crates, or crates of the host's cache; ``targets`` are options: ``--bin=NAME``."""
     target = "{prefix}/target" if build.in_place else "{build}"
     locked = ["--locked"] if "Cargo.lock" in paths else []
     argv = [
@@ -239,7 +242,7 @@ def cargo(builder: Builder, build: Build, paths: Collection[str]) -> Build:
 
 
 def go(builder: Builder, build: Build, _: Collection[str]) -> Build:
-    """All commands of the module, with the modules that are vendored or in the host's cache; ``targets`` are packages."""
+    """All commands of the module, with vendored modules, or modules of the host's cache; ``targets`` are packages."""
     argv = ["env", "-C", _there(build)[0], "go", "build", "-trimpath", "-o", "{prefix}/bin/", *build.options]
     return Build(
         configure=[["mkdir", "-p", "{prefix}/bin/"]],

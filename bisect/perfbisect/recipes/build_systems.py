@@ -1,11 +1,11 @@
-"""Build systems: what a tree is built with, and which commands that takes. Nothing here knows a project.
+"""Build systems: which one builds a tree, and by which commands. Nothing here is about a particular project.
 
-The system is read from the names of files at the top of a tree. A tree may have several, such as a Makefile beside a
-CMakeLists.txt, and a range of commits may move from one to another. So the choice is made for a range: the first system
-that all its ends have. Commits between them that lack it, and all commits of a range whose ends have none in common, are
-built with the first that each has.
+The names of files at the top of a tree show its systems. A tree may have several, such as a Makefile beside a
+CMakeLists.txt, and a range of commits may change from one to another. So the choice is made for a range: the first system
+that all its ends have. Commits between the ends without that system are built with their first system. If the ends have
+none in common, so are all commits.
 
-``expanded`` turns a recipe's ``[build]`` without commands into one with those of ``build_commands``.
+``expanded`` turns a recipe's ``[build]`` without commands into one with the commands of ``build_commands``.
 """
 
 import hashlib
@@ -23,16 +23,17 @@ from perfbisect.recipes.build_commands import OFFLINE
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.programs import INCOMPLETE, finding, short, started
 
-AUTO = "auto"  # in the place of a system: each commit has its own
+AUTO = "auto"  # instead of a system: each commit has its own
 
 
 @dataclass(frozen=True, slots=True)
 class Incremental:
-    """When a build system may build a commit in the tree of another."""
+    """The conditions under which a build system may build a commit in the tree of another."""
 
-    inputs: str  # a pattern of the files on which depends what its configure step finds out
-    anew: bool = False  # that step can begin anew in a folder that exists; else the commit is built in an empty folder
-    tracks: bool = True  # it knows which files an object depends on; False: only where dependency files say so
+    inputs: str  # pattern of the files on which the results of its configure step depend
+    # whether that step can be repeated in an existing folder; otherwise the commit is built in an empty folder
+    anew: bool = False
+    tracks: bool = True  # whether it knows the files on which an object depends; False: only if dependency files exist
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,13 @@ class BuildSystem:
 
     commands: Callable[[Builder, Build, Collection[str]], Build]  # of a tree with these paths
     needs: tuple[str, ...]  # programs
-    files: tuple[str, ...]  # at the top of a tree, of which one is enough
-    compiler: tuple[str, ...] = ()  # prints the version of one that is not the variant's
-    incremental: Incremental | None = None  # None: it keeps nothing between builds but its own cache
+    files: tuple[str, ...]  # files at the top of a tree; one is enough
+    compiler: tuple[str, ...] = ()  # command that prints the version of a compiler that the variant does not set
+    incremental: Incremental | None = None  # None: it keeps nothing between builds except its cache
 
 
-# By preference. cmake and meson build out of the tree and have the compiler's options in one place; a Makefile has neither.
+# By preference. cmake and meson build out of the tree, and have the compiler's options in one place; a Makefile does
+# neither.
 SYSTEMS: dict[str, BuildSystem] = {
     "cmake": BuildSystem(
         build_commands.cmake,
@@ -85,21 +87,22 @@ MARKERS = frozenset(file for system in SYSTEMS.values() for file in system.files
 
 
 def found_in(paths: Collection[str]) -> tuple[str, ...]:
-    """The systems of a tree that has these ``paths``, by preference."""
+    """The systems of a tree with these ``paths``, by preference."""
     return tuple(name for name, system in SYSTEMS.items() if any(file in paths for file in system.files))
 
 
 def for_range(trees: Iterable[Collection[str]]) -> str:
-    """The system for a range whose ends have these paths; AUTO where they have none in common, "" where none has any."""
-    known = [found_in(paths) for paths in trees]
-    common = [system for system in SYSTEMS if all(system in systems for systems in known)]
-    if known and common:
+    """The system for a range whose ends have these paths; AUTO if they have none in common, "" if no end has a system."""
+    systems_of_ends = [found_in(paths) for paths in trees]
+    common = [system for system in SYSTEMS if all(system in systems for systems in systems_of_ends)]
+    if systems_of_ends and common:
         return common[0]
-    return AUTO if any(known) else ""
+    return AUTO if any(systems_of_ends) else ""
 
 
 _NEVER = "(?!)"  # matches nothing
-# Of a program: what a build file says of it, which path its source has, with the folder, and the command that makes it there.
+# For a program: pattern in a build file, pattern of its source's path with the folder, and the command that makes it
+# there.
 _MAKING = (
     (r'(?m)^name *= *"{0}"', r"((?:.*/)?)src/bin/{0}(?:\.rs|/main\.rs)", "cargo build --release --bin={name}"),
     (r"(?m)^module (?:\S*/)?{0}(?:/v\d+)?$", _NEVER, "go build -o {program} ."),
@@ -113,16 +116,16 @@ def making(program: str, paths: Iterable[str], text: str) -> str:
     name = program.rpartition("/")[2]
     for says, source, command in _MAKING:
         says, source = (pattern.format(re.escape(name)) for pattern in (says, source))
-        place = next(filter(None, (re.fullmatch(source, path) for path in paths)), None)
-        if place or re.search(says, text):
-            return command.format(name=name, program=program, folder=place[1] if place else "")
+        match = next(filter(None, (re.fullmatch(source, path) for path in paths)), None)
+        if match or re.search(says, text):
+            return command.format(name=name, program=program, folder=match[1] if match else "")
     return ""
 
 
 def chosen(system: str, paths: Collection[str]) -> str:
-    """The system of one commit with these paths, where ``system`` is that of the range; "" where it has none."""
-    own = found_in(paths)
-    return system if system in own else next(iter(own), "")
+    """The system of one commit with these paths; ``system`` is the range's. "" if the commit has none."""
+    systems = found_in(paths)
+    return system if system in systems else next(iter(systems), "")
 
 
 def nothing_found() -> str:
@@ -131,7 +134,7 @@ def nothing_found() -> str:
 
 
 def has_commands(build: Build) -> bool:
-    """Whether a recipe says itself how a commit is built."""
+    """Whether a recipe has commands that build a commit."""
     return bool(build.configure or build.compile or build.install)
 
 
@@ -142,49 +145,49 @@ def with_needs(build: Build) -> Build:
 
 
 def expanded(builder: Builder, system: str, paths: Collection[str]) -> Build:
-    """The recipe's ``[build]`` with the commands of ``system`` for a tree that has these ``paths``.
+    """The recipe's ``[build]`` with the commands of ``system`` for a tree with these ``paths``.
 
-    What the recipe says of environment, needs and artifacts is kept and added to.
+    Environment, needs and artifacts of the recipe are kept and extended.
     """
     build = builder.build or Build()
-    made = SYSTEMS[system].commands(builder, build, paths)
+    commands = SYSTEMS[system].commands(builder, build, paths)
     copied = [["cp", "-a", "{source}/.", "{prefix}"]] if build.in_place else []
-    install = [] if build.in_place else made.install
-    if started(builder) and not builder.server:  # an installation may fail where not all was built
+    install = [] if build.in_place else commands.install
+    if started(builder) and not builder.server:  # an installation may fail if not everything was built
         install = [["sh", "-c", f'"$@" || [ -e {INCOMPLETE} ]', "install", *argv] for argv in install]
     return msgspec.structs.replace(
         build,
-        configure=[*copied, *made.configure],
-        compile=made.compile,
+        configure=[*copied, *commands.configure],
+        compile=commands.compile,
         install=[*install, *finding(builder, build)],
-        env={**OFFLINE, **made.env, **build.env},
-        needs=list(dict.fromkeys((*SYSTEMS[system].needs, *made.needs, *build.needs))),
+        env={**OFFLINE, **commands.env, **build.env},
+        needs=list(dict.fromkeys((*SYSTEMS[system].needs, *commands.needs, *build.needs))),
         artifacts=build.artifacts
         or ([] if build.then else [*builder.programs, *([builder.library] if builder.library else [])]),
     )
 
 
 def revision(system: str) -> str:
-    """A hash of what this version of the program runs for a system, which belongs to the keys of its builds."""
-    made = []
+    """A hash of the commands of this version for a system, which is part of the keys of its builds."""
+    builds = []
     for in_place, paths, targets, programs in product(
         (False, True), (MARKERS | {"Cargo.lock"}, frozenset()), ([], ["t"]), ([], ["p"])
     ):
         build = Build(options=["o"], targets=targets, in_place=in_place)
         recipe = Builder(summary="", driver="", library="l.so", programs=programs, build=build)
-        made.append(msgspec.to_builtins(expanded(recipe, system, paths)))
-    return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:16]
+        builds.append(msgspec.to_builtins(expanded(recipe, system, paths)))
+    return hashlib.sha256(json.dumps(builds, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def system_of(builder: Builder, paths: frozenset[str]) -> str | None:
-    """The build system of a commit with these ``paths``; "" where the recipe has commands, None where the tree has none."""
+    """The build system of a commit with these ``paths``; "" if the recipe has commands, None if the tree has no system."""
     if builder.build is None or has_commands(builder.build):
         return ""
     return chosen(builder.build.system, paths) or None
 
 
 def listing(builder: Builder) -> Iterator[str]:
-    """How each system that the recipe allows would build a commit, as comments of a TOML document."""
+    """The commands of each system that the recipe allows, as comments of a TOML document."""
     build = builder.build or Build()
     if builder.installed or has_commands(build):
         return
@@ -195,7 +198,7 @@ def listing(builder: Builder) -> Iterator[str]:
     for system in [build.system] if build.system else SYSTEMS:
         yield "#"
         yield f"# {system}, for a tree with {' or '.join(SYSTEMS[system].files)}"
-        made = expanded(builder, system, SYSTEMS[system].files[:1])
-        for argv in (*made.configure, *made.compile, *made.install):
+        commands = expanded(builder, system, SYSTEMS[system].files[:1])
+        for argv in (*commands.configure, *commands.compile, *commands.install):
             text = shlex.join(map(short, argv)).replace("{{", "{").replace("}}", "}")
             yield from (f"#     {line}" for line in text.split("\n"))

@@ -1,7 +1,8 @@
 """The schema of a builder recipe, ``builders/NAME/builder.toml``.
 
-Commands are argument lists. ``{placeholders}`` are filled in by perfbisect; PLACEHOLDERS lists the allowed ones.
-A shell is used only where the recipe names one, as in ``["sh", "-c", "…"]``."""
+Commands are argument lists. perfbisect fills in ``{placeholders}``; PLACEHOLDERS lists them. A shell is used only if the
+recipe names it, as in ``["sh", "-c", "…"]``.
+"""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -54,7 +55,7 @@ Tarball = Annotated[
 ]
 COMPILER = rf"\s*(gcc|clang)\s*((?:{CONDITION}(?:,{CONDITION})*)?)"
 CompilerRule = Annotated[str, matching(rf"^({COMPILER})?\Z", 'gcc or clang, and of which version: "gcc>=12", "clang"')]
-LONGEST = 1e9  # seconds of anything; waits of the system overflow not far above
+LONGEST = 1e9  # seconds of anything; system calls that wait overflow not far above
 Seconds = Annotated[float, Meta(gt=0, le=LONGEST, description="a number of seconds above 0")]
 
 Setting = str | int | float | bool
@@ -77,7 +78,7 @@ BUILD_PLACEHOLDERS = VERSION_PLACEHOLDERS | {
     "jobs",  # parallel jobs on this host
     "version",  # of the tree being built, "" when the recipe does not define it
 }  # fmt: skip
-OF_ARCHIVES = "archives.NAME"  # in a build, for each archive of the recipe: the folder in which it is unpacked
+OF_ARCHIVES = "archives.NAME"  # in a build, for each archive of the recipe: the folder of its unpacked content
 SIZE_PLACEHOLDERS = frozenset({
     "memory",  # MiB of the host
     "cache",  # MiB that a server may use for its own cache of the data
@@ -97,30 +98,30 @@ COMMAND_PLACEHOLDERS = SIZE_PLACEHOLDERS | {
     "threads", "time", "warmup",  # of the workload
     "socket", "port",  # of the server, if the builder has one
 }  # fmt: skip
-MEASURED = "*"  # in place of workloads to train with: those that are measured
+MEASURED = "*"  # instead of workloads to train with: the measured workloads
 PLACEHOLDERS = BUILD_PLACEHOLDERS | {OF_ARCHIVES} | CONFIG_PLACEHOLDERS | COMMAND_PLACEHOLDERS
 
 
 class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One set of compiler settings."""
 
-    whole: ClassVar[bool] = True  # also empty keys are shown: they override shared ones
+    whole: ClassVar[bool] = True  # empty keys are shown, too, because they override shared keys
 
     summary: str = ""
     cc: str = "gcc"
     cxx: str = "g++"
     cflags: str = ""
     ldflags: str = ""
-    # Builds are optimised with a profile of these workloads, named as for --workload; "*": those that are measured.
+    # Workloads whose profile optimises builds, named as for --workload; "*": the measured workloads.
     train: str = ""
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a server is configured with beside its recipe, for builds that are compared in several configurations."""
+    """An additional configuration of a server, for builds that are compared in several configurations."""
 
     summary: str = ""
-    settings: dict[str, Setting] = {}  # over those of [server]
-    file: str = ""  # of the recipe's folder, with the placeholders of the server's file, whose end it is
+    settings: dict[str, Setting] = {}  # override the settings of [server]
+    file: str = ""  # file of the recipe's folder that is appended to the server's file, with its placeholders
 
 
 class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -131,51 +132,51 @@ class Packages(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a checkout becomes an installed system: by commands, or by a build system that knows them."""
+    """How a checkout becomes an installed system: by commands, or by a build system."""
 
-    # The build system; "": read from the tree, for the whole range if its ends have one in common.
+    # The build system; "": detected in the tree, for the whole range if its ends have one in common.
     system: Literal["", "cmake", "meson", "autotools", "make", "cargo", "go"] = ""
-    options: list[str] = []  # of its configure step
-    targets: list[str] = []  # to build; by default those that install the recipe's programs, or all
-    in_place: bool = False  # what a system built is used where it was built, a copy of the tree in {prefix}
-    # Commands take the place of a build system.
+    options: list[str] = []  # of the system's configure step
+    targets: list[str] = []  # targets to build; by default those that install the recipe's programs, or all
+    in_place: bool = False  # the result of a build system is used where it was built, in a copy of the tree in {prefix}
+    # Commands replace a build system.
     configure: list[Argv] = []
     compile: list[Argv] = []
     install: list[Argv] = []
-    then: list[Argv] = []  # after all others, and after a build system: a benchmark of one's own
-    # Paths below {prefix}, by default the recipe's programs or library. Builds are equal when the loadable sections of
-    # these are; without any, no two builds are equal.
+    then: list[Argv] = []  # after all other commands, and after a build system: for instance to build a benchmark
+    # Paths below {prefix}, by default the recipe's programs or library. Builds are equal if the loadable sections of
+    # these are equal; without artifacts, no two builds are equal.
     artifacts: list[Below] = []
     env: dict[Variable, str] = {}
-    # What the host needs, beyond git and ccache: programs, headers ("openssl/ssl.h"), libraries known to pkg-config
+    # Needs on the host, beside git and ccache: programs, headers ("openssl/ssl.h"), libraries for pkg-config
     # ("libzstd.pc").
     needs: list[Need] = []
-    packages: dict[str, Packages] = {}  # of the needs that are not in perfbisect's own table
+    packages: dict[str, Packages] = {}  # of needs that are not in perfbisect's table
     timeout: Seconds = 7200.0  # for the whole build
 
 
 class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """How a server is initialised, started, polled and stopped. Absent for an embedded library.
 
-    Data is loaded by: initialise, start, create, the workload's own loading, settle, stop. A visit is: start on a copy
-    of that data, runs, stop.
+    Data is loaded by: initialise, start, create, the workload's loading, settle, stop. A visit is: start on a copy of
+    that data, runs, stop.
 
-    ``perf_scope`` says what perf counts: "server", the process of ``start`` and all its descendants, later ones
-    included; or "connections", only the descendants that are started later, where each connection is a process.
+    ``perf_scope`` says what perf counts: "server", the process of ``start`` and all its descendants, also later ones; or
+    "connections", only descendants that are started later, for servers with a process for each connection.
     """
 
     initialise: list[Argv]
     start: Argv  # stays in the foreground
-    ready: Argv  # ends with 0 once the server answers
+    ready: Argv  # ends with 0 after the server answers
     stop: list[str] = []  # empty: SIGTERM
     create: list[Argv] = []  # after the first start: users, databases
-    settle: list[Argv] = []  # once the data is loaded: work that the server would otherwise do later, at any time
-    # Programs that only speak to it: where an installed system lacks them, or their libraries, the host's are used.
+    settle: list[Argv] = []  # after the data is loaded: work that the server would otherwise do later, at any time
+    # Programs that only connect to it: if an installed system lacks them or their libraries, the host's are used.
     clients: list[Client] = []
     config: str = ""  # file of the recipe's folder, filled in for each start; {config} is the path of the result
     settings: dict[str, Setting] = {}  # lines of that file
-    # What no configuration of a user may set, since the recipe says where things are: first words of lines; - is _. With =/
-    # behind it a word may be set, but to no path.
+    # Settings that no user configuration may contain, because the recipe sets paths: first words of lines; - equals _. A
+    # word with =/ after it may be set, but not to a path.
     reserved: list[str] = []
     env: dict[Variable, str] = {}
     ready_timeout: Seconds = 60.0
@@ -186,14 +187,14 @@ class Server(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Dataset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which builds can reuse the same loaded data."""
+    """Which builds can use the same loaded data."""
 
     format: str = "1"  # the on-disk format; part of the dataset's key
     format_command: list[str] = []  # prints another part of the format; run with the build, in an empty visit
 
 
 class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A condition on the tree or the toolchain, and what it changes (merged over the recipe)."""
+    """A condition on the tree or the toolchain, and the changes (merged over the recipe)."""
 
     version: VersionRule = ""  # ">=8.0.30", ">=3.8,<3.30"
     file: OfTree = ""  # exists in the tree
@@ -203,26 +204,26 @@ class When(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class PatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A patch of the recipe's folder, applied to the commits that it fits before they are built."""
+    """A patch in the recipe's folder, applied to the commits that it fits before they are built."""
 
     file: str  # "patches/gcc-12.patch"
     version: VersionRule = ""  # of the trees that it is for: "<8.0.20"; by default all
 
 
 class Archive(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A tarball that a tree needs beside git, in the version that the tree names; {archives.NAME} is where it is unpacked."""
+    """A tarball that a tree needs beside git, in the version that the tree names; {archives.NAME} is its unpacked content."""
 
     address: Tarball  # {version}, {version:_} (dots written as _)
-    file: OfTree  # names the version; a tree without it needs no archive
-    pattern: str  # of the version in that file: a regular expression with one group; _ in what it matches are dots
-    unless: OfTree = ""  # a tree that has this needs no archive
+    file: OfTree  # file that names the version; a tree without it needs no archive
+    pattern: str  # of the version in that file: a regular expression with one group; _ in the match stand for dots
+    unless: OfTree = ""  # a tree with this file needs no archive
     sha256: dict[str, Sha256]  # by version
 
 
 class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One system: where its source is and how a commit of it is built and run."""
+    """One system: where its source is, and how a commit is built and run."""
 
-    # By the reader.
+    # Set by the reader.
     filled_in: ClassVar[frozenset[str]] = frozenset({
         "name", "folder", "inherited", "home", "requested", "started", "chosen", "flags", "addition",
     })  # fmt: skip
@@ -230,32 +231,33 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     name: str = ""  # the folder's name
     folder: str = ""  # absolute path of the recipe's folder
     inherited: list[str] = []  # folders of the recipes that it extends, nearest first
-    home: str = ""  # name of its repository and its work folder on a host; "": that of the recipe
-    requested: list[str] = []  # those options of the configure step that the user gave; they are in build.options
-    started: list[str] = []  # what a command of the user starts: paths below {prefix}, like ``programs``
+    home: str = ""  # name of its repository and its work folder on a host; "": the recipe's name
+    requested: list[str] = []  # options of the configure step that the user gave; build.options has them, too
+    started: list[str] = []  # programs that a command of the user starts: paths below {prefix}, like ``programs``
     chosen: list[str] = []  # files of the build that the user chose, each for the program of its name
-    flags: Flags = Flags()  # that the user adds to those of the variant and of the tree
-    addition: str = ""  # the end of its server's configuration file, with placeholders: see ServerConfig
+    flags: Flags = Flags()  # flags of the user, in addition to flags of the variant and the tree
+    addition: str = ""  # end of its server's configuration file, with placeholders: see ServerConfig
     summary: str
     extends: str = ""
     repository: str = ""
     release_tags: list[ReleaseTag] = []  # "version-{version}", "REL_{version:_}" (dots written as _)
     version: list[str] = []  # a command that prints the version, run in the checkout: ["cat", "VERSION"]
-    installed_version: list[str] = []  # the same of an installed system: ["{prefix}/bin/postgres", "--version"]
+    # command that prints the version of an installed system: ["{prefix}/bin/postgres", "--version"]
+    installed_version: list[str] = []
     ignore: list[Ignored] = []  # paths that cannot change the speed, git's glob rules
     suspects: dict[str, Weight] = {}  # path (git's glob rules) → how much likelier a commit that touches it is
-    # Debian's and Ubuntu's package of it, source or binary: what that is built with, this needs.
+    # Debian's and Ubuntu's package of the system, source or binary; its build dependencies are needed.
     debian: DebianName = ""
-    fedora: FedoraName = ""  # the same of Fedora, RHEL and their derivatives
-    driver: str  # what workloads connect to: "sqlite", "mysql", "pgsql", …
-    # The folder on every host in which the programs are that workloads run: "/usr". Nothing is built, and hosts are compared.
+    fedora: FedoraName = ""  # package of Fedora, RHEL and their derivatives
+    driver: str  # client protocol of workloads: "sqlite", "mysql", "pgsql", …
+    # Folder with the programs of an installed system on every host: "/usr". Nothing is built, and hosts are compared.
     installed: Folder = ""
-    library: Below = ""  # of an embedded system: path below {prefix} that the workload loads
-    programs: list[Below] = []  # paths below {prefix} of what the recipe runs
+    library: Below = ""  # of an embedded system: path below {prefix} of the library that the workload loads
+    programs: list[Below] = []  # paths below {prefix} of the programs that the recipe runs
     variant: str = USUAL_VARIANT
     variants: dict[str, Variant] = {}
     configs: dict[str, Config] = {}  # of the server: `bisect compare REV REV+NAME`
-    build: Build | None = Build()  # None where nothing is built
+    build: Build | None = Build()  # None if nothing is built
     server: Server | None = None
     dataset: Dataset = Dataset()
     when: list[When] = []
@@ -271,7 +273,7 @@ class Builder(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 _O2 = "-O2 -fno-omit-frame-pointer"
 _VARIANTS: dict[str, tuple[str, dict[str, str]]] = {
     "o2nofp": ("optimised, with frame pointers", {"cflags": _O2}),
-    # Whether a hot loop is fast may depend on where it begins. Clang takes no alignment of jumps, and says so in a warning.
+    # Whether a hot loop is fast may depend on its start address. Clang knows no alignment of jumps, and only warns.
     "o2nofp-aligned": (
         "as o2nofp, with functions, loops and jumps aligned",
         {"cflags": f"{_O2} -falign-functions=64 -falign-loops=64 -falign-jumps=32"},

@@ -1,7 +1,7 @@
 """Builders by name: a recipe merged with the recipes that it extends, and the files and patches beside it.
 
-``[[when]]`` blocks are changes of a recipe for some trees and compilers. Versions are compared as numbers: 8.0.9 < 8.0.30,
-3.8 = 3.8.0. A suffix (beta1, -MariaDB) is ignored.
+``[[when]]`` blocks are changes of a recipe for some trees and compilers. Versions are compared as numbers: 8.0.9 <
+8.0.30, 3.8 = 3.8.0. A suffix (beta1, -MariaDB) is ignored.
 """
 
 import operator
@@ -29,14 +29,14 @@ PRINT_IT = 'Give a command that prints it: version = ["cat", "VERSION"].'
 
 
 def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
-    """The builder that a file describes, with everything that it extends.
+    """The builder in a file, merged with everything that it extends.
 
-    Raises RecipeError for the first mistake found, in this file or in one that it extends.
+    Raises RecipeError for the first mistake, in this file or in a file that it extends.
     """
-    files = [each for folder in folders for each in sorted(folder.glob(f"*/{FILE}"))]
-    named = [(each.parent.name, Location(each)) for each in files]
-    found = inheritance(Location(file), named, _read_source, "builder")
-    sources = {place.file: source for place, source in found.items()}
+    files = [recipe for folder in folders for recipe in sorted(folder.glob(f"*/{FILE}"))]
+    named = [(recipe.parent.name, Location(recipe)) for recipe in files]
+    tables = inheritance(Location(file), named, _read_source, "builder")
+    sources = {source_location.file: source for source_location, source in tables.items()}
     table: Table = {"variants": SHARED}
     blocks: list[Any] = []
     for source in reversed(sources.values()):
@@ -49,7 +49,7 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
         builder,
         name=file.parent.name,
         folder=str(file.parent),
-        extends="",  # merged
+        extends="",  # because it is merged
         build=None if builder.installed else with_needs(builder.build or Build()),
         inherited=[str(source.parent) for source in sources if source != file],
     )
@@ -61,8 +61,8 @@ def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
 def recipe_files(builder: Builder) -> dict[str, Path]:
     """The files below ``{recipe}``: name below that folder → path on this machine.
 
-    A recipe's own file wins over one of the same name of a recipe that it extends. Raises RecipeError for a link to a
-    file elsewhere.
+    A recipe's file replaces a file of the same name of a recipe that it extends. Raises RecipeError for a link to a file
+    elsewhere.
     """
     files: dict[str, Path] = {}
     for folder in (*reversed(builder.inherited), builder.folder):
@@ -73,9 +73,9 @@ def recipe_files(builder: Builder) -> dict[str, Path]:
 
 
 def config_template(builder: Builder) -> str:
-    """The configuration file of a builder's server, placeholders not filled in; "" when it has none.
+    """The configuration file of a builder's server, with placeholders; "" if it has none.
 
-    Raises RecipeError when it is missing, cannot be read, or has an unknown placeholder.
+    Raises RecipeError if it is missing, cannot be read, or has an unknown placeholder.
     """
     if not builder.server or not builder.server.config:
         return ""
@@ -94,7 +94,7 @@ def _location(builder: Builder) -> Location:
 
 
 def _beside(builder: Builder, name: str, location: Location) -> Path:
-    """The file that a key of the recipe names. Raises RecipeError for one that is not beside the recipe."""
+    """The file that a key of the recipe names. Raises RecipeError if it is not beside the recipe."""
     files = recipe_files(builder)
     if name not in files:
         raise location.mistake(
@@ -120,30 +120,32 @@ def _check_files(builder: Builder) -> None:
 
 
 def variant_of(builder: Builder, name: str = "") -> Variant:
-    """A variant by its name, by default the recipe's own choice. Raises RecipeError for one that does not exist."""
+    """A variant by its name, by default the recipe's choice. Raises RecipeError if it does not exist."""
     return chosen("variant", name or builder.variant, builder.variants, f" of builder {builder.name}")
 
 
 def build_of(builder: Builder) -> Build:
-    """How a commit is built, where one is."""
+    """The ``[build]`` of a recipe that builds commits."""
     assert builder.build is not None, "commits are built only with a recipe's [build]"
     return builder.build
 
 
 def _read_source(location: Location) -> Table:
-    """One builder.toml, verified without the recipes that it extends, which may have what is required."""
+    """One builder.toml, checked alone; recipes that it extends may have the required keys."""
     table = read_table(location.file)
-    whole = {"summary": "", "driver": "", **table}
+    completed = {"summary": "", "driver": "", **table}
     if isinstance(server := table.get("server"), dict):
-        whole["server"] = {"initialise": [], "start": ["-"], "ready": ["-"], **server}
-    for index, block in enumerate(convert(whole, Builder, location).when):
+        completed["server"] = {"initialise": [], "start": ["-"], "ready": ["-"], **server}
+    for index, block in enumerate(convert(completed, Builder, location).when):
         check_conditions(block, location.at("when", index))
     check_placeholders(table, location)
     return table
 
 
 def _check_changes(sources: Mapping[Path, Table], table: Table) -> None:
-    """Every block must result in a complete recipe: one that adds a [server], for example, must define all of it."""
+    """Check that every block results in a complete recipe: a block that adds a [server], for example, must define all of
+    it.
+    """
     for file, source in sources.items():
         for index, block in enumerate(source.get("when", [])):
             location = Location(file).at("when", index)
@@ -155,7 +157,7 @@ def _check_changes(sources: Mapping[Path, Table], table: Table) -> None:
 
 
 def _check_builder(builder: Builder, location: Location) -> None:
-    """What types cannot express."""
+    """Check rules that types cannot express."""
     for key in ("summary", "driver"):
         if not getattr(builder, key).strip():
             raise location.at(key).mistake("is empty.")
@@ -173,7 +175,7 @@ def _check_builder(builder: Builder, location: Location) -> None:
         )
 
 
-# Fixed for a whole hunt, before conditions are evaluated.
+# Keys that are fixed for a whole hunt, before conditions are evaluated.
 FIXED = (
     "extends", "when", "version", "installed_version", "summary", "repository", "release_tags", "ignore", "driver",
     "variant", "suspects", "patches", "configs", "archives",
@@ -181,15 +183,15 @@ FIXED = (
 OPERATORS: dict[str, Callable[[list[int], list[int]], bool]] = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
-DIGITS = 18  # of a number that counts; int() refuses thousands
+DIGITS = 18  # digits of a number that are read; int() refuses thousands
 
 
 @dataclass(frozen=True, slots=True)
 class TreeFacts:
-    """The facts that conditions depend on: a commit's tree and the compiler."""
+    """The facts on which conditions depend: of a commit's tree and the compiler."""
 
-    version: str  # as printed by the recipe's version command; "" when unknown
-    exists: Callable[[str], bool]  # True for a path in the tree
+    version: str  # as printed by the recipe's version command; "" if unknown
+    exists: Callable[[str], bool]  # whether a path is in the tree
     compiler: str  # "gcc" or "clang"
     compiler_version: str  # "12.2.0"
 
@@ -197,7 +199,7 @@ class TreeFacts:
 def applied(builder: Builder, facts: TreeFacts) -> Builder:
     """The recipe for one tree, without blocks: the changes of every block whose conditions hold are merged, in order.
 
-    Raises RecipeError when the result is not a valid recipe.
+    Raises RecipeError if the result is not a valid recipe.
     """
     table = msgspec.to_builtins(msgspec.structs.replace(builder, when=[]))
     for block in builder.when:
@@ -208,7 +210,7 @@ def applied(builder: Builder, facts: TreeFacts) -> Builder:
 
 
 def holds(block: When, facts: TreeFacts) -> bool:
-    """True where every condition of a block holds."""
+    """Whether every condition of a block holds."""
     return (
         (not block.version or satisfies(facts.version, block.version))
         and (not block.file or facts.exists(block.file))
@@ -219,7 +221,7 @@ def holds(block: When, facts: TreeFacts) -> bool:
 
 
 def check_conditions(block: When, location: Location) -> None:
-    """Raise RecipeError for a block without condition, and for one that changes a key which is fixed for a hunt."""
+    """Raise RecipeError for a block without conditions, and for a block that changes a key that is fixed for a hunt."""
     if not (block.version or block.file or block.missing or block.compiler):
         raise location.mistake("has no condition.", "Give at least one of version, file, missing, compiler.")
     for key in FIXED:
@@ -228,16 +230,16 @@ def check_conditions(block: When, location: Location) -> None:
 
 
 def version_text(output: str) -> str:
-    """The version in the output of a recipe's version command; "" without one."""
-    found = re.search(r"\d[0-9A-Za-z.+~-]*", output)
-    return found[0] if found else ""
+    """The version in the output of a recipe's version command; "" if there is none."""
+    match = re.search(r"\d[0-9A-Za-z.+~-]*", output)
+    return match[0] if match else ""
 
 
 def satisfies(version: str, rule: str) -> bool:
-    """True where a version meets every condition of a rule; an unknown version meets none."""
-    found = re.search(r"\d+(?:\.\d+)*", version)
-    return found is not None and all(
-        OPERATORS[sign](_parts(found[0]), _parts(limit)) for sign, limit in re.findall(CONDITION, rule)
+    """Whether a version meets every condition of a rule; an unknown version meets none."""
+    match = re.search(r"\d+(?:\.\d+)*", version)
+    return match is not None and all(
+        OPERATORS[sign](_parts(match[0]), _parts(limit)) for sign, limit in re.findall(CONDITION, rule)
     )
 
 
@@ -246,28 +248,28 @@ def _parts(number: str) -> list[int]:
     return [int(part[:DIGITS]) for part in re.sub(r"(\.0+)+\Z", "", number).split(".")]
 
 
-LARGEST = 1 << 20  # bytes: patches are kept with each hunt
+LARGEST = 1 << 20  # bytes: each hunt stores its patches
 
 
 def recipe_patches(builder: Builder) -> tuple[Patch, ...]:
-    """The patches of a recipe. Raises UsageError for one that cannot be read."""
+    """The patches of a recipe. Raises UsageError if one cannot be read."""
     files = recipe_files(builder) if builder.patches else {}
-    return tuple(Patch(each.file, content_of(files[each.file]), each.version) for each in builder.patches)
+    return tuple(Patch(patch.file, content_of(files[patch.file]), patch.version) for patch in builder.patches)
 
 
 def check_names(patches: Iterable[Patch]) -> None:
-    """Raise UsageError for two patches of one name, which no report could tell apart."""
+    """Raise UsageError for two patches with one name, which reports could not distinguish."""
     for name, patches_so_called in Counter(patch.name for patch in patches).items():
         if patches_so_called > 1:
             raise UsageError(f"There are two patches of the name {name}.", "Rename one of the files.")
 
 
 def content_of(path: Path) -> bytes:
-    """The bytes of a patch. Raises UsageError for what cannot be read, a folder, and what is too large."""
+    """The bytes of a patch. Raises UsageError if it cannot be read, is a folder, or is too large."""
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
-    except (OSError, ValueError) as error:  # a ValueError is of a NUL character in its name
+    except (OSError, ValueError) as error:  # a ValueError is about a NUL character in its name
         why = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"The patch {path} cannot be read: {why}.") from error
     if len(content) > LARGEST:
@@ -278,7 +280,7 @@ def content_of(path: Path) -> bytes:
 
 
 def load_builder(name: str, given: str | Path = "") -> Builder:
-    """The builder of that name. Raises RecipeError when none exists, or when its recipe has a mistake."""
+    """The builder of that name. Raises RecipeError if there is none, or if its recipe has a mistake."""
     folders = recipe_places(BUILDERS, given)
     return read_builder(chosen("builder", name, found_in(folders, FILE)), folders)
 

@@ -1,10 +1,10 @@
-"""A number in the output of a command: the one group of a regular expression, or a path into JSON.
+"""A number in the output of a command: the only group of a regular expression, or a path into JSON.
 
-A path begins with ``$``, which no useful expression does: ``$.results[0].ops``, ``$["ops/s"]``, ``$[-1].seconds``.
+A path begins with ``$``, unlike any useful expression: ``$.results[0].ops``, ``$["ops/s"]``, ``$[-1].seconds``.
 
-An expression of a recipe may take for ever on an output that its author never saw: ``(a+)+b`` doubles its time with each
-character, and Python cannot interrupt a search. So it is searched in a process of its own, which is ended after a while:
-that takes as long as the start of Python, some hundredths of a second.
+An expression of a recipe may take forever on an output that its author never saw: ``(a+)+b`` doubles its time with each
+character, and Python cannot interrupt a search. So it is searched in a separate process, which is ended after LONGEST
+seconds. This takes as long as the start of Python, some hundredths of a second.
 """
 
 import json
@@ -26,12 +26,12 @@ _UNIT = re.compile(
     r"(?<![\w/])(?:[a-zµ]{1,12}/[a-z]{1,12}|[nmuµ]?s|sec(?:onds?)?|[a-z]{0,8}[foqrt]ps|[kmgt]i?b)(?![\w/])",
     re.IGNORECASE,
 )
-_DIGITS = 400  # of the longest number; no float has more before the point
+_DIGITS = 400  # digits of the longest number; no float has more before the point
 SHORT = 60  # characters of a quoted output in an error
 
 
-LONGEST = 30.0  # seconds of a search: thousands of times what an expression needs that is fit for its output
-CAPTURED = 1000  # characters of what is found
+LONGEST = 30.0  # seconds of a search: thousands of times as long as a suitable expression needs
+CAPTURED = 1000  # characters of a match
 
 _SEARCH = f"""\
 import json, re, sys
@@ -54,7 +54,8 @@ def check_pattern(where: str) -> None:
         steps(where)
         return
     try:
-        with warnings.catch_warnings(action="ignore"):  # of what a later Python may read in another way
+        # warnings about expressions that a later Python may read differently
+        with warnings.catch_warnings(action="ignore"):
             groups = re.compile(where).groups
     except (re.error, OverflowError) as error:
         raise ValueError(f"is not a regular expression: {error}") from error
@@ -65,29 +66,29 @@ def check_pattern(where: str) -> None:
 
 
 def find_number(where: str, stdout: str, stderr: str = "") -> float:
-    """The finite number above 0 that ``where`` finds in a command's output.
+    """The finite number above 0 that the pattern or path ``where`` finds in a command's output.
 
-    An expression is searched in stdout, then in stderr; its last match counts, since totals are printed last. JSON is
-    all of stdout, or the last of its lines that is JSON. Raises ValueError with a sentence.
+    An expression is searched in stdout, then in stderr; its last match counts, since totals are printed last. JSON is all
+    of stdout, or its last line that is JSON. Raises ValueError with a sentence.
     """
-    found = _in_json(where, stdout) if where.startswith("$") else _by_pattern(where, stdout, stderr)
-    if not (number := number_in(found)):
+    text = _in_json(where, stdout) if where.startswith("$") else _by_pattern(where, stdout, stderr)
+    if not (number := number_in(text)):
         raise ValueError(
-            f"it printed {_short(str(found).strip())!r} where {where} matches, which is not a number above 0"
+            f"it printed {_short(str(text).strip())!r} where {where} matches, which is not a number above 0"
         )
     return number
 
 
-def number_in(found: object) -> float:
-    """The finite number above 0 that something is; 0 if it is none."""
-    text = str(found).strip()
+def number_in(value: object) -> float:
+    """The finite number above 0 in ``value``; 0 if it is no such number."""
+    text = str(value).strip()
     plain = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
     number = float(plain) if len(plain) <= _DIGITS and _NUMBER.fullmatch(plain) else 0.0
     return number if 0 < number < math.inf else 0.0
 
 
 def unit_in(where: str) -> str:
-    """The unit that an expression or path says, best behind its number; "" where it says none."""
+    """The unit in an expression or path, preferably after its number; "" if there is none."""
     parts = re.split(r"(?<!\\)\((?!\?)", where, maxsplit=1)
     plain = [re.sub(r"\\(?:[A-Za-z]|(?=/))", " ", part).replace(" /", "/") for part in parts]
     return next(iter(_UNIT.findall(plain[-1]) or _UNIT.findall(plain[0])[::-1]), "")
@@ -95,7 +96,7 @@ def unit_in(where: str) -> str:
 
 def steps(path: str) -> list[str | int]:
     """The keys and indices of a path. Raises ValueError for an invalid path."""
-    taken: list[str | int] = []
+    path_steps: list[str | int] = []
     at = 1
     while at < len(path):
         match = _STEP.match(path, at)
@@ -104,37 +105,37 @@ def steps(path: str) -> list[str | int]:
                 f'is not a path into JSON: "{path[at:]}" is invalid; write $.results[0].ops, or $["a key"]'
             )
         name, index, _, key = match.groups()
-        taken.append(int(index) if index else name or key)
+        path_steps.append(int(index) if index else name or key)
         at = match.end()
-    return taken
+    return path_steps
 
 
 class NoNumber(ValueError):
-    """Nothing in an output is where the number should be."""
+    """The output has nothing at the place of the number."""
 
 
 def _by_pattern(pattern: str, stdout: str, stderr: str) -> str:
     try:
-        found = last_match(pattern, [stdout.removesuffix("\n"), stderr.removesuffix("\n")])
+        match = last_match(pattern, [stdout.removesuffix("\n"), stderr.removesuffix("\n")])
     except TimeoutError:
         raise ValueError(f"the search of its output for {pattern} took more than {LONGEST:g} s") from None
-    if found is None:
+    if match is None:
         raise NoNumber(f"it printed no metric: nothing in its output matches {pattern}")
-    return found
+    return match
 
 
 def _in_json(path: str, stdout: str) -> object:
-    found, where = _document(stdout), "$"
+    value, where = _document(stdout), "$"
     for step in steps(path):
         try:
-            found = found[step]
+            value = value[step]
         except (KeyError, IndexError, TypeError):
-            there = f"has only {_short(', '.join(map(str, found)))}" if isinstance(found, dict) else _kind(found)
-            raise NoNumber(f"it printed no metric: its JSON has no {path}, since {where} {there}") from None
+            problem = f"has only {_short(', '.join(map(str, value)))}" if isinstance(value, dict) else _kind(value)
+            raise NoNumber(f"it printed no metric: its JSON has no {path}, since {where} {problem}") from None
         where += f".{step}" if isinstance(step, str) else f"[{step}]"
-    if isinstance(found, int | float | str) and not isinstance(found, bool):
-        return found
-    raise NoNumber(f"it printed no metric: {path} in its JSON {_kind(found)}, not a number")
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        return value
+    raise NoNumber(f"it printed no metric: {path} in its JSON {_kind(value)}, not a number")
 
 
 def _document(stdout: str) -> Any:
@@ -149,10 +150,10 @@ def _document(stdout: str) -> Any:
     raise NoNumber(f"it printed no metric: its output {why}")
 
 
-def _kind(found: object) -> str:
-    if isinstance(found, list):
-        return f"is a list of {len(found)}"
-    return "is a table" if isinstance(found, dict) else f"is {_short(json.dumps(found))}"
+def _kind(value: object) -> str:
+    if isinstance(value, list):
+        return f"is a list of {len(value)}"
+    return "is a table" if isinstance(value, dict) else f"is {_short(json.dumps(value))}"
 
 
 def _short(text: str) -> str:
@@ -161,9 +162,9 @@ def _short(text: str) -> str:
 
 
 def last_match(pattern: str, texts: Sequence[str]) -> str | None:
-    """What the one group of the last match captures in the first text that has a match; None without any.
+    """The group of the last match in the first text with a match; None without a match.
 
-    Raises TimeoutError, and EnvironmentFailure when the process cannot do its work.
+    Raises TimeoutError, and EnvironmentFailure if the process cannot do its work.
     """
     try:
         done = subprocess.run(
@@ -182,8 +183,8 @@ def last_match(pattern: str, texts: Sequence[str]) -> str | None:
     if done.returncode:
         lines = done.stderr.strip().splitlines()
         raise _failure(f"status {done.returncode}{f', {lines[-1]}' if lines else ''}")
-    found: str | None = json.loads(done.stdout)
-    return found
+    captured: str | None = json.loads(done.stdout)
+    return captured
 
 
 def _failure(why: str) -> EnvironmentFailure:

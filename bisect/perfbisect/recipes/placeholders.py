@@ -1,8 +1,9 @@
-"""``{placeholders}`` in the commands of a recipe, checked when it is loaded and filled in when a command is run.
+"""``{placeholders}`` in the commands of a recipe, checked when the recipe is loaded and filled in when a command is run.
 
-``{{`` and ``}}`` are literal braces. An argument that is exactly ``{cflags}``, ``{ldflags}`` or a compiler, such as ``{cc}``,
-becomes one argument for each of its words; so does a compiler that stands alone in a script. In the script of ``["sh", "-c", …]``, of ``["bash", "-e", "-o", "pipefail", "-c", …]``
-and of ``["env", "A=b", "sh", "-ec", …]``, values are quoted for that shell, so that a path is never run as a command.
+``{{`` and ``}}`` are literal braces. An argument that is exactly ``{cflags}``, ``{ldflags}`` or a compiler, such as
+``{cc}``, becomes an argument for each of its words; so does a compiler that is a word in a script. In scripts of ``["sh",
+"-c", …]``, of ``["bash", "-e", "-o", "pipefail", "-c", …]`` and of ``["env", "A=b", "sh", "-ec", …]``, values are quoted
+for that shell, so that a path is never run as a command.
 """
 
 import re
@@ -21,7 +22,7 @@ from perfbisect.recipes.toml import Location, Table, hint, leaves, listed
 
 Values = Mapping[str, str | int]
 
-_ARCHIVE = "archives."  # begins the placeholder of one
+_ARCHIVE = "archives."  # the beginning of an archive's placeholder
 
 TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 FLAGS = {"cflags", "ldflags"}
@@ -33,7 +34,7 @@ IN_SERVER = ("initialise", "start", "ready", "stop", "create", "settle", "settin
 
 
 def fill(argv: Sequence[str], values: Values) -> list[str]:
-    """The command with its placeholders filled in. Raises RecipeError for one without a value."""
+    """The command with its placeholders filled in. Raises RecipeError for a placeholder without a value."""
     filled: list[str] = []
     of_shells = set(scripts(argv))
     for position, argument in enumerate(argv):
@@ -50,7 +51,7 @@ def fill(argv: Sequence[str], values: Values) -> list[str]:
 
 
 def fill_text(text: str, values: Values) -> str:
-    """The text with its placeholders filled in. Raises RecipeError for one without a value."""
+    """The text with its placeholders filled in. Raises RecipeError for a placeholder without a value."""
 
     def value(match: re.Match[str]) -> str:
         token, word = match[0], match[1]
@@ -64,12 +65,12 @@ def fill_text(text: str, values: Values) -> str:
 
 
 def literal(text: str) -> str:
-    """The text as one that has no placeholders, whatever braces it contains."""
+    """The text with its braces escaped, so that it has no placeholders."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def scripts(argv: Sequence[str]) -> Iterator[int]:
-    """The position of the script of the first shell that has one: the word after its options, where these include c."""
+    """The position of the script of the first shell that has one: the word after its options, if these include c."""
     for shell, word in enumerate(argv):
         if word.rpartition("/")[2] not in SHELLS:
             continue
@@ -79,13 +80,13 @@ def scripts(argv: Sequence[str]) -> Iterator[int]:
             if option == "--":
                 break
             if option in ("--rcfile", "--init-file"):
-                position += 1  # which is followed by a file
+                position += 1  # a file follows
             elif not option.startswith("--"):
                 has_script = has_script or "c" in option
-                position += option.endswith(("o", "O"))  # which is followed by a name
+                position += option.endswith(("o", "O"))  # a name follows
         if has_script and position < len(argv):
             yield position
-            return  # what follows are the arguments of the script
+            return  # arguments of the script follow
 
 
 def _quoted(word: str, value: str | int, split: Collection[str]) -> str:
@@ -94,7 +95,7 @@ def _quoted(word: str, value: str | int, split: Collection[str]) -> str:
 
 
 def check_placeholders(table: Table, location: Location) -> None:
-    """Raise RecipeError for a placeholder in a builder's table that is not allowed where it is used."""
+    """Raise RecipeError for a placeholder in a builder's table that is not allowed at its key."""
     check_texts(table.get("version", []), location.at("version"), VERSION_PLACEHOLDERS)
     check_texts(table.get("installed_version", []), location.at("installed_version"), INSTALLED_PLACEHOLDERS)
     for section, keys, allowed in (
@@ -115,7 +116,7 @@ def placeholders_in(argv: Sequence[str]) -> set[str]:
 
 
 def archives_in(*parts: object) -> set[str]:
-    """The names of the archives whose folders are in these parts of a recipe."""
+    """The names of the archives whose placeholders are in these parts of a recipe."""
     words = placeholders_in([str(part) for part in parts])
     return {word.removeprefix(_ARCHIVE) for word in words if word.startswith(_ARCHIVE)}
 

@@ -1,25 +1,27 @@
-"""What a build is for: the programs that are started. Which targets make them, what else may fail, and which file is one.
+"""The programs for which a tree is built: their targets, what else may fail, and the files that they are.
 
-A program is a path below {prefix}: one of the recipe's ``programs``, or what the command of --run starts. A build by a
-system is good when these are there. So the targets that make them are built where the system can say which these are;
-otherwise everything is, errors or not, and then the programs are looked for. A server loads what nobody names, such as
-plugins, and would silently run without: of a recipe with one, all that is built has to be built.
+A program is a path below {prefix}: one of the recipe's ``programs``, or a program that the command of --run starts. A
+build by a build system is good if these exist. So only their targets are built if the system knows them. Otherwise
+everything is built, with errors or not, and then the programs are searched. A server loads files that nothing names, such
+as plugins, and would silently run without them: for a recipe with a server, everything has to be built.
 
-Scripts run in {build}. They tell the reader of the output (``log_parser``) what it cannot see by lines that begin with ``SAID``.
+Scripts run in {build}. By lines that begin with ``SAID`` they tell the reader of the output (``log_parser``) facts that
+it cannot see.
 """
 
 from pathlib import PurePosixPath
 
 from perfbisect.recipes.builder import Build, Builder
 
-# Begins a line of a script to the reader of the output. A word, "] " and fields with tabs between follow.
+# Begins a line for the reader of the output. A word, "] " and fields separated by tabs follow.
 SAID = "[perfbisect:"
-PARTIAL = "partial"  # not all was built
-AGAIN = "again"  # it is built in another way: the errors so far are no reason
-PROGRAM = "program"  # its path, the file that it is, others of its name
-INCOMPLETE = ".perfbisect.incomplete"  # the file of {build} that says so to later commands
+PARTIAL = "partial"  # not everything was built
+AGAIN = "again"  # it is built again in another way: earlier errors are no reason
+PROGRAM = "program"  # a program's path, its file, and other files of its name
+INCOMPLETE = ".perfbisect.incomplete"  # a file in {build} that tells later commands that not everything was built
 
-# $0 {prefix}, $1 the folder that is searched, $2 programs: a line for each, behind a tab the file that the user chose.
+# $0 is {prefix}, $1 the folder that is searched, $2 programs: a line for each, with the file that the user chose after a
+# tab.
 PRELUDE = r"""work=$(realpath ..) && prefix=$(realpath -m -- "$0") || exit
 top=$1 programs=$2 incomplete=$PWD/INCOMPLETE
 shift 2
@@ -200,41 +202,44 @@ done
 
 
 def started(builder: Builder) -> str:
-    """The programs that are started, as scripts take them."""
+    """The programs that are started, in the form for scripts."""
     chosen = {PurePosixPath(path).name: path for path in builder.chosen}
     programs = dict.fromkeys((*builder.programs, *builder.started))
     return "\n".join(f"{program}\t{chosen.get(PurePosixPath(program).name, '')}" for program in programs)
 
 
 def _script(text: str) -> str:
-    """A text of which a recipe's command can be: braces are no placeholders."""
+    """A text for a recipe's command, with braces escaped."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def short(word: str) -> str:
-    """A word of a command for a reader: of the scripts above, which go around others, what they are for."""
-    whole = word.startswith(_script(PRELUDE))
-    return ("bring what is started" if word.endswith(_script(COPY)) else "build what is started") if whole else word
+    """A word of a command for readers; for a script above, which wraps another command, its purpose."""
+    is_script = word.startswith(_script(PRELUDE))
+    return ("bring what is started" if word.endswith(_script(COPY)) else "build what is started") if is_script else word
 
 
 def building(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:
-    """A command that builds what is started, where ``argv`` builds everything in ``folder``; ``system`` is a text above."""
+    """A command that builds the programs that are started.
+
+    ``argv`` builds everything in ``folder``; ``system`` is a text above.
+    """
     programs = started(builder)
     if not programs:
         return argv
-    known = f'folder="{folder}" in_place={"yes" * build.in_place}\n'
-    script = _script(PRELUDE + BUILD.replace("SYSTEM", known + system)).replace("{{prefix}}", "{prefix}")
+    variables = f'folder="{folder}" in_place={"yes" * build.in_place}\n'
+    script = _script(PRELUDE + BUILD.replace("SYSTEM", variables + system)).replace("{{prefix}}", "{prefix}")
     go_on = "" if builder.server else "yes"
     return ["sh", "-c", script, "{prefix}", "{prefix}" if build.in_place else ".", _script(programs), go_on, *argv]
 
 
 def finding(builder: Builder, build: Build) -> list[list[str]]:
-    """The command that brings programs that a tree builds and does not install, as many a benchmark, to {prefix}.
+    """The command that brings programs to {prefix} that a tree builds and does not install, such as many benchmarks.
 
-    The folder of a build is emptied for the next one, and a program finds shared libraries in it by its RUNPATH. So a program
-    that is copied from it brings these libraries along, beside itself, and in each of these files the RUNPATH is changed
-    where it stands: ``$ORIGIN`` is no longer than the folder of the build, or the ``$ORIGIN/…``, that it replaces. Where the
-    tree is built in place, a link to the program is enough.
+    The folder of a build is emptied for the next build, and a program finds shared libraries in it by its RUNPATH. So a
+    program that is copied brings these libraries along, beside itself. In each of these files the RUNPATH is overwritten
+    in place: ``$ORIGIN`` is not longer than the folder of the build, or the ``$ORIGIN/…``, that it replaces. If the tree
+    is built in place, a link to the program is enough.
     """
     programs = started(builder)
     top = "{prefix}" if build.in_place else "."

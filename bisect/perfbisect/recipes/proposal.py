@@ -1,7 +1,7 @@
-"""A builder and a suite for a repository that no recipe describes, guessed from names and build files of its tree.
+"""A proposed builder and suite for a repository without a recipe, guessed from names and build files of its tree.
 
-Guesses only propose: nothing here runs, and what is written is for the user to change. Ignored paths are left out of the
-checkout, so a build must not need them: what a build file names stays, and so does a folder that holds code or a build
+A proposal only guesses: nothing here runs, and the user may change what is written. Ignored paths are left out of the
+checkout, so a build must not need them: files that a build file names stay, and so does a folder with code or a build
 file.
 """
 
@@ -16,7 +16,7 @@ import tomli_w
 
 PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # a name that neither a shell nor a recipe changes
 
-EMBEDDING = ("include_str!", "include_bytes!", "//go:embed")  # names of files that become part of a program
+EMBEDDING = ("include_str!", "include_bytes!", "//go:embed")  # precede names of files that become part of a program
 
 _BENCH = re.compile(r"bench|(?:^|[_-])perf(?!ect)|speed_?test", re.IGNORECASE)
 BENCH_FOLDERS = ("bench", "benches", "benchmark", "benchmarks", "perf")
@@ -45,32 +45,32 @@ class Tree:
     """The tree of a commit."""
 
     paths: frozenset[str]  # of files
-    texts: Mapping[str, str]  # of the files that ``to_read`` names, as far as they are text
-    embedding: str = ""  # the lines of its sources that EMBEDDING finds
-    wanted: str = ""  # the program that the user measures, whatever its name is
+    texts: Mapping[str, str]  # texts of the files in ``to_read``
+    embedding: str = ""  # lines of its sources with EMBEDDING
+    wanted: str = ""  # the program that the user measures, whatever its name
 
-    def own(self, wanted: Callable[[PurePosixPath], bool]) -> dict[str, str]:
-        """The wanted files that ``is_own``, path → text, the nearest to the top first."""
+    def own(self, condition: Callable[[PurePosixPath], bool]) -> dict[str, str]:
+        """The files that are ``is_own`` and fulfil ``condition``, path → text, nearest to the top first."""
         paths = sorted(self.texts, key=lambda path: (path.count("/"), path))
-        return {path: self.texts[path] for path in paths if is_own(path) and wanted(PurePosixPath(path))}
+        return {path: self.texts[path] for path in paths if is_own(path) and condition(PurePosixPath(path))}
 
     def measures(self, program: PurePosixPath) -> bool:
-        """Whether a program is the wanted one, or called like a benchmark, or in a folder that is."""
+        """Whether a program is the wanted program, has a name like a benchmark, or is in such a folder."""
         return program.name == self.wanted or in_benchmarks(program)
 
 
 def is_benchmark(name: str) -> bool:
-    """Whether a program or a source file is called like a benchmark."""
+    """Whether a program or a source file has a name like a benchmark."""
     return bool(_BENCH.search(name)) and PLAIN.fullmatch(name) is not None
 
 
 def in_benchmarks(path: PurePosixPath) -> bool:
-    """Whether a program or a source file is called like a benchmark, or is in a folder that is."""
+    """Whether a program or a source file has a name like a benchmark, or is in such a folder."""
     return PLAIN.fullmatch(path.name) is not None and (is_benchmark(path.stem) or path.parent.name in BENCH_FOLDERS)
 
 
 def is_own(path: str) -> bool:
-    """Whether a path is outside of the folders that hold the code of other projects."""
+    """Whether a path is outside of folders with the code of other projects."""
     return not _OTHERS & set(PurePosixPath(path).parts) and PLAIN.fullmatch(path) is not None
 
 
@@ -80,7 +80,7 @@ def is_build_file(path: str) -> bool:
 
 
 def to_read(paths: frozenset[str]) -> list[str]:
-    """The files whose contents a proposal needs: build files, benchmarks, and tests of Go, the nearest to the top first."""
+    """The files whose contents a proposal needs: build files, benchmarks, and tests of Go, nearest to the top first."""
 
     def needed(path: str) -> bool:
         name = PurePosixPath(path)
@@ -91,7 +91,7 @@ def to_read(paths: frozenset[str]) -> list[str]:
 
 
 def language(paths: frozenset[str]) -> str:
-    """The language of most files; "" for none that is known."""
+    """The language of most files; "" if none is known."""
     counts = Counter(filter(None, (SOURCES.get(PurePosixPath(path).suffix) for path in paths)))
     return max(sorted(counts), key=counts.__getitem__, default="")
 
@@ -99,11 +99,11 @@ def language(paths: frozenset[str]) -> str:
 def defined(tree: Tree) -> set[str]:
     """The names of the programs that cmake, meson or automake build in a tree."""
     return {
-        name for text in tree.texts.values() for found in _DEFINED.findall(text) for name in " ".join(found).split()
+        name for text in tree.texts.values() for groups in _DEFINED.findall(text) for name in " ".join(groups).split()
     }
 
 
-# Of folders at the top.
+# Names of folders at the top.
 _FOLDERS = (
     "doc", "docs", "documentation", "Documentation", "man", "manual", "po", "locale", "locales", "translations",
     "website", "www", "site", "screenshots", "assets", "LICENSES", ".github", ".gitlab", ".circleci", ".vscode", ".idea",
@@ -116,12 +116,12 @@ _PROSE = (".md", ".rst")
 
 
 def ignored(good: Tree, bad: Tree) -> list[str]:
-    """The patterns of paths that neither end needs, as a recipe's ``ignore`` has them."""
+    """The patterns of paths that neither end needs, for a recipe's ``ignore``."""
     of_good = _of(good)
     return [pattern for pattern in _of(bad) if pattern in of_good or not _has(good, pattern)]
 
 
-# What tells users what is new; as names, for automake wants some of them to be there.
+# Files with news for users, by names, because automake may require some of them.
 _NEWS = re.compile(r"(?:changes|changelog|news|history|release-?notes)(?:\.txt)?", re.IGNORECASE)
 
 
@@ -142,7 +142,7 @@ def _has(tree: Tree, pattern: str) -> bool:
 
 
 def _named(tree: Tree) -> str:
-    """All that may name a file that a build needs."""
+    """All text that may name a file that a build needs."""
     generated = {"configure"} if {"configure.ac", "configure.in"} & tree.paths else set()
     read = (text for path, text in tree.texts.items() if path not in generated and is_build_file(path))
     return "\n".join((*read, tree.embedding))
@@ -151,23 +151,25 @@ def _named(tree: Tree) -> str:
 def _of(tree: Tree) -> list[str]:
     named = _named(tree)
     folders = {path.partition("/")[0] for path in tree.paths if "/" in path}
-    found = []
+    patterns = []
     for folder in (name for name in _FOLDERS if name in folders):
         inside = [PurePosixPath(path) for path in tree.paths if path.startswith(f"{folder}/")]
         is_code = any(path.suffix in SOURCES or is_build_file(str(path)) for path in inside)
         is_named = re.search(rf"(?<![\w.-]){re.escape(folder)}(?![\w.-])(?!\s*=)", named)
         if not is_named and (folder.startswith(".") or not is_code):
-            found.append(f"{folder}/**")
+            patterns.append(f"{folder}/**")
     for suffix in _PROSE:
         prose = [path for path in tree.paths if path.endswith(suffix)]
         needed = {path for path in prose if _mentions(named, PurePosixPath(path).name)}
-        if suffix == ".md" and "configure.ac" in tree.paths:  # automake may require one
+        if suffix == ".md" and "configure.ac" in tree.paths:  # automake may require it
             needed |= {"README.md"} & set(prose)
         if prose and not needed:
-            found.append(f"**/*{suffix}")
+            patterns.append(f"**/*{suffix}")
         else:
-            found += sorted(path for path in prose if "/" not in path and path not in needed and PLAIN.fullmatch(path))
-    return found + [name for name in _FILES if name in tree.paths and not _mentions(named, name)]
+            patterns += sorted(
+                path for path in prose if "/" not in path and path not in needed and PLAIN.fullmatch(path)
+            )
+    return patterns + [name for name in _FILES if name in tree.paths and not _mentions(named, name)]
 
 
 def _mentions(text: str, name: str) -> bool:
@@ -180,16 +182,16 @@ class Measured:
 
     name: str
     command: list[str]
-    cost: str = ""  # where the output has it
-    rate: str = ""  # likewise; without either, the duration is measured
-    time: float = 0.0  # seconds, of a command that takes them
+    cost: str = ""  # pattern of a cost in the output
+    rate: str = ""  # pattern of a rate; without cost and rate, the duration is measured
+    time: float = 0.0  # seconds, for a command that takes them
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """What is measured, and the keys of a recipe that it needs."""
+    """A benchmark, and the keys of a recipe that it needs."""
 
-    what: str  # in a sentence
+    what: str  # a phrase
     workload: Measured
     build: dict[str, Any] = field(default_factory=dict)  # keys of [build]
     top: dict[str, Any] = field(default_factory=dict)  # keys of the recipe
@@ -197,10 +199,10 @@ class Benchmark:
 
 @dataclass(frozen=True, slots=True)
 class RecipeProposal:
-    """What the files say, and the benchmark that was chosen."""
+    """The guesses from the files, and the chosen benchmark."""
 
     name: str
-    of: str  # the revision that was looked at
+    of: str  # the revision whose tree was read
     system: str  # the build system, "" for none
     repository: str
     patterns: tuple[str, ...]  # of the tags of releases
@@ -220,7 +222,7 @@ class RecipeProposal:
             "driver": self.name,
             "build": self.benchmark.build,
         }
-        revision = " ".join(self.of.splitlines()).rstrip()  # as it can be in a comment of TOML
+        revision = " ".join(self.of.splitlines()).rstrip()  # on one line, for a comment of TOML
         return f"# Guessed by `bisect init` from the tree of {revision}: change what is wrong.\n{_text(recipe)}"
 
     def suite(self) -> str:
@@ -242,6 +244,6 @@ HINT = "rate = 'ops/s: ([0-9.]+)', or cost = '…' where lower is better.\n"
 
 
 def _text(table: Mapping[str, Any]) -> str:
-    """TOML with each list in a line of its own: strings hold no line breaks, which are escapes."""
+    """TOML with each list on one line; strings contain no line breaks, which are escapes."""
     text = tomli_w.dumps({key: value for key, value in table.items() if value}, indent=0)
     return text.replace("[\n", "[").replace(",\n]", "]").replace(",\n", ", ")

@@ -1,11 +1,11 @@
-"""The builder and the workload of a hunt: recipes by name with what the hunt changes of them, or commands of the command line.
+"""The builder and the workload of a hunt: recipes by name with the hunt's changes, or commands of the command line.
 
-Of a workload a hunt changes its duration, warm-up and threads, and its args. To the server's configuration of a builder
-`bisect compare REV REV+NAME` adds one of the recipe's ``configs``, or a file of the user.
+A hunt may change the duration, warm-up and threads of a workload, and its args. `bisect compare REV REV+NAME` adds one of
+the recipe's ``configs``, or a file of the user, to the configuration of a builder's server.
 
 Commands need no recipe file: their builder is the recipe ``command`` with the commands of --build, their workload is the
-command of --run. The name of the builder contains a hash of all its options, and a command that has the name of another in the
-history a number behind it, so that the history of one is never used for another.
+command of --run. The name of the builder contains a hash of all its options. If a command has the same name as a
+different command in the history, a number is added, so that the history of one is never used for the other.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ from perfbisect.recipes.workload import FILE as SUITE
 
 RECIPE = "command"
 OF_SERVERS = ("socket", "port")
-LINE = Location(Path("command line"))  # the location that errors in options name
+LINE = Location(Path("command line"))  # location of options in errors
 
 
 COMMANDS_ALONE = Settings("", "", "", "", "", "")
@@ -52,7 +52,7 @@ TRUTHS = {"true": True, "on": True, "false": False, "off": False}
 
 
 def load_requested(settings: Settings) -> tuple[Builder, Workload]:
-    """Builder and workload with the overrides of the settings. Raises UsageError for options that contradict each other."""
+    """Builder and workload with the overrides of the settings. Raises UsageError for contradictory options."""
     quick = settings.quick
     builder = requested_builder(settings)
     if quick is None:
@@ -65,7 +65,9 @@ def load_requested(settings: Settings) -> tuple[Builder, Workload]:
 
 
 def as_measured(workload: Workload, settings: Settings) -> Workload:
-    """The workload with the overrides of the settings, and what of its output is read by them. Raises as ``typed``."""
+    """The workload with the overrides of the settings, and the results that are read from its output. Raises like
+    ``typed``.
+    """
     changed = overridden(workload, settings.overrides)
     asks = settings.recognise and (settings.filter is None or not (settings.output or settings.outputs))
     return msgspec.structs.replace(
@@ -74,36 +76,38 @@ def as_measured(workload: Workload, settings: Settings) -> Workload:
 
 
 def requested_workloads(settings: Settings, builder: Builder, names: str) -> dict[str, Workload]:
-    """The workloads that ``names`` says, or the one of a command, by unambiguous names. Raises as ``choose_workloads``."""
+    """The workloads ``names``, or the workload of a command, by unambiguous names. Raises like ``choose_workloads``."""
     if settings.quick:
         return {(command := quick_workload(settings.quick, builder)).name: command}
     return choose_workloads(names, builder.driver, settings.workloads_path)
 
 
 def requested_builder(settings: Settings) -> Builder:
-    """The builder of the settings: a recipe, or one built from the commands of --build.
+    """The builder of the settings: a recipe, or one made of the commands of --build.
 
-    The build system that was chosen for the range, and the options of --configure, are in its [build].
+    Its [build] has the build system chosen for the range, and the options of --configure.
     """
     if settings.quick is None or settings.quick.build is None:
         builder = load_builder(settings.builder, settings.builders_path)
     else:
         builder = quick_builder(settings.quick.build, settings.repository, settings)
         if settings.root:
-            called = builder.home.rpartition("-")[0]
-            builder = msgspec.structs.replace(builder, home=_named(called, [settings.root]))
+            base_name = builder.home.rpartition("-")[0]
+            builder = msgspec.structs.replace(builder, home=_named(base_name, [settings.root]))
     builder = msgspec.structs.replace(_followed(builder, settings.quick), flags=settings.flags)
     if builder.build is None or has_commands(builder.build):
         return builder
-    # No archive is brought in place of the user's own.
-    given = {option.partition("=")[0] for option in settings.configure}
-    own = [each for each in builder.build.options if not archives_in(each) or each.partition("=")[0] not in given]
-    options = [*own, *(literal(option) for option in settings.configure)]
+    # An option of the user has precedence over an option of the recipe with an archive.
+    chosen_options = {option.partition("=")[0] for option in settings.configure}
+    kept = [
+        word for word in builder.build.options if not archives_in(word) or word.partition("=")[0] not in chosen_options
+    ]
+    options = [*kept, *(literal(option) for option in settings.configure)]
     system = "" if settings.system == AUTO else settings.system or builder.build.system
     build = with_needs(msgspec.structs.replace(builder.build, options=options, system=system))
     for path in settings.programs:
         if PurePath(path).name not in (
-            names := [PurePath(each).name for each in (*builder.programs, *builder.started)]
+            names := [PurePath(program).name for program in (*builder.programs, *builder.started)]
         ):
             raise UsageError(
                 f"--program {path} has no effect: the recipe of {builder.name} runs no program of that name.",
@@ -117,9 +121,9 @@ def requested_builder(settings: Settings) -> Builder:
 def quick_builder(commands: tuple[str, ...], repository: str, settings: Settings = COMMANDS_ALONE) -> Builder:
     """A builder for a repository without a recipe: each command is run in a copy of the checkout, which is kept.
 
-    With a build system in ``settings`` and without commands that copy is built by the system, for what is started, with the
-    user's choices of files. These, its options and the compilers' are in the name, so that the history of one is never used
-    for another. Raises UsageError for a command with an unknown placeholder.
+    With a build system in ``settings`` and without commands, the system builds that copy, for the programs that are
+    started, with the user's choices of files. These, its options and the compilers' options are in the name, so that
+    different builders do not share a history. Raises UsageError for a command with an unknown placeholder.
     """
     recipe = load_builder(RECIPE, settings.builders_path)
     build, chosen, quick = build_of(recipe), settings.programs, settings.quick
@@ -133,38 +137,38 @@ def quick_builder(commands: tuple[str, ...], repository: str, settings: Settings
     return msgspec.structs.replace(
         recipe,
         name=_named(name, [repository, *how, *settings.flags.words, *with_files, *then, *_files(then)]),
-        home=_named(name, [repository]),  # sources are sent once for all commands
+        home=_named(name, [repository]),  # so that sources are sent once for all commands
         started=list(started) if in_place else [],
         build=Build(in_place=True) if in_place else msgspec.structs.replace(build, compile=compile_),
     )
 
 
 def _files(commands: Sequence[str]) -> list[str]:
-    """What makes the content of the files that commands name a part of the identity of a build."""
+    """A variable that makes the content of files that commands name a part of the identity of a build."""
     return [f"PERFBISECT_FILES={named}"] if (named := "".join(sums(commands))) else []
 
 
 def _in_prefix(option: str, commands: Sequence[str], variables: Sequence[str]) -> list[list[str]]:
-    """Commands that build, as recipes have them; they are run in {prefix}. Raises UsageError for a mistake in them."""
+    """Build commands in the form of recipes; they are run in {prefix}. Raises UsageError for a mistake in them."""
     argvs = [words(command) for command in commands]
     check_texts(argvs, LINE.at(option), BUILD_PLACEHOLDERS)
     return [["env", "-C", "{prefix}", *variables, *argv] for argv in argvs]
 
 
 def _followed(builder: Builder, quick: Quick | None) -> Builder:
-    """The builder with the commands of --then after its own."""
+    """The builder with the commands of --then after its commands."""
     if not quick or not quick.then:
         return builder
     if builder.build is None:
         raise UsageError(f"--then has no effect: nothing of {builder.name} is built.", "Leave it out.")
     then = _in_prefix("then", quick.then, ["CC={cc}", "CXX={cxx}", *_files(quick.then)])
-    # What they make is measured, and unknown: no two builds count as one.
+    # Their results are measured, but unknown: no two builds count as equal.
     build = msgspec.structs.replace(builder.build, then=[*builder.build.then, *then], artifacts=[])
     return msgspec.structs.replace(builder, build=build)
 
 
 def sums(commands: Sequence[str]) -> Iterator[str]:
-    """Of each file outside of the tree that commands name by its full path, such as a benchmark: what tells its content."""
+    """A hash of each file outside of the tree that commands name by its full path, such as a benchmark."""
     for path in re.findall(r"/[^\s;|&()<>\"'`$*?]+", " ".join(commands)):
         with suppress(OSError):
             if Path(path).is_file():
@@ -177,14 +181,14 @@ _BELOW = re.compile(
 
 
 def program_of(command: list[str], chosen: Sequence[str]) -> list[str]:
-    """What a command starts of the folder in which it is run, by the first path below that; and the user's choice.
+    """The program that a command starts from its working directory, by the first path below it; and the user's choice.
 
-    That is for commands such as ``env``, or for a shell, which begin with another word.
+    The choice is for commands that begin with another word, such as ``env`` or a shell.
     """
     every = (word for text in command for word in re.split(r"[\s;|&()<>\"'`]+", text) if "/" in word)
-    found = next((match[1] for word in every if (match := _BELOW.fullmatch(word))), "")
-    names = {PurePath(found).name} if found else set()
-    return [*([found] if found else []), *(path for path in chosen if PurePath(path).name not in names)]
+    program = next((match[1] for word in every if (match := _BELOW.fullmatch(word))), "")
+    names = {PurePath(program).name} if program else set()
+    return [*([program] if program else []), *(path for path in chosen if PurePath(path).name not in names)]
 
 
 def quick_workload(quick: Quick, builder: Builder) -> Workload:
@@ -204,20 +208,22 @@ LONGEST_NAME = 40
 
 
 def command_name(run: str) -> str:
-    """What a person would call a command: itself, without what sets its environment, and without its middle if it is long."""
-    found = words(run)
-    begin = next((place for place, word in enumerate(found) if word != "env" and not re.match(r"-|\w+=", word)), 0)
-    first, *others = found[begin:]
+    """A name of a command for people: the command without the setting of its environment; a long name is shortened in the
+    middle.
+    """
+    arguments = words(run)
+    begin = next((index for index, word in enumerate(arguments) if word != "env" and not re.match(r"-|\w+=", word)), 0)
+    first, *further = arguments[begin:]
     program = PurePath(first).name if first.startswith("/") else re.sub(r"^(\{prefix}|\.)/", "", first)
-    said = masked(" ".join([program, *others]))
-    name = " ".join(re.sub(r"[^\w.+=:@%/{}-]+", " ", said).split()) or RECIPE  # a list of names has commas
+    shown = masked(" ".join([program, *further]))
+    name = " ".join(re.sub(r"[^\w.+=:@%/{}-]+", " ", shown).split()) or RECIPE  # a list of names has commas
     return name if len(name) <= LONGEST_NAME else f"{name[:24]}…{name[-15:]}"
 
 
 def words(command: str) -> list[str]:
-    """A command of the command line, split into words as a shell splits it."""
-    found = shlex.split(command)
-    return ["env", *found] if re.match(r"\w+=", found[0]) else found  # as a shell takes N=3 ./bench
+    """A command of the command line, split into words like a shell does."""
+    arguments = shlex.split(command)
+    return ["env", *arguments] if re.match(r"\w+=", arguments[0]) else arguments  # like a shell treats N=3 ./bench
 
 
 def _named(name: str, parts: list[str]) -> str:
@@ -226,11 +232,13 @@ def _named(name: str, parts: list[str]) -> str:
 
 
 def check_fit(builder: Builder, workloads: Sequence[Workload], settings: Settings) -> None:
-    """Raise UsageError for overrides that no command uses, and for a command that uses a server the builder does not have."""
+    """Raise UsageError for overrides that no command uses, and for commands that need a server if the builder has none."""
     used = {
-        each.name: placeholders_in([*each.command, *(word for argv in each.prepare_commands for word in argv)])
-        for each in workloads
-        if each.command
+        workload.name: placeholders_in(
+            [*workload.command, *(word for argv in workload.prepare_commands for word in argv)]
+        )
+        for workload in workloads
+        if workload.command
     }
     all_commands = len(used) == len(workloads)
     for key in settings.overrides:
@@ -242,66 +250,66 @@ def check_fit(builder: Builder, workloads: Sequence[Workload], settings: Setting
                 key if key in TIMING else "set",
             )
     for name, names in used.items():
-        if not builder.server and (wanted := names & set(OF_SERVERS)):
+        if not builder.server and (unavailable := names & set(OF_SERVERS)):
             raise UsageError(
-                f"The command of workload {name} uses {{{min(wanted)}}}, but builder {builder.name} has no server."
+                f"The command of workload {name} uses {{{min(unavailable)}}}, but builder {builder.name} has no server."
             )
 
 
 def typed(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Option]:
-    """The overrides, the value of each arg converted to the type that it has in the workload.
+    """The overrides, with values of args converted to the types that these have in the workload.
 
     Raises UsageError for an arg that the workload does not have, or for a value of another type.
     """
-    known = workload.prepare_args | workload.args
-    found = dict(overrides)
-    for name in (each for each in overrides if each not in TIMING):
-        if name not in known:
+    args = workload.prepare_args | workload.args
+    values = dict(overrides)
+    for name in (arg for arg in overrides if arg not in TIMING):
+        if name not in args:
             raise UsageError(
-                f"Workload {full_name(workload)} has no arg '{name}' to set.{hint(name, known)}",
-                f"It has {listed(known)}; for anything else write a suite of your own.",
+                f"Workload {full_name(workload)} has no arg '{name}' to set.{hint(name, args)}",
+                f"It has {listed(args)}; for anything else write a suite of your own.",
                 "set",
             )
         try:
-            is_truth, text = isinstance(known[name], bool), str(overrides[name])
-            found[name] = TRUTHS[text.lower()] if is_truth else type(known[name])(text)
+            is_truth, text = isinstance(args[name], bool), str(overrides[name])
+            values[name] = TRUTHS[text.lower()] if is_truth else type(args[name])(text)
         except (KeyError, ValueError):
-            allowed = {bool: "true or false", int: "a whole number", float: "a number"}[type(known[name])]
+            allowed = {bool: "true or false", int: "a whole number", float: "a number"}[type(args[name])]
             raise UsageError(
-                f"{name}={text} cannot be set: {name} is {allowed}.", f"It is {show(known[name])} unless set."
+                f"{name}={text} cannot be set: {name} is {allowed}.", f"It is {show(args[name])} unless set."
             ) from None
-    return found
+    return values
 
 
 def overridden(workload: Workload, overrides: Mapping[str, Option]) -> Workload:
-    """The workload with its overrides; an arg of both loading and runs is changed in both. Raises as ``typed``."""
-    found = typed(workload, overrides)
-    changed: dict[str, Any] = {name: value for name, value in found.items() if name in TIMING}
+    """The workload with its overrides; an arg of both loading and runs is changed in both. Raises like ``typed``."""
+    values = typed(workload, overrides)
+    changed: dict[str, Any] = {name: value for name, value in values.items() if name in TIMING}
     for key in ("args", "prepare_args"):
-        changed[key] = {name: found.get(name, value) for name, value in getattr(workload, key).items()}
+        changed[key] = {name: values.get(name, value) for name, value in getattr(workload, key).items()}
     return msgspec.structs.replace(workload, **changed)
 
 
-PLACED = "=/"  # behind a reserved word: only a value that is a path is left out
+PLACED = "=/"  # suffix of a reserved word: only a value that is a path is left out
 _WORD = re.compile(r"\s*([!\w.-]+)")
 _PATH = re.compile(r"[^#]*/")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """What is added to the configuration of a recipe's server."""
+    """An addition to the configuration of a recipe's server."""
 
     settings: Mapping[str, Setting] = field(default_factory=dict)
     text: str = ""  # with placeholders
-    left_out: tuple[str, ...] = ()  # the settings of a user's file that the recipe decides
+    left_out: tuple[str, ...] = ()  # settings of a user's file that the recipe reserves
 
     @property
     def hash(self) -> str:
-        """A hash of what it says."""
+        """A hash of its content."""
         return hashlib.sha256(json.dumps([sorted(self.settings.items()), self.text]).encode()).hexdigest()[:16]
 
     def applied(self, builder: Builder) -> Builder:
-        """The recipe with it; its ``addition`` is the end of the server's file."""
+        """The recipe with this addition; ``addition`` is the end of the server's file."""
         if builder.server is None or not (self.settings or self.text):
             return builder
         server = msgspec.structs.replace(builder.server, settings={**builder.server.settings, **self.settings})
@@ -309,14 +317,14 @@ class ServerConfig:
 
 
 def has_config(builder: Builder, name: str) -> bool:
-    """Whether a configuration has that name, or a file that path."""
+    """Whether a configuration has that name, or a file has that path."""
     return name in builder.configs or (bool(name) and Path(name).expanduser().is_file())
 
 
 def load_config(builder: Builder, name: str) -> ServerConfig:
-    """The configuration that ``name`` means.
+    """The configuration ``name``.
 
-    Raises UsageError where there is none, or where the builder's server has no configuration file.
+    Raises UsageError if there is none, or if the builder's server has no configuration file.
     """
     server = builder.server
     if server is None or not server.config:
@@ -324,13 +332,15 @@ def load_config(builder: Builder, name: str) -> ServerConfig:
             f"Builder {builder.name} has no configuration file of a server, to which +{name} could be added.",
             "Settings of an embedded library are those of its workload: --set NAME=VALUE.",
         )
-    if own := builder.configs.get(name):
-        if own.settings and "{settings}" not in config_template(builder):
+    if named_config := builder.configs.get(name):
+        if named_config.settings and "{settings}" not in config_template(builder):
             raise UsageError(
                 f"The settings of configuration {name} have no place in {server.config} of builder {builder.name}.",
                 "Write {settings} on a line of that file.",
             )
-        return ServerConfig(own.settings, read_text(recipe_files(builder)[own.file]) if own.file else "")
+        return ServerConfig(
+            named_config.settings, read_text(recipe_files(builder)[named_config.file]) if named_config.file else ""
+        )
     path = Path(name).expanduser()
     if not path.is_file():
         raise unknown_config(builder, name)
@@ -338,16 +348,19 @@ def load_config(builder: Builder, name: str) -> ServerConfig:
 
 
 def config_of_file(text: str, reserved: list[str]) -> ServerConfig:
-    """The configuration in a user's file. A byte order mark, which would hide its first word, is no part of it."""
-    known = {_same(word) for word in reserved}
-    kept, left_out = [], []
+    """The configuration in a user's file. A byte order mark, which would hide its first word, is removed."""
+    reserved_words = {_same(word) for word in reserved}
+    lines, left_out = [], []
     for line in text.removeprefix("\ufeff").splitlines():
         word = _WORD.match(line)
-        if word and (_same(word[1]) in known or (_PATH.match(line, word.end()) and _same(word[1]) + PLACED in known)):
+        if word and (
+            _same(word[1]) in reserved_words
+            or (_PATH.match(line, word.end()) and _same(word[1]) + PLACED in reserved_words)
+        ):
             left_out.append(word[1])
         else:
-            kept.append(line)
-    return ServerConfig(text=literal("\n".join(kept)), left_out=tuple(dict.fromkeys(left_out)))
+            lines.append(line)
+    return ServerConfig(text=literal("\n".join(lines)), left_out=tuple(dict.fromkeys(left_out)))
 
 
 def unknown_config(builder: Builder, name: str) -> UsageError:
@@ -360,19 +373,20 @@ def unknown_config(builder: Builder, name: str) -> UsageError:
 
 
 def _same(word: str) -> str:
-    """A setting's name as servers compare it."""
+    """A setting's name in the form by which servers compare it."""
     return word.lower().replace("-", "_").removeprefix("loose_")
 
 
 def foreign_files(
     builder: Builder | None, workloads: Iterable[Workload], hosts: Iterable[HostEntry]
 ) -> dict[str, Path]:
-    """What each file defines → the file, for all that are neither shipped nor in the user's configuration folder."""
-    folders = [Path(each) for each in (builder.folder, *builder.inherited)] if builder else []
-    suites = dict.fromkeys(Path(each.folder) for each in workloads if each.folder)  # a command is of no suite
-    found = [
+    """Title → file, for all recipes that are neither perfbisect's nor in the user's configuration folder."""
+    folders = [Path(folder_name) for folder_name in (builder.folder, *builder.inherited)] if builder else []
+    # a command belongs to no suite
+    suites = dict.fromkeys(Path(workload.folder) for workload in workloads if workload.folder)
+    files = [
         *((f"Builder {folder.name}", folder / BUILDER, folder.parent, BUILDERS) for folder in folders),
         *((f"Suite {suite.name}", suite / SUITE, suite.parent, WORKLOADS) for suite in suites),
         *((f"Host {host.name}", Path(host.file), Path(host.file), HOSTS) for host in hosts),
     ]
-    return {what: file for what, file, place, name in found if not is_own(place, name)}
+    return {title: file for title, file, top, name in files if not is_own(top, name)}

@@ -1,7 +1,7 @@
-"""TOML to typed structs, and back. An error names the file, the key, what was found and what is allowed.
+"""TOML to typed structs, and back. An error names the file, the key, the value and what is allowed.
 
-msgspec checks the types. Its error does not name the key inside a table of free names (``variants[...]``), so the entries of
-a value that is wrong are checked one by one.
+msgspec checks the types. Its error does not name the key inside a table of free names (``variants[...]``), so the entries
+of a wrong value are checked one by one.
 """
 
 import math
@@ -23,14 +23,14 @@ Table = dict[str, Any]
 Shape = TypeVar("Shape", bound=msgspec.Struct)
 
 DEPTH = 32  # levels of tables and lists
-PASSWORD = re.compile(r"//.*@")  # and user names in addresses
+PASSWORD = re.compile(r"//.*@")  # passwords and user names in addresses
 WORDS = {"Str": "text", "Int": "a whole number", "Float": "a number", "Bool": "true or false", "List": "a list",
          "Dict": "a table", "Struct": "a table"}  # fmt: skip
 _FIELD = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
 
 
 def matching(pattern: str, description: str) -> msgspec.Meta:
-    """Of a type of texts: those in which ``pattern`` is found; errors say the ``description``."""
+    """The constraint of a text type: ``pattern`` is found in it; errors have the ``description``."""
     return msgspec.Meta(pattern=pattern, description=description)
 
 
@@ -42,7 +42,7 @@ class Location:
     keys: str = ""
 
     def at(self, *path: str | int) -> "Location":
-        """The location of an entry of the table or list at this location, or of an entry of that, and so on."""
+        """The location of an entry of this table or list, or of an entry of that entry, and so on."""
         keys = self.keys
         for key in path:
             keys = f"{keys}[{key}]" if isinstance(key, int) else f"{keys}.{key}" if keys else key
@@ -54,14 +54,14 @@ class Location:
         return RecipeError(f"{self.file}:{subject} {what}", advice)
 
     def unknown(self, noun: str, name: str, known: Iterable[str]) -> RecipeError:
-        """The error for a name here that nothing has; ``noun`` is what would have it."""
+        """The error for an unknown name here; ``noun`` is the kind of thing that is named."""
         names = [*known]
         advice = f"{noun.capitalize()}s: {listed(names)}."
         return self.mistake(f'is "{name}", but no such {noun} exists.{hint(name, names)}', advice)
 
 
 def read_table(file: Path) -> Table:
-    """The contents of a TOML file. Raises RecipeError when it cannot be read, is not TOML, or has an unusable value."""
+    """The contents of a TOML file. Raises RecipeError if it cannot be read, is not TOML, or has an unusable value."""
     text = read_text(file)
     try:
         table = tomllib.loads(text)
@@ -77,7 +77,10 @@ def read_table(file: Path) -> Table:
 
 
 def leaves(value: object, location: Location, depth: int = DEPTH) -> Iterator[tuple[Location, object]]:
-    """What is in a table or list at every depth but tables and lists, and the keys of tables. Raises RecipeError where it is too deep."""
+    """All values at every depth of a table or list except tables and lists, and the keys of tables.
+
+    Raises RecipeError if it is nested too deeply.
+    """
     if not depth:
         raise location.mistake("is nested too deeply.")
     if not isinstance(value, dict | list):
@@ -90,7 +93,7 @@ def leaves(value: object, location: Location, depth: int = DEPTH) -> Iterator[tu
 
 
 def _check_value(value: object, location: Location) -> None:
-    """Raise RecipeError for what TOML can express, and commands, JSON and SQLite cannot."""
+    """Raise RecipeError for values that TOML can express, but commands, JSON or SQLite cannot."""
     match value:
         case str() if "\0" in value:
             raise location.mistake("has a NUL character, which no command can have.")
@@ -101,7 +104,7 @@ def _check_value(value: object, location: Location) -> None:
 
 
 def read_text(file: Path) -> str:
-    """The text of a file. Raises RecipeError when it cannot be read."""
+    """The text of a file. Raises RecipeError if it cannot be read."""
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:
@@ -111,9 +114,9 @@ def read_text(file: Path) -> str:
 
 
 def convert(table: object, shape: type[Shape], location: Location) -> Shape:
-    """The struct that a table describes. Raises RecipeError for a mistake, and for a key that the reader fills in."""
-    if isinstance(table, dict) and (own := filled_in(shape) & table.keys()):
-        raise _unknown(min(own), shape, location)
+    """The struct that a table describes. Raises RecipeError for a mistake, and for a key that only the reader may set."""
+    if isinstance(table, dict) and (reserved := filled_in(shape) & table.keys()):
+        raise _unknown(min(reserved), shape, location)
     try:
         return msgspec.convert(table, shape)
     except msgspec.ValidationError as error:
@@ -121,47 +124,50 @@ def convert(table: object, shape: type[Shape], location: Location) -> Shape:
 
 
 def filled_in(shape: type[msgspec.Struct]) -> frozenset[str]:
-    """The fields of a struct that its reader fills in, and no file has."""
+    """The fields of a struct that its reader sets, and no file may have."""
     return getattr(shape, "filled_in", frozenset())
 
 
 def _mistake(error: msgspec.ValidationError, value: object, kind: Any, location: Location) -> RecipeError:
-    """The error for a value that is not of that type: for the innermost entry that is not what it must be."""
+    """The error for a value that is not of type ``kind``, about the innermost wrong entry."""
     shape = _shape(kind, value)
     for key, entry, inner in _entries(value, shape):
         try:
             msgspec.convert(entry, inner)
-        except msgspec.ValidationError as own:
-            return _mistake(own, entry, inner, location.at(key))
+        except msgspec.ValidationError as inner_error:
+            return _mistake(inner_error, entry, inner, location.at(key))
     if field := _FIELD.fullmatch(str(error)):
         if field[1] == "contains unknown":
             return _unknown(field[2], shape, location)
-        expected = next(each.type for each in msgspec.structs.fields(shape) if each.encode_name == field[2])
+        expected = next(member.type for member in msgspec.structs.fields(shape) if member.encode_name == field[2])
         return location.at(field[2]).mistake(f"is missing: it must be {_describe(type_info(expected))}.")
-    found = type_info(kind)
-    near = hint(value, choices) if (choices := getattr(found, "values", ())) and isinstance(value, str) else ""
-    return location.mistake(f"is {show(value)}, but must be {_describe(found)}.{near}")
+    info = type_info(kind)
+    near = hint(value, choices) if (choices := getattr(info, "values", ())) and isinstance(value, str) else ""
+    return location.mistake(f"is {show(value)}, but must be {_describe(info)}.{near}")
 
 
 def _shape(kind: Any, value: object) -> Any:
-    """The struct, list or dict that an annotated or optional type is; of several, the one of this value."""
+    """The struct, list or dict of an annotated or optional type; of several, the type of this value."""
     if get_origin(kind) is Annotated:
         return _shape(get_args(kind)[0], value)
     if get_origin(kind) in (Union, UnionType):
-        shapes = [_shape(each, value) for each in get_args(kind)]
-        return next((each for each in shapes if isinstance(value, get_origin(each) or each)), shapes[0])
+        shapes = [_shape(option, value) for option in get_args(kind)]
+        return next(
+            (option for option in shapes if isinstance(value, get_origin(option) or option)),
+            shapes[0],
+        )
     return kind
 
 
 def _entries(value: object, shape: Any) -> Iterator[tuple[str | int, object, Any]]:
-    """What is in a table or list of that shape, with the types that it must have; of free names these, too."""
+    """The entries of a table or list of that shape, with the types that they must have; free names are entries, too."""
     if isinstance(value, list) and get_origin(shape) is list:
         yield from ((index, entry, get_args(shape)[0]) for index, entry in enumerate(value))
     elif isinstance(value, dict) and get_origin(shape) is dict:
         for key, entry in value.items():
-            yield from ((key, each, kind) for each, kind in zip((key, entry), get_args(shape), strict=True))
+            yield from ((key, item, kind) for item, kind in zip((key, entry), get_args(shape), strict=True))
     elif isinstance(value, dict) and isinstance(shape, type) and issubclass(shape, msgspec.Struct):
-        fields = ((each.encode_name, each.type) for each in msgspec.structs.fields(shape))
+        fields = ((member.encode_name, member.type) for member in msgspec.structs.fields(shape))
         yield from ((name, value[name], kind) for name, kind in fields if name in value)
 
 
@@ -173,23 +179,23 @@ def _unknown(key: str, shape: type[msgspec.Struct], location: Location) -> Recip
     )
 
 
-def _describe(found: Any) -> str:
+def _describe(info: Any) -> str:
     """The values that a type allows, for an error."""
-    match found:
+    match info:
         case msgspec.inspect.Metadata():
-            return (found.extra_json_schema or {}).get("description") or _describe(found.type)
+            return (info.extra_json_schema or {}).get("description") or _describe(info.type)
         case msgspec.inspect.LiteralType():
-            return "one of " + ", ".join(f'"{choice}"' for choice in found.values)
+            return "one of " + ", ".join(f'"{choice}"' for choice in info.values)
         case msgspec.inspect.UnionType():
             return " or ".join(
-                _describe(each) for each in found.types if not isinstance(each, msgspec.inspect.NoneType)
+                _describe(option) for option in info.types if not isinstance(option, msgspec.inspect.NoneType)
             )
         case _:
-            return WORDS.get(type(found).__name__.removesuffix("Type"), "a value")
+            return WORDS.get(type(info).__name__.removesuffix("Type"), "a value")
 
 
 def show(value: object) -> str:
-    """A value as the user wrote it, without passwords, and with its type where that is not obvious."""
+    """A value as the user wrote it, without passwords, and with its type if that is not obvious."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -216,56 +222,57 @@ def merged(below: object, above: object) -> Any:
 def inheritance(
     start: Location, named: Sequence[tuple[str, Location]], read: Callable[[Location], Table], noun: str
 ) -> dict[Location, Table]:
-    """The tables of a recipe, of the recipe that it extends, of the one that this extends, … by their places.
+    """The tables of a recipe, of the recipe that it extends, of the recipe that this extends, and so on, by location.
 
-    ``named`` are all recipes; one that extends its own name means the next of that name. Raises RecipeError where there is
-    none, and for a cycle.
+    ``named`` are all recipes; a recipe that extends its own name means the next recipe of that name. Raises RecipeError
+    if there is none, and for a cycle.
     """
-    found, place = {start: read(start)}, start
-    while wanted := found[place].get("extends", ""):
-        places = [other for name, other in named if name == wanted]
-        if place in places:
-            places = places[places.index(place) + 1 :] or [place]
+    tables, location = {start: read(start)}, start
+    while base := tables[location].get("extends", ""):
+        places = [candidate for name, candidate in named if name == base]
+        if location in places:
+            places = places[places.index(location) + 1 :] or [location]
         if not places:
-            raise place.at("extends").unknown(noun, wanted, {name for name, _ in named})
-        if places[0] in found:
-            chain = [*found, places[0]]
-            cycle = " → ".join(each.keys or str(each.file) for each in chain[chain.index(places[0]) :])
-            raise place.at("extends").mistake(f"is a cycle: {cycle}.")
-        place = places[0]
-        found[place] = read(place)
-    return found
+            raise location.at("extends").unknown(noun, base, {name for name, _ in named})
+        if places[0] in tables:
+            chain = [*tables, places[0]]
+            cycle = " → ".join(step.keys or str(step.file) for step in chain[chain.index(places[0]) :])
+            raise location.at("extends").mistake(f"is a cycle: {cycle}.")
+        location = places[0]
+        tables[location] = read(location)
+    return tables
 
 
 def hint(word: str, known: Iterable[str]) -> str:
-    """A sentence with up to three known words, the most similar to ``word``; "" when none is similar."""
-    near = [f"'{each}'" for each in get_close_matches(word, [*dict.fromkeys(known)], 3)]
+    """A sentence with up to three known words, the most similar to ``word``; "" if none is similar."""
+    near = [f"'{match}'" for match in get_close_matches(word, [*dict.fromkeys(known)], 3)]
     return f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?" if near else ""
 
 
 def listed(words: Iterable[str]) -> str:
-    """The words in alphabetical order, for a sentence; "none" when there are none."""
+    """The words in alphabetical order, for a sentence; "none" if there are none."""
     return ", ".join(sorted(words)) or "none"
 
 
 def to_toml(recipe: msgspec.Struct) -> str:
-    """The recipe as a TOML document, without the keys that have no value: a file with it describes the same recipe."""
+    """The recipe as a TOML document without empty keys, which describes the same recipe."""
     import tomli_w
 
     table = _plain(recipe)
-    return tomli_w.dumps(table, multiline_strings=r"\r\n" not in repr(table))  # in those, tomli-w writes \n for \r\n
+    # in multi-line strings tomli-w writes \n for \r\n
+    return tomli_w.dumps(table, multiline_strings=r"\r\n" not in repr(table))
 
 
 def _plain(value: object) -> Any:
-    """Structs as tables, without the fields that the reader fills in and without optional keys that are empty."""
+    """Structs as tables, without the fields that the reader sets, and without empty optional keys."""
     match value:
         case msgspec.Struct():
-            whole = getattr(value, "whole", False)
+            keeps_empty = getattr(value, "whole", False)
             return {
                 field.encode_name: _plain(entry)
                 for field in msgspec.structs.fields(value)
                 if field.name not in filled_in(type(value))
-                and ((entry := getattr(value, field.name)) not in (None, "", [], {}) or whole or field.required)
+                and ((entry := getattr(value, field.name)) not in (None, "", [], {}) or keeps_empty or field.required)
             }
         case list():
             return [_plain(entry) for entry in value]

@@ -1,14 +1,14 @@
-"""The schema of a suite of workloads, ``workloads/SUITE/suite.toml``, and how one is found and read.
+"""The schema of a suite of workloads, ``workloads/SUITE/suite.toml``, and how suites are found and read.
 
-A workload is a sysbench Lua script with its arguments, plain SQL, or a command that is run without sysbench.
-sysbench runs the first two with these environment variables, which the shared Lua module ``workloads/perfbisect.lua`` reads:
+A workload is a sysbench Lua script with its arguments, plain SQL, or a command that is run without sysbench. sysbench
+runs the first two with these environment variables, which the shared Lua module ``workloads/perfbisect.lua`` reads:
 
-PERFBISECT_LIBRARY  path of the embedded library (absent for a server)
-PERFBISECT_DATA     the dataset copy of this visit
-PERFBISECT_WARMUP   seconds to run the operation in thread_init, before sysbench's clock starts
-PERFBISECT_CONTROL  FIFO of ``perf stat --control``; thread 0 writes "enable" at its first event, "disable" at its end
-PERFBISECT_ACK      FIFO on which perf answers
-PERFBISECT_SETUP, PERFBISECT_PREPARE, PERFBISECT_CHECK, PERFBISECT_STATEMENT  the SQL of a plain SQL workload
+    PERFBISECT_LIBRARY  path of the embedded library (absent for a server)
+    PERFBISECT_DATA     the dataset copy of this visit
+    PERFBISECT_WARMUP   seconds to run the operation in thread_init, before sysbench's clock starts
+    PERFBISECT_CONTROL  FIFO of ``perf stat --control``; thread 0 writes "enable" at its first event, "disable" at its end
+    PERFBISECT_ACK      FIFO on which perf answers
+    PERFBISECT_SETUP, PERFBISECT_PREPARE, PERFBISECT_CHECK, PERFBISECT_STATEMENT  the SQL of a plain SQL workload
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,8 @@ from perfbisect.recipes.placeholders import check_texts
 from perfbisect.recipes.toml import Location, convert, hint, listed, matching, merged, read_table
 
 MOST_LISTED = 12  # names in a message
-EVENTS = "events"  # the arg that is a workload's length in operations: an option of sysbench, {events} in a command
+# name of the arg with a workload's length in operations: an option of sysbench, {events} in a command
+EVENTS = "events"
 
 Drivers = str | Annotated[list[str], Meta(min_length=1, description="a list of at least one")]
 Option = str | int | float | bool
@@ -56,12 +57,12 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         {"name", "suite", "folder", "driver", "asks", "output", "outputs", "filter"}
     )
 
-    name: str = ""  # its key in the suite
+    name: str = ""  # key of its table in the suite
     suite: str = ""
     folder: str = ""  # absolute path of the suite's folder
-    driver: str = ""  # one of the suite's: a suite with several has one Workload for each
+    driver: str = ""  # one of the suite's drivers: a suite with several has a Workload for each
     summary: str
-    group: str  # point, range, range-aggregate, scan, write, …: the section of a table of results
+    group: str  # point, range, range-aggregate, scan, write, …: the section in a table of results
     script: Script = ""  # Lua file in the suite's folder
     args: dict[
         OptionName, Option
@@ -69,11 +70,11 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     prepare_script: Script = ""  # loads the dataset; run with the command "prepare"
     prepare_args: dict[OptionName, Option] = {}
     prepare: str = ""  # plain SQL instead of a script: loads the dataset
-    check: str = ""  # plain SQL: its result, read once a session, must be that of when the data was loaded
+    check: str = ""  # plain SQL, run once a session: its result must equal the result when the data was loaded
     setup: str = ""  # plain SQL run in each connection before the measured statement
     statement: str = ""  # plain SQL that is measured
-    suspects: dict[str, Weight] = {}  # path of the system's source → how much likelier a commit that touches it is
-    # What counts as one operation: "event" (one call of event()) or "query" (as sysbench counts them).
+    suspects: dict[str, Weight] = {}  # path in the system's source → how much likelier a commit that touches it is
+    # What counts as one operation: "event" (a call of event()) or "query" (counted by sysbench).
     operation: Literal["event", "query"] = "event"
     threads: Annotated[int, Meta(ge=1, le=1_000_000, description="a whole number from 1 to 1000000")] = 1
     warmup: SecondsOrZero = 2.0
@@ -82,18 +83,18 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     prepare_commands: list[Argv] = []  # load its dataset, below {data}
     rate: str = ""  # pattern of a rate in the output (higher is better): see perfbisect.recipes.output_pattern
     cost: str = ""  # pattern of a cost in the output (lower is better)
-    unit: Unit = ""  # of the rate or the cost; by default what the pattern says
+    unit: Unit = ""  # unit of the rate or the cost; by default the unit in the pattern
     operations: str = ""  # pattern of the number of operations in the output; "": the whole execution is one operation
     latencies: dict[LatencyName, str] = {}  # "avg", "p95", …: patterns of latencies in the output, in milliseconds
-    # Instead of patterns: whose JSON the output is; see perfbisect.lab.workload.command.
+    # Instead of patterns: the program that prints the JSON; see perfbisect.lab.workload.command.
     format: Literal["", "fio"] = ""
-    only: str = ""  # of an output in a known format the result that is measured: its name, or a pattern of that
-    asks: bool = False  # the output of its command is to be recognised
-    output: Output | None = None  # as what it was
-    outputs: tuple[Output, ...] = ()  # all that its runs are read for, where they are several
-    filter: tuple[str, ...] = ()  # words behind the command, so that it measures nothing else
-    needs: list[Need] = []  # programs that its commands use, beyond those of the build
-    # Seconds after which a run is killed; 0: five times its length, and an hour for a command, otherwise a minute.
+    only: str = ""  # the result that is measured, of an output in a known format: its name, or a pattern of names
+    asks: bool = False  # whether the output of its command is to be recognised
+    output: Output | None = None  # the recognised result
+    outputs: tuple[Output, ...] = ()  # all results that are read from its runs, if there are several
+    filter: tuple[str, ...] = ()  # words after the command, by which it measures nothing else
+    needs: list[Need] = []  # programs for its commands, beside those of the build
+    # Seconds after which a run is killed; 0: five times its length, plus an hour for a command, otherwise a minute.
     timeout: SecondsOrZero = 0.0
 
     @property
@@ -105,47 +106,48 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def known(self) -> tuple[Output, ...]:
-        """What is measured of an output that was recognised."""
+        """The measured results of a recognised output."""
         return self.outputs or ((self.output,) if self.output else ())
 
     @property
     def recognisable(self) -> bool:
-        """Whether nothing says what of the output of its command is measured."""
+        """Whether nothing says which result of the command's output is measured."""
         return bool(self.command) and not (self.format or any(getattr(self, key) for key in OF_PATTERNS))
 
     @property
     def printed_unit(self) -> str:
-        """That of the rate or the cost; "" if it is not known."""
+        """The unit of the rate or the cost; "" if unknown."""
         if self.output:
             return self.output.unit
         return self.unit or ("IOPS" if self.format else unit_in(self.rate or self.cost))
 
 
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A folder of workloads that share a driver and, mostly, a dataset."""
+    """A folder of workloads that share a driver and, usually, a dataset."""
 
-    filled_in: ClassVar[frozenset[str]] = frozenset({"name"})  # by the reader
+    filled_in: ClassVar[frozenset[str]] = frozenset({"name"})  # set by the reader
 
     name: str = ""  # the folder's name
     summary: str
-    driver: Drivers  # builders with this driver, or one of these, can run it
-    defaults: dict[str, object] = {}  # keys of a workload, merged under each
-    workloads: Annotated[dict[Name, Any], Meta(min_length=1, description="a table of at least one")]  # each a Workload
+    driver: Drivers  # driver or drivers of builders that can run it
+    defaults: dict[str, object] = {}  # keys of a workload, merged under each workload
+    # each is a Workload
+    workloads: Annotated[dict[Name, Any], Meta(min_length=1, description="a table of at least one")]
 
     @property
     def drivers(self) -> list[str]:
-        """The driver, or all of them."""
+        """The driver or drivers, as a list."""
         return [self.driver] if isinstance(self.driver, str) else self.driver
 
 
 def read_suite(file: Path) -> Suite:
-    """The suite of a file, its defaults merged into each workload. Raises RecipeError for the first mistake."""
+    """The suite of a file, with its defaults merged into each workload. Raises RecipeError for the first mistake."""
     table, location = read_table(file), Location(file)
     suite = convert(table, Suite, location)
     convert({"summary": "", "group": "", **suite.defaults}, Workload, location.at("defaults"))
     folder, workloads = file.parent, {}
-    for name, own in suite.workloads.items():
-        workload = convert(merged(suite.defaults, own), Workload, location.at("workloads", name))
+    for name, keys in suite.workloads.items():
+        workload = convert(merged(suite.defaults, keys), Workload, location.at("workloads", name))
         _check_workload(workload, location.at("workloads", name))
         workloads[name] = msgspec.structs.replace(
             workload, name=name, suite=folder.name, folder=str(folder), driver=suite.drivers[0]
@@ -163,7 +165,7 @@ def for_each_driver(suite: Suite) -> list[Workload]:
 
 
 def _check_workload(workload: Workload, location: Location) -> None:
-    """What types cannot express."""
+    """Check rules that types cannot express."""
     if workload.command:
         check_command(workload, location)
         return
@@ -171,9 +173,10 @@ def _check_workload(workload: Workload, location: Location) -> None:
         if getattr(workload, key):
             raise location.at(key).mistake("is for workloads with a `command`, which this one does not have.")
     if bool(workload.script) == bool(workload.statement):
-        found = "has both a script and a statement" if workload.script else "has neither a script nor a statement"
+        problem = "has both a script and a statement" if workload.script else "has neither a script nor a statement"
         raise location.mistake(
-            f"{found}.", "Give the Lua file to run as `script`, plain SQL as `statement`, or any program as `command`."
+            f"{problem}.",
+            "Give the Lua file to run as `script`, plain SQL as `statement`, or any program as `command`.",
         )
     if workload.prepare_script and workload.prepare:
         raise location.mistake("has both prepare_script and prepare.", "Give one of them: a Lua file, or plain SQL.")
@@ -201,9 +204,9 @@ def check_command(workload: Workload, location: Location) -> None:
         raise location.at("only").mistake(
             "is for an output that is recognised, and this one is read otherwise.", "Leave it out."
         )
-    if taken := COMMAND_PLACEHOLDERS & workload.args.keys():
+    if reserved := COMMAND_PLACEHOLDERS & workload.args.keys():
         raise location.at("args").mistake(
-            f'has "{min(taken)}", which is a placeholder of every command: {{{min(taken)}}}.'
+            f'has "{min(reserved)}", which is a placeholder of every command: {{{min(reserved)}}}.'
         )
     for key in ("command", "prepare_commands"):
         check_texts(getattr(workload, key), location.at(key), COMMAND_PLACEHOLDERS | workload.args.keys())
@@ -217,40 +220,42 @@ def check_command(workload: Workload, location: Location) -> None:
 
 
 def load_workload(name: str, driver: str, given: str | Path = "") -> Workload:
-    """The workload called ``name`` or ``suite/name`` among those for ``driver``.
+    """The workload called ``name`` or ``suite/name`` for ``driver``.
 
-    Raises RecipeError when none exists, when several suites have one, or when its suite has a mistake.
+    Raises RecipeError if there is none, if several suites have one, or if its suite has a mistake.
     """
     return _called(name, driver, load_workloads(given))
 
 
 def _called(name: str, driver: str, everything: Sequence[Workload]) -> Workload:
-    found = all_called(name, everything, driver)
-    if len(found) > 1:
+    matches = all_called(name, everything, driver)
+    if len(matches) > 1:
         raise RecipeError(
             f"Several suites have a workload '{name}' for {driver}.",
-            f"Choose one of {listed(full_name(workload) for workload in found)}.",
+            f"Choose one of {listed(full_name(workload) for workload in matches)}.",
         )
-    return found[0]
+    return matches[0]
 
 
 def all_called(name: str, everything: Iterable[Workload], driver: str = "") -> list[Workload]:
-    """The workloads called ``name`` or ``suite/name``, for a driver or (by default) for any. Raises RecipeError without any."""
+    """The workloads called ``name`` or ``suite/name``, for a driver or (by default) for any. Raises RecipeError if there
+    is none.
+    """
     fitting: list[Workload] = []
-    others: list[Workload] = []
+    unfitting: list[Workload] = []
     for workload in everything:
-        (fitting if driver in ("", workload.driver) else others).append(workload)
-    if found := [workload for workload in fitting if name in (workload.name, full_name(workload))]:
-        return found
+        (fitting if driver in ("", workload.driver) else unfitting).append(workload)
+    if matches := [workload for workload in fitting if name in (workload.name, full_name(workload))]:
+        return matches
     whose, names = f" for {driver}" if driver else "", {workload.name for workload in fitting}
-    elsewhere = {each.driver for each in others if name in (each.name, full_name(each))}
+    elsewhere = {candidate.driver for candidate in unfitting if name in (candidate.name, full_name(candidate))}
     near = hint(name, names | {full_name(workload) for workload in fitting})
     why = f" The one of that name is for {listed(elsewhere)}." if elsewhere else near
     raise RecipeError(f"There is no workload '{name}'{whose}.{why}", workloads_listed(whose, names))
 
 
 def workloads_listed(whose: str, names: Iterable[str]) -> str:
-    """Advice on which workloads there are, or what lists them where they are too many for a message."""
+    """Advice with all workloads, or with the command that lists them if they are too many for a message."""
     every = {*names}
     return (
         f"Workloads{whose}: {listed(every)}."
@@ -260,26 +265,26 @@ def workloads_listed(whose: str, names: Iterable[str]) -> str:
 
 
 def load_workloads(given: str | Path = "") -> list[Workload]:
-    """All workloads, by suite in alphabetical order, in the order of their file, once for each driver."""
+    """All workloads, by suite in alphabetical order, then in the order of the file, once for each driver."""
     files = found_in(recipe_places(WORKLOADS, given), FILE)
     return [workload for _, file in sorted(files.items()) for workload in for_each_driver(read_suite(file))]
 
 
 def choose_workloads(words: str, driver: str, given: str | Path = "") -> dict[str, Workload]:
-    """The workloads for a driver that ``words`` name, each once, by unambiguous names. ``words`` are names of workloads,
-    groups and suites, separated by commas; a workload precedes a group of the same name.
+    """The workloads for a driver that ``words`` name, each once, by unambiguous names.
 
-    Raises RecipeError for a word that is neither, and as ``load_workload``.
+    ``words`` are names of workloads, groups and suites, separated by commas; a workload precedes a group of the same
+    name. Raises RecipeError for a word that is neither, and like ``load_workload``.
     """
     everything = load_workloads(given)
     fitting = [workload for workload in everything if workload.driver == driver]
     short = [workload.name for workload in fitting]
-    found: dict[str, tuple[str, Workload]] = {}  # full name → as first requested
+    chosen: dict[str, tuple[str, Workload]] = {}  # full name → (requested name, workload)
     for word in filter(None, map(str.strip, words.split(","))):
         members = {} if word in short else {
-            each.name if short.count(each.name) == 1 else full_name(each): each
-            for each in fitting
-            if word in (each.group, each.suite)
+            member.name if short.count(member.name) == 1 else full_name(member): member
+            for member in fitting
+            if word in (member.group, member.suite)
         }  # fmt: skip
         if not members and word not in short and "/" not in word:
             groups = {workload.group for workload in fitting}
@@ -287,24 +292,24 @@ def choose_workloads(words: str, driver: str, given: str | Path = "") -> dict[st
                 f"There is no workload and no group '{word}' for {driver}.{hint(word, [*short, *groups])}",
                 f"{workloads_listed(f' for {driver}', short)} Groups: {listed(groups)}.",
             )
-        for name, each in (members or {word: _called(word, driver, everything)}).items():
-            found.setdefault(full_name(each), (name, each))
-    return dict(found.values())
+        for name, workload in (members or {word: _called(word, driver, everything)}).items():
+            chosen.setdefault(full_name(workload), (name, workload))
+    return dict(chosen.values())
 
 
 def load_training(
     builder: Builder, variant: str, measured: Sequence[Workload], given: str | Path = ""
 ) -> tuple[Workload, ...]:
-    """The workloads with which builds of a variant are trained; none where they are not optimised with a profile.
+    """The workloads with which builds of a variant are trained; empty if they are not optimised with a profile.
 
-    ``measured`` are those of the hunt or the comparison. They are in the order of their names, however they were given, so
-    that the build is the same. Raises RecipeError for one that does not exist.
+    ``measured`` are the workloads of the hunt or the comparison. The result is in the order of names, however they were
+    given, so that builds are equal. Raises RecipeError for a workload that does not exist.
     """
     names = variant_of(builder, variant).train
     if not names:
         return ()
-    found = measured if names == MEASURED else choose_workloads(names, builder.driver, given).values()
-    return tuple(sorted(found, key=full_name))
+    workloads = measured if names == MEASURED else choose_workloads(names, builder.driver, given).values()
+    return tuple(sorted(workloads, key=full_name))
 
 
 def full_name(workload: Workload) -> str:

@@ -1,9 +1,8 @@
 """The functions that a commit changes, by the lines that its diff removes or adds in source code.
 
 Removed lines are looked up in the parent's files, added lines in the commit's. A function has only moved if its text is
-equal on both sides except for comments and white space. A function that no profile contains may be inlined, so functions
-whose bodies name it are searched as well, in the whole tree of the commit; if no profile contains these, their callers,
-too.
+equal on both sides except for comments and white space. A function that no profile contains may be inlined. So functions
+that name it are searched as well, in the whole tree of the commit, and their callers, if no profile contains these.
 
 Files are identified by their contents in git, so that no path can deceive it; symbolic links are no files. Universal
 Ctags, an optional program, tells where functions begin and end. It reads texts of any origin: the texts are in a separate
@@ -219,12 +218,12 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
 
 
 def named_by_macros(search: "CallerSearch", macros: Iterable[str], files: Iterable[Changed]) -> list[str]:
-    """The names that macros stand for where one of these files is included: functions that are made of it."""
+    """The names that define ``macros`` in source files that include one of ``files``, from which these functions are made."""
     included = re.compile(rf"#\s*include.*(?:{'|'.join(re.escape(PurePosixPath(file.path).name) for file in files)})")
     around = {name: [text for text in search.files([name]).values() if included.search(text)] for name in macros}
     define = r"(?m)^[ \t]*#[ \t]*define[ \t]+{}[ \t]+([A-Za-z_]\w*)\s*$"
     return [
-        found for name, texts in around.items() for text in texts for found in re.findall(define.format(name), text)
+        value for name, texts in around.items() for text in texts for value in re.findall(define.format(name), text)
     ]
 
 
@@ -284,15 +283,13 @@ def sizes_of(repo: Repository, names: Sequence[str]) -> list[int]:
     return [header[2] if header else 0 for header in headers(repo, names)]
 
 
-def hunks_of(
-    repo: Repository, file: Changed, old_texts: Mapping[str, str], new_texts: Mapping[str, str]
-) -> list[HunkLines]:
+def hunks_of(repo: Repository, file: Changed, old: Mapping[str, str], new: Mapping[str, str]) -> list[HunkLines]:
     """The hunks of one file; all its lines if it exists on one side only."""
     if not (file.before and file.after):
-        (text,) = [side[file.path] for side in (old_texts, new_texts) if file.path in side] or [""]
+        (text,) = [side[file.path] for side in (old, new) if file.path in side] or [""]
         every, none = (1, text.count("\n") + 1), (1, 0)
         return [HunkLines(every, none, "") if file.before else HunkLines(none, every, "")]
-    if file.path not in old_texts or file.path not in new_texts:
+    if file.path not in old or file.path not in new:
         return []
     printed = git(repo, "diff", "-U0", *OPTIONS, "--no-indent-heuristic", file.before, file.after)
     hunks = []
