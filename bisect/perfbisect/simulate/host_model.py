@@ -1,11 +1,10 @@
 """How a simulated host and its workload disturb readings, and how long builds and runs take.
 
-The speed of a host changes with time, independently of what is measured: its ``HostSpeed``.
+The speed of a host changes with time, independently of the measurements: its ``HostSpeed``.
 
-Randomness of a simulated world: one generator for each purpose, so that no draw disturbs another.
-
-Two rules that search the same world in different ways then find the same culprit, the same layouts, the same drift at
-the same hour, and the same noise in the n-th run of a build.
+The randomness of a simulated world comes from a separate generator for each purpose, so that no draw disturbs another. So
+two rules that search the same world in different ways find the same culprit, the same layouts, the same drift at the same
+hour, and the same noise in the n-th run of a build.
 """
 
 import bisect
@@ -16,7 +15,7 @@ from enum import IntEnum
 
 import numpy as np
 
-# What is drawn, in an order that stays: its numbers are part of the seeds.
+# The purposes of draws, in a fixed order, because their numbers are part of the seeds.
 RandomDraw = IntEnum(
     "RandomDraw",
     "CULPRIT DECOYS FAILURES BINARIES LAYOUT BUILD NOISE DRIFT JUMPS PHASES DAY RAMP HOST RULE GRAPH FLAKES VISITS NEUTRAL"
@@ -32,51 +31,51 @@ def generator(seed: int, purpose: RandomDraw, which: int = 0) -> np.random.Gener
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """Fractions are changes or s.d. of the log metric, times are seconds; 0 disables a habit."""
+    """The habits of a host. Fractions are changes or s.d. of the log metric, times are seconds; 0 disables a habit."""
 
     noise: float = 0.01  # s.d. of a run
-    slow_noise: float = 1.0  # the same of builds with the culprit in them, as a multiple
-    layout: float = 0.005  # s.d. of a build: repeating its runs does not average it away
-    # layouts have two modes besides, this far apart: from, to. Neighbours share theirs, until a commit switches it
+    slow_noise: float = 1.0  # noise of builds with the culprit, as a multiple of ``noise``
+    layout: float = 0.005  # s.d. of a build's layout, which does not average out over its runs
+    # gap (from, to) between two modes that layouts have in addition; neighbours share a mode, until a commit switches it
     modes: tuple[float, float] = (0.0, 0.0)
-    visits: float = 0.0  # s.d. of a visit: all runs of one start of the server share it
-    outliers: float = 0.02  # share of runs that are slowed down, typically by ten times the noise
-    lucky: float = 0.0  # share of the outliers that are sped up instead
+    visits: float = 0.0  # s.d. of a visit, shared by all runs of one start of the server
+    outliers: float = 0.02  # share of runs that are slower, typically by ten times the noise
+    lucky: float = 0.0  # share of the outliers that are faster instead
     second_speed: tuple[float, float] = (0.0, 0.0)  # share of runs, change
-    second_build: tuple[float, float] = (0.0, 0.0)  # share of builds, all of whose runs have a change
+    second_build: tuple[float, float] = (0.0, 0.0)  # share of builds whose runs all have a change, and the change
     drift: float = 0.0  # s.d. of a stationary drift
     drift_memory: float = 7200.0
-    ramp: float = 0.0  # change an hour, up or down
-    daily: float = 0.0  # amplitude of a cycle of 24 hours
+    ramp: float = 0.0  # change per hour, up or down
+    daily: float = 0.0  # amplitude of a 24-hour cycle
     jumps: tuple[float, float] = (0.0, 0.0)  # abrupt lasting changes: rate per second, s.d.
-    phases: tuple[float, float, float] = (0.0, 0.0, 1.0)  # a second speed for a while: share of time, change, length
+    phases: tuple[float, float, float] = (0.0, 0.0, 1.0)  # a second speed for some time: share of time, change, length
     host_spread: float = 0.0  # s.d. between hosts
     bad_host: float = 1.0  # noise of host 1, as a multiple
-    # of rounds: s.d. of each build, what is left of a difference, share in which one build gets less of the cores, and by
-    # how much (s.d.), time in runs
+    # of paired runs: s.d. of each build, share of a difference that they show, (share in which one build gets less of the
+    # cores, s.d. of its effect), duration in runs
     own_noise: float = 0.005
     kept: float = 1.0
     starved: tuple[float, float] = (0.02, 0.3)
     round_runs: float = 2.0
-    waits: float = 0.0  # mean of what a run waits for others, which CPU time does not show; 0: CPU time is not known
+    waits: float = 0.0  # mean effect of waiting for others, which CPU time does not show; 0: CPU time is unknown
     stalls: float = 0.0  # share of a change that is waiting, too
     run_seconds: float = 60.0
-    build_seconds: float = 600.0  # of a build with an empty compiler cache
-    cached_share: float = 1.0  # of that, for a build next to an existing one; the rest grows with distance
-    cache_reach: float = 180.0  # distance in candidates from which the compiler cache is of no use
-    count_seconds: float = 60.0  # of an exact count of the instructions
-    counts: float = 0.0  # s.d. of the instructions that perf counts during a run; 0: it counts none
-    link_seconds: float = 0.0  # to link a build again, with a layout of its own
+    build_seconds: float = 600.0  # time of a build with an empty compiler cache
+    cached_share: float = 1.0  # share of that for a build next to an existing build; the rest grows with distance
+    cache_reach: float = 180.0  # distance in candidates from which on the compiler cache does not help
+    count_seconds: float = 60.0  # time of an exact count of instructions
+    counts: float = 0.0  # s.d. of the instructions that perf counts during a run; 0: none are counted
+    link_seconds: float = 0.0  # time to link a build again in a randomized layout
     flaky: float = 0.0  # share of attempts to build that fail by chance; never of the ends
-    stale: float = 0.0  # share of incremental builds that have the speed of the build before, half of them its binary
+    stale: float = 0.0  # share of incremental builds with the speed of the previous build; half of them are its binary
 
 
-GRID = 128  # points of a drift within its memory; it is straight between them
+GRID = 128  # points of a drift within its memory, with straight lines between them
 DAY = 86400.0
 
 
 class HostSpeed:
-    """The change of the log metric of one host at any time; drawn as far as it is needed."""
+    """The change of the log metric of one host at any time, drawn as far as needed."""
 
     def __init__(self, habits: Habits, seed: int, host: int) -> None:
         self._habits = habits
@@ -114,18 +113,18 @@ class Drift:
         self._points = [float(rng.normal())]
 
     def at(self, seconds: float) -> float:
-        """Its value at a time."""
-        place, rest = divmod(seconds / self._step, 1)
-        while len(self._points) < place + 2:
+        """The value of the drift at a time."""
+        index, fraction = divmod(seconds / self._step, 1)
+        while len(self._points) < index + 2:
             pushes = self._rng.normal(size=256) * math.sqrt(1 - self._kept**2)
             for push in pushes.tolist():
                 self._points.append(self._points[-1] * self._kept + push)
-        before, after = self._points[int(place)], self._points[int(place) + 1]
-        return before + rest * (after - before)
+        lower, upper = self._points[int(index)], self._points[int(index) + 1]
+        return lower + fraction * (upper - lower)
 
 
 class JumpProcess:
-    """A value that changes at random times: it is 0, then what ``draw`` makes of the one before."""
+    """A value that changes at random times: it is 0 first; ``draw`` makes each next value from the previous one."""
 
     def __init__(self, rng: np.random.Generator, length: float, draw: Callable[[float], float]) -> None:
         self._rng, self._length, self._draw = rng, length, draw

@@ -18,7 +18,7 @@ from perfbisect.simulate.world import World, maker
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HuntResult:
-    """How a simulated hunt ended and what it spent."""
+    """The result of a simulated hunt, and its costs."""
 
     verdict: Verdict
     belief: Belief
@@ -30,17 +30,18 @@ class HuntResult:
 
 @dataclass(slots=True)
 class MemoryLog:
-    """Keeps the observations, the last decision, and the way that was chosen first, as a history does.
+    """Keeps the observations, the last decision, and the pairing that was chosen first, like a history.
 
-    Readings of an incremental build count no more once its commit is built again: which binary it has is not known here.
+    Readings of an incremental build no longer count after its commit is built again, as it is unknown here which binary
+    they have.
     """
 
     observations: list[Observation] = field(default_factory=list)
     decision: Decision | None = None
     pairing: Ways | None = None
-    clean: bool = False  # incremental builds count no more
-    proofs: set[int] = field(default_factory=set)  # what was built again after an incremental build
-    aside: int = 0  # runs that count no more
+    clean: bool = False  # incremental builds no longer count
+    proofs: set[int] = field(default_factory=set)  # candidates that were built again after an incremental build
+    aside: int = 0  # number of runs that no longer count
 
     def append(self, event: Observation | Decided | PairingChosen | Warned, workload: int | None = None) -> None:
         """Keep an observation or a decision."""
@@ -59,16 +60,16 @@ class MemoryLog:
                     self.proofs.add(event.candidate)
             self.observations.append(event)
 
-    def _set_aside(self, gone: Collection[int]) -> None:
-        """Drop what was seen of builds that count no more."""
-        kept = without(self.observations, gone)
-        self.aside += count_runs(self.observations) - count_runs(kept)
-        self.observations = kept
+    def _set_aside(self, candidates: Collection[int]) -> None:
+        """Drop the observations of these candidates, whose builds no longer count."""
+        observations = without(self.observations, candidates)
+        self.aside += count_runs(self.observations) - count_runs(observations)
+        self.observations = observations
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSearch:
-    """The planner of a hunt that keeps to the way in which it was chosen to compare builds."""
+    """The planner of a hunt that keeps the pairing it has chosen."""
 
     graph: Graph
     policy: Policy
@@ -77,12 +78,12 @@ class SimulatedSearch:
 
     def next(self, fleet: Fleet) -> NextAction:
         """Decide; see ``Search.next``."""
-        policy, seen, chosen = self.policy, self.log.observations, self.log.pairing
+        policy, observations, chosen = self.policy, self.log.observations, self.log.pairing
         if chosen:
             policy = replace(policy, pairing=Pairing.TOGETHER if chosen.together else Pairing.TURNS)
-            seen = timed_by_cpu(seen) if chosen.by_cpu else seen
+            observations = timed_by_cpu(observations) if chosen.by_cpu else observations
         situation = partial(
-            Situation, self.graph, seen, policy, self.prior,
+            Situation, self.graph, observations, policy, self.prior,
             elsewhere=Spent(self.log.aside), clean=self.log.clean, proofs=frozenset(self.log.proofs),
         )  # fmt: skip
         return Search(situation).next(fleet)
@@ -90,15 +91,15 @@ class SimulatedSearch:
 
 @dataclass(slots=True)
 class SimulatedOrder:
-    """What has been computed of an order, or a build, and is not yet reported."""
+    """The computed observations of an order, or a build, that are not yet reported."""
 
-    left: list[Observation]  # the next one last
+    left: list[Observation]  # the next observation is last
     end: float  # seconds since the hunt began
     began: float
 
 
 class SimulatedWorkers:
-    """Hosts of a world. An order is computed when it is submitted, and reported when its time has come."""
+    """The hosts of a world. An order is computed when it is submitted, and reported when its time has come."""
 
     limit, minutes = UNLIMITED, 0.0
 
@@ -115,25 +116,25 @@ class SimulatedWorkers:
         self._left = self._most = most_orders
 
     def submit(self, order: Measure) -> None:
-        """Compute an order; see ``Workers.submit``. Raises RuntimeError for one too many."""
+        """Compute an order; see ``Workers.submit``. Raises RuntimeError if there are too many orders."""
         self._count()
         self._world.wait(order.host, self._time)
-        seen = self._world.measure(order)
-        self._orders[order.host] = SimulatedOrder(seen[::-1], self._world.clock(order.host), self._time)
+        observations = self._world.measure(order)
+        self._orders[order.host] = SimulatedOrder(observations[::-1], self._world.clock(order.host), self._time)
 
     def begin(self, build: BuildOrder) -> None:
-        """Compute a build; see ``Workers.begin``. Raises RuntimeError for one too many."""
+        """Compute a build; see ``Workers.begin``. Raises RuntimeError if there are too many orders."""
         self._count()
         host = maker(build.build_host)
         self._world.wait(host, self._time)
-        made = self._world.build(build.candidate, host, incremental=build.incremental)
-        assert made, "the build host has this build"
+        outcome = self._world.build(build.candidate, host, incremental=build.incremental)
+        assert outcome, "the build host has this build"
         self._builds[build.build_host] = build
-        order = SimulatedOrder([made], self._world.clock(host), self._time)
+        order = SimulatedOrder([outcome], self._world.clock(host), self._time)
         self._orders[len(self.hosts) + build.build_host] = order
 
     def seconds(self, build_host: int) -> float:
-        """How long its present build has taken; see ``Workers.seconds``."""
+        """The time that the present build has taken; see ``Workers.seconds``."""
         return self._time - self._orders[len(self.hosts) + build_host].began
 
     def cancel(self, build_host: int) -> None:
@@ -144,7 +145,7 @@ class SimulatedWorkers:
 
     def next(self) -> tuple[int, Observation | OrderEnded]:
         """The next observation of the order that ends first; see ``Workers.next``."""
-        worker, first = min(self._orders.items(), key=lambda each: each[1].end)
+        worker, first = min(self._orders.items(), key=lambda item: item[1].end)
         if worker >= len(self.hosts):
             self._time = max(self._time, first.end)
         if first.left:
@@ -157,8 +158,8 @@ class SimulatedWorkers:
         return worker, OrderEnded()
 
     def stop(self) -> None:
-        """End the builds in flight; the time is that of the end."""
-        for worker in [each for each in self._orders if each >= len(self.hosts)]:
+        """End the builds in progress, and set the clock to their end."""
+        for worker in [number for number in self._orders if number >= len(self.hosts)]:
             self.cancel(worker - len(self.hosts))
         self._world.wait(0, self._time)
 
@@ -180,12 +181,12 @@ def hunt(
 ) -> HuntResult:
     """Hunt in ``world`` until the verdict. Raises RuntimeError if there is none after ``most_orders`` orders.
 
-    ``builds_between``: the hosts build, too, while they would wait for the build hosts.
+    ``builds_between``: hosts build, too, while they would wait for build hosts.
     """
     log, policy = MemoryLog(), replace(policy, incremental=policy.incremental and hosts == 1)
     workers: Workers[Observation] = SimulatedWorkers(world, hosts, most_orders, build_hosts, builds_between)
     for _ in run(SimulatedSearch(world.graph, policy, prior, log), log.append, workers):
         pass
     assert log.decision and not isinstance(log.decision.order, Measure), "the search ends only with a verdict"
-    verdict, belief, seen = log.decision.order, log.decision.belief, tuple(log.observations)
-    return HuntResult(verdict, belief, seen, world.builds, world.runs, world.now / 60)
+    verdict, belief, observations = log.decision.order, log.decision.belief, tuple(log.observations)
+    return HuntResult(verdict, belief, observations, world.builds, world.runs, world.now / 60)

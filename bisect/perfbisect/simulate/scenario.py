@@ -1,8 +1,8 @@
-"""Scenarios: the properties of a history and a host, and the worlds that are drawn from them by a seed.
+"""Scenarios: the properties of a history and a host, and the worlds that a seed draws from them.
 
-Commits that change the speed besides the culprit can mislead a search: ``steps_of``.
+Commits besides the culprit that change the speed can mislead a search: ``steps_of``.
 
-Histories to search, with usual merges; the odd shapes that git allows are in benchmarks/shapes.py.
+Histories have usual merges; the odd shapes that git allows are in benchmarks/shapes.py.
 """
 
 import math
@@ -25,14 +25,14 @@ def merging(
 ) -> Graph:
     """A trunk with side branches.
 
-    At each commit of the trunk a branch is merged with probability ``branching``; it left the trunk up to ``back``
+    At each commit of the trunk a branch is merged with probability ``branching``. It left the trunk up to ``back``
     commits earlier, has about ``length`` commits, and merges the trunk into itself with probability ``returning``.
     """
     rng = generator(seed, RandomDraw.GRAPH)
     rows: Rows = [()]
     trunk = [0]
     while len(rows) < commits:
-        room = commits - len(rows)  # what is left for a branch, its merge and the bad end
+        room = commits - len(rows)  # commits for a branch, its merge and the bad end
         if room > 3 and rng.random() < branching:
             start = trunk[-int(rng.integers(1, min(back, len(trunk)) + 1))]
             top = _branch(rows, start, min(int(rng.geometric(1 / length)), room - 2), trunk[-1], returning, rng)
@@ -45,7 +45,7 @@ def merging(
 
 
 def _branch(rows: Rows, start: int, length: int, tip: int, returning: float, rng: np.random.Generator) -> int:
-    """Add a side branch; returns its last commit."""
+    """Add a side branch, and return its last commit."""
     top, behind = start, tip != start
     for _ in range(length):
         merges = behind and rng.random() < returning
@@ -65,27 +65,31 @@ def trunk(graph: Graph) -> tuple[int, ...]:
 
 Steps = dict[int, float]  # change of the log metric by candidate
 TINY = 50  # steps of a slope
-# What `bisect simulate --steps` knows → the changes beside the culprit, as multiples of its drop.
-OTHERS: Mapping[str, tuple[float, ...]] = {
+# Value of `bisect simulate --steps` → the changes besides the culprit, as multiples of its drop.
+EXTRA_STEPS: Mapping[str, tuple[float, ...]] = {
     "smaller": (-0.35, 0.3, -0.2),  # anywhere, a third of the drop or less
     "large": (-0.7,),
     "cancelling": (
         -1.0,
         1.0,
     ),  # another drop of the same size, and later a rise that cancels it: either drop may be named
-    "before-and-after": (-0.5, -0.5),  # on either side
-    "adjacent": (-0.5,),  # the next commit
-    "reverted": (-1.0, 1.0, -1.0),  # in its place: the change was reverted, and applied again: either drop may be named
+    "before-and-after": (-0.5, -0.5),  # one on either side
+    "adjacent": (-0.5,),  # at the next commit
+    # instead of the culprit: a change, its revert, and the change again; either drop may be named
+    "reverted": (-1.0, 1.0, -1.0),
     "sloping": (-0.5,),  # in many tiny steps
-    "slope": (-1.0,),  # the same, without a culprit: no name is right
+    "slope": (-1.0,),  # like sloping, but without a culprit: no name is right
 }
-ALONE = ("nothing", "reverted", "slope")  # without the culprit
+ALONE = ("nothing", "reverted", "slope")  # values without a culprit
 
 
 def steps_of(changes: str, graph: Graph, culprit: int, drop: float, rng: np.random.Generator) -> Steps:
-    """The commits that change the speed, by the ``changes`` that `bisect simulate --steps` knows: the culprit with its ``drop``, and others that are drawn."""
+    """The commits that change the speed, with their changes: the culprit with its ``drop``, and others, drawn at random.
+
+    ``changes`` is a value of `bisect simulate --steps`.
+    """
     start, end, candidates = graph.candidates.start, graph.size, graph.candidates
-    sizes = [multiple * drop for multiple in OTHERS.get(changes, ())]
+    sizes = [multiple * drop for multiple in EXTRA_STEPS.get(changes, ())]
     match changes:
         case "cancelling":
             places = np.sort(rng.choice(candidates, 2, replace=len(candidates) < 2)).tolist()
@@ -99,7 +103,7 @@ def steps_of(changes: str, graph: Graph, culprit: int, drop: float, rng: np.rand
         case _:
             sizes = [size / TINY for size in sizes] * TINY if changes in ("sloping", "slope") else sizes
             places = rng.integers(start, end, len(sizes)).tolist()
-    # Of an improvement the bad end is the faster one.
+    # In an improvement the bad end is faster.
     total: Steps = {} if changes in ALONE else {culprit: drop if changes == "improvement" else -drop}
     for candidate, size in zip(places, sizes, strict=False):
         total[candidate] = total.get(candidate, 0.0) + size
@@ -107,12 +111,12 @@ def steps_of(changes: str, graph: Graph, culprit: int, drop: float, rng: np.rand
 
 
 STRETCH = 5  # commits of a typical stretch that does not build
-MODE_LENGTH = (20.0, 200.0)  # commits from one switch between the modes of layout to the next: from, to
+MODE_LENGTH = (20.0, 200.0)  # commits between two switches of the layout mode: from, to
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scenario:
-    """Worlds that differ only by chance."""
+    """A family of worlds that differ only by chance."""
 
     graph: Graph
     effect: float = 0.05  # the drop, as a fraction
@@ -126,7 +130,7 @@ class Scenario:
         return -math.log1p(-self.effect)
 
     def world(self, seed: int) -> World:
-        """The world of this seed."""
+        """The world of a seed."""
         graph, (gap, slow) = self.graph, self._modes(seed)
         steps = steps_of(self.changes, graph, self.culprit(seed), self.drop, generator(seed, RandomDraw.DECOYS))
         starts = generator(seed, RandomDraw.FAILURES).random(graph.size) < self.failing / STRETCH
@@ -141,7 +145,7 @@ class Scenario:
         return int(generator(seed, RandomDraw.CULPRIT).choice(np.array(self.graph.candidates)))
 
     def _modes(self, seed: int) -> tuple[float, frozenset[int]]:
-        """The gap between two modes of layout, and the candidates in the slow one as they are linked."""
+        """The gap between two modes of layout, and the candidates whose usual layout is in the slow mode."""
         if not self.habits.modes[1]:
             return 0.0, frozenset()
         rng = generator(seed, RandomDraw.MODES)

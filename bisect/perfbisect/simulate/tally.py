@@ -1,6 +1,6 @@
-"""Statistics of many simulated hunts: their costs, and how often they were right; and the same as lines of text.
+"""Statistics of many simulated hunts: their costs, and how often verdicts were right, also as lines of text.
 
-Whether a verdict is right, by the known truth of a simulated world.
+A verdict is judged by the known truth of a simulated world.
 """
 
 import math
@@ -15,14 +15,14 @@ from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.simulate.scenario import Scenario
 from perfbisect.simulate.world import World
 
-SAME = 0.999  # drops from this share of the smallest of interest on count as of interest
+ROUNDING = 0.999  # a drop of at least this share of the smallest drop of interest counts as of interest
 
 
 class Judgement(StrEnum):
     """The quality of a verdict."""
 
     RIGHT = "right"
-    HONEST = "honest"  # no culprit, and nothing false
+    HONEST = "honest"  # no culprit, and no false statement
     WRONG = "wrong"
 
 
@@ -31,17 +31,17 @@ class Account:
     """How many steps of a world a hunt for every change named, left open or missed."""
 
     right: int = 0  # named
-    wrong: int = 0  # named, although no step
-    missed: int = 0  # not named, although the verdict says that they would have been seen
+    wrong: int = 0  # named, although there is no step
+    missed: int = 0  # not named, although the verdict says that they would have been shown
     unsettled: int = 0  # not named, in a subrange that the verdict leaves unsettled
-    unseen: int = 0  # not named, smaller than what the verdict says would have been seen
+    unseen: int = 0  # not named, smaller than the smallest step that the verdict says would have been shown
 
     def __add__(self, other: "Account") -> "Account":
         return Account(*map(operator.add, astuple(self), astuple(other)))
 
 
 def account(verdict: Verdict, world: World, min_effect: float) -> Account:
-    """The account of the steps of at least ``min_effect``; to name one that is half as large is right, too."""
+    """The account of the steps of at least ``min_effect``; to name a step that is half as large is right, too."""
     least, detectable, left_open = _log_drop(min_effect), 0.0, tuple[Unsettled, ...]()
     claims, named = 0, set[int]()
     match verdict:
@@ -67,10 +67,10 @@ def account(verdict: Verdict, world: World, min_effect: float) -> Account:
 def judge(verdict: Verdict, world: World, min_effect: float = Policy().min_effect) -> Judgement:
     """The quality of ``verdict`` in ``world``.
 
-    Right: a culprit where there is one, "not reproduced" where there is none, and a range that cannot be narrowed
-    because the rest of it does not build. A set without the culprit is as wrong as a wrong name; so is "not
-    reproduced" if the drop was larger than it says would have been seen. In a hunt for every change each step of at
-    least ``min_effect`` counts.
+    Right is a culprit if there is one, "not reproduced" if there is none, and a range that cannot be narrowed because the
+    rest of it does not build. A set without the culprit is as wrong as a wrong name. So is "not reproduced" if the drop
+    was larger than the drop that the verdict says would have been shown. In a hunt for every change each step of at least
+    ``min_effect`` counts.
     """
     answers, least = world.answers, _log_drop(min_effect)
     match verdict:
@@ -85,7 +85,7 @@ def judge(verdict: Verdict, world: World, min_effect: float = Policy().min_effec
             return Judgement.HONEST if unsettled or of.unseen else Judgement.RIGHT
         case NotReproduced() | CodePlacement():
             drop = -sum(world.steps.values())
-            if drop < least * SAME:
+            if drop < least * ROUNDING:
                 return Judgement.RIGHT
             return Judgement.HONEST if verdict.detectable >= drop else Judgement.WRONG
         case Inconclusive(candidates):
@@ -95,12 +95,12 @@ def judge(verdict: Verdict, world: World, min_effect: float = Policy().min_effec
 
 
 def is_named(verdict: Verdict) -> bool:
-    """Whether a culprit is named."""
+    """Whether the verdict names a culprit."""
     return isinstance(verdict, Found) or (isinstance(verdict, Several) and bool(verdict.steps))
 
 
 def favourite(verdict: Verdict) -> tuple[int | None, float]:
-    """The most probable candidate, named or not, and its stated probability; None and NaN without one."""
+    """The most probable candidate, named or not, and its stated probability; None and NaN if there is none."""
     match verdict:
         case Found(step):
             return step.candidate, step.probability
@@ -113,14 +113,16 @@ def favourite(verdict: Verdict) -> tuple[int | None, float]:
 
 
 def suspects(verdict: Verdict) -> tuple[tuple[int, ...], float | None]:
-    """The set of an inconclusive hunt, and the stated probability that it contains the culprit; None without one."""
+    """The set of an inconclusive hunt, and the stated probability that it contains the culprit; empty and None if there
+    is none.
+    """
     if isinstance(verdict, Inconclusive) and verdict.candidates and verdict.probabilities:
         return verdict.candidates, sum(verdict.probabilities)
     return (), None
 
 
 def _log_drop(fraction: float) -> float:
-    """The drop of the logarithm for a drop by that fraction."""
+    """The drop of the logarithm for a drop by ``fraction``."""
     return -math.log1p(-fraction)
 
 
@@ -130,7 +132,7 @@ def _inside(world: World, part: Unsettled, candidate: int) -> bool:
 
 
 def _as_small_as_can_be(world: World, candidates: tuple[int, ...]) -> bool:
-    """Whether no candidate that builds and runs lies between these."""
+    """Whether no candidate that builds and runs is between these candidates."""
     broken = world.unbuildable | world.crashing
     if len(candidates) < 2 or not broken:
         return False
@@ -139,18 +141,18 @@ def _as_small_as_can_be(world: World, candidates: tuple[int, ...]) -> bool:
     return all(mask.all() or not mask.any() for mask in below)
 
 
-Z = 1.96  # 95 %
+Z = 1.96  # 95 % point, two-sided, of the normal distribution
 
 
 def mean(values: Iterable[float]) -> float:
-    """Arithmetic mean; NaN without values."""
-    known = list(values)
-    return sum(known) / len(known) if known else math.nan
+    """The arithmetic mean; NaN without values."""
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedHunt:
-    """One hunt."""
+    """The judgement and the costs of one hunt."""
 
     judgement: Judgement
     named: bool  # whether a culprit was named
@@ -159,19 +161,19 @@ class JudgedHunt:
     builds: int
     runs: int
     minutes: float
-    cost: float  # in runs, without the builds of the two ends
+    cost: float  # in runs, without builds of the two ends
     together: float | None = None  # stated probability of the set of an inconclusive hunt
     held: bool = False  # whether a culprit is in that set
     steps: Account | None = None  # of a hunt for every change
     unused: int = 0  # builds that were never measured
-    cancelled: int = 0  # builds that were ended before they were finished; not among ``builds``
+    cancelled: int = 0  # builds that were ended before they were finished; not in ``builds``
 
 
 Rule = Callable[[World, Policy], Verdict]  # a way to search a world
 
 
 def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> JudgedHunt:
-    """One hunt by ``rule`` in the world of this seed."""
+    """One hunt by ``rule`` in the world of a seed."""
     world = scenario.world(seed)
     verdict = rule(world, policy)
     run = scenario.habits.run_seconds
@@ -198,7 +200,7 @@ def attempt(scenario: Scenario, seed: int, rule: Rule, policy: Policy) -> Judged
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """How often something happened, with its 95 % interval."""
+    """How often an outcome happened, with its 95 % interval."""
 
     low: float
     middle: float
@@ -206,7 +208,7 @@ class Chance:
 
     @classmethod
     def of(cls, times: int, trials: int) -> "Chance":
-        """Wilson's interval for ``times`` in ``trials``; 0 to 1 without any."""
+        """Wilson's interval for ``times`` in ``trials``; 0 to 1 without trials."""
         if not trials:
             return cls(0.0, math.nan, 1.0)
         share, z = times / trials, Z * Z / trials
@@ -217,7 +219,7 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class HuntCost:
-    """A quantity over all hunts: its mean, the standard error of that, and the most of nine hunts in ten."""
+    """A quantity over all hunts: its mean, the standard error of the mean, and the most of nine hunts in ten."""
 
     mean: float
     error: float
@@ -225,7 +227,7 @@ class HuntCost:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "HuntCost":
-        """Of at least one value."""
+        """The cost from at least one value."""
         middle = mean(values)
         variance = sum((v - middle) ** 2 for v in values) / max(len(values) - 1, 1)
         return cls(middle, math.sqrt(variance / len(values)), sorted(values)[math.ceil(0.9 * len(values)) - 1])
@@ -233,7 +235,7 @@ class HuntCost:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Hunts of one scenario by one rule."""
+    """The results of hunts of one scenario by one rule."""
 
     hunts: int
     right: Chance
@@ -241,18 +243,18 @@ class Tally:
     wrong: Chance
     named: Chance  # a culprit was named
     right_if_named: Chance
-    stated: float  # mean stated probability of named culprits; NaN without any
+    stated: float  # mean stated probability of named culprits; NaN if none was named
     builds: HuntCost
     runs: HuntCost
     hours: HuntCost
     cost: HuntCost
     steps: Account | None  # of hunts for every change
     unused: HuntCost  # builds that were never measured
-    cancelled: HuntCost  # builds that were ended before they were finished; not among ``builds``
+    cancelled: HuntCost  # builds that were ended before they were finished; not in ``builds``
 
     @classmethod
     def of(cls, trials: Iterable[JudgedHunt]) -> "Tally":
-        """Raises ValueError without trials."""
+        """The tally of hunts. Raises ValueError without hunts."""
         hunts = list(trials)
         if not hunts:
             raise ValueError("no hunt to add up")
@@ -281,7 +283,7 @@ class Tally:
 
 
 def summary(tally: Tally, *, ahead: bool = False) -> Iterator[str]:
-    """A table of the costs of hunts and of their verdicts; ``ahead``: with the builds that were made ahead in vain."""
+    """The lines of a table of costs and verdicts; ``ahead``: with the useless builds of build hosts."""
     in_vain = {"  never measured": tally.unused, "builds ended early": tally.cancelled} if ahead else {}
     yield f"{'':<22}{'a hunt':>10}{'9 in 10 need':>16}"
     for name, spent in {"builds": tally.builds, **in_vain, "runs": tally.runs, "hours": tally.hours}.items():
@@ -301,7 +303,7 @@ def summary(tally: Tally, *, ahead: bool = False) -> Iterator[str]:
 
 
 def _of_all(steps: Account) -> Iterator[str]:
-    """How many changes were named, left open, or missed."""
+    """Sentences on how many changes were named, left open, or missed."""
     not_named = steps.unsettled + steps.unseen + steps.missed
     if total := steps.right + not_named:
         counts = (steps.right, steps.unsettled, steps.unseen, steps.missed)
@@ -319,5 +321,5 @@ def _number(value: float) -> str:
 
 
 def _percent(share: float) -> str:
-    """A share without digits that a few hundred hunts cannot show."""
+    """A share as percent, without digits that a few hundred hunts cannot show."""
     return f"{100 * share:.0f} %"

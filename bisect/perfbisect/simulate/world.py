@@ -1,10 +1,9 @@
 """A simulated lab: a history with a hidden culprit, on hosts with hidden habits.
 
 The log of the metric of one run is
-    level(build) + layout + course of the host(time) + visit + noise (now and then an outlier, or a second speed).
-The layout belongs to the build as it is linked; each time that a build is linked again, another one is drawn.
-The same seed gives the same world. The n-th run of a build has the same noise whenever it is made, and so has the n-th
-visit to it.
+    level(build) + layout + course of the host(time) + visit + noise (sometimes an outlier, or a second speed).
+The usual layout belongs to a build; each time it is linked again, another layout is drawn. Equal seeds give equal worlds.
+The n-th run of a build has the same noise whenever it is made, and so has the n-th visit to it.
 """
 
 import math
@@ -22,9 +21,9 @@ from perfbisect.core.inference.observations import Built, Count, Observation, Re
 from perfbisect.core.search.older_branches import branch_point_of
 from perfbisect.simulate.host_model import Habits, HostSpeed, RandomDraw, generator
 
-COUNTED = 3e-6  # s.d. of a count
-SAME_SIZE = 0.999  # drops from this share of the largest on count as equally large
-NO_BUILD = "does not build"  # the reason of what is skipped because its build fails
+COUNTED = 3e-6  # s.d. of an exact count
+SAME_SIZE = 0.999  # a drop of at least this share of the largest drop counts as equally large
+NO_BUILD = "does not build"  # reason of a candidate that is skipped because its build fails
 
 
 def maker(build_host: int) -> int:
@@ -34,31 +33,31 @@ def maker(build_host: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class World:
-    """A lab over ``graph``: ``steps`` are the changes of the log metric by candidate.
+    """A lab over ``graph``; ``steps`` are the changes of the log metric by candidate.
 
-    Each host builds for itself what it measures, with a compiler cache of its own. So does each build host, for all hosts;
-    its number is given as that of a host by ``maker``. The clocks count simulated time.
+    Each host builds for itself what it measures, with its own compiler cache. Each build host builds for all hosts;
+    ``maker`` gives its number as that of a host. Clocks count simulated time.
     """
 
     graph: Graph
     steps: Mapping[int, float]
     habits: Habits = field(default_factory=Habits)
     unbuildable: frozenset[int] = frozenset()
-    crashing: frozenset[int] = frozenset()  # they build, but every run crashes
-    spoiled: frozenset[int] = frozenset()  # the first two runs of these builds are outliers
+    crashing: frozenset[int] = frozenset()  # candidates that build, but crash in every run
+    spoiled: frozenset[int] = frozenset()  # builds whose first two runs are outliers
     older: Mapping[int, float] = field(default_factory=dict)  # by branch point: its log difference from good
     binaries: Mapping[int, int] = field(default_factory=dict)  # candidate → earlier candidate with the same binary
-    layouts: Mapping[int, float] = field(default_factory=dict)  # in place of random ones
+    layouts: Mapping[int, float] = field(default_factory=dict)  # instead of random layouts
     mode_gap: float = 0.0  # between two modes of layout
-    slow_modes: frozenset[int] = frozenset()  # the candidates that are in the slow one as they are linked
+    slow_modes: frozenset[int] = frozenset()  # candidates whose usual layout is in the slow mode
     culprits: frozenset[int] | None = None  # right answers; None: the largest drops
-    counts: Mapping[int, float] = field(default_factory=dict)  # changes of the log of the instructions by candidate
+    counts: Mapping[int, float] = field(default_factory=dict)  # changes of the log of instructions by candidate
     seed: int = 0
     runs: int = 0
     builds: int = 0  # on all hosts and build hosts
-    cancelled: int = 0  # those of them that were ended before they were finished
-    links: int = 0  # of builds that were linked again
-    build_seconds: dict[int, float] = field(default_factory=dict)  # by candidate, failed attempts included
+    cancelled: int = 0  # builds that were ended before they were finished
+    links: int = 0  # builds that were linked again
+    build_seconds: dict[int, float] = field(default_factory=dict)  # by candidate, with failed attempts
     _clocks: dict[int, float] = field(default_factory=dict)
     _courses: dict[int, HostSpeed] = field(default_factory=dict)
     _generators: dict[tuple[RandomDraw, int], np.random.Generator] = field(default_factory=dict)
@@ -66,43 +65,46 @@ class World:
     _tried: set[int] = field(default_factory=set)  # candidates that were run
     _levels: dict[int, float] = field(default_factory=dict)  # without layouts
     _links: Counter[int] = field(default_factory=Counter)
-    _built: dict[int, list[int]] = field(default_factory=dict)  # host → the candidates that it has built, in this order
-    _shared: list[int] = field(default_factory=list)  # what build hosts have built
-    # Candidates whose present build was made in the tree of another; and those that are stale → the build with their speed.
+    _built: dict[int, list[int]] = field(default_factory=dict)  # host → candidates that it has built, in order
+    _shared: list[int] = field(default_factory=list)  # candidates that build hosts have built
+    # Candidates whose present build was made in the tree of another build; and stale candidates → the build with their
+    # speed.
     _incremental: set[int] = field(default_factory=set)
     _stale: dict[int, int] = field(default_factory=dict)
 
     @property
     def now(self) -> float:
-        """Seconds since the hunt began, by the latest clock of a host that measures."""
+        """Seconds since the hunt began, by the latest clock of a measuring host."""
         return max((at for host, at in self._clocks.items() if host >= 0), default=0.0)
 
     @property
     def answers(self) -> frozenset[int]:
-        """The candidates that it is right to name: the culprit, or each of several drops of one size."""
+        """The candidates that are right to name: the culprit, or each of several drops of equal size."""
         largest = min(self.steps.values(), default=0.0)
         drops = frozenset(v for v, size in self.steps.items() if largest < 0 and size <= SAME_SIZE * largest)
         return drops if self.culprits is None else self.culprits
 
     @property
     def unused(self) -> int:
-        """How many builds of build hosts were of no use: neither they nor others with the same binary were run."""
+        """The number of useless builds of build hosts: neither they nor builds with the same binary were run."""
         tried = {self.binaries.get(v, v) for v in self._tried}
         return sum(self.binaries.get(v, v) not in tried for v in self._shared)
 
     def measure(self, order: Measure) -> list[Observation]:
-        """Carry out ``order``; stops at the first candidate that fails."""
-        seen: list[Observation] = []
+        """The observations of ``order``, up to the first candidate that fails."""
+        observations: list[Observation] = []
         for share in order.plan:
-            made = self.build(share.candidate, order.host, incremental=order.incremental)
-            seen += [made] if made else []
-            if isinstance(made, Skipped):
-                return seen
+            outcome = self.build(share.candidate, order.host, incremental=order.incremental)
+            observations += [outcome] if outcome else []
+            if isinstance(outcome, Skipped):
+                return observations
         if order.counted:
-            return seen + [self._count(share.candidate, order.host) for share in order.plan for _ in range(share.runs)]
+            return observations + [
+                self._count(share.candidate, order.host) for share in order.plan for _ in range(share.runs)
+            ]
         seconds = self.habits.run_seconds
         if order.together:
-            return seen + self._rounds(order)
+            return observations + self._rounds(order)
         for candidate, neighbours in groupby(interleave(order.plan)):
             for again, _ in enumerate(neighbours):
                 if order.fresh or not again:
@@ -110,108 +112,112 @@ class World:
                 layout = self.link(candidate, order.host) if order.fresh else 0
                 value = self.run(candidate, order.host, effect, layout)
                 if value is None:
-                    return [*seen, Skipped(candidate, "crashes", seconds)]
+                    return [*observations, Skipped(candidate, "crashes", seconds)]
                 middle = (self.clock(order.host) - seconds / 2) / 60
                 number = visit if self.habits.visits else self.runs  # a host without visits starts no server
                 cost = seconds + (self.habits.link_seconds if layout else 0.0)
                 count = self._executed(candidate, self.habits.counts) if self.habits.counts else None
                 reading = Reading(candidate, value, middle, number, order.host, cost, layout=layout, count=count)
-                seen.append(self._with_waits(reading))
-        return seen
+                observations.append(self._with_waits(reading))
+        return observations
 
     def _count(self, candidate: int, host: int) -> Count:
-        """A count of the instructions of a build."""
+        """An exact count of the instructions of a build."""
         seconds = self.habits.count_seconds
         self.wait(host, self.clock(host) + seconds)
         return Count(candidate, self._executed(candidate, COUNTED), self.clock(host) / 60, seconds, host)
 
     def _executed(self, candidate: int, noise: float) -> float:
-        """What a count shows of a build; code placement does not change the count."""
+        """The result of a count of a build, which does not depend on code placement."""
         binary = self.binaries.get(candidate, candidate)
         below = ancestry_of(self.graph).ancestors(self._stale.get(binary, binary))
-        more = sum(size for step, size in self.counts.items() if below[step])
-        return -more - noise * float(self._generator(RandomDraw.COUNTS, candidate).normal())
+        change = sum(size for step, size in self.counts.items() if below[step])
+        return -change - noise * float(self._generator(RandomDraw.COUNTS, candidate).normal())
 
     def _rounds(self, order: Measure) -> list[Observation]:
-        """Both builds of ``order`` at the same time, so many times."""
-        one, other = (share.candidate for share in order.plan)
-        seen: list[Observation] = []
+        """The paired runs of both builds of ``order``."""
+        first, second = (share.candidate for share in order.plan)
+        observations: list[Observation] = []
         seconds = self.habits.run_seconds * self.habits.round_runs
         for _ in range(order.plan[0].runs):
             self.runs += 2
-            self._tried |= {one, other}
+            self._tried |= {first, second}
             self.wait(order.host, self.clock(order.host) + seconds)
-            if failed := {one, other} & self.crashing:
-                return [*seen, Skipped(min(failed), "crashes", seconds)]
-            rng = self._generator(RandomDraw.ROUNDS, one * self.graph.size + other)
-            noise = self.habits.own_noise * float(rng.normal() - rng.normal()) + self._visit(one) - self._visit(other)
+            if failed := {first, second} & self.crashing:
+                return [*observations, Skipped(min(failed), "crashes", seconds)]
+            rng = self._generator(RandomDraw.ROUNDS, first * self.graph.size + second)
+            noise = (
+                self.habits.own_noise * float(rng.normal() - rng.normal()) + self._visit(first) - self._visit(second)
+            )
             starved, size = float(rng.random()), float(rng.normal())
             share, most = self.habits.starved
             unfair = most * size * (starved < share)
-            layout, beside = (self.link(each, order.host) if order.fresh else 0 for each in (one, other))
-            value = self.habits.kept * (self.level(one, layout) - self.level(other, beside)) + noise
+            layout, beside = (self.link(candidate, order.host) if order.fresh else 0 for candidate in (first, second))
+            value = self.habits.kept * (self.level(first, layout) - self.level(second, beside)) + noise
             middle = (self.clock(order.host) - seconds / 2) / 60
-            cpu = value + self.habits.kept * (self._stalled(one) - self._stalled(other))
-            visit = one, value + unfair, middle, self.runs, order.host, seconds
-            seen.append(Reading(*visit, layout=layout, partner=other, cpu=cpu if self.habits.waits else None))
-        return seen
+            cpu = value + self.habits.kept * (self._stalled(first) - self._stalled(second))
+            visit = first, value + unfair, middle, self.runs, order.host, seconds
+            observations.append(Reading(*visit, layout=layout, partner=second, cpu=cpu if self.habits.waits else None))
+        return observations
 
-    def _with_waits(self, one: Reading) -> Reading:
-        """A run in turns that has waited for others and, where that is known, its CPU time."""
+    def _with_waits(self, reading: Reading) -> Reading:
+        """An interleaved run, which may have waited for others, with its CPU time if that is known."""
         if not self.habits.waits:
-            return one
-        for_others = self.habits.waits * float(self._generator(RandomDraw.WAITS, one.candidate).exponential())
-        stalled = self._stalled(one.candidate)
-        return replace(one, value=one.value - for_others, cpu=one.value + stalled, waits=for_others + stalled)
+            return reading
+        for_others = self.habits.waits * float(self._generator(RandomDraw.WAITS, reading.candidate).exponential())
+        stalled = self._stalled(reading.candidate)
+        return replace(
+            reading, value=reading.value - for_others, cpu=reading.value + stalled, waits=for_others + stalled
+        )
 
     def _stalled(self, candidate: int) -> float:
-        """What a build waits more for its source."""
+        """The additional waiting of a build because of its source."""
         return -self.habits.stalls * self._change(self.binaries.get(candidate, candidate))
 
     def build(self, candidate: int, host: int = 0, *, incremental: bool = False) -> Built | Skipped | None:
-        """Make a build; None if this host has it. One that is not ``incremental`` takes the place of one that is."""
-        made = self._built.setdefault(host, [])
-        if candidate in made or (host >= 0 and candidate in self._shared):
+        """Make a build, or return None if this host has it. A build that is not ``incremental`` replaces one that is."""
+        built = self._built.setdefault(host, [])
+        if candidate in built or (host >= 0 and candidate in self._shared):
             if incremental or candidate not in self._incremental:
                 return None
             self._incremental.discard(candidate)
             self._stale.pop(candidate, None)
-            made[:] = [other for other in made if other != candidate]
-        seconds = self._cost(candidate, made)
+            built[:] = [kept_candidate for kept_candidate in built if kept_candidate != candidate]
+        seconds = self._cost(candidate, built)
         self.builds += 1
         self.build_seconds[candidate] = self.build_seconds.get(candidate, 0.0) + seconds
         self.wait(host, self.clock(host) + seconds)
         fails = candidate in self.unbuildable
-        if self.habits.flaky and candidate not in (0, self.graph.size - 1) and not fails:  # each attempt is a new one
+        if self.habits.flaky and candidate not in (0, self.graph.size - 1) and not fails:  # each attempt is a new draw
             fails = bool(self._generator(RandomDraw.FLAKES, candidate).random() < self.habits.flaky)
         if fails:
             return Skipped(candidate, NO_BUILD, seconds)
         binary = self.binaries.get(candidate, candidate)
-        near = [*made, *self._shared]
-        same = next((v for v in near if v != candidate and self.binaries.get(v, v) == binary), None)
-        if incremental and made:
+        near = [*built, *self._shared]
+        same_as = next((v for v in near if v != candidate and self.binaries.get(v, v) == binary), None)
+        if incremental and built:
             self._incremental.add(candidate)
             rng = self._generator(RandomDraw.STALE, candidate)
             if rng.random() < self.habits.stale:
-                self._stale[candidate] = self._stale.get(made[-1], made[-1])
-                same = made[-1] if rng.random() < 0.5 else None
-        made.append(candidate)
+                self._stale[candidate] = self._stale.get(built[-1], built[-1])
+                same_as = built[-1] if rng.random() < 0.5 else None
+        built.append(candidate)
         in_tree = candidate in self._incremental
         if host < 0:
-            return Built(candidate, seconds, same, build_host=maker(host), incremental=in_tree)
-        return Built(candidate, seconds, same, host, incremental=in_tree)
+            return Built(candidate, seconds, same_as, build_host=maker(host), incremental=in_tree)
+        return Built(candidate, seconds, same_as, host, incremental=in_tree)
 
     def has(self, candidate: int, host: int = 0) -> None:
-        """A host has a build that was made for another world, a workload of its own over the same commits."""
-        if candidate not in (made := self._built.setdefault(host, [])):
-            made.append(candidate)
+        """Enter a build that a host made for another world, a different workload over the same commits."""
+        if candidate not in (built := self._built.setdefault(host, [])):
+            built.append(candidate)
 
     def share(self, candidate: int) -> None:
-        """A build host has finished a build, which is there for all hosts now."""
+        """Enter that a build host has finished a build, which all hosts now have."""
         self._shared.append(candidate)
 
     def cancel(self, candidate: int, build_host: int, unspent: float) -> None:
-        """A build on a build host is ended so many seconds before it would have been finished."""
+        """End a build on a build host ``unspent`` seconds before it would have been finished."""
         self.cancelled += 1
         self.build_seconds[candidate] -= unspent
         if candidate in self._built[maker(build_host)]:
@@ -219,17 +225,17 @@ class World:
         self._clocks[maker(build_host)] -= unspent
 
     def link(self, candidate: int, host: int = 0) -> int:
-        """Link a build again; returns the number of its new layout, from 1 on."""
+        """Link a build again, and return the number of its new layout, from 1 on."""
         self.links += 1
         self._links[candidate] += 1
         self.wait(host, self.clock(host) + self.habits.link_seconds)
         return self._links[candidate]
 
     def run(self, candidate: int, host: int = 0, visit: float | None = None, layout: int = 0) -> float | None:
-        """The log metric of one run, of a build that is made first if it is missing; None if it fails.
+        """The log metric of one run; a missing build is made first; None if the run or the build fails.
 
-        ``visit`` is the change that all runs of its visit share; None draws a new visit. ``layout`` is 0 for the build as
-        it is linked.
+        ``visit`` is the change that all runs of its visit share; None draws a new visit. ``layout`` 0 is the usual
+        layout.
         """
         if isinstance(self.build(candidate, host, incremental=True), Skipped):
             return None
@@ -251,7 +257,7 @@ class World:
         return self._change(self._stale.get(binary, binary)) + self._layout(binary, layout)
 
     def _layout(self, binary: int, layout: int) -> float:
-        """What a build is faster by for its layout; 0 is that with which it is linked usually."""
+        """The effect of a layout on the log metric of a build; layout 0 is the usual layout."""
         if layout:
             rng = np.random.default_rng([self.seed, int(RandomDraw.LINKS), binary, layout])
             return float(rng.normal()) * self.habits.layout - self.mode_gap * float(rng.random() < 0.5)
@@ -261,7 +267,7 @@ class World:
         return usual - self.mode_gap * (binary in self.slow_modes)
 
     def _change(self, binary: int) -> float:
-        """What a build is faster by for its source."""
+        """The effect of its source on the log metric of a build."""
         if binary not in self._levels:
             below = ancestry_of(self.graph).ancestors(binary)
             change = sum(size for step, size in self.steps.items() if below[step])
@@ -281,7 +287,7 @@ class World:
         self._clocks[host] = max(self.clock(host), until)
 
     def _generator(self, purpose: RandomDraw, candidate: int) -> np.random.Generator:
-        """The generator of a build for one purpose, after all that was drawn from it."""
+        """The generator of a build for one purpose, with the state after earlier draws."""
         key = purpose, candidate
         if key not in self._generators:
             self._generators[key] = generator(self.seed, *key)
@@ -293,9 +299,9 @@ class World:
             return 0.0
         return self.habits.visits * float(self._generator(RandomDraw.VISITS, candidate).normal())
 
-    def _cost(self, candidate: int, made: Collection[int]) -> float:
-        """Seconds that a build takes: the less, the nearer an existing build is."""
-        habits, distance = self.habits, min((abs(candidate - v) for v in made), default=math.inf)
+    def _cost(self, candidate: int, built: Collection[int]) -> float:
+        """The seconds of a build; less if an existing build is near."""
+        habits, distance = self.habits, min((abs(candidate - v) for v in built), default=math.inf)
         return habits.build_seconds * min(1.0, habits.cached_share + distance / habits.cache_reach)
 
     def _disturbance(self, candidate: int, host: int) -> float:
