@@ -155,10 +155,12 @@ class BuildFailed(PerfBisectError):
     Never the user's fault: the hunt skips it.
     """
 
-    def __init__(self, sentence: str, *, stage: str, log: str, hint: str = "") -> None:
+    def __init__(self, sentence: str, *, stage: str, log: str, hint: str = "", errors: tuple[str, ...] = ()) -> None:
+        """``errors`` are the lines that report one, where there are several."""
         super().__init__(sentence, f"{hint} See {log}.".lstrip())
         self.stage = stage
         self.log = log
+        self.errors = errors
 
 
 class RunFailed(PerfBisectError):

@@ -7,7 +7,7 @@ import pytest
 
 from program import bisect, bisect_until, exits
 from repos import Repo, git
-from small_hunt import BENCH, MAKEFILE, Hunt
+from small_hunt import BENCH, MAKEFILE, RATE, Hunt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.tools]
 
@@ -53,3 +53,28 @@ def test_the_part_of_the_diff_is_named_after_a_kill_and_marked_on_the_page(tmp_p
     _, marked = page.read_text().split('class="hunk marked"')
     assert "further(j)" in marked.split('class="hunk')[0]
     assert (refs, status) == (git(hunt.repo, "show-ref"), git(hunt.repo, "status", "--porcelain"))
+
+
+def test_hunts_of_a_batch_on_two_hosts_for_a_time_that_is_too_short(tmp_path: Path) -> None:
+    places = [f'[hosts.{name}]\nroot = "{tmp_path}/{name}"\njobs = 1\nclass = "pair"\n' for name in ("one", "two")]
+    hunt = Hunt(tmp_path, "".join(places), commits=1, culprit=0)
+    repo = Repo(hunt.repo)
+    parent = repo.commit({"bench.c": BENCH, "more.c": "int more;\n"})
+    culprit = repo.commit(
+        {"work.h": WORK.format(2, 9000), "more.c": "int less;\n", "bench.c": BENCH + "/* end */\n"}, tag="v3"
+    )
+    file = tmp_path / "two.toml"
+    file.write_text(
+        f'[defaults]\ngood = "{parent}"\nbad = "v3"\nrepo = "{hunt.repo}"\nbuild = "make"\nrun = "./bench"\n'
+        f'rate = \'{RATE}\'\nlayouts = false\nexplain = false\npairing = "turns"\nhosts = "{tmp_path}/hosts.toml"\n'
+        'host = ["one", "two"]\n[[hunt]]\n[[hunt]]\ndirection = "rise"\n'
+    )
+    assert bisect("batch", str(file), *hunt.kept()).returncode == 1, "the second has nothing to find"
+    begun = bisect("narrow", "b1", "--max-time", "1s", *hunt.kept(), "--plain")
+    assert begun.returncode == 2, begun.stdout + begun.stderr
+    assert "Not searched: Hunt 2 named no culprit" in begun.stderr
+    assert "Inconclusive, as " in begun.stdout and "bisect resume 3 --max-time MORE" in begun.stdout
+    assert "bisect narrow 1 --max-time 1s" in exits(0, "show", "3", *hunt.kept())
+    ended = bisect("resume", "3", "--max-time", "10m", *hunt.kept(), "--plain")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert f"The part of {culprit[:10]} is work.h:" in ended.stdout and f"{culprit[:10]} without it: " in ended.stdout

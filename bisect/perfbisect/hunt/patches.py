@@ -21,7 +21,10 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import all_but, borrowed, git, run, sealed
 from perfbisect.repository.range import CommitRange, DiffCommits
 
+QUOTED = re.compile(r"[`'\"‘]([^`'\"\s’]+)['\"’]")
+PLACE = re.compile(r"([^\s:]+):(\d+):(?:\d+:)? (?:fatal )?error")
 MANY = 40  # parts with a word, from which on it tells nothing
+SPENT = (Reason.RUNS_SPENT, Reason.BUILDS_SPENT, Reason.MINUTES_SPENT)
 MOST = 100  # commits beyond the ends that a patch is tried on
 
 
@@ -113,9 +116,30 @@ def outcome(verdict: Verdict) -> tuple[int, int] | None:
 
 
 def missing(diff: Diff, state: frozenset[int], reason: str) -> set[tuple[int, int]]:
-    """What the reason why a state does not build tells: pairs of a part in it and another one that this needs, as both have its words."""
-    quoted = re.findall(r"[`'\"]([^`'\"\s]+)['\"]", reason)
-    for words in (quoted, [*WORD.findall(reason), *FILE_NAME.findall(reason)]):
+    """What the reason why a state does not build tells: pairs of a part in it and another one that this needs, as both have its words.
+
+    Where it has a place, one of both is there: lines of a part, which need what defines the words; or lines that another part
+    replaces, without which those do not fit that define them.
+    """
+    if (place := PLACE.search(reason)) and (at := part_at(diff, place[1], int(place[2]), state)) is not None:
+        others = diff.every - state if at in state else state
+        named = [word for word in dict.fromkeys(QUOTED.findall(reason)) if not word.endswith((".c", ".h"))]
+        named.sort(key=lambda word: (word in diff.words[0]) is (word in diff.words[1]))
+        for word in named:
+            having = {number for number in others if has(diff.pieces[number], word, changed=True)}
+            own = {number for number in having if diff.pieces[number].file == diff.pieces[at].file}
+            defining = {number for number in having if word in diff.defined[number]}
+            if found := own & defining or defining or own or having:
+                return paired(at, found, state)
+        if found := {
+            number
+            for number in others
+            if any(has(diff.pieces[number], word, changed=False) for word in diff.defined[at])
+        }:
+            return paired(at, found, state)
+    quoted, (before, after) = QUOTED.findall(reason), diff.words
+    of_one_side = [word for word in quoted if (word in before) is not (word in after)]
+    for words in (of_one_side, quoted, [*WORD.findall(reason), *FILE_NAME.findall(reason)]):
         for changed in (True, False):  # first where a part adds or removes the word, then wherever it has it
             pairs = set[tuple[int, int]]()
             for word in dict.fromkeys(words):
@@ -127,6 +151,28 @@ def missing(diff: Diff, state: frozenset[int], reason: str) -> set[tuple[int, in
     return set()
 
 
+def paired(at: int, others: Iterable[int], state: frozenset[int]) -> set[tuple[int, int]]:
+    """Pairs of a part and each of others, that in the state first."""
+    return {(at, other) if at in state else (other, at) for other in others if other != at}
+
+
+def part_at(diff: Diff, path: str, line: int, state: frozenset[int]) -> int | None:
+    """The part that has a line (from 1) of a file as it is in a state, or whose lines would replace it; None: neither."""
+    sides = [
+        (number, entry.path) for number, file in enumerate(diff.files) for entry in (file.before, file.after) if entry
+    ]
+    own = [number for number, known in sides if f"/{path}".endswith(f"/{known}") or f"/{known}".endswith(f"/{path}")]
+    edits = [(edit, at) for at, piece in enumerate(diff.pieces) if piece.file in own[:1] for edit in piece.edits]
+    row = end = 0
+    for edit, at in sorted(edits, key=lambda each: each[0].place):
+        row += edit.first - end
+        size = len(edit.lines) if at in state else edit.end - edit.first
+        if row < line <= row + size:
+            return at
+        row, end = row + size, edit.end
+    return None
+
+
 def has(piece: Piece, word: str, *, changed: bool) -> bool:
     """Whether a word is in the lines of a part, and as it is ``changed``, more often on one side; or is the name of its file."""
     if not piece.edits and PurePosixPath(piece.shown.path).stem in (word, PurePosixPath(word).stem):
@@ -136,10 +182,10 @@ def has(piece: Piece, word: str, *, changed: bool) -> bool:
     return here != there if changed else here + there > 0
 
 
-def failed_builds(events: Iterable[Event]) -> dict[str, str]:
-    """The commits that do not build, and why."""
+def failed_builds(events: Iterable[Event]) -> dict[str, tuple[str, ...]]:
+    """The commits that do not build, and why: one or several errors."""
     failed = (event.facts for event in events if isinstance(event, CandidateSkipped) and event.facts.of_build)
-    return {facts.commit: facts.reason for facts in failed}
+    return {facts.commit: facts.errors or (facts.reason,) for facts in failed}
 
 
 @dataclass(slots=True)
@@ -150,6 +196,10 @@ class PartSearch:
     rounds: Course
     present: Round
     learnt: Learnt
+    named: Round | None = None  # the one that has named what is proven
+    cut: Round | None = (
+        None  # a proof that a budget has ended: what is named is shown in its place, and it is made when more is allowed
+    )
 
     @classmethod
     def begin(cls, commits: DiffCommits) -> "PartSearch":
@@ -162,12 +212,14 @@ class PartSearch:
         """The search where the log of a session ends. Raises CannotGoOn where its rounds were other ones."""
         verdict: Verdict | None = None
         asked: tuple[str, ...] = ()
-        failed: dict[str, str] = {}
+        failed: dict[str, tuple[str, ...]] = {}
         for event in events:
             failed |= failed_builds([event])
             if isinstance(event, SessionStarted) and event.candidates != asked:
                 asked = event.candidates
-                if (verdict and not self.next(verdict, failed)) or self.span.candidates != asked:
+                if verdict:
+                    self.next(verdict, failed)
+                if self.span.candidates != asked:
                     raise CannotGoOn(
                         "The search cannot go on: it would now divide the diff in another way than before.",
                         "Begin a new one with: bisect narrow",
@@ -177,27 +229,44 @@ class PartSearch:
                 verdict = event.decision.order
         if verdict:
             self.next(verdict, failed)
+        self.present, self.cut = self.cut or self.present, None
         return self
 
-    def failures(self, failed: Mapping[str, str]) -> dict[frozenset[int], str]:
+    def failures(self, failed: Mapping[str, tuple[str, ...]]) -> dict[frozenset[int], tuple[str, ...]]:
         """The states of the present round that do not build, and why, by commits that do not."""
         made = zip(self.present.states, self.commits.make(self.present.states), strict=True)
         return {state: failed[commit] for state, commit in made if commit in failed}
 
-    def learn(self, failed: Mapping[str, str]) -> set[tuple[int, int]]:
+    def learn(self, failed: Mapping[str, tuple[str, ...]]) -> set[tuple[int, int]]:
         """What failures of the present round tell that is new: pairs of a part and another one that it needs."""
         found = self.failures(failed)
-        pairs = {pair for state, reason in found.items() for pair in missing(self.commits.diff, state, reason)}
+        pairs = {
+            pair
+            for state, reasons in found.items()
+            for reason in reasons
+            for pair in missing(self.commits.diff, state, reason)
+        }
         return {(inside, other) for inside, other in pairs if other not in self.learnt[inside]}
 
-    def next(self, verdict: Verdict, failed: Mapping[str, str]) -> bool:
+    def next(self, verdict: Verdict, failed: Mapping[str, tuple[str, ...]]) -> bool:
         """Go on to the next round after the verdict of the present one; false where that is the last."""
         before = self.present
+        if self.cut:
+            self.present, self.cut = self.cut, None
+            return False
+        if isinstance(verdict, Inconclusive) and verdict.reason in SPENT:
+            if before.proven and self.named:
+                alone, without = before.alone, before.without
+                self.cut = before
+                self.present = replace(self.named, proven=before.proven, alone=alone, without=without)
+            return self.cut is not None
         for inside, other in self.learn(failed):
             self.learnt[inside].add(other)
         with suppress(StopIteration):
             while self.present.states == before.states:  # else it would be asked what is known
                 self.present = self.rounds.send(outcome(verdict))
+            if self.present.proven and not before.proven:
+                self.named = self.named or before
             return True
         return False
 

@@ -222,5 +222,8 @@ class RetryPolicy:
                 raise WrongPattern(f"{why} {end}, {name}, has no result: {failure}", advice) from failure
             raise EndFailed(f"{why} {end}, {name}, {what}: {failure}", failure.advice) from failure
         seconds, commit = time.monotonic() - began, self.candidates.commits[candidate]
+        errors = failure.errors if isinstance(failure, BuildFailed) else ()
         known = failure.known if isinstance(failure, KnownFailure) else None
-        return CandidateSkipped(candidate, SkipFacts(commit, failure.stage, str(failure), failure.log, seconds, known))
+        return CandidateSkipped(
+            candidate, SkipFacts(commit, failure.stage, str(failure), failure.log, seconds, known, errors=errors)
+        )

@@ -15,8 +15,10 @@ from perfbisect.wording.text import shell_words
 def command_to_run(settings: Settings, history: Path | None) -> str:
     """The `bisect run` that repeats a hunt; defaults are omitted. Of a search in a diff, the `bisect narrow`."""
     if settings.narrows:
-        return command_on("narrow", settings.narrows, history)
-    words = ["bisect", "run", settings.good, settings.bad, *of_recipes(settings), *of_settings(settings)]
+        limit = [word for words in _options(settings) if words[0] == "--max-time" for word in words]
+        words = ["bisect", "narrow", str(settings.narrows), *limit]
+    else:
+        words = ["bisect", "run", settings.good, settings.bad, *of_recipes(settings), *of_settings(settings)]
     return shell_words([*words, *history_option(history)])
 
 

@@ -80,8 +80,10 @@ def part_proofs(state: SessionState) -> Iterator[str]:
         row = state.row(sha)
         if found := known.get(sha):
             yield f"{how}: {what} is {ratio(found)} of that of {good}."
+        elif row.skip:
+            yield f"{how}: not measured, as it fails: {printable(row.skip.reason)}."
         else:
-            yield f"{how}: not measured{(row.skip and f', as it fails: {printable(row.skip.reason)}') or ''}."
+            yield f"{how}: not measured; `bisect resume {state.id} --max-time MORE` does that."
 
 
 def proof_status(trial: SessionState) -> int:

@@ -117,6 +117,11 @@ def test_build_files_and_headers_come_first_and_what_needs_each_other_is_togethe
     assert {*ordered(made, singles(made.every), 1)} == {frozenset({each}) for each in range(4)}
 
 
+def test_parts_that_need_each_other_come_behind_what_they_need() -> None:
+    made = diff([("a.c", 2), ("b.c", 1), ("c.c", 1)], {0: {1}, 1: {0, 2, 3}})
+    assert ordered(made, singles(made.every), 0) == ({2}, {3}, {0, 1})
+
+
 def test_a_part_that_is_slow_with_another_alone_is_named_with_it() -> None:
     made = diff([(f"{at}.c", 2) for at in range(6)])
     last = Course(made, lambda _: True, lambda state: {3, 8} <= state).end()

@@ -39,6 +39,7 @@ from perfbisect.cli.options.measurement import (
     settings_of,
     what_options,
 )
+from perfbisect.cli.options.param_types import MINUTES
 from perfbisect.cli.options.stored import form_options, print_trial
 from perfbisect.errors import ENVIRONMENT, INCONCLUSIVE
 from perfbisect.ui.stream import note
@@ -317,7 +318,8 @@ def prove(given: Given) -> int:
 
 
 @verb_command()
-@id_argument()
+@id_argument("b")
+@click.option("--max-time", type=MINUTES, default=0.0, help="Stop with what is known after this time: 90s, 45m, 2h.")
 @session_options
 def narrow(given: Given) -> int:
     """Find which part of the diff of HUNT's culprit (default: the latest that named one) makes it slower.
@@ -328,14 +330,15 @@ def narrow(given: Given) -> int:
     \b
     Examples:
       bisect narrow            the latest hunt that named a culprit
-      bisect narrow 12
+      bisect narrow 12 --max-time 20m
+      bisect narrow b3         the culprits of all hunts of a batch
       bisect narrow 12 --json
       bisect report 13         the page, with the part marked in the diff
 
     \b
     States that do not build are skipped, and parts are put in other orders: build files and headers first, definitions before
     uses. It is a session of its own: `bisect resume`, `show`, `watch` and `report` know it, and builds are used again. Of a
-    hunt that names several commits each has a session, one after the other. Your clone is only read.
+    hunt that names several commits, or a batch, each has a session, one after the other, for --max-time each. Your clone is only read.
 
     \b
     Exit status: as of `bisect run`: 0 a part is named, 1 nothing to find, 2 a set of parts, or undecided.
@@ -348,10 +351,10 @@ def narrow(given: Given) -> int:
 
     history, status = given.history, 0
     with closing(History.open(history, read_only=True)) as opened:
-        every = culprits_of(opened, given.hunt)
+        every = culprits_of(opened, given.hunt, given.max_time, note)
     for settings in every:
         announced_recipes(settings)
-        with session(given, settings) as notifier, narrowing(settings, given.waiting) as setup:
+        with session(given, settings, given.max_time) as notifier, narrowing(settings, given.waiting) as setup:
             caller = Caller(history, open_view(history, given.view), given.waiting, notifier)
             status = max(status, say_failures(begin([setup], caller), history))
     return status

@@ -237,6 +237,7 @@ class SkipFacts:
     seconds: float
     known: Known | None = None
     for_another: bool = False  # its build was tried for the hunt of another workload, which counts the seconds
+    errors: tuple[str, ...] = ()  # the lines that report one, where a build has several
 
     @property
     def of_build(self) -> bool:

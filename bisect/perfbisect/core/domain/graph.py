@@ -6,9 +6,12 @@ or an ancestor of v.
 
 A branch that began before good lacks the changes since then that good has. The commit at which it began, its *branch
 point*, is a node, too, right after node 0, without parents and without weight: it is no candidate, but can be measured.
+
+And parts of a diff that need others: an order in which these precede them.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,3 +67,37 @@ class Graph:
     def line(cls, commits: int) -> "Graph":
         """A straight history of ``commits`` commits after the good end."""
         return cls.of([(), *((v,) for v in range(commits))])
+
+
+def after_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
+    """Sets of parts in this order, but each behind what it needs, as far as there is no circle."""
+    places = {number: place for place, part in enumerate(parts) for number in part}
+    earlier = [
+        sorted({places[each] for own in part for each in needs.get(own, ()) if each in places and each not in part})
+        for part in parts
+    ]
+    done: dict[int, None] = {}
+    for top in range(len(parts)):
+        waiting, begun = [top], set[int]()
+        while waiting:  # depth first: what a part needs comes right before it
+            place = waiting[-1]
+            left = [] if place in begun else [each for each in earlier[place] if each not in done and each not in begun]
+            begun.add(place)
+            if not left:
+                done.setdefault(waiting.pop())
+            waiting += reversed(left)
+    return [parts[place] for place in done]
+
+
+def joined(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
+    """Sets of parts; those of which each needs the other, if by others, are one."""
+    places = {number: place for place, part in enumerate(parts) for number in part}
+    reach = np.eye(len(parts), dtype=np.float32)
+    for number, place in places.items():
+        reach[place, [places[each] for each in needs.get(number, ()) if each in places]] = 1
+    for _ in range(len(parts).bit_length()):
+        reach = np.minimum(reach @ reach, 1)
+    sets = defaultdict[int, frozenset[int]](frozenset)
+    for place, first in enumerate((reach * reach.T).argmax(axis=1)):
+        sets[int(first)] |= parts[place]
+    return [*sets.values()]

@@ -17,16 +17,20 @@ from itertools import accumulate, groupby
 from pathlib import PurePosixPath
 from random import Random
 
-import numpy as np
-
 from perfbisect.core.domain.facts import DiffPart
+from perfbisect.core.domain.graph import after_needs, joined
 
 ORDERS = 4  # of the same parts, until the suspects are given up to become fewer
+FEW = 8  # parts that are tried with all others before them
 MORE = 2  # times that other parts are looked for, which a part needs to be slow
 
 BUILD_FILE = re.compile(
     r"(?i)(?:^|/)(?:(?:GNU)?makefile[^/]*|CMakeLists\.txt|configure[^/]*|meson[^/]*|BUILD|SConstruct|SConscript|Cargo\.(?:toml|lock)"
     r"|go\.(?:mod|sum)|\.gitmodules|[^/]+\.(?:mk|cmake|am|in|ac|m4|gradle|bazel|bzl|gyp|gypi|def|map))$"
+)
+BESIDE = re.compile(  # files that hardly any build has in the program: prose, tests, examples
+    r"(?i)\.(?:md|markdown|rst|adoc|txt|html?|[1-9]|pdf|png|svg)$|(?:^|/)(?:docs?|man\d?|tests?|testes|examples?|fuzz\w*)/"
+    r"|(?:^|/)(?:README|NEWS|AUTHORS|COPYING|LICEN[CS]E|CHANGE\w*|\.[^/]+)$"
 )
 HEADER = re.compile(r"(?i)\.(?:h|hh|hpp|hxx|h\+\+|inc|inl|ipp|tcc|proto|pyi)$")
 WORD = re.compile(r"[A-Za-z_$][\w$]*")
@@ -118,8 +122,14 @@ class Diff:
                 yield before, now
 
     def files_of(self, chosen: Collection[int]) -> list[frozenset[int]]:
-        """These parts by files; those of a single file one by one."""
-        files = [frozenset(own) for _, own in groupby(sorted(chosen), lambda number: self.pieces[number].file)]
+        """These parts by files, those beside the program together; those of a single file one by one."""
+
+        def file_of(number: int) -> int:
+            piece = self.pieces[number]
+            path = piece.shown.path
+            return -1 if BESIDE.search(path) and not BUILD_FILE.search(path) else piece.file
+
+        files = [frozenset(own) for _, own in groupby(sorted(chosen, key=file_of), file_of)]
         return files if len(files) > 1 else singles(chosen)
 
     def with_needed(self, chosen: frozenset[int], learnt: Mapping[int, Collection[int]]) -> frozenset[int]:
@@ -127,10 +137,36 @@ class Diff:
         more = chosen.union(*(each for number in chosen for each in (self.needed[number], learnt.get(number, ()))))
         return chosen if more == chosen else self.with_needed(more, learnt)
 
+    def with_users(self, chosen: frozenset[int], learnt: Mapping[int, Collection[int]]) -> frozenset[int]:
+        """These parts, and all that need them; as far as that was learnt alone where, by their words, all others do."""
+        closed = with_all(chosen, {number: {*own, *learnt.get(number, ())} for number, own in enumerate(self.needed)})
+        return closed if closed != self.every else with_all(chosen, learnt)
+
+    @cached_property
+    def defined(self) -> Sequence[Collection[str]]:
+        """The words that each part seems to define, before or after it."""
+        texts = (f"{piece.added}\n{piece.removed}" for piece in self.pieces)
+        return [{name for names in DEFINED.findall(text) for name in names if name} for text in texts]
+
+    @cached_property
+    def words(self) -> tuple[set[str], set[str]]:
+        """All words of its files before, and after."""
+        before, after = ([getattr(file, side) for file in self.files] for side in ("before", "after"))
+        of_before, of_after = (
+            {word for file in files for word in WORD.findall(words_of(file))} for files in (before, after)
+        )
+        return of_before, of_after
+
     @cached_property
     def needed(self) -> Sequence[Collection[int]]:
         """The parts that come before each part, so that states build, as far as its words tell."""
         return needed(self)
+
+
+def with_all(chosen: frozenset[int], needs: Mapping[int, Collection[int]]) -> frozenset[int]:
+    """These parts, and those that need them, if by others."""
+    more = chosen.union(number for number, own in needs.items() if not chosen.isdisjoint(own))
+    return chosen if more == chosen else with_all(more, needs)
 
 
 def singles(chosen: Iterable[int]) -> list[frozenset[int]]:
@@ -165,10 +201,7 @@ def defined(text: str, path: str) -> tuple[set[str], set[str]]:
 def needed(diff: Diff) -> list[set[int]]:
     """The parts that come before each part; see ``Diff.needed``. Circles are possible: such parts follow each other."""
     pieces, before = diff.pieces, [set[int]() for _ in diff.pieces]
-    known, kept = (
-        {word for side in sides for word in WORD.findall(words_of(side))}
-        for sides in ([file.before for file in diff.files], [file.after for file in diff.files])
-    )
+    known, kept = diff.words
     added, removed = ([{*WORD.findall(getattr(piece, side))} for piece in pieces] for side in ("added", "removed"))
     new, old = ([defined(getattr(piece, side), piece.shown.path) for piece in pieces] for side in ("added", "removed"))
     for word, (definers, users) in uses(added, [names for names, _ in new]).items():
@@ -238,44 +271,11 @@ def ordered(
     def rank(part: frozenset[int]) -> tuple[float, ...]:
         first = min(part)
         path = diff.pieces[first].shown.path
-        kind = 0 if BUILD_FILE.search(path) else 1 if HEADER.search(path) else 2
+        kind = 0 if BUILD_FILE.search(path) else 3 if BESIDE.search(path) else 1 if HEADER.search(path) else 2
         return (kind, shuffled.get(diff.pieces[first].file, 0.0), drawn.random() if turn > 1 else first)
 
     likely = after_needs(sorted(parts, key=rank), by_words)
     return tuple(after_needs(likely, sure))
-
-
-def after_needs(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
-    """Sets of parts in this order, but each behind what it needs, as far as there is no circle."""
-    places = {number: place for place, part in enumerate(parts) for number in part}
-    earlier = [
-        sorted({places[each] for own in part for each in needs.get(own, ()) if each in places}) for part in parts
-    ]
-    done: dict[int, None] = {}
-    for top in range(len(parts)):
-        waiting, begun = [top], set[int]()
-        while waiting:  # depth first: what a part needs comes right before it
-            place = waiting[-1]
-            left = [] if place in begun else [each for each in earlier[place] if each not in done and each not in begun]
-            begun.add(place)
-            if not left:
-                done.setdefault(waiting.pop())
-            waiting += reversed(left)
-    return [parts[place] for place in done]
-
-
-def joined(parts: Sequence[frozenset[int]], needs: Mapping[int, Collection[int]]) -> list[frozenset[int]]:
-    """Sets of parts; those of which each needs the other, if by others, are one."""
-    places = {number: place for place, part in enumerate(parts) for number in part}
-    reach = np.eye(len(parts), dtype=np.float32)
-    for number, place in places.items():
-        reach[place, [places[each] for each in needs.get(number, ()) if each in places]] = 1
-    for _ in range(len(parts).bit_length()):
-        reach = np.minimum(reach @ reach, 1)
-    sets = defaultdict[int, frozenset[int]](frozenset)
-    for place, first in enumerate((reach * reach.T).argmax(axis=1)):
-        sets[int(first)] |= parts[place]
-    return [*sets.values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +308,10 @@ def course(diff: Diff, learnt: Learnt) -> Course:
     best: Round | None = None
     alone = frozenset[int]()
     for _ in range(1 + MORE):
-        found, search = yield from _search(diff, guilty, diff.files_of(every - guilty), learnt)
+        # With what the parts so far need to build, as they were measured: these are fast.
+        found, search = yield from _search(diff, alone, diff.files_of(every - alone), learnt)
+        if guilty and len(found) > 1:  # no part, but a set that these need
+            break
         guilty, best = guilty | found, best or search
         if not found or guilty == every:
             break
@@ -331,7 +334,7 @@ def _prove(
     """
     every, own, tried, seen = diff.every, guilty, set[frozenset[int]](), None
     while len(tried) <= MORE:
-        own = diff.with_needed(own, learnt) if not alone else with_users(own, learnt) if tried else own
+        own = diff.with_users(own, learnt) if alone else diff.with_needed(own, learnt)
         if own == every or own in tried:
             break
         tried.add(own)
@@ -344,19 +347,19 @@ def _prove(
     return (every - own if alone else own), seen
 
 
-def with_users(chosen: frozenset[int], learnt: Learnt) -> frozenset[int]:
-    """These parts, and those that were learnt to need them."""
-    return chosen | {number for number, those in learnt.items() if chosen.intersection(those)}
-
-
 def _search(
     diff: Diff, base: frozenset[int], parts: list[frozenset[int]], learnt: Learnt
 ) -> Generator[Round, tuple[int, int] | None, tuple[frozenset[int], Round | None]]:
-    """The fewest parts between which the difference is, and the last round that showed it; none where it is not known."""
+    """The fewest parts between which the difference is, and the last round that showed it; none where it is not known.
+
+    Where nothing between two states builds or runs, all else of the culprit is put before what is left, as it may need that.
+    """
     turn = tries = 0
     best: Round | None = None
-    while True:
-        asked = Round(base, ordered(diff, parts, turn, learnt))
+    guessed = defaultdict[int, set[int]](set)
+    while tries <= ORDERS:
+        needs = {number: learnt.get(number, set()) | guessed[number] for number in diff.every}
+        asked = Round(base, ordered(diff, parts, turn, needs))
         known = sum(map(len, learnt.values()))
         seen = (1, 1) if best and len(asked.steps) == 1 else (yield asked)  # a single step needs no measurement
         if seen is None:
@@ -364,21 +367,26 @@ def _search(
         first, last = seen
         best, left = asked if len(asked.steps) > 1 or not best else best, asked.steps[first - 1 : last]
         base, within = base.union(*asked.steps[: first - 1]), frozenset[int]().union(*left)
-        fewer = 2 * len(within) <= sum(map(len, parts))
-        if len(within) == 1 or tries > ORDERS:
+        if len(within) == 1:
             return within, best
-        if len(left) == 1 and any(len(part) > 1 for part in parts):
-            parts, turn, tries = singles(within), 0, 0
-            continue
+        fewer, more = 2 * len(within) <= sum(map(len, parts)), sum(map(len, learnt.values())) > known and len(left) > 1
         parts, tries = [part for part in parts if part <= within], 0 if fewer else tries
-        if sum(map(len, learnt.values())) > known and len(left) > 1:
-            continue
-        if not fewer and any(len(part) > 1 for part in parts):
+        if any(len(part) > 1 for part in parts) and (len(left) == 1 or not (fewer or more)):
             parts, turn, tries = singles(within), 0, 0
+            continue
+        if more:
             continue
         tries += 1
         if len(left) == 1:
             turn += 1
         else:  # between them nothing builds: the first seems to need the last
             for number in left[0]:
-                learnt[number] |= left[-1]
+                guessed[number] |= left[-1]
+    if len(within) > FEW or len(joined(singles(within), learnt)) == 1:
+        return within, best
+    # What is left may need what comes behind it: with all else of the culprit before it.
+    asked = Round(frozenset(), (diff.every - within, *ordered(diff, singles(within), 1)))
+    seen = yield asked
+    if asked.steps[0] and seen and seen[1] > 1 and seen != (1, len(asked.steps)):
+        within, best = frozenset[int]().union(*asked.steps[max(seen[0] - 1, 1) : seen[1]]), asked
+    return within, best

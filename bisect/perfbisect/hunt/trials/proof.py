@@ -30,7 +30,7 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.objects import listing
 from perfbisect.repository.range import in_parts
-from perfbisect.store.batches import batch_together
+from perfbisect.store.batches import batch_together, read_batch
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import count
 
@@ -129,17 +129,48 @@ def check_there(repository: Repository, commits: Sequence[str], hunt: int) -> No
         )
 
 
-def culprits_of(history: History, hunt: int | None) -> list[Settings]:
-    """The settings of a search in the diff of each culprit of a hunt (None: the latest that named one): a range from its parent to it.
+def culprits_of(history: History, hunt: int | str | None, minutes: float, say: Callable[[str], None]) -> list[Settings]:
+    """The settings of a search in the diff of each culprit of a hunt (None: the latest that named one), or of the hunts of a batch.
 
-    Raises UsageError when it names no culprit.
+    Each is a range from its parent to it. ``minutes`` is the time of each; 0: no limit. ``say`` is told which are searched, if
+    there are several, and which are not. Raises UsageError when none names a culprit.
     """
-    claim = claim_of(history, hunt)
+    if isinstance(hunt, str):
+        numbers = [member.hunt for member in read_batch(history, int(hunt[1:])).hunts if member.hunt]
+        searches, failures = list[Settings](), list[str]()
+        for number in numbers:
+            try:
+                searches += _culprits(history, claim_of(history, number), minutes)
+            except UsageError as failure:
+                failures.append(str(failure))
+        if not searches:
+            reasons = "\n".join(failures) or "None of its hunts has begun."
+            shown = command_on("show", hunt, history.path)
+            raise UsageError(f"No hunt of {hunt} has named a culprit.\n{reasons}", f"See them: {shown}")
+        for reason in failures:
+            say(f"Not searched: {reason}")
+    else:
+        searches = _culprits(history, claim_of(history, hunt), minutes)
+        own = searches[0].narrows
+        batch = batch_together(history, own)
+        others = [member.hunt for member in batch.hunts if member.hunt and member.hunt != own] if batch else []
+        if batch and any(named_steps(verdict_of(history, other)) for other in others):
+            command = command_on("narrow", batch.name, history.path)
+            say(f"This is hunt {own}, of {searches[0].workload}; others of its session named culprits, too: {command}")
+    for search in searches if searches[1:] else ():
+        say(f"Hunt {search.narrows}, of {search.workload}: the diff of {search.bad}")
+    return searches
+
+
+def _culprits(history: History, claim: Claim, minutes: float) -> list[Settings]:
+    """The same of one hunt."""
     settings, number = claim.settings, claim.reverts.hunt
     nodes, found = history.candidates(number), []
     for step in named_steps(verdict_of(history, number)):
         parent, culprit = nodes[min(step.parents, default=step.candidate - 1)], nodes[step.candidate]
-        policy = replace(settings.policy, all_steps=False, incremental=False, max_builds=0, max_runs=0, max_minutes=0.0)
+        policy = replace(
+            settings.policy, all_steps=False, incremental=False, max_builds=0, max_runs=0, max_minutes=minutes
+        )
         found.append(
             replace(
                 settings, good=parent[:10], bad=culprit[:10], good_commit=parent, bad_commit=culprit, policy=policy,

@@ -350,9 +350,10 @@ class CommitBuild:
         hint = hint and f"{hint}."
         which = f"the {self.context.phase} build of " if self.context.phase else ""
         sentence = f"{which}{sha} does not {stage}: {reason}"
+        errors = tuple(map(self.short_paths, output.reports)) if len(output.reports) > 1 and not late else ()
         if output.known and not late:
-            return KnownFailure(sentence, output.known, stage=stage, log=log, hint=hint)
-        return BuildFailed(sentence, stage=stage, log=log, hint=hint)
+            return KnownFailure(sentence, output.known, stage=stage, log=log, hint=hint, errors=errors)
+        return BuildFailed(sentence, stage=stage, log=log, hint=hint, errors=errors)
 
 
 def commit_build(context: BuildContext, sha: str) -> CommitBuild:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -67,8 +67,8 @@ def known_errors() -> KnownErrors:
 class KnownFailure(BuildFailed):
     """A build that fails for a known reason."""
 
-    def __init__(self, sentence: str, known: Known, *, stage: str, log: str, hint: str) -> None:
-        super().__init__(sentence, stage=stage, log=log, hint=f"For {known.name}: {known.option}. {hint}".strip())
+    def __init__(self, sentence: str, known: Known, *, hint: str, **how: Any) -> None:
+        super().__init__(sentence, hint=f"For {known.name}: {known.option}. {hint}".strip(), **how)
         self.known = known
 
 
@@ -110,6 +110,7 @@ FETCH, SEND, CHECKOUT, CONFIGURE = "fetch", "send", "checkout", "configure"
 COMPILE, INSTALL, TRAIN, LINK, SHARE = "compile", "install", "train", "link", "share"
 OUT_OF_MEMORY = "out of memory"  # begins the trouble of a host that lacks it
 LONGEST = 500  # characters of a line, in a sentence
+REPORTS = 50  # lines with errors that are kept
 
 _NINJA = re.compile(r"^\[([0-9]{1,9})/([0-9]{1,9})\] ")
 _PERCENT = re.compile(r"^\[ {0,2}([0-9]{1,3})%\] ")  # make, as CMake writes it
@@ -153,6 +154,7 @@ class BuildLog:
     steps: int = 0  # compiled by plain make, which does not number its steps
     error: str = ""  # the first line that reports one, with those that belong to it
     errors: int = 0  # lines that report one
+    reports: dict[str, None] = field(default_factory=dict)  # the first of these lines, in their order
     known: Known | None = None  # what is known of the first, and of others of its class
     unfinished: bool = False  # the next lines may belong to it, too
     host_trouble: str = ""  # a failure of the host rather than of the commit
@@ -189,6 +191,7 @@ class BuildLog:
 
     def _forget(self) -> None:
         self.error, self.unfinished, self.errors, self.known = "", False, 0, None
+        self.reports.clear()
         self.tail.clear()
 
     def why(self) -> str:
@@ -207,6 +210,8 @@ class BuildLog:
             return
         if is_error := bool(_ERROR.search(line)):
             self.errors += _FOLLOWING not in line
+            if len(self.reports) < REPORTS:
+                self.reports.setdefault(_short(line))
         if (is_error or "note: '" in line) and (known := known_error(line)):
             if self.known:
                 self.known = self.known.also(known)
