@@ -21,7 +21,7 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import all_but, borrowed, git, run, sealed
 from perfbisect.repository.range import CommitRange, DiffCommits
 
-QUOTED = re.compile(r"[`'\"‘]([^`'\"\s’]+)['\"’]")
+QUOTED = re.compile(r"[`'\"‘]([^`'\"\s’]*\w[^`'\"\s’]*)['\"’]")
 PLACE = re.compile(r"([^\s:]+):(\d+):(?:\d+:)? (?:fatal )?error")
 MANY = 40  # parts with a word, from which on it tells nothing
 SPENT = (Reason.RUNS_SPENT, Reason.BUILDS_SPENT, Reason.MINUTES_SPENT)
