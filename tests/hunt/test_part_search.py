@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Reason, Step, Verdict
-from perfbisect.hunt.patches import PartSearch
+from perfbisect.hunt.patches import PartSearch, missing
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import in_parts
 from repos import Repo
@@ -38,3 +38,21 @@ def test_what_is_named_is_shown_where_a_budget_ends_its_proof_which_is_made_late
         assert search.present == proof, "and goes on with the proof"
         assert search.next(named(1), {})
         assert search.present.without == {0, 2}
+
+
+@pytest.mark.tools
+def test_an_error_tells_by_its_line_which_part_belongs_beside_which(tmp_path: Path) -> None:
+    made = Repo(tmp_path / "repo")
+    header, user = "struct s {{\n  int {};\n}};\n", "/* a line */\nint f(struct s *p)\n{{\n  return p->{};\n}}\n"
+    parent, culprit = (
+        made.commit({"a.h": header.format(name), "src/b.c": user.format(name)}) for name in ("old", "fresh")
+    )
+    with in_parts(open_repository(made.path), parent, culprit, []) as commits:
+        [(_, of_header), (_, of_user)] = sorted((piece.shown.path, at) for at, piece in enumerate(commits.diff.pieces))
+        declared, used = frozenset({of_header}), frozenset({of_user})
+        no_member = "build/src/b.c:4:11: error: 'struct s' has no member named '{}'"
+        assert missing(commits.diff, declared, no_member.format("old")) == {(of_header, of_user)}
+        assert missing(commits.diff, used, no_member.format("fresh")) == {(of_user, of_header)}
+        unquoted = "b.c:4:11: error: request for member in something not a structure or union"
+        assert missing(commits.diff, declared, unquoted) == {(of_header, of_user)}
+        assert missing(commits.diff, declared, "b.c:1:1: error: it is strange") == set()

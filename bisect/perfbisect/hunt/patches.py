@@ -12,7 +12,7 @@ from perfbisect.core.domain.events import CandidateSkipped, Decided, Event, Sess
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, Reason, Verdict
 from perfbisect.core.domain.settings import Patch, Settings
-from perfbisect.core.search.parts import FILE_NAME, WORD, Course, Diff, Learnt, Piece, Round, course
+from perfbisect.core.search.parts import FILE_NAME, WORD, Course, Diff, Learnt, Piece, Round, course, decoded, lines_of
 from perfbisect.errors import CannotGoOn, UsageError
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import check_names, recipe_patches
@@ -119,9 +119,10 @@ def missing(diff: Diff, state: frozenset[int], reason: str) -> set[tuple[int, in
     """What the reason why a state does not build tells: pairs of a part in it and another one that this needs, as both have its words.
 
     Where it has a place, one of both is there: lines of a part, which need what defines the words; or lines that another part
-    replaces, without which those do not fit that define them.
+    replaces, without which those do not fit that define them. Where it quotes none of their words, those of its line count.
     """
-    if (place := PLACE.search(reason)) and (at := part_at(diff, place[1], int(place[2]), state)) is not None:
+    if (place := PLACE.search(reason)) and (hit := part_at(diff, place[1], int(place[2]), state)):
+        at, text = hit
         others = diff.every - state if at in state else state
         named = [word for word in dict.fromkeys(QUOTED.findall(reason)) if not word.endswith((".c", ".h"))]
         named.sort(key=lambda word: (word in diff.words[0]) is (word in diff.words[1]))
@@ -131,11 +132,12 @@ def missing(diff: Diff, state: frozenset[int], reason: str) -> set[tuple[int, in
             defining = {number for number in having if word in diff.defined[number]}
             if found := own & defining or defining or own or having:
                 return paired(at, found, state)
-        if found := {
-            number
-            for number in others
-            if any(has(diff.pieces[number], word, changed=False) for word in diff.defined[at])
-        }:
+        in_line = {*WORD.findall(text)}
+        found = {number for number in others if in_line.intersection(diff.defined[number])}
+        found |= {
+            number for number in others for word in diff.defined[at] if has(diff.pieces[number], word, changed=False)
+        }
+        if 0 < len(found) <= MANY:
             return paired(at, found, state)
     quoted, (before, after) = QUOTED.findall(reason), diff.words
     of_one_side = [word for word in quoted if (word in before) is not (word in after)]
@@ -156,20 +158,23 @@ def paired(at: int, others: Iterable[int], state: frozenset[int]) -> set[tuple[i
     return {(at, other) if at in state else (other, at) for other in others if other != at}
 
 
-def part_at(diff: Diff, path: str, line: int, state: frozenset[int]) -> int | None:
-    """The part that has a line (from 1) of a file as it is in a state, or whose lines would replace it; None: neither."""
-    sides = [
-        (number, entry.path) for number, file in enumerate(diff.files) for entry in (file.before, file.after) if entry
-    ]
-    own = [number for number, known in sides if f"/{path}".endswith(f"/{known}") or f"/{known}".endswith(f"/{path}")]
-    edits = [(edit, at) for at, piece in enumerate(diff.pieces) if piece.file in own[:1] for edit in piece.edits]
-    row = end = 0
-    for edit, at in sorted(edits, key=lambda each: each[0].place):
+def part_at(diff: Diff, path: str, line: int, state: frozenset[int]) -> tuple[int, str] | None:
+    """The part that has a line (from 1) of a file as it is in a state, or would replace it, and that line; None: no part."""
+    sides = [(number, entry) for number, file in enumerate(diff.files) for entry in (file.before, file.after) if entry]
+    same = (
+        number for number, side in sides if f"/{path}".endswith(f"/{side.path}") or f"/{side.path}".endswith(f"/{path}")
+    )
+    if (own := next(same, None)) is None:
+        return None
+    edits = [(edit, at) for at, piece in enumerate(diff.pieces) if piece.file == own for edit in piece.edits]
+    before, row, end = diff.files[own].before, 0, 0
+    old = lines_of(before.content if before else b"")
+    for edit, at in sorted(edits, key=lambda pair: pair[0].place):
         row += edit.first - end
-        size = len(edit.lines) if at in state else edit.end - edit.first
-        if row < line <= row + size:
-            return at
-        row, end = row + size, edit.end
+        lines = edit.lines if at in state else old[edit.first : edit.end]
+        if row < line <= row + len(lines):
+            return at, decoded([lines[line - row - 1]])
+        row, end = row + len(lines), edit.end
     return None
 
 
