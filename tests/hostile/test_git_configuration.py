@@ -258,17 +258,18 @@ def test_nothing_is_searched_in_the_working_directory(
                 assert checkout.filtered_tree(host, bare, commit, [])
 
 
-@pytest.mark.parametrize("folder", ["/nowhere", "a b;touch x\n-x"])
-def test_odd_folders_for_temporary_files(
-    folder: str, git: Repo, commits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_odd_folder_for_temporary_files(
+    git: Repo, commits: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "away" / folder.strip("/")).mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "away")
-    monkeypatch.setenv("TMPDIR", folder)
-    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "a b;touch x\n-x")
     with borrowed(open_repository(git.path)) as lender:
         assert subprocess.run(["git", f"--git-dir={lender}", "cat-file", "-e", commits[0]], check=False).returncode == 0
         assert lender.is_absolute()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(EnvironmentFailure, match="Not a directory"), borrowed(open_repository(git.path)):
+        pass
 
 
 @pytest.mark.parametrize("extension", ["noop-v2", "unknown", "refstorage"])

@@ -10,7 +10,7 @@ import pytest
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.repository import objects
 from perfbisect.repository.discovery import open_repository
-from perfbisect.repository.git import PROTOCOLS, Repository, environment, failure, sealed, to_remotes
+from perfbisect.repository.git import PROTOCOLS, Repository, environment, failure, sealed, temporary_folder, to_remotes
 from perfbisect.repository.library import GitProgress
 from perfbisect.repository.objects import Listing, listing, texts_in, top_level
 from program import executable
@@ -126,3 +126,23 @@ def test_the_line_that_gives_the_reason(stderr: str, sentence: str, advice: str)
     """Of formats that git does not know, and of repositories of other users: hostile/test_git_configuration."""
     error = failure("it failed", stderr)
     assert (str(error), error.advice) == (f"it failed: {sentence}", advice)
+
+
+def test_what_killed_processes_leave_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the next process; the folder of one that runs stays."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code = "from perfbisect.repository.git import temporary_folder as made\nwith made() as f: print(f, flush=True); input()"
+    both = [
+        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    with both[0] as running, both[1] as killed:
+        there, left = (Path(str(each.stdout and each.stdout.readline()).strip()) for each in (running, killed))
+        assert there.is_dir() and left.is_dir()
+        killed.kill()
+        killed.wait()
+        with temporary_folder() as own:
+            assert own.is_dir() and there.is_dir() and not left.parent.exists()
+        assert not own.parent.exists() and there.is_dir()
+        running.communicate("\n")
+    assert [each.name for each in there.parent.parent.iterdir()] == ["lock"]

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory, gettempdir
 
 import msgspec
 
@@ -43,6 +42,7 @@ from perfbisect.recipes.inventory import HostEntry, load_host
 from perfbisect.recipes.requested import load_requested
 from perfbisect.recipes.workload import Workload, full_name, load_training
 from perfbisect.repository.discovery import open_repository
+from perfbisect.repository.git import temporary_folder
 from perfbisect.repository.range import CommitRange
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs, read_kept
@@ -145,8 +145,8 @@ def text(parts: Sequence[CommandGroup]) -> Iterator[str]:
 
 def list_commands(request: ListingRequest) -> tuple[CommandGroup, ...]:
     """The commands of the build, of loading data, of a visit and of a run."""
-    with TemporaryDirectory(prefix="perfbisect-", dir=Path(gettempdir()).absolute()) as folder:
-        scratch = LocalHost(request.host.name, PurePosixPath(folder))
+    with temporary_folder() as path:
+        scratch, folder = LocalHost(request.host.name, PurePosixPath(path)), str(path)
         work = scratch.root / "work" / request.builder.work_name
         beside, plans = _plans(request, scratch)
         parts = [(part, request.build_host or request.host) for part in (beside, *_build(request, work, *plans))]

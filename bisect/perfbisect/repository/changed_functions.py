@@ -18,13 +18,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
-from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
+from pathlib import PurePosixPath
 
 from perfbisect.core.domain.facts import ChangeFacts
 from perfbisect.core.explain.profiles import split
 from perfbisect.repository.commits import OPTIONS
-from perfbisect.repository.git import Repository, git, sealed
+from perfbisect.repository.git import Repository, git, sealed, temporary_folder
 from perfbisect.repository.objects import fitting, headers, texts
 
 PROGRAMS = ("ctags", "ctags-universal", "universal-ctags")
@@ -85,8 +84,7 @@ def definitions(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definition]] 
     paths = [path for path in texts if is_source(path)]
     if not paths:
         return {}
-    with TemporaryDirectory(prefix="perfbisect-") as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         files = {}
         for number, path in enumerate(paths):
             file = folder / f"{number}{LANGUAGES[PurePosixPath(path).suffix.lower()]}"
@@ -96,7 +94,7 @@ def definitions(texts: Mapping[str, str]) -> Mapping[str, Sequence[Definition]] 
             done = subprocess.run(
                 [ctags, *CTAGS, *files],
                 cwd=folder,
-                env={**sealed(), "LC_ALL": "C", "TMPDIR": name},
+                env={**sealed(), "LC_ALL": "C", "TMPDIR": str(folder)},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 check=False,

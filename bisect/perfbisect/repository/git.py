@@ -9,17 +9,20 @@ need neither run with ``SEALED``, without any configuration: in a bare repositor
 another repository, and has nothing else of it, no configuration and no hooks.
 """
 
+import fcntl
 import os
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
+from shutil import rmtree
+from tempfile import mkdtemp
 
 from perfbisect.errors import EnvironmentFailure
+from perfbisect.folders import cache_folder
 
 SETTINGS = ("core.quotePath=off", "log.showSignature=false", "i18n.logOutputEncoding=UTF-8", "color.ui=false",
             "core.commitGraph=false", "core.fsmonitor=false", "core.hooksPath=/dev/null")  # fmt: skip
@@ -249,9 +252,35 @@ def make_bare(path: Path, object_format: str, alternates: str = "") -> None:
 
 
 @contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """An empty folder, removed at the end. The next call removes folders of killed processes: nobody locks them any more."""
+    parent = cache_folder().absolute() / "temporary"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        with (parent / "lock").open("w") as gate:
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            for folder in filter(Path.is_dir, [*parent.iterdir()]):
+                with suppress(BlockingIOError), (folder / "lock").open("a") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    rmtree(folder, ignore_errors=True)
+            folder = Path(mkdtemp(dir=parent))
+            lock = (folder / "lock").open("a")  # closed, and so unlocked, with this process at the latest
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        (folder / "files").mkdir()
+    except OSError as error:
+        advice = "Set XDG_CACHE_HOME to a folder for cached files."
+        raise EnvironmentFailure(f"{parent} cannot be used: {error.strerror}", advice) from error
+    try:
+        yield folder / "files"
+    finally:
+        rmtree(folder, ignore_errors=True)
+        lock.close()
+
+
+@contextmanager
 def borrowed(repo: Repository) -> Iterator[Path]:
     """A temporary bare repository with the objects of ``repo``. Raises EnvironmentFailure if it cannot be made."""
-    with TemporaryDirectory(prefix="perfbisect-", dir=Path(gettempdir()).absolute()) as folder:
-        bare = Path(folder, "objects.git")
+    with temporary_folder() as folder:
+        bare = folder / "objects.git"
         make_bare(bare, repo.object_format, alternates_line(repo.objects))
         yield bare
