@@ -59,8 +59,9 @@ class Cost:
 
 
 def plant(folder: Path, asked: argparse.Namespace, seed: int) -> dict[str, str]:
-    """A history of commits in which three results get slower, each by another commit: the commit of each."""
-    culprits = random.Random(seed).sample(range(1, asked.commits + 1), 3)
+    """A history of commits in which three results get slower, by so many commits: the commit of each."""
+    drawn = random.Random(seed).sample(range(1, asked.commits + 1), 3)
+    culprits = [drawn[result % asked.culprits] for result in range(3)]
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@x", "-C", str(folder)]
     subprocess.run([*git, "init", "-q"], check=True)
     (folder / "bench.c").write_text(PROGRAM)
@@ -125,6 +126,7 @@ def main() -> None:
         "--rise", type=float, default=0.1, help="of each of three results, as a fraction (default: 0.1)"
     )
     parser.add_argument("--noise", type=float, default=0.01, help="s.d. of a result (default: 0.01)")
+    parser.add_argument("--culprits", type=int, default=3, help="different ones of the three results (default: 3)")
     parser.add_argument("--commits", type=int, default=30)
     parser.add_argument("--results", type=int, default=60)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])

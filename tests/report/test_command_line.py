@@ -74,7 +74,7 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
         assert [getattr(compared, name) for name in COMPARED] == [getattr(found, name) for name in COMPARED]
         usual = settings.policy.min_effect == Policy().min_effect
         counted = COUNTED if usual else settings.policy.min_effect
-        assert found.policy == replace(settings.policy, min_counted=counted, auto_effect=usual)
+        assert found.policy == replace(settings.policy, min_counted=counted, auto_effect=usual, typed=not usual)
         if settings.quick:  # its names follow from it
             builder = settings.builder if settings.quick.build is None else ""
             settings = replace(settings, workload="", builder=builder)

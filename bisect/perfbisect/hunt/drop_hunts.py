@@ -320,7 +320,7 @@ def for_results(settings: Settings, trial: SessionState) -> dict[int, Settings]:
     names, found = [work.name for work in trial.request.works], list[str]()
     for row in compared(trial, metric):
         seen = row.ratios[0]
-        if seen and seen.real and policy.hunts(seen.ratio) and 1 - min(seen.ratio, 1 / seen.ratio) >= policy.min_effect:
+        if seen and seen.real and policy.hunts(seen.ratio) and abs(seen.ratio - 1) >= policy.min_effect:
             found.append(row.work)
     hunts = with_common_runs([of_result(settings, result) for result in found])
     return {names.index(result): each for result, each in zip(found, hunts, strict=True)}

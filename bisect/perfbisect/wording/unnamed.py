@@ -123,16 +123,17 @@ def why_not_hunted(verdict: NotReproduced) -> tuple[str, str]:
     """Why a difference between the ends that is shown is not hunted; and what to try, "" where nothing hunts it."""
     seen, wanted = abs(math.log(verdict.ratio.middle)), verdict.direction
     way = Direction.DROP if verdict.ratio.middle < 1 else Direction.RISE
-    small, other = seen < -math.log1p(-verdict.least), wanted not in (way, Direction.ANY)
+    least = -math.log1p(-verdict.least) if wanted is Direction.DROP else math.log1p(verdict.least)
+    small, other = seen < least, wanted not in (way, Direction.ANY)
     options = " ".join([*([f"--direction {way}"] * other), *([smaller_option(verdict.ratio.middle)] * small)])
-    least = f"that is less than the smallest change of interest, {percent(verdict.least)} (--min-effect)"
+    less = f"that is less than the smallest change of interest, {percent(verdict.least)} (--min-effect)"
     if small and seen < TOO_SMALL:
-        return f"{least}, and too small to be hunted", ""
+        return f"{less}, and too small to be hunted", ""
     if other:
         swapped = "the older revision first, if good and bad were swapped"
         return f"a {wanted} is hunted, and excluded", f"{swapped}; or {options}, which hunts this {way}"
     if small:
-        return least, f"{options}, which hunts it"
+        return less, f"{options}, which hunts it"
     more = "longer runs (--time), or another variant, which changes the code layout"
     return "that is no more than noise or code layout can cause", more
 

@@ -1,5 +1,6 @@
 """Properties that every decision has, whatever was observed. What counts against the budget of builds, and what a build is taken to cost. Hunts by counts that repeat: one run a build, small steps everywhere, and the largest is named. What a hunt will take is foreseen."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 from itertools import takewhile
@@ -25,7 +26,7 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.settings import COUNTED, Direction, Policy, PriorKnowledge
-from perfbisect.core.inference.analysis import CAP
+from perfbisect.core.inference.analysis import CAP, least
 from perfbisect.core.inference.ancestry import hypotheses
 from perfbisect.core.inference.noise_model import behaviour
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
@@ -331,3 +332,11 @@ def test_budgets_bound_what_is_foreseen() -> None:
     assert likely_builds(1000, Policy(max_builds=8, incremental=True)) == (10, 10)
     assert likely_builds(1, Policy()) == likely_builds(1, Policy(incremental=True)) == (2, 2)
     assert likely_runs(1000, (0.5, 0.04), 0.1, 1.0, Policy(max_runs=9)) == (9, 9)
+
+
+@pytest.mark.parametrize(("way", "typed", "size"), [
+    (Direction.DROP, True, 0.75), (Direction.RISE, True, 1.25), (Direction.ANY, True, 1.25), (Direction.RISE, False, 1 / 0.75)
+])  # fmt: skip
+def test_a_size_that_is_asked_for_is_meant_as_it_is_printed(way: Direction, typed: bool, size: float) -> None:
+    """25 % is from 4 to 3, and from 4 to 5."""
+    assert least(Policy(direction=way, min_effect=0.25, typed=typed)) == pytest.approx(abs(math.log(size)))

@@ -82,7 +82,7 @@ def test_neighbours_are_revisions_built_alike() -> None:
 def test_what_is_worse_depends_on_the_metric_and_needs_two_rounds() -> None:
     made = trial([[1.0, 0.8, 1.0, 1.25]], metric="latency")
     assert ends(find_drops(made, LEAST)) == [(0, 1, 2), (0, 2, 3)]
-    assert [loss(drop.ratio, "latency") for drop in find_drops(made, LEAST)] == pytest.approx([0.2, 0.2], abs=0.01)
+    assert [loss(drop.ratio, "latency") for drop in find_drops(made, LEAST)] == pytest.approx([0.25, 0.25], abs=0.01)
     assert find_drops(trial([[1.0, 0.5]], rounds=1), LEAST) == []
 
 

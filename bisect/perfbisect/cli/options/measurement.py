@@ -122,7 +122,8 @@ def effect_option(text: str, *, auto: bool = False) -> Decorator:
 policy_options = added(
     confidence_option(default="95%", show_default=True),
     effect_option(
-        "Smallest change of interest  [default: auto, what an hour or the limits show, 2% at most; 0.2% of counts]",
+        "Smallest change of interest: 25% is from 4 to 3, or from 4 to 5"
+        "  [default: auto, what an hour or the limits show, 2% at most; 0.2% of counts]",
         auto=True,
     ),
     click.option(
@@ -225,9 +226,9 @@ def policy_of(given: Given, kept: Policy | None = None) -> Policy:
     wanted = vars(given) | {"max_minutes": given.max_time}
     rules = {name: wanted[name] for name in Policy.__dataclass_fields__ if wanted.get(name) is not None}
     if effect := rules.pop("min_effect", None):  # of a count, too
-        rules |= {"min_effect": effect, "min_counted": effect, "auto_effect": False}
+        rules |= {"min_effect": effect, "min_counted": effect, "auto_effect": False, "typed": True}
     elif effect is not None:
-        rules |= {"min_effect": Policy().min_effect, "min_counted": COUNTED, "auto_effect": True}
+        rules |= {"min_effect": Policy().min_effect, "min_counted": COUNTED, "auto_effect": True, "typed": False}
     return replace(kept or Policy(min_counted=COUNTED, auto_effect=True), **rules)
 
 

@@ -56,6 +56,8 @@ class Policy:
     incremental: bool = False  # whether builds of the search may be made in the tree of the last build
     pairing: Pairing = Pairing.TURNS
     chosen: bool = False  # the ends showed that this pairing is better; further readings may show the opposite
+    # ``min_effect`` was asked for: of a rise it is the share of the smaller value, as people read it, else that of the larger
+    typed: bool = False
 
     def hunts(self, ratio: float) -> bool:
         """Whether a change by the factor ``ratio`` has the direction that is hunted."""

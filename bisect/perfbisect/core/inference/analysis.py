@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, Interval, Measure, NotReproduced, Purpose, Share
-from perfbisect.core.domain.settings import CAP, Policy
+from perfbisect.core.domain.settings import CAP, Direction, Policy
 from perfbisect.core.inference.ancestry import Hypotheses, ancestry_of
 from perfbisect.core.inference.host_jumps import between_jumps
 from perfbisect.core.inference.noise_model import USUAL, Behaviour, NoiseModel, judged
@@ -93,7 +93,8 @@ def contrast(levels: Levels, first: int, second: int) -> Contrast:
 
 def least(policy: Policy) -> float:
     """The smallest change of interest, in log units."""
-    return max(float(-np.log1p(-policy.min_effect)), 1e-4)
+    of_rise = policy.typed and policy.direction is not Direction.DROP
+    return max(float(np.log1p(policy.min_effect) if of_rise else -np.log1p(-policy.min_effect)), 1e-4)
 
 
 def first_look(bad: int, model: NoiseModel) -> Measure:

@@ -102,9 +102,8 @@ def hunted(trial: SessionState, worse: Sequence[Drop]) -> list[Drop]:
 
 
 def loss(ratio: Ratio, metric: str) -> float:
-    """The fraction by which a metric is worse; negative if it is better."""
-    factor = ratio.ratio if find_metric(metric).higher_is_better else 1 / ratio.ratio
-    return 1 - factor
+    """The fraction by which a metric is worse, as it is printed: 0.25 from 4 to 3, and from 4 to 5; negative if it is better."""
+    return 1 - ratio.ratio if find_metric(metric).higher_is_better else ratio.ratio - 1
 
 
 def ranges(drops: Iterable[Drop]) -> list[DropRange]:
