@@ -26,6 +26,7 @@ from perfbisect.wording.quantities import (
     count,
     duration,
     estimate,
+    factor,
     figure,
     moment,
     percent,
@@ -33,7 +34,7 @@ from perfbisect.wording.quantities import (
     share,
     time_of_day,
 )
-from perfbisect.wording.reasons import LONG, abridged
+from perfbisect.wording.reasons import LONG, abridged, times
 from perfbisect.wording.table import columns, cut, table
 from perfbisect.wording.text import (
     UNSAFE,
@@ -97,6 +98,7 @@ FORMS: list[tuple[Callable[[float], str], dict[float, str]]] = [
     (figure, {280_000.4: "280,000", 12345.4: "12,345", 999.7: "1,000", 100.0: "100", 87.12: "87.1", 48.0: "48.0",
               0.4419: "0.442", 0.0: "0.00"}),
     (percent, {0.0: "0.00 %", 3.1e-6: "0.00031 %", 0.000996: "0.10 %", 0.0043: "0.43 %", 0.0213: "2.1 %", 0.0999: "10 %", 0.29: "29 %", 0.0099: "0.99 %", 0.00996: "1.0 %"}),
+    (factor, {0.756: "×0.756", 2.0: "×2.000", 0.0996: "×0.100", 0.00692: "×0.0069", 0.0: "×0.000"}),
     (share, {0.0: "0 %", 0.824: "82 %"}),
     (chance, {0.0: "<0.1 %", 0.004: "0.4 %", 0.0996: "10 %", 0.5: "50 %", 0.9899: "99 %", 0.995: "99.5 %",
               0.9999: "99.5 %", 1.0: "99.5 %"}),
@@ -120,6 +122,13 @@ def test_missing_values_counts_intervals_and_moments() -> None:
     assert [count(1, "run"), count(2300, "run"), count(0, "merge")] == ["1 run", "2,300 runs", "0 merges"]
     assert ratio(Interval(0.698, 0.712, 0.7264)) == "0.712 (0.698–0.726)"
     assert ratio(Interval(0.000424, 0.000623, 0.105)) == "0.000623 (0.000424–0.105)"
+    assert [times(Interval(size, size, size)) for size in (1.42, 0.5, 0.0712, 0.00692)] == [
+        "×1.42",
+        "×0.50",
+        "×0.071",
+        "×0.0069",
+    ]
+    assert times(Interval(0.0068, 0.00692, 0.0071)) == "×0.0069"
     at = 1_700_000_000.7
     local = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
     assert f"{moment(at)} {time_of_day(at)}" == f"{local[:16]} {local[11:]}"

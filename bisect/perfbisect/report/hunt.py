@@ -45,9 +45,9 @@ from perfbisect.wording.quantities import (
     chance,
     compared,
     count,
-    decimals,
     duration,
     extent,
+    factor,
     figure,
     share,
     slower_than,
@@ -211,7 +211,7 @@ def pairs(made: Sequence[tuple[float, float]], metric: str) -> Table:
     values = [value for pair in shown for value in pair]
     rows = [
         row(
-            figure(before), figure(after), f"×{decimals(after / before, 3)}",
+            figure(before), figure(after), factor(after / before),
             "".join(dumbbell(before, after, (min(values), max(values)), WIDE, UNICODE)),
         )
         for before, after in shown
@@ -235,7 +235,7 @@ def counters(found: Explanation) -> Iterator[Table]:
                 amount(value, each.unit) if value >= LARGE[each.unit == "us"] else figure(value)
                 for value in (each.parent, each.culprit)
             ),
-            f"×{decimals(each.ratio.middle, 2)}",
+            factor(each.ratio.middle, 2),
             between(each.ratio if each.rounds > 1 else None),
         ).cells
         rows.append(Row(cells, each.ratio, "unclear" if not each.moved else "bad" if each.ratio.middle > 1 else "good"))

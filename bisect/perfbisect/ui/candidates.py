@@ -21,7 +21,18 @@ from perfbisect.core.stats.paired_comparison import levels, paired
 from perfbisect.ui.session_view import ActiveBuild, SessionView
 from perfbisect.wording import table as tables
 from perfbisect.wording.glyphs import Glyphs, dumbbell
-from perfbisect.wording.quantities import MISSING, builds, chance, clock, compared, count, decimals, duration, figure
+from perfbisect.wording.quantities import (
+    MISSING,
+    builds,
+    chance,
+    clock,
+    compared,
+    count,
+    decimals,
+    duration,
+    factor,
+    figure,
+)
 from perfbisect.wording.table import GAP, aligned, cut
 from perfbisect.wording.text import metric_title, printable
 from perfbisect.wording.trials import relative_metric
@@ -136,11 +147,11 @@ def pairs(runs: Sequence[RunFacts], metric: str, name: Callable[[str], str], roo
     if not known:
         return []
     latest = known[: -PAIRS - 1 : -1]
-    behind = [f"  ×{decimals(high / low, 3)} {glyphs.dot} {figure(high)} beside {figure(low)}" for low, high in latest]
+    behind = [f"  {factor(high / low)} {glyphs.dot} {figure(high)} beside {figure(low)}" for low, high in latest]
     size = max(5, min(60, room - max(36, *map(cell_len, behind))))
     span = min(map(min, latest)), max(map(max, latest))
     one, other = (glyphs.good, "bold"), (glyphs.bad, STYLES[Classification.NOW])
-    typically = f"×{decimals(median(high / low for low, high in known), 3)} in {count(len(known), 'pair')}"
+    typically = f"{factor(median(high / low for low, high in known))} in {count(len(known), 'pair')}"
     what = f", {metric_title(metric)}: {typically}"
     lines = [Text.assemble(other, f" {name(both[0])} beside ", one, f" {name(both[1])}{what}")]
     for (low, high), values in zip(latest, behind, strict=True):

@@ -20,7 +20,7 @@ from perfbisect.core.explain.functions import (
     whole,
 )
 from perfbisect.core.explain.profiles import GENERATED, SYSTEM, same, short
-from perfbisect.wording.quantities import amount, decimals, percent, share
+from perfbisect.wording.quantities import amount, decimals, factor, percent, share
 from perfbisect.wording.text import listed, printable
 
 SAME = 1e-4  # share of all instructions below which a difference says nothing
@@ -165,6 +165,8 @@ def executes(row: FunctionRow, found: Explanation, per: str, said: str) -> str:
         more = f"{amount(row.difference)} instructions {per}, and none before"
     elif row.culprit >= MANY * row.parent:
         more += f" (×{amount(row.culprit / row.parent)})"
+    elif 0 < row.culprit <= row.parent / MANY:
+        more += f" ({factor(row.culprit / row.parent)})"
     else:
         more += f" ({'+' if row.difference > 0 else '−'}{percent(abs(row.difference) / row.parent)})"
     why = because(row, replace(found, functions=found.counts))

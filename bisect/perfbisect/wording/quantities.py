@@ -70,7 +70,17 @@ def decimals(value: float, places: int) -> str:
     return f"{value:,.{places}f}" if abs(value) < HUGE else f"{value:.3g}"
 
 
-SMALLEST = 6  # decimals of a percentage, at most
+SMALLEST = 6  # decimals of a ratio or a percentage, at most
+
+
+def two_digits(value: float, least: int) -> int:
+    """How many decimals show two digits of a number, at ``least`` that many."""
+    return min(SMALLEST, max(least, 1 - math.floor(math.log10(value)))) if value > 0 else least
+
+
+def factor(value: float, places: int = 3) -> str:
+    """A ratio with that many decimals, or with two digits: ×0.756, ×0.0069."""
+    return f"×{decimals(value, two_digits(value, places))}"
 
 
 def percent(fraction: float) -> str:

@@ -18,7 +18,7 @@ from perfbisect.core.explain.explanation import (
 )
 from perfbisect.core.explain.profiles import GENERATED
 from perfbisect.wording import functions
-from perfbisect.wording.quantities import count, ratio
+from perfbisect.wording.quantities import count, ratio, two_digits
 from perfbisect.wording.text import listed, printable
 
 NOTHING = {
@@ -197,15 +197,17 @@ def named(row: CounterRow) -> str:
 
 
 def times(ratio: Interval) -> str:
-    """A ratio as people say it, with its interval where it has one; one near 1 has two digits of its change.
+    """A ratio as people say it, with its interval where it has one; one near 1 has two digits of its change, one near 0 two digits.
 
     >>> times(Interval(1.38, 1.42, 1.47))
     '×1.42 (1.38 to 1.47)'
     >>> times(Interval(0.0, 1.00213, math.inf))
     '×1.0021'
+    >>> times(Interval(0.0068, 0.00692, 0.0071))
+    '×0.0069'
     """
     change = abs(ratio.middle - 1)
-    places = 2 if change == 0 else min(6, max(2, 1 - math.floor(math.log10(change))))
+    places = two_digits(min(change, ratio.middle), least=2)
     low, middle, high = (f"{end:.{places}f}" for end in (ratio.low, ratio.middle, ratio.high))
     has_interval = ratio.low > 0 and ratio.high < math.inf and ratio.high - ratio.low > change / 50
     return f"×{middle} ({low} to {high})" if has_interval else f"×{middle}"

@@ -30,7 +30,7 @@ from perfbisect.report.page.svg import (
     spanned,
     upright,
 )
-from perfbisect.wording.quantities import chance, count, decimals, figure
+from perfbisect.wording.quantities import chance, count, decimals, factor, figure
 from perfbisect.wording.trials import step_sentence
 
 HEIGHT = 220.0
@@ -157,17 +157,17 @@ def dumbbells(pairs: Sequence[tuple[float, float]], unit: str) -> Markup:
 
     marks = [grid(scale), across(LEFT, 1.0, below(1.0), "one"), across(LEFT, 1.0, below(middle), "median")]
     names = {below(1.0): "1"} if abs(below(1.0) - below(middle)) > LABEL else {}
-    names[below(middle)] = f"×{decimals(middle, 3)}"
+    names[below(middle)] = factor(middle)
     marks += [element("text", name, x="0%", y=y + 4, class_="tick left") for y, name in names.items()]
     for place, (before, after) in enumerate(shown):
         left, ratio = LEFT + place * width, found[place]
         center, top, bottom = left + width / 2, y_of(before, scale), y_of(after, scale)
-        title = element("title", f"pair {place + 1}: {figure(before)}, {figure(after)}, ×{decimals(ratio, 3)}")
+        title = element("title", f"pair {place + 1}: {figure(before)}, {figure(after)}, {factor(ratio)}")
         area = bar(left, width, 0.0, base + BELOW, "hover")
         line = element("line", x1=percent(center), x2=percent(center), y1=top, y2=bottom, class_="interval")
         ends = dot(center, top, 4.0, "good"), dot(center, bottom, 4.0, "bad")
         marks.append(element("g", title, area, line, *ends, dot(center, below(ratio), 4.0)))
-    label = f"{unit} of both builds in each pair, and their ratio: ×{decimals(middle, 3)} as the median"
+    label = f"{unit} of both builds in each pair, and their ratio: {factor(middle)} as the median"
     return chart(base + BELOW, label, *marks, class_="timeline")
 
 

@@ -28,7 +28,7 @@ from perfbisect.report.page import svg
 from perfbisect.report.page.svg import Scale, chart, element, percent, spanned, upright
 from perfbisect.report.series import series_of
 from perfbisect.store.listing import NAMED, SessionSummary
-from perfbisect.wording.quantities import MISSING, chance, change, count, decimals, figure, moment, workloads
+from perfbisect.wording.quantities import MISSING, chance, change, count, decimals, factor, figure, moment, workloads
 from perfbisect.wording.text import safe
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -84,7 +84,7 @@ class WatchedLine:
     @property
     def latest(self) -> str:
         """Its last ratio."""
-        return next((f"×{decimals(ratio, 3)}" for ratio in reversed(self.points) if ratio is not None), MISSING)
+        return next((factor(ratio) for ratio in reversed(self.points) if ratio is not None), MISSING)
 
     def draw(self) -> Markup:
         """Its latest points, and a vertical line before each step."""
