@@ -121,7 +121,7 @@ def test_classes_templates_and_macros(read: Read) -> None:
 
 @needs_ctags
 def test_callers_of_what_profiles_lack_are_looked_for_until_they_have_some(read: Read) -> None:
-    user = '#include "page.h"\nint scan(void)\n{\n\treturn page_insert(0, 0, GROW(1));\n}\nstruct t { int (*less)(int); };\nint no(struct t *t)\n{\n\treturn t->less(1);\n}\n'
+    user = '#include "page.h"\nint scan(void)\n{\n\treturn page_insert(0, 0, GROW(1));\n}\nstruct t { int (*less)(int); };\nint no(struct t *t)\n{\n\t/* as less() does */\n\treturn t->less(1);\n}\n'
     header = "int page_insert(int *, int, int);\n#define GROW(n) ((n) * 2)\n"
     tree = {"page.c": PAGE, "page.h": header, "lib/user.c": user}
     after = {**tree, "page.c": PAGE.replace("a < b", "a <= b"), "page.h": header.replace("* 2", "* 3")}

@@ -326,9 +326,14 @@ def changed(
     return (name for name in touched if bodies[0].get(name) != bodies[1].get(name))
 
 
+def uncommented(text: str) -> str:
+    """A text without comments."""
+    return COMMENT.sub(lambda match: match[1] or " ", text)
+
+
 def bare(text: str) -> str:
     """A text without comments and white space."""
-    return "".join(COMMENT.sub(lambda match: match[1] or " ", text).split())
+    return "".join(uncommented(text).split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +378,7 @@ class CallerSearch:
         for path, functions_there in (definitions(contents) or {}).items():
             rows = contents[path].split("\n")
             for function in functions_there:
-                text = "\n".join(rows[function.first - 1 : function.last])
+                text = uncommented("\n".join(rows[function.first - 1 : function.last]))
                 for use in word.finditer(text):
                     if path.endswith(".c") and arrow.search(text, max(0, use.start() - 4), use.start()):
                         continue

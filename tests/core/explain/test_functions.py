@@ -114,6 +114,8 @@ def test_a_changed_function_that_no_profile_contains_marks_its_nearest_callers()
     rows = joined(HOT, {**HOT, ("main", "scan", "search"): 1500}, changes("less", callers=callers))
     assert rows["search"].inlined == ("less",)
     assert {name for name, row in rows.items() if row.inlined} == {"search"}
+    both = joined(HOT, {**HOT, ("main", "scan", "search"): 1500}, changes("less", "compare", callers=callers))
+    assert both["search"].inlined == ("compare", "less"), "the nearest first"
     seen = joined(HOT, {**HOT, ("main", "scan", "search"): 1500, ("less",): 1}, changes("less", callers=callers))
     assert not any(row.inlined for row in seen.values()), "the profiles contain it"
 

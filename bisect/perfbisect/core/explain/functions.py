@@ -340,25 +340,25 @@ def inlined(change: ChangeFacts, seen: Collection[str]) -> Iterator[tuple[str, t
     """Each function among ``seen``, those of the profiles, with those that the commit changes and that are inlined into it.
 
     No profile contains these, and the source code says that it calls them, directly or by way of others that the
-    profiles lack, too.
+    profiles lack, too. The nearest come first.
     """
     named: dict[str, list[str]] = {}
     for name in seen:
         named.setdefault(split(name)[1], []).append(name)
-    bodies_of: dict[str, dict[str, None]] = {}
+    bodies_of: dict[str, dict[str, int]] = {}  # with their distance
     for function in change.functions:
         if split(function)[1] in named:
             continue
-        waiting, done = [function], {function}
-        while waiting:
-            for caller in change.callers.get(waiting.pop(), ()):
+        waiting, done = [(function, 0)], {function}
+        for callee, steps in waiting:
+            for caller in change.callers.get(callee, ()):
                 into = [name for name in named.get(split(caller)[1], ()) if same(name, caller)]
                 for name in into:
-                    bodies_of.setdefault(name, {})[function] = None
+                    bodies_of.setdefault(name, {}).setdefault(function, steps)
                 if not into and caller not in done:
                     done.add(caller)
-                    waiting.append(caller)
-    return ((function, tuple(bodies)) for function, bodies in bodies_of.items())
+                    waiting.append((caller, steps + 1))
+    return ((function, tuple(sorted(bodies, key=bodies.__getitem__))) for function, bodies in bodies_of.items())
 
 
 def whole(rows: Sequence[FunctionRow]) -> tuple[float, float]:
