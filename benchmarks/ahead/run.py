@@ -24,7 +24,7 @@ from rules import git_bisect, ours, parallel_bisect
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.scenario import Scenario, merging
+from perfbisect.simulate.scenario import Scenario, merging_graph
 from perfbisect.simulate.tally import Chance, Judgement, Rule, attempt, mean
 
 BUILD_HOSTS = (0, 1, 2, 4, 8, 16)
@@ -50,7 +50,7 @@ class Cell:
     def scenario(self) -> Scenario:
         """A drop of 5 % at a noise of 1 % and runs of a minute."""
         habits = Habits(noise=0.01, build_seconds=60.0 * self.runs, cached_share=0.1 if self.world == "cached" else 1.0)
-        graph = merging(COMMITS) if self.world == "merges" else Graph.line(COMMITS)
+        graph = merging_graph(COMMITS) if self.world == "merges" else Graph.line(COMMITS)
         return Scenario(graph, effect=0.05, failing=0.1 if self.world == "failing" else 0.0, habits=habits)
 
     def search(self) -> Rule:

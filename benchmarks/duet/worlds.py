@@ -33,7 +33,7 @@ from perfbisect.core.inference.observations import Reading
 from perfbisect.core.search.pairing import LEFT
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.scenario import Scenario, merging
+from perfbisect.simulate.scenario import Scenario, merging_graph
 from perfbisect.simulate.tally import is_named, judge
 
 SHARED: dict[str, Any] = {"noise": 0.1, "own_noise": 0.01, "layout": 0.001, "link_seconds": 6.0}  # a shared machine
@@ -106,12 +106,12 @@ def one(cell: Cell, seed: int) -> Facts:
     """One hunt; the same seed is the same history and the same drop for all cells of a world."""
     rng, habits = Random(f"{cell.world} {seed}"), cell.habits
     commits, pairs = rng.choice(SIZES), noise_of_pairs(habits)
-    graph = rng.choice((Graph.line(commits), merging(commits, seed=seed)))
+    graph = rng.choice((Graph.line(commits), merging_graph(commits, seed=seed)))
     drop = min(rng.choice([*(multiple * pairs / min(habits.kept, 1.0) for multiple in MULTIPLES), *DROPS]), MOST)
     shown = min(max(habits.kept, LEFT), 1.0)  # of the drop in rounds, where these are valid
     if cell.world.startswith(MOVES):
         commits, drop = rng.choice((8, 40)), 1 - 1 / (1 + WORKED)
-        graph = rng.choice((Graph.line(commits), merging(commits, seed=seed)))
+        graph = rng.choice((Graph.line(commits), merging_graph(commits, seed=seed)))
     policy = Policy(
         min_effect=0.75 * shown * min(drop, 0.02), pairing=cell.pairing, layouts=AS_LINKED not in cell.world
     )

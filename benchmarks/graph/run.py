@@ -25,15 +25,15 @@ from perfbisect.core.search.situation import Situation
 from perfbisect.hunt import loop
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.scenario import merging
+from perfbisect.simulate.scenario import merging_graph
 from perfbisect.simulate.world import World
 
 PATIENCE = 120  # seconds for git
 GRAPHS: dict[str, Callable[[], Graph]] = {
     "line, 100,000 commits": lambda: Graph.line(100_000),
-    "100,000 commits, 14,000 merges": lambda: merging(100_000, seed=1, branching=0.2, length=3.0),
+    "100,000 commits, 14,000 merges": lambda: merging_graph(100_000, seed=1, branching=0.2, length=3.0),
     # About one commit in thirteen is a merge, of a branch that left long ago.
-    "1,300,000 commits, kernel shape": lambda: merging(
+    "1,300,000 commits, kernel shape": lambda: merging_graph(
         1_300_000, seed=1, branching=0.5, length=12.0, back=400, returning=0.01
     ),
 }

@@ -34,7 +34,7 @@ from perfbisect.hunt.resolve import builder_of, resolve_commits
 from perfbisect.lab import Work
 from perfbisect.lab.building import build_store, checkout, links, pipeline
 from perfbisect.lab.workload import lua, sysbench
-from perfbisect.recipes.builder_reader import content_of
+from perfbisect.recipes.builder_reader import read_patch
 from perfbisect.recipes.inventory import load_host
 from perfbisect.recipes.requested import requested_builder
 from perfbisect.recipes.workload import Workload, choose_workloads
@@ -184,7 +184,7 @@ def main() -> None:
         settings = Settings(
             good=args.rev, bad=args.rev, host=HOST, builder=args.builder, workload="",
             repository=str(args.repo.resolve()), builders_path=args.builders,
-            patches=tuple(Patch(path.name, content_of(path)) for path in args.patch), configure=tuple(args.configure),
+            patches=tuple(Patch(path.name, read_patch(path)) for path in args.patch), configure=tuple(args.configure),
         )  # fmt: skip
         settings, (commit,) = resolve_commits(settings, builder_of(settings), [args.rev])
         settings = replace(settings, good_commit=commit)

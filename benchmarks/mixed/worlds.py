@@ -15,14 +15,14 @@ from shapes import criss_cross, long_branch, octopus, older_branches, two_roots
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Policy
 from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.scenario import Scenario, merging
+from perfbisect.simulate.scenario import Scenario, merging_graph
 
 SIZES = (3, 6, 12, 25, 60, 150, 400)
 FEW = 60  # most commits of hunts for every change, as these are long
 GRAPHS: dict[str, Callable[[int, int], Graph]] = {
     "line": lambda commits, _: Graph.line(commits),
-    "merges": lambda commits, seed: merging(commits, seed),
-    "back-merges": lambda commits, seed: merging(commits, seed, branching=0.3, length=8.0, returning=0.4),
+    "merges": lambda commits, seed: merging_graph(commits, seed),
+    "back-merges": lambda commits, seed: merging_graph(commits, seed, branching=0.3, length=8.0, returning=0.4),
     "older branches": lambda commits, seed: older_branches(max(commits, 30), branches=1 + seed % 4),
     "long branch": lambda commits, _: long_branch(max(commits, 6)),
     "criss-cross": lambda commits, _: criss_cross(max(commits, 6)),

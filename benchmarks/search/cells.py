@@ -16,7 +16,7 @@ from shapes import criss_cross, long_branch, octopus, older_branches, two_roots
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Direction, Policy
 from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.scenario import Scenario, merging
+from perfbisect.simulate.scenario import Scenario, merging_graph
 
 RUN = 60.0  # seconds
 EFFECTS = (0.45, 0.20, 0.10, 0.05, 0.03)
@@ -66,7 +66,7 @@ def habits(noise: float = 0.01, build: float = 10.0, **more: object) -> Habits:
 
 def grid() -> Iterator[Cell]:
     """Sizes of ranges, effects and noises, with and without drift and further steps."""
-    graphs = {"100": line(100), "1000": line(1000), "10000": line(10_000), "dag": merging(1000, seed=1)}
+    graphs = {"100": line(100), "1000": line(1000), "10000": line(10_000), "dag": merging_graph(1000, seed=1)}
     for (name, graph), effect, noise, build, drift, steps in product(
         graphs.items(), EFFECTS, NOISES, (1.0, 10.0), (0.0, 0.02), ("one", "smaller")
     ):
@@ -83,7 +83,7 @@ def worlds() -> Iterator[Cell]:
         scenario = Planted(graph or line(1000), effect, habits=habits(build=build, **(host or {})), **more)  # type: ignore[arg-type]
         return Cell(f"world/{name}", "world", scenario, build, hosts, policy)
 
-    dag = merging(1000, seed=1)
+    dag = merging_graph(1000, seed=1)
     yield cell("usual")
     yield cell("first after good", place=Place.FIRST)
     yield cell("bad itself", place=Place.LAST)
@@ -117,7 +117,7 @@ def worlds() -> Iterator[Cell]:
     yield cell("unbuildable 10 %", failing=0.1)
     yield cell("unbuildable 30 %", failing=0.3)
     yield cell("unbuildable block of 50", block=50)
-    yield cell("unbuildable stretch on a graph", graph=merging(1000, seed=1, branching=0.3, back=60), broken=150)
+    yield cell("unbuildable stretch on a graph", graph=merging_graph(1000, seed=1, branching=0.3, back=60), broken=150)
     yield cell("crashing 10 %", crashing=0.1)
     for share in (0.1, 0.3):
         yield cell(f"flaky build {share:.0%}".replace("%", " %"), host={"flaky": share})
@@ -125,7 +125,7 @@ def worlds() -> Iterator[Cell]:
     yield cell("merges: anywhere", graph=dag)
     yield cell("merges: on a branch", graph=dag, place=Place.BRANCH)
     yield cell("merges: evil merge", graph=dag, place=Place.MERGE)
-    yield cell("back-merges", graph=merging(1000, seed=1, branching=0.3, length=12.0, returning=0.5))
+    yield cell("back-merges", graph=merging_graph(1000, seed=1, branching=0.3, length=12.0, returning=0.5))
     older = older_branches(1000)
     yield cell("older branches", graph=older)
     for effect in (0.05, 0.3, -0.05):

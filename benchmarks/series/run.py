@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from perfbisect.core.domain.trials import order
 from perfbisect.core.stats.release_series import RATE, LevelStep, SpeedLine, line_of
-from perfbisect.core.stats.watched_branch import ROUNDS, Branch, branch_line, companions
+from perfbisect.core.stats.watched_branch import ROUNDS, Branch, branch_line, companions_of_next
 
 LONG = 20  # releases, where a table does not say it
 Steps = Sequence[tuple[int, float]]  # first release with it, its size as a logarithm
@@ -172,7 +172,7 @@ class Nights:
         self.visits[tip] = {}
         for number in range(self.world.rounds):
             machine = self.chance.gauss(0, 0.05)
-            for each in (*companions(range(tip)), tip):
+            for each in (*companions_of_next(range(tip)), tip):
                 x = self.levels[each] + machine + self.chance.gauss(0, self.world.noise)
                 self.visits[each][tip * ROUNDS + number] = x
 

@@ -20,12 +20,12 @@ from perfbisect.recipes.build_systems import (
     AUTO,
     MARKERS,
     SYSTEMS,
-    chosen,
-    expanded,
     for_range,
-    found_in,
     making,
     revision,
+    system_for_commit,
+    systems_in,
+    with_commands,
 )
 from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, Build, Builder, Variant
 from perfbisect.recipes.placeholders import fill
@@ -44,15 +44,15 @@ SETTINGS = Settings("a", "b", ".", "tool", "w", "here")
 @given(st.lists(TREES, min_size=1, max_size=3))
 def test_the_system_of_a_range_is_the_first_that_all_its_ends_have(trees: list[set[str]]) -> None:
     system = for_range(trees)
-    common = [each for each in SYSTEMS if all(each in found_in(tree) for tree in trees)]
+    common = [each for each in SYSTEMS if all(each in systems_in(tree) for tree in trees)]
     assert system == (common[0] if common else AUTO if any(trees) else "")
     for tree in trees:
-        own = chosen("" if system == AUTO else system, tree)
-        assert own in found_in(tree) if tree else own == ""
+        own = system_for_commit("" if system == AUTO else system, tree)
+        assert own in systems_in(tree) if tree else own == ""
 
 
 def test_cmake_goes_before_what_often_stands_beside_it() -> None:
-    assert found_in({"Makefile", "configure", "meson.build", "CMakeLists.txt"}) == (
+    assert systems_in({"Makefile", "configure", "meson.build", "CMakeLists.txt"}) == (
         "cmake",
         "meson",
         "autotools",
@@ -65,7 +65,7 @@ def test_every_command_has_known_placeholders_only(system: str) -> None:
     values = dict.fromkeys(BUILD_PLACEHOLDERS, "x")
     for in_place, paths in product((False, True), (MARKERS, frozenset())):
         recipe = replace_build(options=["{prefix}"], in_place=in_place, programs=["bin/x"])
-        build = expanded(recipe, system, paths)
+        build = with_commands(recipe, system, paths)
         for argv in (*build.configure, *build.compile, *build.install):
             assert not any("{{" in word for word in fill(argv, values))
 

@@ -20,7 +20,7 @@ from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.building.plan import InstalledBuild
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.recipes.builder import Build, Builder, Server, Variant
-from perfbisect.recipes.requested import load_requested, program_of, requested_builder, words
+from perfbisect.recipes.requested import command_words, load_requested, program_of, requested_builder
 from program import executable
 from repos import Files, Repo, files_of
 from sharing import Yard
@@ -180,7 +180,7 @@ COMMANDS = {
 
 def test_what_a_command_starts() -> None:
     for command, program in COMMANDS.items():
-        split = words(command)
+        split = command_words(command)
         assert program_of(split, ()) == [program] * bool(program), command
         assert program_of(split, ["x/bench", "x/other"])[-1] == "x/other"
 

@@ -15,8 +15,8 @@ from perfbisect.host.packages import (
     Package,
     how_to_install,
     how_to_prepare,
-    lacking,
-    listed,
+    known_packages,
+    missing_needs,
     read_system,
 )
 
@@ -155,7 +155,7 @@ def test_what_a_recipe_knows_comes_first() -> None:
 
 
 def test_the_table_names_development_packages_for_files() -> None:
-    files = [named for need, named in listed().items() if need.endswith((*HEADERS, LIBRARY))]
+    files = [named for need, named in known_packages().items() if need.endswith((*HEADERS, LIBRARY))]
     assert len(files) > 30
     assert all(named.debian.endswith("-dev") and named.fedora.endswith("-devel") for named in files)
 
@@ -191,17 +191,21 @@ def test_headers_and_libraries_are_looked_for(host: LocalHost, tmp_path: Path, m
     monkeypatch.setenv("PKG_CONFIG_PATH", str(include))
     needs = ["sh", "stdio.h", "mine.h", "mine.hpp", "mine.pc", "poor.h", "no-such.h", "no-such.pc", "no-such"]
     with_include = f"-I'{include}'"
-    assert lacking(host, needs, f"gcc {with_include}", f"g++ {with_include}") == (
+    assert missing_needs(host, needs, f"gcc {with_include}", f"g++ {with_include}") == (
         "no-such", "poor.h", "no-such.h", "no-such.pc",
     )  # fmt: skip
-    assert lacking(host, ["mine.h", "mine.hpp"], "gcc", "g++") == ("mine.h", "mine.hpp")
+    assert missing_needs(host, ["mine.h", "mine.hpp"], "gcc", "g++") == ("mine.h", "mine.hpp")
 
 
 @pytest.mark.tools
 def test_what_looks_is_itself_lacking(host: LocalHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sh").symlink_to("/bin/sh")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert lacking(host, ["stdio.h", "a.hpp", "b.hpp", "zlib.pc"], "gcc -O2", "g++") == ("pkg-config", "gcc", "g++")
+    assert missing_needs(host, ["stdio.h", "a.hpp", "b.hpp", "zlib.pc"], "gcc -O2", "g++") == (
+        "pkg-config",
+        "gcc",
+        "g++",
+    )
 
 
 def test_what_a_distribution_builds_its_package_with() -> None:

@@ -19,7 +19,7 @@ from perfbisect.lab.building import checkout
 from perfbisect.lab.building.checkout import REFS, push
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.changed_functions import changed_functions
-from perfbisect.repository.commits import UnknownRevision, describe, diff, look_up, resolve, touched
+from perfbisect.repository.commits import UnknownRevision, commits_touching, describe, diff, look_up, resolve
 from perfbisect.repository.derived import reverted
 from perfbisect.repository.discovery import is_dirty, open_repository
 from perfbisect.repository.git import Repository, borrowed
@@ -80,7 +80,7 @@ def use(repo: Repository, host: LocalHost, commits: list[str]) -> None:
     assert look_up(repo, ["1234512345" * 4, "v1"]) == [None, commits[1]]  # the first would be fetched from a promisor
     assert read_range(repo, commits[0], commits[2], ["doc/**"]).candidates == tuple(commits)
     assert describe(repo, commits[1]).subject == "change 1"
-    assert touched(repo, commits[0], commits[2], ["a.c"])["a.c"] == {*commits[1:]}
+    assert commits_touching(repo, commits[0], commits[2], ["a.c"])["a.c"] == {*commits[1:]}
     assert "+1\n" in diff(repo, commits[0], commits[1]).text
     assert changed_functions(repo, commits[0], commits[1]).files
     with reverted(repo, commits[2], [commits[2]], []) as made:

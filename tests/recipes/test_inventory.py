@@ -17,7 +17,7 @@ from perfbisect.recipes.inventory import (
     load_hosts,
     load_lease,
     parse_lease_name,
-    reached,
+    with_address,
 )
 from perfbisect.recipes.toml import to_toml
 
@@ -66,10 +66,10 @@ def test_a_leased_host_has_what_its_lease_says_of_all(write: Write) -> None:
     entry = load_host("pool:quiet/2")
     assert (entry.name, entry.kind, entry.jobs) == ("pool:quiet/2", "pool:quiet", 3)
     assert entry.leased and not entry.is_here
-    there = reached(entry, VALUES)
+    there = with_address(entry, VALUES)
     assert (there.address, there.root, there.leased) == ("n7", "/data/n7", False)
     with pytest.raises(UsageError, match=r"leases\.pool\.host\.root. is"):
-        reached(entry, VALUES | {"address": "$(x)"})
+        with_address(entry, VALUES | {"address": "$(x)"})
     with pytest.raises(RecipeError, match=r"no lease 'pol'. Did you mean 'pool'"):
         load_host("pol:quiet")
     with pytest.raises(RecipeError, match="'pool' is not a host, but a lease") as caught:

@@ -17,11 +17,11 @@ from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.builder import Build
 from perfbisect.recipes.builder_reader import (
     TreeFacts,
-    applied,
     build_of,
     load_builder,
     load_builders,
     recipe_files,
+    recipe_for_tree,
     satisfies,
     variant_of,
     version_text,
@@ -213,12 +213,12 @@ def test_blocks_apply_where_they_hold(
 ) -> None:
     write("builders/small/builder.toml", f'version = ["cat", "VERSION"]\n{small}\n{BLOCKS}')
     builder = load_builder("small")
-    here = applied(builder, given)
+    here = recipe_for_tree(builder, given)
     assert (here.build.env, here.variants["o2nofp"].cflags) == (env, cflags)
     assert (len(here.build.configure), here.server is not None) == (configure, server)
     assert (here.name, here.folder, here.when) == (builder.name, builder.folder, [])
     assert len(builder.when) == 6  # the recipe itself stays as it was
-    assert applied(here, given) == here, "without blocks"
+    assert recipe_for_tree(here, given) == here, "without blocks"
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from perfbisect.lab.building.plan import build_fingerprint
 from perfbisect.lab.workload import dataset
 from perfbisect.recipes.builder import Build, Builder, Server
 from perfbisect.recipes.builder_reader import variant_of
-from perfbisect.recipes.requested import load_requested, overridden, typed, words
+from perfbisect.recipes.requested import command_words, load_requested, typed_overrides, with_overrides
 from perfbisect.recipes.workload import Workload
 
 QUICK = Quick("./bench --quick", ("./configure 'a b'", "make -j{jobs}"), rate="ops: ([0-9]+)")
@@ -130,9 +130,9 @@ def test_an_option_that_the_command_does_not_take_is_refused() -> None:
 
 
 def test_a_shell_is_used_where_it_is_named_and_literal_braces_are_written_twice() -> None:
-    assert words("N=3 './a b' C=d") == ["env", "N=3", "./a b", "C=d"], "as a shell takes it"
-    assert words("sh -c './a; ./b'") == ["sh", "-c", "./a; ./b"]
-    assert words("./a; ./b $(x)") == ["./a;", "./b", "$(x)"]
+    assert command_words("N=3 './a b' C=d") == ["env", "N=3", "./a b", "C=d"], "as a shell takes it"
+    assert command_words("sh -c './a; ./b'") == ["sh", "-c", "./a; ./b"]
+    assert command_words("./a; ./b $(x)") == ["./a;", "./b", "$(x)"]
     assert load_requested(asked(run="awk {{print}}"))[1].command == ["awk", "{{print}}"]
     with pytest.raises(RecipeError):
         load_requested(asked(run="awk {{print}"))
@@ -149,14 +149,14 @@ BUILDER = Builder(summary="", driver="pgsql", build=Build(compile=[], install=[]
 
 def test_what_loading_and_runs_share_is_changed_for_both_and_keeps_its_kind() -> None:
     asked = {"table-size": "7", "rate": "2", "keys": "2", "covered": "off", "time": 3}
-    assert typed(WORKLOAD, asked) == {"table-size": 7, "rate": 2.0, "keys": "2", "covered": False, "time": 3}
-    changed = overridden(WORKLOAD, {"table-size": "7", "churn": "2", "threads": 4})
+    assert typed_overrides(WORKLOAD, asked) == {"table-size": 7, "rate": 2.0, "keys": "2", "covered": False, "time": 3}
+    changed = with_overrides(WORKLOAD, {"table-size": "7", "churn": "2", "threads": 4})
     assert changed.args == WORKLOAD.args | {"table-size": 7}
     assert changed.prepare_args == {"table-size": 7, "churn": 2}
     assert (changed.threads, changed.time) == (4, WORKLOAD.time)
-    assert overridden(WORKLOAD, typed(WORKLOAD, {"covered": "off", "rate": "2"})).args["covered"] is False
+    assert with_overrides(WORKLOAD, typed_overrides(WORKLOAD, {"covered": "off", "rate": "2"})).args["covered"] is False
     loads: list[dict[str, str]] = [{}, {"keys": "all"}, {"table-size": "7"}]
-    keys = [dataset.key(BUILDER, overridden(WORKLOAD, each), {}) for each in loads]
+    keys = [dataset.key(BUILDER, with_overrides(WORKLOAD, each), {}) for each in loads]
     assert keys[0] == keys[1] != keys[2], "data is shared unless loading is changed"
 
 
@@ -168,4 +168,4 @@ def test_a_value_of_another_kind_is_refused() -> None:
         ("covered", "perhaps", r"covered=perhaps cannot be set: covered is true or false"),
     ):
         with pytest.raises(UsageError, match=sentence):
-            typed(WORKLOAD, {name: value})
+            typed_overrides(WORKLOAD, {name: value})

@@ -19,20 +19,20 @@ from perfbisect.repository.commits import (
     ReleaseRange,
     Tag,
     UnknownRevision,
-    ambiguous,
     by_pattern,
+    commits_of,
+    commits_touching,
     describe,
     diff,
     ends_of,
     first_commit,
-    members,
+    is_plain,
     number_of,
-    plain,
     release_range,
     resolve,
-    spelled,
+    tagged_versions,
+    tags_and_branches,
     tags_of,
-    touched,
     web_address,
 )
 from perfbisect.repository.discovery import open_repository
@@ -93,7 +93,7 @@ def test_names_of_a_tag_and_a_branch_are_known(git: Repo, repo: Repository) -> N
     git("branch", "plain", "HEAD~2")
     assert resolve(repo, "plain", TAGS) == git("rev-parse", "tags/plain^{commit}")
     assert resolve(repo, "heads/plain", TAGS) == git("rev-parse", "HEAD~2")
-    assert ambiguous(repo, ["main", "8.0.28..plain~1", "plain@lto", ":/0", "heads/plain", ""]) == ["plain"]
+    assert tags_and_branches(repo, ["main", "8.0.28..plain~1", "plain@lto", ":/0", "heads/plain", ""]) == ["plain"]
 
 
 def test_an_unknown_release_names_the_nearest(repo: Repository) -> None:
@@ -102,7 +102,7 @@ def test_an_unknown_release_names_the_nearest(repo: Repository) -> None:
     assert "8.0.28" in caught.value.advice
     assert caught.value.exit_status == 3
     tags = ["mysql-8.0.28", "REL_16_0", "REL_16_BETA1", "other"]
-    versions = [version for pattern in TAGS for version, _ in spelled(tags, pattern)]
+    versions = [version for pattern in TAGS for version, _ in tagged_versions(tags, pattern)]
     assert versions == ["8.0.28", "16.0", "16.BETA1"]
 
 
@@ -189,15 +189,15 @@ def test_the_commits_of_the_newer_that_the_older_lacks(git: Repo) -> None:
     first = git.commit(title="first")
     git("merge", "-q", "--no-ff", "-m", "merge", "side")
     merge, repo = git.head, open_repository(git.path)
-    assert members(repo, f"{first}..{merge}") == {side, merge}
-    assert members(repo, f"{root}..{merge}") == {side, first, merge}
-    assert (members(repo, f"{merge}..{root}"), members(repo, side)) == (set(), {side})
+    assert commits_of(repo, f"{first}..{merge}") == {side, merge}
+    assert commits_of(repo, f"{root}..{merge}") == {side, first, merge}
+    assert (commits_of(repo, f"{merge}..{root}"), commits_of(repo, side)) == (set(), {side})
 
 
 def test_files_folders_and_globs(git: Repo) -> None:
     paths = ("start", "storage/inno/a.c", "sql/b.c", "storage/inno/deep/c.h", "sql/d.h")
     start, one, two, three, four = git.history([{path: path} for path in paths])
-    found = touched(open_repository(git.path), start, four, ["storage/inno", "**/*.h", "sql/b.c", "none"])
+    found = commits_touching(open_repository(git.path), start, four, ["storage/inno", "**/*.h", "sql/b.c", "none"])
     assert found == {"storage/inno": {one, three}, "**/*.h": {three, four}, "sql/b.c": {two}, "none": frozenset()}
 
 
@@ -324,4 +324,4 @@ def test_a_repository_without_releases(git: Repo) -> None:
 def test_the_order_of_versions() -> None:
     versions = ["8.0.9", "8.0.10", "8.0.36-28", "8.0.36-29", "8.1.0-alpha"]
     assert sorted(["8.1.0-alpha", *versions[:-1]], key=number_of) == versions
-    assert [plain(version) for version in versions] == [True, True, True, True, False]
+    assert [is_plain(version) for version in versions] == [True, True, True, True, False]

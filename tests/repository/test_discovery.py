@@ -10,7 +10,7 @@ import pytest
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.repository.commits import resolve
-from perfbisect.repository.discovery import cached_clone, downloaded, is_dirty, open_repository
+from perfbisect.repository.discovery import cached_clone, download, is_dirty, open_repository
 from repos import Repo
 from shelf import Shelf, shelf, sum_of
 from traps import Trap
@@ -227,7 +227,7 @@ def cache(seal: Path) -> Path:
 
 
 def fetch(server: Shelf, path: str = PATH, sha256: str = SUM) -> list[tuple[int, int]]:
-    steps, file = finish(downloaded("lib 1.2", server.address + path, sha256))
+    steps, file = finish(download("lib 1.2", server.address + path, sha256))
     assert sum_of(file.read_bytes()) == sha256
     return steps
 

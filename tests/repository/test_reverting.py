@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.repository.commits import describe
-from perfbisect.repository.derived import MARKER, NotReverted, reverted, settle, settled
+from perfbisect.repository.derived import MARKER, NotReverted, reverted, settle_conflicts, settle_lines
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.git import git as ask
@@ -181,14 +181,18 @@ def test_what_only_touches_is_settled(ours: str, base: str, theirs: str, result:
     *parts, expected = (
         [f"{word}\n".encode() for word in (side or "").split()] for side in (ours, base, theirs, result)
     )
-    assert settle(*parts) == (None if result is None else expected)
+    assert settle_lines(*parts) == (None if result is None else expected)
     whole = b"top\n" + conflict(*map(b"".join, parts)) + b"bottom\n"
-    assert settled(whole) == (None if result is None else b"top\n" + b"".join(expected) + b"bottom\n")
+    assert settle_conflicts(whole) == (None if result is None else b"top\n" + b"".join(expected) + b"bottom\n")
 
 
 def test_every_conflict_of_a_file_must_be_of_that_kind() -> None:
     good, bad = conflict(b"old\nnew\n", b"old\n", b""), conflict(b"mine\n", b"old\n", b"")
-    assert [settled(text) for text in (good + b"x\n" + good, good + bad, b"x\n")] == [b"new\nx\nnew\n", None, b"x\n"]
+    assert [settle_conflicts(text) for text in (good + b"x\n" + good, good + bad, b"x\n")] == [
+        b"new\nx\nnew\n",
+        None,
+        b"x\n",
+    ]
 
 
 @given(before=lines, base=lines, after=lines, replacement=lines)
@@ -197,6 +201,6 @@ def test_what_was_added_stays_and_what_was_replaced_is_replaced(
 ) -> None:
     """Distinct signs tell the parts apart."""
     one = [line.upper() for line in before] + base + [line.upper() for line in after]
-    found = settle(one, base, replacement)
+    found = settle_lines(one, base, replacement)
     if base and found is not None:
         assert [line for line in found if line.isupper()] == [line.upper() for line in before + after]

@@ -12,8 +12,8 @@ from perfbisect.repository.submodules import (
     ModuleEntry,
     Submodule,
     Unavailable,
-    below,
-    declared,
+    module_entries,
+    patterns_below,
     refusal,
     resolved,
     safe_name,
@@ -62,7 +62,7 @@ def test_patterns_below_a_folder_match_what_they_matched_from_the_top(pattern: l
     inner = data.draw(st.lists(names, min_size=1, max_size=3))
     if any(matches(pattern, folder[:end]) for end in range(1, len(folder) + 1)):
         return  # the folder itself is ignored, or a file is in its place
-    rests = [rest.split("/") for rest in below(["/".join(pattern)], "/".join(folder))]
+    rests = [rest.split("/") for rest in patterns_below(["/".join(pattern)], "/".join(folder))]
     assert any(matches(rest, inner) for rest in rests) == matches(pattern, folder + inner)
 
 
@@ -101,9 +101,9 @@ def test_submodules_of_a_commit(tmp_path: Path) -> None:
     for left_out in ("storage/one", "storage/**", "storage", "storage/one/**", "**/one"):
         assert [each.path for each in submodules(opened, second, [left_out])] == ["ü 'x'"], left_out
     entries = {"storage/one": ModuleEntry("storage/one", str(sub.path)), "ü 'x'": ModuleEntry("ü 'x'", "../sub")}
-    assert declared(opened, first) == entries
+    assert module_entries(opened, first) == entries
     assert read_range(opened, first, third, ignore).candidates == (first, second), "only a submodule changes"
-    assert (declared(open_repository(sub.path), two), submodules(open_repository(sub.path), two, [])) == ({}, ())
+    assert (module_entries(open_repository(sub.path), two), submodules(open_repository(sub.path), two, [])) == ({}, ())
 
 
 @pytest.mark.tools
@@ -118,6 +118,6 @@ def test_a_gitmodules_that_is_no_plain_file_of_a_moderate_size(git: Repo, tmp_pa
     wrong = {tree(str(outside), LINK): "is no file", tree("#" * (LARGEST + 1)): "bytes, more than"}
     for made, sentence in (wrong | {tree("[submodule\n"): unreadable}).items():
         with pytest.raises(Unavailable, match=sentence):
-            declared(opened, made)
+            module_entries(opened, made)
     text = f'[include]\n\tpath = {outside}\n[submodule]\n\tpath\n[submodule "x"]\n\tpath\n\turl = a\n'
-    assert "m" not in declared(opened, tree(text))
+    assert "m" not in module_entries(opened, tree(text))

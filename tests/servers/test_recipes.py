@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.lab.servers import configuration, sizes
-from perfbisect.recipes.builder_reader import TreeFacts, applied, load_builder
+from perfbisect.recipes.builder_reader import TreeFacts, load_builder, recipe_for_tree
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import fill
 from program import executable
@@ -173,7 +173,7 @@ def test_builds_that_lack_some_of_it_or_never_settle(
     ],
 )
 def test_the_engines_settings(version: str, own: list[str]) -> None:
-    builder = applied(load_builder("myrocks", RECIPES), TreeFacts(version, lambda _: False, "gcc", "12"))
+    builder = recipe_for_tree(load_builder("myrocks", RECIPES), TreeFacts(version, lambda _: False, "gcc", "12"))
     files = dict.fromkeys(("data", "socket", "pidfile", "log", "port"), "x")
     written = configuration(builder, {**sizes(HostEntry(), 1024, 2), **files})
     shared = [

@@ -25,7 +25,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.ancestry import Ancestry
 from perfbisect.simulate.host_model import Habits
-from perfbisect.simulate.scenario import Scenario, merging
+from perfbisect.simulate.scenario import Scenario, merging_graph
 from perfbisect.simulate.tally import (
     Account,
     Chance,
@@ -142,7 +142,7 @@ def test_hunts_add_up() -> None:
     assert (one.cost, one.minutes) == (10 + 4 * 10, 10 + 6 * 10), "the builds of the ends are not part of the cost"
 
 
-@pytest.mark.parametrize("graph", [Graph.line(33), merging(60), criss_cross(40), octopus(50), two_roots(40)])
+@pytest.mark.parametrize("graph", [Graph.line(33), merging_graph(60), criss_cross(40), octopus(50), two_roots(40)])
 def test_git_bisect_is_right_where_nothing_is_uncertain(graph: Graph) -> None:
     for first in range(1, graph.size):
         world = World(graph, {first: -0.2}, STILL, seed=first)
@@ -151,7 +151,7 @@ def test_git_bisect_is_right_where_nothing_is_uncertain(graph: Graph) -> None:
 
 
 def test_git_bisect_splits_as_git_does(git: Repo) -> None:
-    graph = merging(80, seed=3)
+    graph = merging_graph(80, seed=3)
     lines = []
     for v in range(graph.size):
         lines.append(f"commit refs/heads/v{v}\nmark :{v + 1}\ncommitter A <a@example.org> {v} +0000\ndata 0\n")
@@ -176,7 +176,7 @@ def test_git_bisect_skips_what_does_not_build() -> None:
 
 
 def test_git_bayesect_is_right_in_easy_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = merging(60, seed=2)
+    graph = merging_graph(60, seed=2)
     for first in range(1, 61, 12):
         world = World(graph, {first: -0.2}, STILL, seed=first)
         assert judge(git_bayesect(world, Policy()), world) is Judgement.RIGHT

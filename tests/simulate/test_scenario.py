@@ -15,17 +15,17 @@ from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.ancestry import Ancestry
 from perfbisect.simulate.host_model import Habits, RandomDraw, generator
 from perfbisect.simulate.hunt import HuntResult, hunt
-from perfbisect.simulate.scenario import merging, steps_of, trunk
+from perfbisect.simulate.scenario import merging_graph, steps_of, trunk
 from perfbisect.simulate.tally import Judgement, judge
 from perfbisect.simulate.world import World
 from simulated_worlds import decide
 
 # A stretch of a history with merges does not build.
-BROKEN = Planted(merging(300, seed=4, branching=0.3, back=60), effect=0.1, broken=60)
+BROKEN = Planted(merging_graph(300, seed=4, branching=0.3, back=60), effect=0.1, broken=60)
 POLICY = Policy(max_runs=60)
 
 
-@pytest.mark.parametrize("shape", [merging, long_branch, criss_cross, octopus, two_roots])
+@pytest.mark.parametrize("shape", [merging_graph, long_branch, criss_cross, octopus, two_roots])
 @pytest.mark.parametrize("commits", [30, 101])
 def test_a_history_has_its_size_and_leads_to_the_bad_end(shape: Callable[[int], Graph], commits: int) -> None:
     graph = shape(commits)
@@ -36,7 +36,7 @@ def test_a_history_has_its_size_and_leads_to_the_bad_end(shape: Callable[[int], 
 
 
 def test_merges_are_as_frequent_as_requested() -> None:
-    graph = merging(2000, seed=1)
+    graph = merging_graph(2000, seed=1)
     share = (np.diff(graph.first) > 1).sum() / len(trunk(graph))
     assert share == pytest.approx(0.1 + 0.05 * 0.6 * 0.9, abs=0.04)
     assert (np.diff(octopus(100).first) == 7).any()
@@ -65,7 +65,7 @@ def test_only_known_answers_are_planted() -> None:
 
 
 def test_places() -> None:
-    graph = merging(100)
+    graph = merging_graph(100)
     merges = {v for v in range(101) if len(graph.parents_of(v)) > 1}
     branches = {*range(101)} - {*trunk(graph)}
     for place, fitting in ((Place.FIRST, {1}), (Place.LAST, {100}), (Place.BRANCH, branches), (Place.MERGE, merges)):
@@ -84,7 +84,7 @@ def test_what_does_not_build() -> None:
 
 
 def test_identical_binaries_are_as_fast() -> None:
-    world = Planted(merging(300), identical=0.5, changes="smaller").world(2)
+    world = Planted(merging_graph(300), identical=0.5, changes="smaller").world(2)
     assert 60 < len(world.binaries) < 180
     assert not set(world.binaries) & set(world.steps)
     for v, first in world.binaries.items():
@@ -117,15 +117,15 @@ def test_a_culprit_in_a_broken_stretch_is_as_small_a_set_as_can_be() -> None:
 def test_the_same_seed_writes_the_same_log_and_it_says_all_that_a_decision_needs() -> None:
     def hunted(seed: int) -> HuntResult:
         """In a world that shares nothing with that of another call, as in another process."""
-        merging.cache_clear()
+        merging_graph.cache_clear()
         habits = Habits(drift=0.02, flaky=0.1, host_spread=0.01)
-        world = Planted(merging(80), 0.08, "smaller", habits=habits, failing=0.1, identical=0.2).world(seed)
+        world = Planted(merging_graph(80), 0.08, "smaller", habits=habits, failing=0.1, identical=0.2).world(seed)
         return hunt(world, POLICY, hosts=3)
 
     one, same_seed, other = (hunted(seed) for seed in (4, 4, 5))
     assert (one.observations, one.verdict) == (same_seed.observations, same_seed.verdict)
     assert one.observations != other.observations
     read_back = [msgspec.json.decode(msgspec.json.encode(seen), type=type(seen)) for seen in one.observations]
-    resumed = decide(merging(80), read_back, POLICY)
+    resumed = decide(merging_graph(80), read_back, POLICY)
     assert resumed.order == one.verdict
     assert np.array_equal(resumed.belief.culprit, one.belief.culprit)

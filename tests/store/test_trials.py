@@ -32,7 +32,7 @@ from perfbisect.core.stats.noise import noise_in
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_noise
-from perfbisect.store.transfer import completed, copy
+from perfbisect.store.transfer import copy, with_related
 
 
 def visits(between: float, within: float, count: int = 20, runs: int = 2) -> list[tuple[int, RunFacts]]:
@@ -235,10 +235,10 @@ def test_a_copy_has_the_hunts_under_their_numbers_there(tmp_path: Path, later: b
         trial = comparison(source, hunted=not later)
         sample.begin(target)  # so that numbers differ
         if later:
-            copy(source, target, completed(source, ["c1"]), "anna")
+            copy(source, target, with_related(source, ["c1"]), "anna")
             assert target.trial("c2").hunts == ()
             source.enter_drop_hunt(trial, (1, 0, 1), sample.write(source))
-        wanted = completed(source, ["c1"])
+        wanted = with_related(source, ["c1"])
         assert wanted == [1, 2]
         copy(source, target, wanted, "anna")
         assert target.trial("c2").hunts == (replace(source.trial("c1").hunts[0], hunt=3),)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import sample_hunt
 from installed_servers import BUILDERS, WORKLOADS, Installed
 from labs import lab_of, measure, runs
-from perfbisect.core.domain.metrics import CLIENT_BUSY, background, share_held
+from perfbisect.core.domain.metrics import CLIENT_BUSY, background, background_share
 from perfbisect.core.domain.orders import Share
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.measure.studies import parse, short
@@ -18,7 +18,7 @@ from perfbisect.lab.workload import sysbench
 from perfbisect.lab.workload.sysbench import RunResult
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.placeholders import Values
-from perfbisect.recipes.requested import overridden
+from perfbisect.recipes.requested import with_overrides
 from perfbisect.recipes.workload import Option, Workload, load_workload, read_suite
 from repos import Repo
 from waiting import until
@@ -197,11 +197,11 @@ def test_threads_without_a_table_are_refused(server: Server) -> None:
 def test_a_visit_measures_a_step(builder: Builder, git: Repo) -> None:
     """The whole way: from the shipped suite, by its name, to a run on the tables as they are after l.i2."""
     asked = {"rows": "1000", "tables": "2", "threads": 6, "time": 1, "warmup": 0.2}
-    workload = overridden(load_workload("insert-benchmark/qp500", builder.driver), asked)
+    workload = with_overrides(load_workload("insert-benchmark/qp500", builder.driver), asked)
     with tempfile.TemporaryDirectory(prefix="lab") as root:
         host = LocalHost("here", PurePosixPath(root))
         lab = lab_of(host, builder, workload, git.path, (git.commit({"some.conf": ""}),))
         (run,) = runs(measure(lab, Share(0, 1)))
         assert run.operations == run.counters["query-done"]
         assert run.counters["insert-due"] == 2 * 500, "without the warm-up"
-        assert share_held(run)
+        assert background_share(run)

@@ -245,7 +245,7 @@ def conclude(ended: "Ended", given: Given) -> int:
     """Print a trial, say what can be done with it, and return the exit status."""
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.noise import noise_of_trial
-    from perfbisect.core.stats.paired_comparison import whole
+    from perfbisect.core.stats.paired_comparison import is_complete
     from perfbisect.hunt.drop_hunts import to_find
     from perfbisect.wording.trials import proof_status
 
@@ -273,4 +273,4 @@ def conclude(ended: "Ended", given: Given) -> int:
         several = f"{len(drops)} drops are real: to find their commits"
         text = several if len(drops) > 1 else "A drop is real: to find its commit"
         note(f"{text}: {command_on('compare', trial.name, given.history)} --hunt")
-    return 0 if whole(trial) else INCONCLUSIVE
+    return 0 if is_complete(trial) else INCONCLUSIVE

@@ -85,11 +85,11 @@ def read_line(text: str) -> str | None:
     return text.strip().partition("\n")[0].strip() or None
 
 
-def _whole(text: str) -> int | None:
+def _integer(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _found(pattern: str, made: Callable[[str], T]) -> Callable[[str], T | None]:
+def _first_group(pattern: str, made: Callable[[str], T]) -> Callable[[str], T | None]:
     """A parser that returns the first group of a pattern, converted by ``made``."""
 
     def read(text: str) -> T | None:
@@ -185,15 +185,15 @@ CPU = _lscpu("Model name", str)
 _FAMILY, _MODEL = _lscpu("CPU family", str), _lscpu("Model", str)
 ONLINE = _lscpu("On-line CPU(s) list", cpu_numbers)  # numbers of logical processors
 CORES = _lscpu("On-line CPU(s) list", lambda cpus: len(cpu_numbers(cpus)))
-NODES = _lscpu("NUMA node(s)", _whole)
-THREADS = _lscpu("Thread(s) per core", _whole)  # hardware threads that share a core
+NODES = _lscpu("NUMA node(s)", _integer)
+THREADS = _lscpu("Thread(s) per core", _integer)  # hardware threads that share a core
 HYPERVISOR = _lscpu("Hypervisor vendor", str)  # None for a physical machine
-MEMORY_MIB = Fact(("cat", "/proc/meminfo"), _found(r"^MemTotal:\s+(\d+) kB", lambda kib: int(kib) // 1024))
-LOAD = Fact(("cat", "/proc/loadavg"), _found(r"^\s*([\d.]+)", float))  # over one minute
+MEMORY_MIB = Fact(("cat", "/proc/meminfo"), _first_group(r"^MemTotal:\s+(\d+) kB", lambda kib: int(kib) // 1024))
+LOAD = Fact(("cat", "/proc/loadavg"), _first_group(r"^\s*([\d.]+)", float))  # over one minute
 KERNEL = Fact(("uname", "-r"), read_line)
 BOOT = Fact(("cat", "/proc/sys/kernel/random/boot_id"), read_line)
 COMPILER = Fact(("gcc", "--version"), read_line)
-_VERSION = _found(r"(\d+(?:\.\d+)+[\w.+~-]*)", str)
+_VERSION = _first_group(r"(\d+(?:\.\d+)+[\w.+~-]*)", str)
 TOOLS = {tool: Fact((tool, "--version"), _VERSION) for tool in ("git", "ccache", "sysbench", "perf", "taskset")}
 SETTINGS = {
     "governor": Fact(
@@ -206,8 +206,8 @@ SETTINGS = {
     ),
     "smt": Fact(("cat", f"{_CPUS}/smt/control"), _one_of(on="on", off="off", forceoff="forceoff")),
     "aslr": Fact(("cat", "/proc/sys/kernel/randomize_va_space"), _one_of(**{"0": "off", "1": "on", "2": "on"})),
-    "huge pages": Fact(("cat", "/sys/kernel/mm/transparent_hugepage/enabled"), _found(r"\[([^]]+)\]", str)),
-    "microcode": Fact(("grep", "-m1", "^microcode", "/proc/cpuinfo"), _found(r"^microcode\s*:\s*(\S+)", str)),
+    "huge pages": Fact(("cat", "/sys/kernel/mm/transparent_hugepage/enabled"), _first_group(r"\[([^]]+)\]", str)),
+    "microcode": Fact(("grep", "-m1", "^microcode", "/proc/cpuinfo"), _first_group(r"^microcode\s*:\s*(\S+)", str)),
     "mitigations": MITIGATIONS,
 }
 DEB_SRC = Fact(_shell("grep -rhsE '^(deb-src |Types:.*deb-src)' /etc/apt | head -n 1"), read_line)
@@ -222,10 +222,10 @@ SYNCHRONISED = Fact(  # with a time server
     ("timedatectl", "show", "--property=NTPSynchronized"),
     _one_of(**{"NTPSynchronized=yes": True, "NTPSynchronized=no": False}),
 )
-TIME = Fact(("date", "+%s.%N"), _found(r"^(\d+(?:\.\d*)?)$", float))  # seconds since the epoch
+TIME = Fact(("date", "+%s.%N"), _first_group(r"^(\d+(?:\.\d*)?)$", float))  # seconds since the epoch
 DRIVERS = Fact(  # the databases for which sysbench was compiled
     ("sysbench", "--help"),
-    _found(
+    _first_group(
         r"^Compiled-in database drivers:\n((?:  \w+ - .*\n)*)",
         lambda block: frozenset(re.findall(r"^  (\w+) - ", block, re.MULTILINE)),
     ),
@@ -234,7 +234,7 @@ DRIVERS = Fact(  # the databases for which sysbench was compiled
 
 def free(path: PurePosixPath) -> Fact[int]:
     """The bytes available to the user on the file system of ``path``."""
-    return Fact(("df", "-B1", "--output=avail", "--", str(path)), _found(r"^\s*(\d+)\s*$", int))
+    return Fact(("df", "-B1", "--output=avail", "--", str(path)), _first_group(r"^\s*(\d+)\s*$", int))
 
 
 def disk(host: Host) -> Fact[str]:

@@ -170,15 +170,15 @@ def status(host: Host, job: Job, *, patience: float = 0) -> int | None:
 
 def printed(host: Host, job: Job, stream: str = "stdout") -> Printed:
     """What an ended job has written to ``stream``."""
-    came, omitted = _rest(host, job, stream, HEAD), 0
+    came, omitted = _output_from(host, job, stream, HEAD), 0
     if gap := _LEFT_OUT.match(came):
         came, omitted = came[gap.end() :], int(gap[1])
     else:
-        came = _rest(host, job, stream, 0)
+        came = _output_from(host, job, stream, 0)
     return Printed(came.decode(errors="replace").replace("\r\n", "\n"), omitted)
 
 
-def _rest(host: Host, job: Job, stream: str, offset: int) -> bytes:
+def _output_from(host: Host, job: Job, stream: str, offset: int) -> bytes:
     """The bytes of a stream of an ended job from ``offset`` on."""
     came = b""
     while chunk := _poll(host, job, offset + len(came), _CHUNK, stream)[1]:

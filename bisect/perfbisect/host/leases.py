@@ -114,7 +114,7 @@ class Acquisition:
         """Renew the lease of a machine, and note if it has ended."""
         command = self.wanted.lease.renew
         if command and not machine.ended and not self.stopped.is_set():
-            status, _ = short(fill(command, machine.values))
+            status, _ = run_briefly(fill(command, machine.values))
             if status == ENDED and not self.stopped.is_set():
                 machine.ended = True  # permanently: two threads renew
 
@@ -290,7 +290,7 @@ def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
                     break
                 waited = True
                 if lease.status and (not state or time.monotonic() - looked > LOOK):
-                    looked, state = time.monotonic(), last_line(short(fill(lease.status, job.values))[1])
+                    looked, state = time.monotonic(), last_line(run_briefly(fill(lease.status, job.values))[1])
                 show(machines, state or last_line(_text(err)) or "in the queue")
         finally:
             end(running, STOP)
@@ -325,7 +325,7 @@ def _text(stream: IO[bytes]) -> str:
     return os.pread(stream.fileno(), _KEPT, max(0, size - _KEPT)).decode(errors="replace")
 
 
-def short(command: Sequence[str], text: str = "", limit: float = LIMIT) -> tuple[int, str]:
+def run_briefly(command: Sequence[str], text: str = "", limit: float = LIMIT) -> tuple[int, str]:
     """The status of a command that does not wait, and its output; -1 if it does not end within ``limit`` seconds.
 
     Of a failed command only the last line of output. ``text`` is its input.
@@ -344,7 +344,7 @@ def short(command: Sequence[str], text: str = "", limit: float = LIMIT) -> tuple
 
 def _released(command: Sequence[str]) -> str:
     """Release a job; return why it failed, or ""."""
-    status, reason = short(command)
+    status, reason = run_briefly(command)
     return "" if status == 0 else reason or f"{command[0]} ended with status {status}"
 
 

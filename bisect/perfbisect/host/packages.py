@@ -30,7 +30,7 @@ class Package(NamedTuple):
 
 
 @cache
-def listed() -> Mapping[str, Package]:
+def known_packages() -> Mapping[str, Package]:
     """The packages of ``packages.toml``, by need. A program that is not listed has a package of its name."""
     return msgspec.toml.decode(Path(__file__).with_name("packages.toml").read_bytes(), type=dict[str, Package])
 
@@ -39,12 +39,12 @@ def packages(needs: Iterable[str], system: str, own: Mapping[str, Package]) -> t
     """The packages for ``system`` ("debian", "ubuntu", "fedora") that provide ``needs``, and the needs without a known
     package.
 
-    ``own`` has packages of a recipe in addition to ``listed``. On Fedora a file or a library can stand for its package.
+    ``own`` has packages of a recipe in addition to ``known_packages``. On Fedora a file or a library can stand for its package.
     """
     names: list[str] = []
     unknown: list[str] = []
     for need in needs:
-        named = own.get(need) or listed().get(need)
+        named = own.get(need) or known_packages().get(need)
         name = "" if named is None else named.fedora if system == "fedora" else _of_debian(named, system)
         if not name and (need.endswith((*HEADERS, LIBRARY)) or LINKED in need):
             if system != "fedora":
@@ -140,7 +140,7 @@ def missing(host: Host, programs: Iterable[str]) -> tuple[str, ...]:
     return tuple(host.script(script, *dict.fromkeys(programs)).stdout.splitlines())
 
 
-def lacking(host: Host, needs: Iterable[str], c: str, cxx: str) -> tuple[str, ...]:
+def missing_needs(host: Host, needs: Iterable[str], c: str, cxx: str) -> tuple[str, ...]:
     """The needs (programs, headers, libraries as in ``packages``) that the host does not have.
 
     ``c`` and ``cxx`` are the shell commands of the compilers, with options. If a compiler or pkg-config is missing, only

@@ -141,7 +141,7 @@ class Host(ABC):
         Raises CommandFailed if ``check`` and the status is not 0 (124 after ``timeout`` seconds), EnvironmentFailure if
         the host cannot be reached or the program does not exist.
         """
-        return judged(self.name, self.execute(Command(tuple(argv), cwd, env, stdin.encode(), timeout)), check)
+        return check_result(self.name, self.execute(Command(tuple(argv), cwd, env, stdin.encode(), timeout)), check)
 
     def script(
         self, text: str, *arguments: object, stdin: str = "", timeout: float = 60.0, check: bool = True
@@ -173,14 +173,14 @@ class Host(ABC):
                 near.close()
                 running.kill()
                 raise
-        judged(self.name, Result(tuple(argv), status, "", stderr), True)
+        check_result(self.name, Result(tuple(argv), status, "", stderr), True)
 
     @abstractmethod
     def begin(self, argv: tuple[str, ...], far: socket.socket) -> AbstractContextManager[Streamed]:
         """Start a command at the other end of a stream's socket."""
 
 
-def judged(host: str, result: Result, check: bool) -> Result:
+def check_result(host: str, result: Result, check: bool) -> Result:
     """The result of a command, or the errors of ``Host.run``."""
     if not result.ok and NO_SPACE in result.stderr:
         raise no_space(host, last_line(result.stderr))

@@ -39,7 +39,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.orders import Step as Change
 from perfbisect.core.domain.settings import CAP, Output
-from perfbisect.core.inference.instruction_counts import indistinct
+from perfbisect.core.inference.instruction_counts import ratio_of_indistinct_ends
 from perfbisect.core.search.decide import decide_together, in_layouts, seen_by
 from perfbisect.core.search.situation import undecided
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
@@ -247,7 +247,7 @@ class Driver:
             if problem := (yield from self._alone(number, member.in_diff.next_round(member.verdict))):
                 member.problem, member.verdict = problem, None
             return
-        change_over, asked, ended = member.change_over, member.unpromising, indistinct(member.verdict)
+        change_over, asked, ended = member.change_over, member.unpromising, ratio_of_indistinct_ends(member.verdict)
         member.unpromising = None
         if not change_over or member.failure or not (ratio := ended or asked):
             return
@@ -321,7 +321,7 @@ def followed(member: SessionMember) -> bool:
     """Whether something is measured after the verdict of a hunt."""
     verdict = member.verdict
     placed = first_step(verdict) is not None or isinstance(verdict, CodePlacement)
-    return placed or (member.change_over is not None and indistinct(verdict) is not None)
+    return placed or (member.change_over is not None and ratio_of_indistinct_ends(verdict) is not None)
 
 
 def elsewhere(event: Event) -> Event:

@@ -18,7 +18,7 @@ from perfbisect.core.domain.facts import DropHunt
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Output, Policy, Settings, TrialBuild, TrialType
 from perfbisect.core.domain.trials import rounds_to_do
-from perfbisect.core.stats.drops import Drop, DropRange, find_drops, lines, ranges
+from perfbisect.core.stats.drops import Drop, DropRange, comparable_builds, find_drops, ranges_of_drops
 from perfbisect.core.stats.paired_comparison import compared
 from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, UsageError
 from perfbisect.host.lock import WaitCallback
@@ -64,7 +64,7 @@ class HuntedComparison:
 
     def ranges(self) -> Iterable[DropRange]:
         """What is hunted: its drops, by the builds that they are between."""
-        return ranges(find_drops(self.trial, self.settings.policy.min_effect))
+        return ranges_of_drops(find_drops(self.trial, self.settings.policy.min_effect))
 
     def hunt_of(self, drop: Drop) -> DropHunt | None:
         """The hunt for a drop, if it has begun."""
@@ -88,7 +88,7 @@ def between(settings: Settings, subjects: Sequence[TrialBuild]) -> dict[str, int
     Raises UsageError where nothing can be hunted in any.
     """
     found: dict[str, int | str] = {}
-    for first, last in (pair for line in lines(subjects) for pair in pairwise(line)):
+    for first, last in (pair for line in comparable_builds(subjects) for pair in pairwise(line)):
         good, bad = subjects[first], subjects[last]
         title = printable(f"{good.name} to {bad.name}")
         try:
@@ -101,7 +101,7 @@ def between(settings: Settings, subjects: Sequence[TrialBuild]) -> dict[str, int
             f"--hunt would hunt nothing: {reasons[0]}",
             "Give revisions of a repository, from the oldest to the newest; or leave out --hunt.",
         )
-    paired = {build for line in lines(subjects) if len(line) > 1 for build in line}
+    paired = {build for line in comparable_builds(subjects) if len(line) > 1 for build in line}
     for number, build in enumerate(subjects):
         if number not in paired:
             reason = "no other is a revision that is built and configured alike."

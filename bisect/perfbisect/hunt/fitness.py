@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from perfbisect.core.stats.fitness import Fitness, course
+from perfbisect.core.stats.fitness import Fitness, fitness_after_checks
 from perfbisect.errors import UsageError
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
@@ -27,7 +27,7 @@ def courses(path: Path | None, machines: Iterable[str] = ("",)) -> Courses:
         return {}
     with closing(History.open(path, read_only=True)) as history:
         known = [each for machine in machines for each in read_checks(history, machine).items()]
-    return {machine: [*course(checks)] for machine, checks in known}
+    return {machine: [*fitness_after_checks(checks)] for machine, checks in known}
 
 
 def unfit_hosts(path: Path | None, machines: Iterable[str] = ("",)) -> dict[str, str]:

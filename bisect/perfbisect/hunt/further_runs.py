@@ -19,7 +19,7 @@ from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import CodePlacement, Found, Interval, Measure, Purpose, Share, Verdict
 from perfbisect.core.domain.settings import COUNTED, Direction
-from perfbisect.core.inference.instruction_counts import COUNTS, Shown, shown_by, sides
+from perfbisect.core.inference.instruction_counts import COUNTS, Shown, commits_of_step, shown_by
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.hunt.loop import Append, Listed, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor
@@ -88,7 +88,7 @@ def confirming_runs(
             if order := missing(problem, log, nodes, TIMED, purpose=Purpose.CONFIRM):
                 yield from run(Listed(iter([order])), beside(log), workers(problem.commits))
         case CodePlacement(step):
-            nodes = tuple(problem.commits.index(sha) for sha in sides(step, problem.commits, log.entries))
+            nodes = tuple(problem.commits.index(sha) for sha in commits_of_step(step, problem.commits, log.entries))
             if order := missing(problem, log, nodes, COUNTED_RUNS, counted=True, purpose=Purpose.CONFIRM):
                 yield from count(order, problem, beside(log), workers)
         case _:

@@ -18,7 +18,7 @@ from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, Settings, TrialBuild, TrialType
 from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.core.stats.paired_comparison import Ratio
-from perfbisect.core.stats.watched_branch import LONGEST, Branch, companions
+from perfbisect.core.stats.watched_branch import LONGEST, Branch, companions_of_next
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import refuse_imported
@@ -26,7 +26,7 @@ from perfbisect.hunt.drop_hunts import OPEN, HuntedComparison, with_open_reasons
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.rounds import TrialDesign
 from perfbisect.recipes.workload import Workload
-from perfbisect.repository.commits import look_up, members
+from perfbisect.repository.commits import commits_of, look_up
 from perfbisect.repository.discovery import open_repository
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
@@ -71,7 +71,7 @@ class Watch:
     ) -> SessionSetup:
         """The comparison of the tip with earlier ones; the first tip is measured alone, to know that it can be."""
         broken = {build.commit for night in nights for build in night.request.subjects if build.trouble}
-        earlier = companions([tip for tip in Branch.of(nights).tips if tip.commit not in {*broken, self.tip}])
+        earlier = companions_of_next([tip for tip in Branch.of(nights).tips if tip.commit not in {*broken, self.tip}])
         tip = TrialBuild(self.tip[:10], self.tip)
         subjects = [*(TrialBuild(each.name, each.commit) for each in earlier), tip]
         settings = replace(self.settings, good=subjects[0].name, bad=tip.name)
@@ -132,7 +132,9 @@ class Watched(HuntedComparison):
         """Whether a hunt of the line has named a commit of that range: then the step may have moved as the line grew."""
         culprits = {hunt.culprit for hunt in self.trial.hunts if hunt.culprit and hunt.work == drop.work}
         ends = (self.trial.request.subjects[number].commit for number in (drop.first, drop.last))
-        return bool(culprits and culprits & members(open_repository(Path(self.settings.repository)), "..".join(ends)))
+        return bool(
+            culprits and culprits & commits_of(open_repository(Path(self.settings.repository)), "..".join(ends))
+        )
 
 
 def hunts_of(history: History, nights: Sequence[SessionState], tips: Sequence[TrialBuild]) -> tuple[DropHunt, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from perfbisect.errors import UsageError
 from perfbisect.masking import masked
 from perfbisect.recipes import benchmarks
-from perfbisect.recipes.build_systems import AUTO, SYSTEMS, chosen, for_range, found_in, nothing_found
+from perfbisect.recipes.build_systems import AUTO, SYSTEMS, for_range, nothing_found, system_for_commit, systems_in
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import load_builders
 from perfbisect.recipes.proposal import (
@@ -17,8 +17,8 @@ from perfbisect.recipes.proposal import (
     Benchmark,
     RecipeProposal,
     Tree,
-    defined,
-    ignored,
+    defined_programs,
+    ignored_patterns,
     language,
     to_read,
 )
@@ -76,8 +76,8 @@ def look(path: Path, name: str = "", wanted: str = "", *, named: bool) -> Look |
     last = _canonical(url).rpartition("/")[2] or folder.name.removesuffix(".git")
     title = _usable(name or re.sub(r"[^a-z0-9._-]+", "-", last.lower()).strip("-._")[:40], given=bool(name))
     default = for_range(tree.paths for tree in trees)
-    systems = [each for each in SYSTEMS if all(each in found_in(tree.paths) for tree in trees)]
-    system, found = benchmarks.found(systems or [chosen(default, bad.paths)], good, bad)
+    systems = [each for each in SYSTEMS if all(each in systems_in(tree.paths) for tree in trees)]
+    system, found = benchmarks.find_benchmarks(systems or [system_for_commit(default, bad.paths)], good, bad)
     if system != default and default != AUTO:  # such as a Makefile beside a go.mod
         found = [
             each if "compile" in each.build else replace(each, build={"system": system, **each.build}) for each in found
@@ -95,7 +95,7 @@ def look(path: Path, name: str = "", wanted: str = "", *, named: bool) -> Look |
         url if _URL.fullmatch(url) and masked(url) == url else ""
     )  # another machine can clone it, and it has no password
     proposal = RecipeProposal(
-        title, range_.bad, system, public, range_.patterns, _version(repo, ends), ignored(good, bad), found[0]
+        title, range_.bad, system, public, range_.patterns, _version(repo, ends), ignored_patterns(good, bad), found[0]
     )
     return Look(repo, range_, len(bad.paths), language(bad.paths), listings[1].submodules, proposal, found)
 
@@ -109,7 +109,7 @@ def tree_of(repo: Repository, commit: str, listed: Listing, wanted: str = "") ->
 def _described(repo: Repository, url: str, tree: Tree, range_: ProposedRange) -> Described | None:
     """The recipe of the system that this is: of the same URL, or all of whose programs the tree builds."""
     known = load_builders()
-    here, programs = _canonical(url), defined(tree)
+    here, programs = _canonical(url), defined_programs(tree)
     same = [each for each in known if here and each.repository and _canonical(each.repository) == here]
     same = same or [
         each

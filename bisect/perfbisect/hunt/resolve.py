@@ -8,10 +8,10 @@ from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.settings import AUTO, Direction, Settings
 from perfbisect.errors import UsageError
 from perfbisect.lab.workload.command import PERCENTILES
-from perfbisect.recipes.build_systems import for_range, found_in, has_commands, making, nothing_found
+from perfbisect.recipes.build_systems import for_range, has_commands, making, nothing_found, systems_in
 from perfbisect.recipes.builder import Build, Builder
 from perfbisect.recipes.builder_reader import build_of, variant_of
-from perfbisect.recipes.requested import load_requested, program_of, requested_builder, typed, words
+from perfbisect.recipes.requested import command_words, load_requested, program_of, requested_builder, typed_overrides
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.commits import DOTS, ends_of, first_commit, resolve
 from perfbisect.repository.discovery import Progress, cached_clone, open_repository
@@ -50,7 +50,7 @@ def resolve_settings(
         # What is hunted otherwise is a change for the worse, and runs are never stopped when they are counted.
         recognise=settings.recognise or recognises(settings, [workload]),
         choose_metric=auto and not direction and not settings.policy.slow_after,
-        overrides=typed(workload, settings.overrides),
+        overrides=typed_overrides(workload, settings.overrides),
         policy=replace(settings.policy, direction=direction or worse_direction(metric)),
         suspects={**builder.suspects, **workload.suspects, **settings.suspects},
     )
@@ -161,26 +161,26 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
         return ""
     trees = {revision: top_level(git, commit) for revision, commit in commits.items()}
     for revision, paths in trees.items():
-        systems = found_in(paths)
+        systems = systems_in(paths)
         if build.system and build.system not in systems:
             raise UsageError(
                 f"{revision} cannot be built with {build.system}, as the recipe of {builder.name} says: its tree has"
                 f" {' and '.join(systems) or 'no build system'}.",
                 "Is it the right repository? Or extend the recipe: docs/builds.md.",
             )
-        if not systems and not (alone and not any(map(found_in, trees.values()))):
+        if not systems and not (alone and not any(map(systems_in, trees.values()))):
             raise UsageError(
                 f"{revision} cannot be built: {nothing_found()}.",
                 "Give the commands that build it: with --build, or in a recipe's [build].",
             )
     system = build.system or for_range(trees.values())
     quick = settings.quick if alone else None
-    started = program_of(words(quick.run), ()) if quick and not quick.then else []
-    if started and min(len(found_in(paths)) for paths in trees.values()) > 1:
+    started = program_of(command_words(quick.run), ()) if quick and not quick.then else []
+    if started and min(len(systems_in(paths)) for paths in trees.values()) > 1:
         tree = listing(git, [*commits.values()][-1])
         text = "\n".join(texts_in(git, tree, ("Cargo.toml", "go.mod")).values())
         maker = making(started[0], tree.files, text).partition(" ")[0]
-        system = maker if all(maker in found_in(paths) for paths in trees.values()) else system
+        system = maker if all(maker in systems_in(paths) for paths in trees.values()) else system
     if settings.flags.options:
         given = given or settings.flags.options[0][0]
     if given and not system:

@@ -13,7 +13,7 @@ from perfbisect.core.domain.events import Commit, Event, SessionStarted, Warned
 from perfbisect.core.domain.facts import LEFT_OUT, HostFacts, SkipFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.settings import SEARCH, WITH_RUNS, Patch, Settings, TrialRequest, TrialType
-from perfbisect.core.inference.ancestry import suspected
+from perfbisect.core.inference.ancestry import with_suspicions
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback, machine
 from perfbisect.host.protocol import Host
@@ -33,7 +33,7 @@ from perfbisect.recipes.configuration import load_configuration
 from perfbisect.recipes.inventory import HostEntry, load_host
 from perfbisect.recipes.requested import ServerConfig, as_measured, check_fit, load_requested, requested_builder
 from perfbisect.recipes.workload import Workload, load_training
-from perfbisect.repository.commits import ambiguous, describe, members, touched
+from perfbisect.repository.commits import commits_of, commits_touching, describe, tags_and_branches
 from perfbisect.repository.discovery import is_dirty, open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.range import CommitRange, read_range
@@ -341,7 +341,7 @@ def on_one_machine(hosts: Sequence[PreparedHost]) -> Iterator[Warned]:
 
 def both_tag_and_branch(settings: Settings, written: Iterable[str]) -> Iterator[Warned]:
     """A warning for each revision, or end of a range, that is the name of a tag and of a branch."""
-    for name in ambiguous(open_repository(Path(settings.repository)), written) if settings.repository else ():
+    for name in tags_and_branches(open_repository(Path(settings.repository)), written) if settings.repository else ():
         yield Warned(f"{name} is a tag and a branch: the tag is measured", f"Write heads/{name} for the branch.")
 
 
@@ -350,8 +350,8 @@ def read_hunt_range(settings: Settings, builder: Builder) -> tuple[CommitRange, 
     repository = open_repository(Path(settings.repository))
     ends, first_parent = (settings.good_commit, settings.bad_commit), settings.first_parent
     span = read_range(repository, *ends, builder.ignore, first_parent=first_parent)
-    found = touched(repository, *ends, settings.suspects, first_parent=first_parent)
-    suspicious = replace(span, graph=suspected(span.graph, span.candidates, found, settings.suspects))
+    found = commits_touching(repository, *ends, settings.suspects, first_parent=first_parent)
+    suspicious = replace(span, graph=with_suspicions(span.graph, span.candidates, found, settings.suspects))
     return suspicious, tuple(path for path in settings.suspects if not found[path])
 
 
@@ -364,7 +364,7 @@ def left_out(settings: Settings, span: CommitRange) -> tuple[SkipFacts, ...]:
     repository = open_repository(Path(settings.repository)) if settings.skips else None
     for text, resolved in settings.skips.items():
         assert repository
-        found = members(repository, resolved)
+        found = commits_of(repository, resolved)
         for commit, name in _ends(settings, span).items():
             if commit in found:
                 raise UsageError(

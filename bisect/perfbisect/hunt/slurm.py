@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfbisect.errors import INTERRUPTED, EnvironmentFailure, PerfBisectError, UsageError
-from perfbisect.host.leases import MARGIN, short
+from perfbisect.host.leases import MARGIN, run_briefly
 from perfbisect.hunt.batch import PROGRAM, VERDICTS, error_in, log_of, read_batch_at_end, title_of
 from perfbisect.masking import masked
 from perfbisect.recipes.inventory import parse_lease_name
@@ -113,7 +113,7 @@ def cancel(jobs: Collection[str]) -> None:
 def _run(command: Sequence[str], text: str = "") -> str:
     """What a command of Slurm prints. Raises UsageError where there is none, EnvironmentFailure where it fails."""
     check_commands(command[0])
-    status, printed = short(command, text, LIMIT)
+    status, printed = run_briefly(command, text, LIMIT)
     if status:
         raise EnvironmentFailure(f"{command[0]} of Slurm has failed: {printed or f'it ended with status {status}'}")
     return printed

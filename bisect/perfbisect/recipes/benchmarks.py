@@ -38,7 +38,7 @@ _MAIN = re.compile(r"\bmain\s*\(|BENCHMARK_MAIN")
 _GO_BENCHMARK = re.compile(r"^func (Benchmark\w+)\(\w+ \*testing\.B\)", re.MULTILINE)
 
 
-def found(systems: Iterable[str], good: Tree, bad: Tree) -> tuple[str, list[Benchmark]]:
+def find_benchmarks(systems: Iterable[str], good: Tree, bad: Tree) -> tuple[str, list[Benchmark]]:
     """The first of these build systems with benchmarks that both ends have, and these benchmarks: best guess first, each
     name once.
     """

@@ -8,7 +8,14 @@ import re
 from collections.abc import Collection
 
 from perfbisect.recipes.builder import Build, Builder
-from perfbisect.recipes.programs import CARGO_TARGETS, CMAKE_TARGETS, GO_TARGETS, MAKE_TARGETS, MESON_TARGETS, building
+from perfbisect.recipes.programs import (
+    CARGO_TARGETS,
+    CMAKE_TARGETS,
+    GO_TARGETS,
+    MAKE_TARGETS,
+    MESON_TARGETS,
+    build_command,
+)
 
 # Nothing is fetched during a build, because downloads differ from day to day.
 OFFLINE = {
@@ -47,14 +54,14 @@ _CMAKE_CONFIGURE = 'command -v ninja >/dev/null && set -- -G Ninja "$@"; exec "$
 _OPTIONAL = r"s/^( *file\(INSTALL DESTINATION .* TYPE [A-Z_]+)( |$)/\1 OPTIONAL\2/"
 
 
-def _there(build: Build) -> tuple[str, list[str]]:
+def _tree_and_prefix(build: Build) -> tuple[str, list[str]]:
     """The folder with the tree, and, for a build in place, the prefix of a command that runs in it."""
     return ("{prefix}", ["env", "-C", "{prefix}"]) if build.in_place else ("{source}", [])
 
 
-def _named(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:
+def _build_command(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:
     """The command that builds the recipe's targets, or else the programs that are started."""
-    return [*argv, *build.targets] if build.targets else building(builder, build, system, argv, folder)
+    return [*argv, *build.targets] if build.targets else build_command(builder, build, system, argv, folder)
 
 
 def cmake(builder: Builder, build: Build, _: Collection[str]) -> Build:
@@ -62,7 +69,7 @@ def cmake(builder: Builder, build: Build, _: Collection[str]) -> Build:
 
     Ninja is used if it is installed.
     """
-    source, folder = _there(build)[0], "{prefix}/build" if build.in_place else "."
+    source, folder = _tree_and_prefix(build)[0], "{prefix}/build" if build.in_place else "."
     shared = ["-DBUILD_SHARED_LIBS=ON"] if builder.library.endswith(".so") else []
     variables = [match[1] for option in builder.requested if (match := _VARIABLE.match(option))]
     configure = [
@@ -88,7 +95,7 @@ def cmake(builder: Builder, build: Build, _: Collection[str]) -> Build:
         *build.options,
     ]  # fmt: skip
     compile_ = ["cmake", "--build", folder, "--parallel", "{jobs}"]
-    compile_targets = _named(
+    compile_targets = _build_command(
         builder, build, CMAKE_TARGETS, [*compile_, *(["--target"] if build.targets else [])], folder
     )
     install = [
@@ -108,7 +115,7 @@ printf '[binaries]\\nc = [%s]\\ncpp = [%s]\\n' "$(list ${{1#=}})" "$(list ${{2#=
 
 def meson(builder: Builder, build: Build, _: Collection[str]) -> Build:
     """The build type ``plain``, so that only the variant sets the compiler's options."""
-    source, folder = _there(build)[0], "{prefix}/build" if build.in_place else "."
+    source, folder = _tree_and_prefix(build)[0], "{prefix}/build" if build.in_place else "."
     setup = [
         "meson", "setup", folder, source, "--native-file={build}/native.ini",
         "--prefix={prefix}", "--libdir=lib", "--buildtype=plain", "--wrap-mode=nodownload",
@@ -119,7 +126,7 @@ def meson(builder: Builder, build: Build, _: Collection[str]) -> Build:
     ]  # fmt: skip
     return Build(
         configure=[["sh", "-c", _NATIVE, "{build}/native.ini", "={cc}", "={cxx}"], setup],
-        compile=[_named(builder, build, MESON_TARGETS, ["ninja", "-C", folder, "-j{jobs}"], folder)],
+        compile=[_build_command(builder, build, MESON_TARGETS, ["ninja", "-C", folder, "-j{jobs}"], folder)],
         install=[["sh", "-c", STAGED, "{prefix}", "meson", "install", "--no-rebuild"]],
     )
 
@@ -156,7 +163,7 @@ def autotools(builder: Builder, build: Build, paths: Collection[str]) -> Build:
     Scripts of GNU Autoconf are run out of the tree. Handwritten scripts may not support that; for these the folder of the
     build is a copy of the tree. A static library is not built beside the shared library that is loaded.
     """
-    source, in_tree = _there(build)
+    source, in_tree = _tree_and_prefix(build)
     unneeded = ["--disable-silent-rules", "--disable-maintainer-mode"]
     if builder.library.endswith(".so") and not build.then:
         unneeded.append("--disable-static")
@@ -169,7 +176,7 @@ def autotools(builder: Builder, build: Build, paths: Collection[str]) -> Build:
     generate = [] if "configure" in paths else [[*in_tree, "autoreconf", "-f", "-i", source]]
     return Build(
         configure=[*generate, [*in_tree, "sh", "-c", script, source, *options]],
-        compile=[_named(builder, build, MAKE_TARGETS, [*in_tree, "make", "-j{jobs}"])],
+        compile=[_build_command(builder, build, MAKE_TARGETS, [*in_tree, "make", "-j{jobs}"])],
         install=[["sh", "-c", STAGED, "{prefix}", "make", "install"]],
         needs=["autoreconf"] if generate else [],
     )
@@ -208,13 +215,13 @@ def make(builder: Builder, build: Build, _: Collection[str]) -> Build:
     errors, as newer compilers have more warnings. If the Makefile has an installation, it is tried; otherwise the whole
     folder is the result.
     """
-    in_tree = _there(build)[1]
+    in_tree = _tree_and_prefix(build)[1]
     compilers = "{prefix}/.perfbisect" if build.in_place else "{build}/.perfbisect"
     variables = [f"CC={compilers}/cc", f"CXX={compilers}/cxx", "PREFIX={prefix}", "prefix={prefix}", *build.options]
     copied = [] if build.in_place else [["cp", "-a", "{source}/.", "{build}"]]
     return Build(
         configure=[*copied, ["sh", "-c", _MAKE_COMPILERS, compilers]],
-        compile=[_named(builder, build, MAKE_TARGETS, [*in_tree, "make", "-j{jobs}", *variables])],
+        compile=[_build_command(builder, build, MAKE_TARGETS, [*in_tree, "make", "-j{jobs}", *variables])],
         install=[["sh", "-c", _MAKE_INSTALL, "{prefix}", *variables]],
     )
 
@@ -231,11 +238,11 @@ def cargo(builder: Builder, build: Build, paths: Collection[str]) -> Build:
     target = "{prefix}/target" if build.in_place else "{build}"
     locked = ["--locked"] if "Cargo.lock" in paths else []
     argv = [
-        "cargo", "build", "--release", "--offline", f"--manifest-path={_there(build)[0]}/Cargo.toml",
+        "cargo", "build", "--release", "--offline", f"--manifest-path={_tree_and_prefix(build)[0]}/Cargo.toml",
         f"--target-dir={target}", "--jobs={jobs}", *build.options, *locked,
     ]  # fmt: skip
     return Build(
-        compile=[_named(builder, build, CARGO_TARGETS, argv)],
+        compile=[_build_command(builder, build, CARGO_TARGETS, argv)],
         install=[["sh", "-c", _CARGO_INSTALL, "{prefix}"]],
         env={"CC": "{cc}", "CXX": "{cxx}", "CFLAGS": "{cflags}", "CXXFLAGS": "{cflags}", "CARGO_NET_OFFLINE": "true"},
     )
@@ -243,11 +250,11 @@ def cargo(builder: Builder, build: Build, paths: Collection[str]) -> Build:
 
 def go(builder: Builder, build: Build, _: Collection[str]) -> Build:
     """All commands of the module, with vendored modules, or modules of the host's cache; ``targets`` are packages."""
-    argv = ["env", "-C", _there(build)[0], "go", "build", "-trimpath", "-o", "{prefix}/bin/", *build.options]
+    argv = ["env", "-C", _tree_and_prefix(build)[0], "go", "build", "-trimpath", "-o", "{prefix}/bin/", *build.options]
     return Build(
         configure=[["mkdir", "-p", "{prefix}/bin/"]],
         compile=[
-            [*argv, *build.targets] if build.targets else building(builder, build, GO_TARGETS, [*argv, "./..."], "{prefix}")
+            [*argv, *build.targets] if build.targets else build_command(builder, build, GO_TARGETS, [*argv, "./..."], "{prefix}")
         ],
         env={
             "GOPROXY": "off", "GOTOOLCHAIN": "local", "GOFLAGS": "-buildvcs=false -p={jobs}",

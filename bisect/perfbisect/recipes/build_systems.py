@@ -5,7 +5,7 @@ CMakeLists.txt, and a range of commits may change from one to another. So the ch
 that all its ends have. Commits between the ends without that system are built with their first system. If the ends have
 none in common, so are all commits.
 
-``expanded`` turns a recipe's ``[build]`` without commands into one with the commands of ``build_commands``.
+``with_commands`` turns a recipe's ``[build]`` without commands into one with the commands of ``build_commands``.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ import msgspec
 from perfbisect.recipes import build_commands
 from perfbisect.recipes.build_commands import OFFLINE
 from perfbisect.recipes.builder import Build, Builder
-from perfbisect.recipes.programs import INCOMPLETE, finding, short, started
+from perfbisect.recipes.programs import INCOMPLETE, find_commands, started_programs, word_for_readers
 
 AUTO = "auto"  # instead of a system: each commit has its own
 
@@ -86,14 +86,14 @@ SYSTEMS: dict[str, BuildSystem] = {
 MARKERS = frozenset(file for system in SYSTEMS.values() for file in system.files)
 
 
-def found_in(paths: Collection[str]) -> tuple[str, ...]:
+def systems_in(paths: Collection[str]) -> tuple[str, ...]:
     """The systems of a tree with these ``paths``, by preference."""
     return tuple(name for name, system in SYSTEMS.items() if any(file in paths for file in system.files))
 
 
 def for_range(trees: Iterable[Collection[str]]) -> str:
     """The system for a range whose ends have these paths; AUTO if they have none in common, "" if no end has a system."""
-    systems_of_ends = [found_in(paths) for paths in trees]
+    systems_of_ends = [systems_in(paths) for paths in trees]
     common = [system for system in SYSTEMS if all(system in systems for systems in systems_of_ends)]
     if systems_of_ends and common:
         return common[0]
@@ -122,9 +122,9 @@ def making(program: str, paths: Iterable[str], text: str) -> str:
     return ""
 
 
-def chosen(system: str, paths: Collection[str]) -> str:
+def system_for_commit(system: str, paths: Collection[str]) -> str:
     """The system of one commit with these paths; ``system`` is the range's. "" if the commit has none."""
-    systems = found_in(paths)
+    systems = systems_in(paths)
     return system if system in systems else next(iter(systems), "")
 
 
@@ -144,7 +144,7 @@ def with_needs(build: Build) -> Build:
     return msgspec.structs.replace(build, needs=list(dict.fromkeys((*needs, *build.needs))))
 
 
-def expanded(builder: Builder, system: str, paths: Collection[str]) -> Build:
+def with_commands(builder: Builder, system: str, paths: Collection[str]) -> Build:
     """The recipe's ``[build]`` with the commands of ``system`` for a tree with these ``paths``.
 
     Environment, needs and artifacts of the recipe are kept and extended.
@@ -153,13 +153,13 @@ def expanded(builder: Builder, system: str, paths: Collection[str]) -> Build:
     commands = SYSTEMS[system].commands(builder, build, paths)
     copied = [["cp", "-a", "{source}/.", "{prefix}"]] if build.in_place else []
     install = [] if build.in_place else commands.install
-    if started(builder) and not builder.server:  # an installation may fail if not everything was built
+    if started_programs(builder) and not builder.server:  # an installation may fail if not everything was built
         install = [["sh", "-c", f'"$@" || [ -e {INCOMPLETE} ]', "install", *argv] for argv in install]
     return msgspec.structs.replace(
         build,
         configure=[*copied, *commands.configure],
         compile=commands.compile,
-        install=[*install, *finding(builder, build)],
+        install=[*install, *find_commands(builder, build)],
         env={**OFFLINE, **commands.env, **build.env},
         needs=list(dict.fromkeys((*SYSTEMS[system].needs, *commands.needs, *build.needs))),
         artifacts=build.artifacts
@@ -175,7 +175,7 @@ def revision(system: str) -> str:
     ):
         build = Build(options=["o"], targets=targets, in_place=in_place)
         recipe = Builder(summary="", driver="", library="l.so", programs=programs, build=build)
-        builds.append(msgspec.to_builtins(expanded(recipe, system, paths)))
+        builds.append(msgspec.to_builtins(with_commands(recipe, system, paths)))
     return hashlib.sha256(json.dumps(builds, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -183,7 +183,7 @@ def system_of(builder: Builder, paths: frozenset[str]) -> str | None:
     """The build system of a commit with these ``paths``; "" if the recipe has commands, None if the tree has no system."""
     if builder.build is None or has_commands(builder.build):
         return ""
-    return chosen(builder.build.system, paths) or None
+    return system_for_commit(builder.build.system, paths) or None
 
 
 def listing(builder: Builder) -> Iterator[str]:
@@ -198,7 +198,7 @@ def listing(builder: Builder) -> Iterator[str]:
     for system in [build.system] if build.system else SYSTEMS:
         yield "#"
         yield f"# {system}, for a tree with {' or '.join(SYSTEMS[system].files)}"
-        commands = expanded(builder, system, SYSTEMS[system].files[:1])
+        commands = with_commands(builder, system, SYSTEMS[system].files[:1])
         for argv in (*commands.configure, *commands.compile, *commands.install):
-            text = shlex.join(map(short, argv)).replace("{{", "{").replace("}}", "}")
+            text = shlex.join(map(word_for_readers, argv)).replace("{{", "{").replace("}}", "}")
             yield from (f"#     {line}" for line in text.split("\n"))

@@ -18,10 +18,20 @@ from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import UsageError
 from perfbisect.recipes.build_systems import with_needs
 from perfbisect.recipes.builder import COMPILER, CONDITION, CONFIG_PLACEHOLDERS, SHARED, Build, Builder, Variant, When
-from perfbisect.recipes.configuration import BUILDERS, chosen, contained, found_in, recipe_places
+from perfbisect.recipes.configuration import BUILDERS, files_by_name, item_named, recipe_places, within_top
 from perfbisect.recipes.output_pattern import check_pattern
 from perfbisect.recipes.placeholders import archives_in, check_placeholders, check_texts
-from perfbisect.recipes.toml import Location, Table, convert, hint, inheritance, listed, merged, read_table, read_text
+from perfbisect.recipes.toml import (
+    Location,
+    Table,
+    convert,
+    hint,
+    inheritance,
+    merged,
+    read_table,
+    read_text,
+    sorted_list,
+)
 
 FILE = "builder.toml"
 UNDECIDED = "cannot be decided: the recipe does not say how to read the version of a tree."
@@ -68,7 +78,7 @@ def recipe_files(builder: Builder) -> dict[str, Path]:
     for folder in (*reversed(builder.inherited), builder.folder):
         for path in sorted(Path(folder).rglob("*")):
             if path.is_file() and path.name != FILE:
-                files[path.relative_to(folder).as_posix()] = contained(path, Path(folder).parent)
+                files[path.relative_to(folder).as_posix()] = within_top(path, Path(folder).parent)
     return files
 
 
@@ -121,7 +131,7 @@ def _check_files(builder: Builder) -> None:
 
 def variant_of(builder: Builder, name: str = "") -> Variant:
     """A variant by its name, by default the recipe's choice. Raises RecipeError if it does not exist."""
-    return chosen("variant", name or builder.variant, builder.variants, f" of builder {builder.name}")
+    return item_named("variant", name or builder.variant, builder.variants, f" of builder {builder.name}")
 
 
 def build_of(builder: Builder) -> Build:
@@ -171,7 +181,7 @@ def _check_builder(builder: Builder, location: Location) -> None:
     for name in sorted(archives_in(builder.build) - builder.archives.keys()):
         raise location.at("build").mistake(
             f"has the placeholder {{archives.{name}}}, but no such archive exists.{hint(name, builder.archives)}",
-            f"Archives: {listed(builder.archives)}.",
+            f"Archives: {sorted_list(builder.archives)}.",
         )
 
 
@@ -196,7 +206,7 @@ class TreeFacts:
     compiler_version: str  # "12.2.0"
 
 
-def applied(builder: Builder, facts: TreeFacts) -> Builder:
+def recipe_for_tree(builder: Builder, facts: TreeFacts) -> Builder:
     """The recipe for one tree, without blocks: the changes of every block whose conditions hold are merged, in order.
 
     Raises RecipeError if the result is not a valid recipe.
@@ -254,7 +264,7 @@ LARGEST = 1 << 20  # bytes: each hunt stores its patches
 def recipe_patches(builder: Builder) -> tuple[Patch, ...]:
     """The patches of a recipe. Raises UsageError if one cannot be read."""
     files = recipe_files(builder) if builder.patches else {}
-    return tuple(Patch(patch.file, content_of(files[patch.file]), patch.version) for patch in builder.patches)
+    return tuple(Patch(patch.file, read_patch(files[patch.file]), patch.version) for patch in builder.patches)
 
 
 def check_names(patches: Iterable[Patch]) -> None:
@@ -264,7 +274,7 @@ def check_names(patches: Iterable[Patch]) -> None:
             raise UsageError(f"There are two patches of the name {name}.", "Rename one of the files.")
 
 
-def content_of(path: Path) -> bytes:
+def read_patch(path: Path) -> bytes:
     """The bytes of a patch. Raises UsageError if it cannot be read, is a folder, or is too large."""
     try:
         with path.open("rb") as file:
@@ -282,10 +292,10 @@ def content_of(path: Path) -> bytes:
 def load_builder(name: str, given: str | Path = "") -> Builder:
     """The builder of that name. Raises RecipeError if there is none, or if its recipe has a mistake."""
     folders = recipe_places(BUILDERS, given)
-    return read_builder(chosen("builder", name, found_in(folders, FILE)), folders)
+    return read_builder(item_named("builder", name, files_by_name(folders, FILE)), folders)
 
 
 def load_builders(given: str | Path = "") -> list[Builder]:
     """All builders, in alphabetical order."""
     folders = recipe_places(BUILDERS, given)
-    return [read_builder(file, folders) for _, file in sorted(found_in(folders, FILE).items())]
+    return [read_builder(file, folders) for _, file in sorted(files_by_name(folders, FILE).items())]

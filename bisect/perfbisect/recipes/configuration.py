@@ -18,7 +18,7 @@ import msgspec
 
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.folders import config_folder
-from perfbisect.recipes.toml import Location, convert, hint, listed, matching, read_table
+from perfbisect.recipes.toml import Location, convert, hint, matching, read_table, sorted_list
 
 Item = TypeVar("Item")
 PACKAGE = Path(__file__).parents[1]
@@ -42,7 +42,7 @@ def recipe_places(name: str, given: str | Path = "") -> list[Path]:
     return list(dict.fromkeys(folder.resolve() for folder in places if folder.exists()))
 
 
-def contained(path: Path, top: Path) -> Path:
+def within_top(path: Path, top: Path) -> Path:
     """``path``, a file of a recipe, if it does not lead out of ``top``, the folder of recipes in which it was found.
 
     Files of a recipe are sent to hosts, so a link to another file of this machine would reveal it. Only the user's
@@ -194,7 +194,7 @@ def configured_address() -> str:
     return address
 
 
-def words(command: str) -> tuple[str, ...]:
+def split_command(command: str) -> tuple[str, ...]:
     """The arguments of a command, split like a shell does, without a shell; empty for an empty text.
 
     Raises ValueError, with the reason, if quotes do not match or there is no such program.
@@ -205,7 +205,7 @@ def words(command: str) -> tuple[str, ...]:
     return arguments
 
 
-def found_in(folders: Iterable[Path], file: str) -> dict[str, Path]:
+def files_by_name(folders: Iterable[Path], file: str) -> dict[str, Path]:
     """Name → file of every recipe in these folders; the first folder has precedence."""
     files: dict[str, Path] = {}
     for folder in folders:
@@ -214,12 +214,12 @@ def found_in(folders: Iterable[Path], file: str) -> dict[str, Path]:
     return files
 
 
-def chosen(noun: str, name: str, things: Mapping[str, Item], whose: str = "") -> Item:
+def item_named(noun: str, name: str, things: Mapping[str, Item], whose: str = "") -> Item:
     """The item of that name. Raises RecipeError, with the most similar name, if there is none; ``whose`` follows the noun."""
     if name not in things:
         raise RecipeError(
             f"There is no {noun} '{name}'{whose}.{hint(name, things)}",
-            f"{noun.capitalize()}s{whose}: {listed(things)}." if things else f"There are no {noun}s at all.",
+            f"{noun.capitalize()}s{whose}: {sorted_list(things)}." if things else f"There are no {noun}s at all.",
         )
     return things[name]
 

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from perfbisect.errors import RecipeError, UsageError
 from perfbisect.recipes.builder import Argv
-from perfbisect.recipes.configuration import HOSTS, Remote, Size, chosen, load_configuration, recipe_places
+from perfbisect.recipes.configuration import HOSTS, Remote, Size, item_named, load_configuration, recipe_places
 from perfbisect.recipes.placeholders import check_texts, fill, fill_text, placeholders_in
 from perfbisect.recipes.toml import Location, Table, convert, inheritance, matching, merged, read_table
 
@@ -189,7 +189,7 @@ def load_leases(given: str | Path = "") -> list[LeaseEntry]:
 
 def load_lease(name: str, given: str | Path = "") -> LeaseEntry:
     """The lease of that name. Raises RecipeError."""
-    return chosen("lease", name, {lease.name: lease for lease in load_leases(given)})
+    return item_named("lease", name, {lease.name: lease for lease in load_leases(given)})
 
 
 def _checked(lease: LeaseEntry, name: str, location: Location) -> LeaseEntry:
@@ -201,7 +201,7 @@ def _checked(lease: LeaseEntry, name: str, location: Location) -> LeaseEntry:
     return msgspec.structs.replace(lease, name=name, file=str(location.file))
 
 
-def reached(entry: HostEntry, values: Mapping[str, str]) -> HostEntry:
+def with_address(entry: HostEntry, values: Mapping[str, str]) -> HostEntry:
     """A leased host with its address; ``values`` are the values of placeholders. Raises RecipeError for a wrong value."""
     way = {"root": fill_text(entry.root, values), "address": fill_text(entry.address, values)}
     convert(way, HostEntry, Location(Path(entry.file)).at("leases", entry.name.partition(":")[0], "host"))
@@ -230,7 +230,7 @@ def load_host(name: str, given: str | Path = "") -> HostEntry:
             f"'{name}' is not a host, but a lease: its hosts are leased by their features.",
             f"Write {name}:FEATURES, or {name}: for any of its machines.",
         )
-    return chosen("host", name, hosts)
+    return item_named("host", name, hosts)
 
 
 def load_hosts(given: str | Path = "") -> list[HostEntry]:

@@ -140,7 +140,7 @@ def formats() -> tuple[Format, ...]:
     return tuple(table["format"])
 
 
-def recognised(text: str, only: str) -> Recognised | None:
+def recognise(text: str, only: str) -> Recognised | None:
     """The results of an output, or those whose names match ``only``; None if no format is recognised.
 
     Of several results, those count that are better in the same direction as the first. Raises UsageError if none matches.

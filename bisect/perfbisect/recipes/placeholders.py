@@ -18,7 +18,7 @@ from perfbisect.recipes.builder import (
     SERVER_PLACEHOLDERS,
     VERSION_PLACEHOLDERS,
 )
-from perfbisect.recipes.toml import Location, Table, hint, leaves, listed
+from perfbisect.recipes.toml import Location, Table, all_values, hint, sorted_list
 
 Values = Mapping[str, str | int]
 
@@ -36,7 +36,7 @@ IN_SERVER = ("initialise", "start", "ready", "stop", "create", "settle", "settin
 def fill(argv: Sequence[str], values: Values) -> list[str]:
     """The command with its placeholders filled in. Raises RecipeError for a placeholder without a value."""
     filled: list[str] = []
-    of_shells = set(scripts(argv))
+    of_shells = set(script_positions(argv))
     for position, argument in enumerate(argv):
         if argument[1:-1] in FLAGS | COMPILERS and argument == f"{{{argument[1:-1]}}}":
             filled += shlex.split(fill_text(argument, values))
@@ -69,7 +69,7 @@ def literal(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def scripts(argv: Sequence[str]) -> Iterator[int]:
+def script_positions(argv: Sequence[str]) -> Iterator[int]:
     """The position of the script of the first shell that has one: the word after its options, if these include c."""
     for shell, word in enumerate(argv):
         if word.rpartition("/")[2] not in SHELLS:
@@ -123,7 +123,7 @@ def archives_in(*parts: object) -> set[str]:
 
 def check_texts(value: object, location: Location, allowed: Collection[str]) -> None:
     """Raise RecipeError for a placeholder that is not ``allowed``, in a text or in any text of a list or table."""
-    for where, text in leaves(value, location):
+    for where, text in all_values(value, location):
         for match in TOKEN.finditer(text if isinstance(text, str) else ""):
             word = OF_ARCHIVES if (match[1] or "").startswith(_ARCHIVE) else match[1]
             if match[0] in ("{{", "}}") or word in allowed:
@@ -132,5 +132,5 @@ def check_texts(value: object, location: Location, allowed: Collection[str]) -> 
                 raise where.mistake(f'has a lone {match[0]} in "{text}".', "Write {{ and }} for literal braces.")
             raise where.mistake(
                 f"has the unknown placeholder {match[0]}.{hint(match[1], allowed)}",
-                f"Allowed here: {listed(allowed)}. Write {{{{ and }}}} for literal braces.",
+                f"Allowed here: {sorted_list(allowed)}. Write {{{{ and }}}} for literal braces.",
             )

@@ -201,7 +201,7 @@ done
 """.replace("SAID", f"{SAID}{PROGRAM}] ")
 
 
-def started(builder: Builder) -> str:
+def started_programs(builder: Builder) -> str:
     """The programs that are started, in the form for scripts."""
     chosen = {PurePosixPath(path).name: path for path in builder.chosen}
     programs = dict.fromkeys((*builder.programs, *builder.started))
@@ -213,18 +213,18 @@ def _script(text: str) -> str:
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def short(word: str) -> str:
+def word_for_readers(word: str) -> str:
     """A word of a command for readers; for a script above, which wraps another command, its purpose."""
     is_script = word.startswith(_script(PRELUDE))
     return ("bring what is started" if word.endswith(_script(COPY)) else "build what is started") if is_script else word
 
 
-def building(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:
+def build_command(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:
     """A command that builds the programs that are started.
 
     ``argv`` builds everything in ``folder``; ``system`` is a text above.
     """
-    programs = started(builder)
+    programs = started_programs(builder)
     if not programs:
         return argv
     variables = f'folder="{folder}" in_place={"yes" * build.in_place}\n'
@@ -233,7 +233,7 @@ def building(builder: Builder, build: Build, system: str, argv: list[str], folde
     return ["sh", "-c", script, "{prefix}", "{prefix}" if build.in_place else ".", _script(programs), go_on, *argv]
 
 
-def finding(builder: Builder, build: Build) -> list[list[str]]:
+def find_commands(builder: Builder, build: Build) -> list[list[str]]:
     """The command that brings programs to {prefix} that a tree builds and does not install, such as many benchmarks.
 
     The folder of a build is emptied for the next build, and a program finds shared libraries in it by its RUNPATH. So a
@@ -241,6 +241,6 @@ def finding(builder: Builder, build: Build) -> list[list[str]]:
     in place: ``$ORIGIN`` is not longer than the folder of the build, or the ``$ORIGIN/…``, that it replaces. If the tree
     is built in place, a link to the program is enough.
     """
-    programs = started(builder)
+    programs = started_programs(builder)
     top = "{prefix}" if build.in_place else "."
     return [["sh", "-c", _script(PRELUDE + COPY), "{prefix}", top, _script(programs)]] if programs else []

@@ -96,7 +96,7 @@ def language(paths: frozenset[str]) -> str:
     return max(sorted(counts), key=counts.__getitem__, default="")
 
 
-def defined(tree: Tree) -> set[str]:
+def defined_programs(tree: Tree) -> set[str]:
     """The names of the programs that cmake, meson or automake build in a tree."""
     return {
         name for text in tree.texts.values() for groups in _DEFINED.findall(text) for name in " ".join(groups).split()
@@ -115,7 +115,7 @@ _FILES = (
 _PROSE = (".md", ".rst")
 
 
-def ignored(good: Tree, bad: Tree) -> list[str]:
+def ignored_patterns(good: Tree, bad: Tree) -> list[str]:
     """The patterns of paths that neither end needs, for a recipe's ``ignore``."""
     of_good = _of(good)
     return [pattern for pattern in _of(bad) if pattern in of_good or not _has(good, pattern)]

@@ -30,7 +30,7 @@ from perfbisect.recipes.builder_reader import build_of, config_template, load_bu
 from perfbisect.recipes.configuration import BUILDERS, HOSTS, WORKLOADS, is_own
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import archives_in, check_texts, literal, placeholders_in
-from perfbisect.recipes.toml import Location, convert, hint, listed, read_text, show
+from perfbisect.recipes.toml import Location, convert, hint, read_text, show, sorted_list
 from perfbisect.recipes.workload import (
     EVENTS,
     Option,
@@ -66,9 +66,9 @@ def load_requested(settings: Settings) -> tuple[Builder, Workload]:
 
 def as_measured(workload: Workload, settings: Settings) -> Workload:
     """The workload with the overrides of the settings, and the results that are read from its output. Raises like
-    ``typed``.
+    ``typed_overrides``.
     """
-    changed = overridden(workload, settings.overrides)
+    changed = with_overrides(workload, settings.overrides)
     asks = settings.recognise and (settings.filter is None or not (settings.output or settings.outputs))
     return msgspec.structs.replace(
         changed, asks=asks, output=settings.output, outputs=settings.outputs, filter=settings.filter or ()
@@ -93,7 +93,7 @@ def requested_builder(settings: Settings) -> Builder:
         builder = quick_builder(settings.quick.build, settings.repository, settings)
         if settings.root:
             base_name = builder.home.rpartition("-")[0]
-            builder = msgspec.structs.replace(builder, home=_named(base_name, [settings.root]))
+            builder = msgspec.structs.replace(builder, home=_unique_name(base_name, [settings.root]))
     builder = msgspec.structs.replace(_followed(builder, settings.quick), flags=settings.flags)
     if builder.build is None or has_commands(builder.build):
         return builder
@@ -111,7 +111,7 @@ def requested_builder(settings: Settings) -> Builder:
         ):
             raise UsageError(
                 f"--program {path} has no effect: the recipe of {builder.name} runs no program of that name.",
-                f"It runs {listed(names)}.",
+                f"It runs {sorted_list(names)}.",
             )
     return msgspec.structs.replace(
         builder, build=build, requested=list(settings.configure), chosen=list(settings.programs)
@@ -127,7 +127,7 @@ def quick_builder(commands: tuple[str, ...], repository: str, settings: Settings
     """
     recipe = load_builder(RECIPE, settings.builders_path)
     build, chosen, quick = build_of(recipe), settings.programs, settings.quick
-    started = program_of(words(quick.run) if quick and not quick.then else [], chosen)
+    started = program_of(command_words(quick.run) if quick and not quick.then else [], chosen)
     then = quick.then if quick else ()
     with_files = _files(commands)
     compile_ = [*build.compile, *_in_prefix("build", commands, with_files)]
@@ -136,8 +136,8 @@ def quick_builder(commands: tuple[str, ...], repository: str, settings: Settings
     how = ["", settings.system, *settings.configure, *started, *chosen] if in_place else commands
     return msgspec.structs.replace(
         recipe,
-        name=_named(name, [repository, *how, *settings.flags.words, *with_files, *then, *_files(then)]),
-        home=_named(name, [repository]),  # so that sources are sent once for all commands
+        name=_unique_name(name, [repository, *how, *settings.flags.words, *with_files, *then, *_files(then)]),
+        home=_unique_name(name, [repository]),  # so that sources are sent once for all commands
         started=list(started) if in_place else [],
         build=Build(in_place=True) if in_place else msgspec.structs.replace(build, compile=compile_),
     )
@@ -145,12 +145,12 @@ def quick_builder(commands: tuple[str, ...], repository: str, settings: Settings
 
 def _files(commands: Sequence[str]) -> list[str]:
     """A variable that makes the content of files that commands name a part of the identity of a build."""
-    return [f"PERFBISECT_FILES={named}"] if (named := "".join(sums(commands))) else []
+    return [f"PERFBISECT_FILES={named}"] if (named := "".join(file_hashes(commands))) else []
 
 
 def _in_prefix(option: str, commands: Sequence[str], variables: Sequence[str]) -> list[list[str]]:
     """Build commands in the form of recipes; they are run in {prefix}. Raises UsageError for a mistake in them."""
-    argvs = [words(command) for command in commands]
+    argvs = [command_words(command) for command in commands]
     check_texts(argvs, LINE.at(option), BUILD_PLACEHOLDERS)
     return [["env", "-C", "{prefix}", *variables, *argv] for argv in argvs]
 
@@ -167,7 +167,7 @@ def _followed(builder: Builder, quick: Quick | None) -> Builder:
     return msgspec.structs.replace(builder, build=build)
 
 
-def sums(commands: Sequence[str]) -> Iterator[str]:
+def file_hashes(commands: Sequence[str]) -> Iterator[str]:
     """A hash of each file outside of the tree that commands name by its full path, such as a benchmark."""
     for path in re.findall(r"/[^\s;|&()<>\"'`$*?]+", " ".join(commands)):
         with suppress(OSError):
@@ -193,7 +193,7 @@ def program_of(command: list[str], chosen: Sequence[str]) -> list[str]:
 
 def quick_workload(quick: Quick, builder: Builder) -> Workload:
     """The workload of the command of --run. Raises UsageError for a mistake in its options."""
-    command = words(quick.run)
+    command = command_words(quick.run)
     check_texts(command, LINE.at("run"), COMMAND_PLACEHOLDERS | {EVENTS})
     table = {name: getattr(quick, name) for name in ("rate", "cost", "operations", "unit", "only")}
     table |= {"summary": quick.run, "group": RECIPE, "command": command}
@@ -211,7 +211,7 @@ def command_name(run: str) -> str:
     """A name of a command for people: the command without the setting of its environment; a long name is shortened in the
     middle.
     """
-    arguments = words(run)
+    arguments = command_words(run)
     begin = next((index for index, word in enumerate(arguments) if word != "env" and not re.match(r"-|\w+=", word)), 0)
     first, *further = arguments[begin:]
     program = PurePath(first).name if first.startswith("/") else re.sub(r"^(\{prefix}|\.)/", "", first)
@@ -220,13 +220,13 @@ def command_name(run: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[:24]}…{name[-15:]}"
 
 
-def words(command: str) -> list[str]:
+def command_words(command: str) -> list[str]:
     """A command of the command line, split into words like a shell does."""
     arguments = shlex.split(command)
     return ["env", *arguments] if re.match(r"\w+=", arguments[0]) else arguments  # like a shell treats N=3 ./bench
 
 
-def _named(name: str, parts: list[str]) -> str:
+def _unique_name(name: str, parts: list[str]) -> str:
     """A readable name, made unique by a hash of ``parts``."""
     return f"{re.sub(r'[^A-Za-z0-9._]+', '-', name).strip('-.')[:40]}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]}"
 
@@ -256,7 +256,7 @@ def check_fit(builder: Builder, workloads: Sequence[Workload], settings: Setting
             )
 
 
-def typed(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Option]:
+def typed_overrides(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Option]:
     """The overrides, with values of args converted to the types that these have in the workload.
 
     Raises UsageError for an arg that the workload does not have, or for a value of another type.
@@ -267,7 +267,7 @@ def typed(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Opti
         if name not in args:
             raise UsageError(
                 f"Workload {full_name(workload)} has no arg '{name}' to set.{hint(name, args)}",
-                f"It has {listed(args)}; for anything else write a suite of your own.",
+                f"It has {sorted_list(args)}; for anything else write a suite of your own.",
                 "set",
             )
         try:
@@ -281,9 +281,9 @@ def typed(workload: Workload, overrides: Mapping[str, Option]) -> dict[str, Opti
     return values
 
 
-def overridden(workload: Workload, overrides: Mapping[str, Option]) -> Workload:
-    """The workload with its overrides; an arg of both loading and runs is changed in both. Raises like ``typed``."""
-    values = typed(workload, overrides)
+def with_overrides(workload: Workload, overrides: Mapping[str, Option]) -> Workload:
+    """The workload with its overrides; an arg of both loading and runs is changed in both. Raises like ``typed_overrides``."""
+    values = typed_overrides(workload, overrides)
     changed: dict[str, Any] = {name: value for name, value in values.items() if name in TIMING}
     for key in ("args", "prepare_args"):
         changed[key] = {name: values.get(name, value) for name, value in getattr(workload, key).items()}
@@ -349,13 +349,13 @@ def load_config(builder: Builder, name: str) -> ServerConfig:
 
 def config_of_file(text: str, reserved: list[str]) -> ServerConfig:
     """The configuration in a user's file. A byte order mark, which would hide its first word, is removed."""
-    reserved_words = {_same(word) for word in reserved}
+    reserved_words = {_comparable_name(word) for word in reserved}
     lines, left_out = [], []
     for line in text.removeprefix("\ufeff").splitlines():
         word = _WORD.match(line)
         if word and (
-            _same(word[1]) in reserved_words
-            or (_PATH.match(line, word.end()) and _same(word[1]) + PLACED in reserved_words)
+            _comparable_name(word[1]) in reserved_words
+            or (_PATH.match(line, word.end()) and _comparable_name(word[1]) + PLACED in reserved_words)
         ):
             left_out.append(word[1])
         else:
@@ -368,11 +368,11 @@ def unknown_config(builder: Builder, name: str) -> UsageError:
     beside = {str(path) for path in Path(name).expanduser().parent.glob("*") if path.is_file()}
     return UsageError(
         f"'{name}' is neither a configuration of builder {builder.name} nor a file.{hint(name, [*builder.configs, *beside])}",
-        f"Configurations of {builder.name}: {listed(builder.configs)}. A file is given by its path.",
+        f"Configurations of {builder.name}: {sorted_list(builder.configs)}. A file is given by its path.",
     )
 
 
-def _same(word: str) -> str:
+def _comparable_name(word: str) -> str:
     """A setting's name in the form by which servers compare it."""
     return word.lower().replace("-", "_").removeprefix("loose_")
 

@@ -56,7 +56,7 @@ class Location:
     def unknown(self, noun: str, name: str, known: Iterable[str]) -> RecipeError:
         """The error for an unknown name here; ``noun`` is the kind of thing that is named."""
         names = [*known]
-        advice = f"{noun.capitalize()}s: {listed(names)}."
+        advice = f"{noun.capitalize()}s: {sorted_list(names)}."
         return self.mistake(f'is "{name}", but no such {noun} exists.{hint(name, names)}', advice)
 
 
@@ -71,12 +71,12 @@ def read_table(file: Path) -> Table:
         raise RecipeError(f"{file}: is nested too deeply.") from error
     except ValueError as error:  # of int(), for thousands of digits
         raise RecipeError(f"{file}: has a number that is too large.") from error
-    for location, value in leaves(table, Location(file)):
+    for location, value in all_values(table, Location(file)):
         _check_value(value, location)
     return table
 
 
-def leaves(value: object, location: Location, depth: int = DEPTH) -> Iterator[tuple[Location, object]]:
+def all_values(value: object, location: Location, depth: int = DEPTH) -> Iterator[tuple[Location, object]]:
     """All values at every depth of a table or list except tables and lists, and the keys of tables.
 
     Raises RecipeError if it is nested too deeply.
@@ -89,7 +89,7 @@ def leaves(value: object, location: Location, depth: int = DEPTH) -> Iterator[tu
     for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(key, str):
             yield location, key
-        yield from leaves(entry, location.at(key), depth - 1)
+        yield from all_values(entry, location.at(key), depth - 1)
 
 
 def _check_value(value: object, location: Location) -> None:
@@ -249,7 +249,7 @@ def hint(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?" if near else ""
 
 
-def listed(words: Iterable[str]) -> str:
+def sorted_list(words: Iterable[str]) -> str:
     """The words in alphabetical order, for a sentence; "none" if there are none."""
     return ", ".join(sorted(words)) or "none"
 

@@ -22,10 +22,10 @@ from perfbisect.core.domain.settings import Output
 from perfbisect.errors import RecipeError
 from perfbisect.recipes.builder import COMMAND_PLACEHOLDERS, LONGEST, MEASURED, Argv, Builder, Need, Seconds, Weight
 from perfbisect.recipes.builder_reader import variant_of
-from perfbisect.recipes.configuration import WORKLOADS, found_in, recipe_places
+from perfbisect.recipes.configuration import WORKLOADS, files_by_name, recipe_places
 from perfbisect.recipes.output_pattern import check_pattern, unit_in
 from perfbisect.recipes.placeholders import check_texts
-from perfbisect.recipes.toml import Location, convert, hint, listed, matching, merged, read_table
+from perfbisect.recipes.toml import Location, convert, hint, matching, merged, read_table, sorted_list
 
 MOST_LISTED = 12  # names in a message
 # name of the arg with a workload's length in operations: an option of sysbench, {events} in a command
@@ -232,7 +232,7 @@ def _called(name: str, driver: str, everything: Sequence[Workload]) -> Workload:
     if len(matches) > 1:
         raise RecipeError(
             f"Several suites have a workload '{name}' for {driver}.",
-            f"Choose one of {listed(full_name(workload) for workload in matches)}.",
+            f"Choose one of {sorted_list(full_name(workload) for workload in matches)}.",
         )
     return matches[0]
 
@@ -250,7 +250,7 @@ def all_called(name: str, everything: Iterable[Workload], driver: str = "") -> l
     whose, names = f" for {driver}" if driver else "", {workload.name for workload in fitting}
     elsewhere = {candidate.driver for candidate in unfitting if name in (candidate.name, full_name(candidate))}
     near = hint(name, names | {full_name(workload) for workload in fitting})
-    why = f" The one of that name is for {listed(elsewhere)}." if elsewhere else near
+    why = f" The one of that name is for {sorted_list(elsewhere)}." if elsewhere else near
     raise RecipeError(f"There is no workload '{name}'{whose}.{why}", workloads_listed(whose, names))
 
 
@@ -258,7 +258,7 @@ def workloads_listed(whose: str, names: Iterable[str]) -> str:
     """Advice with all workloads, or with the command that lists them if they are too many for a message."""
     every = {*names}
     return (
-        f"Workloads{whose}: {listed(every)}."
+        f"Workloads{whose}: {sorted_list(every)}."
         if len(every) <= MOST_LISTED
         else f"`bisect workloads` lists all {len(every)}{whose}."
     )
@@ -266,7 +266,7 @@ def workloads_listed(whose: str, names: Iterable[str]) -> str:
 
 def load_workloads(given: str | Path = "") -> list[Workload]:
     """All workloads, by suite in alphabetical order, then in the order of the file, once for each driver."""
-    files = found_in(recipe_places(WORKLOADS, given), FILE)
+    files = files_by_name(recipe_places(WORKLOADS, given), FILE)
     return [workload for _, file in sorted(files.items()) for workload in for_each_driver(read_suite(file))]
 
 
@@ -290,7 +290,7 @@ def choose_workloads(words: str, driver: str, given: str | Path = "") -> dict[st
             groups = {workload.group for workload in fitting}
             raise RecipeError(
                 f"There is no workload and no group '{word}' for {driver}.{hint(word, [*short, *groups])}",
-                f"{workloads_listed(f' for {driver}', short)} Groups: {listed(groups)}.",
+                f"{workloads_listed(f' for {driver}', short)} Groups: {sorted_list(groups)}.",
             )
         for name, workload in (members or {word: _called(word, driver, everything)}).items():
             chosen.setdefault(full_name(workload), (name, workload))

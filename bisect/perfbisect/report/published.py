@@ -177,12 +177,12 @@ def of_drop(made: SessionState, drop: DropHunt) -> dict[str, Any]:
 
 def of_noise(made: SessionState) -> dict[str, Any]:
     """What an A/A shows; None and nothing where there are too few runs."""
-    found, pairs = noise.noise_of_trial(made), noise.of_pairs(made)
+    found, pairs = noise.noise_of_trial(made), noise.noise_of_pairs(made)
     return {
         "noise": found,
         "pairs": {"time": pairs[0], "cpu_time": pairs[1]} if pairs else None,
         "advice": noise.advice(made, found) if found else None,
-        "detectable": list(noise.rows(made, found)) if found else [],
+        "detectable": list(noise.detectable_drops(made, found)) if found else [],
     }
 
 

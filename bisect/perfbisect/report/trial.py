@@ -24,10 +24,10 @@ from perfbisect.core.stats.paired_comparison import (
     Values,
     by_machine,
     compared,
-    silent,
+    grade,
     spent_per_operation,
     summaries,
-    tone,
+    without_metric,
 )
 from perfbisect.core.stats.release_series import lines_of
 from perfbisect.report import series
@@ -115,7 +115,7 @@ def headline_of(trial: SessionState, rows: Sequence[Compared], names: Sequence[s
     if request.series:
         steps = sum(len(line.steps) for line in lines_of(trial))
         return f"{names[0]} to {names[-1]} of {request.builder}: {count(steps, 'step')} in {works}"
-    tones = [tone(ratio, request.metric) for row in rows for ratio in row.ratios if ratio]
+    tones = [grade(ratio, request.metric) for row in rows for ratio in row.ratios if ratio]
     found = " and ".join(f"{word} in {tones.count(word)}" for word in ("worse", "better") if word in tones)
     each = works if len(names) == 2 else count(len(tones), "ratio")
     said = f"{found} of" if found else "no real difference in"
@@ -186,7 +186,8 @@ def ratios(trial: SessionState, rows: Sequence[Compared]) -> Table:
         if hunt:
             state = f"hunt {hunt.hunt}" if hunt.state in ("running", "interrupted") else hunt.state
             note = hunt.culprit[:10] or state
-        return Cell(decimals(ratio.ratio, 2), (f"{ratio.ratio:.2f}", *culprit), tone(ratio, trial.request.metric), note)
+        shown = f"{ratio.ratio:.2f}", *culprit
+        return Cell(decimals(ratio.ratio, 2), shown, grade(ratio, trial.request.metric), note)
 
     head = columns(trial)
     plain = tuple(text for column in head for text in (column, f"{column} culprit")) if hunts else ()
@@ -200,7 +201,7 @@ def intervals(trial: SessionState, rows: Sequence[Compared]) -> Table:
 
     def cell(_work: str, _build: int, ratio: Ratio) -> Cell:
         ends = (f"{ratio.interval.low:.4f}", f"{ratio.interval.high:.4f}") if ratio.interval else ("", "")
-        return Cell(between(ratio.interval), (*ends, tone(ratio, trial.request.metric)))
+        return Cell(between(ratio.interval), (*ends, grade(ratio, trial.request.metric)))
 
     title = f"95 % intervals, from {runs_of(trial, rounds)}"
     head = columns(trial)
@@ -231,7 +232,7 @@ def plotted(trial: SessionState, rows: Sequence[Compared]) -> Table:
             interval = ratio.interval if ratio else None
             shown, rounds = (decimals(ratio.ratio, 3), ratio.rounds) if ratio else (MISSING, 0)
             cells = row(each.work, subject.name, shown, between(interval), str(rounds)).cells
-            found.append(Row(cells, interval, TONES[tone(ratio, trial.request.metric)] if ratio else "unclear"))
+            found.append(Row(cells, interval, TONES[grade(ratio, trial.request.metric)] if ratio else "unclear"))
     above = (f"{metric_title(trial.request.metric)} with 95 % intervals from paired rounds.",)
     head = ("workload", "build", "ratio", "95 %", "rounds")
     return Table(head, tuple(found), head[2:], above, "ratios", "ratio to the first build", ("95 %", "rounds"))
@@ -319,7 +320,7 @@ def remarks(trial: SessionState) -> Iterator[str]:
                 yield f"{subject.name} fails the SLA of {work}: it sustains {rates} ({build.role})."
             if client is not None and client >= BUSY:
                 yield f"In {work} of {subject.name} the client is busy for {percent(client)} of the time, and may limit it."
-    for place, subject_ in silent(trial):
+    for place, subject_ in without_metric(trial):
         yield f"{subjects[subject_].name} has no value of {trial.request.metric} in {works[place].name}."
     alike: dict[tuple[str, str], list[str]] = {}
     for subject in filter(lambda each: each.binary, subjects):
@@ -381,7 +382,7 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
     )
     yield Section("How runs vary", (Facts(varies),), "noise", quiet=True)
     turns, gains = math.sqrt(2) * found.run, False
-    if pairs := noise.of_pairs(trial):
+    if pairs := noise.noise_of_pairs(trial):
         beside = min(filter(None, pairs), default=0.0)
         gains, by_cpu = beside < GAIN * turns, " by CPU time" * (beside == pairs[1])
         said = f"The {pairs_sentence('runs', *pairs, turns)}."
@@ -390,10 +391,10 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
     rows = (
         row(
             str(each.runs), str(each.visits), duration(each.seconds), percent(each.drop),
-            *([percent(noise.smallest_in_pairs(beside, pairs_made(trial), each.runs))] if gains else []),
+            *([percent(noise.smallest_drop_in_pairs(beside, pairs_made(trial), each.runs))] if gains else []),
         )
-        for each in noise.rows(trial, found)
+        for each in noise.detectable_drops(trial, found)
     )  # fmt: skip
     title = "Smallest detectable drop (95 % sure, in 4 cases of 5)"
     yield Section(title, (Table(head, tuple(rows), head),), "detectable")
-    yield Section("What would help", (Prose(tuple(noise.sentences(trial, found))),), quiet=True)
+    yield Section("What would help", (Prose(tuple(noise.advice_sentences(trial, found))),), quiet=True)

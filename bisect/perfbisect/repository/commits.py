@@ -53,8 +53,8 @@ def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
     asked = f"{name}\n" if re.fullmatch("[0-9a-f]{4,}", name) else ""
     if git(repo, "cat-file", "--batch-check", stdin=asked).endswith(" ambiguous\n"):
         raise UsageError(f"'{name}' is the beginning of several hashes.", "Give more of it.")
-    tags = refs(repo, "refs/tags", names="strip=2")
-    releases = [version for pattern in release_tags for version, _ in spelled(tags, pattern)]
+    tags = list_refs(repo, "refs/tags", names="strip=2")
+    releases = [version for pattern in release_tags for version, _ in tagged_versions(tags, pattern)]
     near = get_close_matches(name, dict.fromkeys([*releases, *tags]), 3)
     raise UnknownRevision(
         f"'{name}' is neither a release nor a revision in {repo.folder}.",
@@ -67,14 +67,14 @@ def first_commit(repo: Repository, commit: str) -> str:
     return git(repo, "rev-list", "--first-parent", "--max-parents=0", commit).strip()
 
 
-def ambiguous(repo: Repository, names: Iterable[str]) -> list[str]:
+def tags_and_branches(repo: Repository, names: Iterable[str]) -> list[str]:
     """The tags, among revisions and ranges as written, that are also branches: git uses the tag."""
-    names_of_refs = set(refs(repo, "refs/heads", "refs/tags"))
+    names_of_refs = set(list_refs(repo, "refs/heads", "refs/tags"))
     bare = dict.fromkeys(re.split(r"[~^:@+]", end)[0] for name in names for end in name.split(".."))
     return [name for name in bare if {f"refs/heads/{name}", f"refs/tags/{name}"} <= names_of_refs]
 
 
-def refs(repo: Repository, *selection: str, names: str = "") -> list[str]:
+def list_refs(repo: Repository, *selection: str, names: str = "") -> list[str]:
     """The names of references, which never contain a blank. ``selection`` has folders of references and git's options."""
     return git(repo, "for-each-ref", f"--format=%(refname{names and ':'}{names})", *selection).split()
 
@@ -92,7 +92,7 @@ def tags_of(version: str, release_tags: Sequence[str]) -> list[str]:
     return [tag.replace("{version}", version).replace("{version:_}", version.replace(".", "_")) for tag in release_tags]
 
 
-def spelled(tags: Sequence[str], pattern: str) -> list[tuple[str, str]]:
+def tagged_versions(tags: Sequence[str], pattern: str) -> list[tuple[str, str]]:
     """(version, tag) of the tags that match ``pattern``, one of the recipe's patterns."""
     head, spelling, tail = re.split(r"\{version(:_|)\}", pattern, maxsplit=1)
     matches = [re.fullmatch(f"{re.escape(head)}(.+){re.escape(tail)}", tag) for tag in tags]
@@ -136,13 +136,13 @@ def ends_of(text: str) -> tuple[str, ...]:
     return ends
 
 
-def members(repo: Repository, text: str) -> frozenset[str]:
+def commits_of(repo: Repository, text: str) -> frozenset[str]:
     """The commits (full hashes) of ``text``, whose revisions are full hashes."""
     older, *newer = ends_of(text)
     return frozenset(git(repo, "rev-list", "--stdin", stdin=f"{newer[0]}\n^{older}\n").split() if newer else [text])
 
 
-def touched(
+def commits_touching(
     repo: Repository, good: str, bad: str, paths: Iterable[str], *, first_parent: bool = False
 ) -> dict[str, frozenset[str]]:
     """For each path (a folder, a file or one of git's globs) the commits (full hashes) of good..bad that change it.
@@ -319,18 +319,18 @@ def release_range(repo: Repository, text: str, release_tags: Sequence[str]) -> R
     patterns = release_tags or list(by_pattern(tags))[:1]
     tag_of = dict[str, str]()  # version → its tag; a recipe's first pattern has precedence
     for pattern in patterns:
-        for version, tag in spelled([tag.name for tag in tags], pattern):
+        for version, tag in tagged_versions([tag.name for tag in tags], pattern):
             tag_of.setdefault(version, tag)
     first, last = (_named(end, tag_of, patterns, repo) for end in (first, last))
     low, high = number_of(first), number_of(last)
     if low >= high:
         raise UsageError(f"{first} is not before {last}.", FORM)
     within = sorted((number, version) for version in tag_of if low <= (number := number_of(version)) <= high)
-    contained = refs(repo, "refs/tags", f"--merged=refs/tags/{tag_of[last]}", names="strip=2")
+    contained = list_refs(repo, "refs/tags", f"--merged=refs/tags/{tag_of[last]}", names="strip=2")
     included, left_out = [], []
     for _, version in within:
         name = version if release_tags else tag_of[version]  # without patterns a recipe has no versions
-        if not plain(version):
+        if not is_plain(version):
             left_out.append((name, "a pre-release"))
         elif version not in (first, last) and tag_of[version] not in contained:
             left_out.append((name, f"{last} does not contain it"))
@@ -350,8 +350,8 @@ def release_ends(text: str) -> tuple[str, str]:
 def _named(end: str, tag_of: dict[str, str], patterns: Sequence[str], repo: Repository) -> str:
     """The version that ``end`` names, as a version or a tag. Raises UsageError if there is none."""
     versions = {version: version for version in tag_of} | {tag: version for version, tag in tag_of.items()}
-    if end not in versions or not plain(versions[end]):
-        near = get_close_matches(end, [version for version in tag_of if plain(version)], 3)
+    if end not in versions or not is_plain(versions[end]):
+        near = get_close_matches(end, [version for version in tag_of if is_plain(version)], 3)
         raise UsageError(
             f"'{end}' is no release in {repo.folder}, whose tags are written {' or '.join(patterns) or 'in no common way'}.",
             f"Similar: {', '.join(near)}."
@@ -361,7 +361,7 @@ def _named(end: str, tag_of: dict[str, str], patterns: Sequence[str], repo: Repo
     return versions[end]
 
 
-def plain(version: str) -> bool:
+def is_plain(version: str) -> bool:
     """Whether a version consists of numbers only, unlike a pre-release."""
     return re.fullmatch(r"[0-9]+(?:[.-][0-9]+)*", version) is not None
 

@@ -184,7 +184,7 @@ class Temporary:
             return False
         status = self.run("merge-file", "--quiet", "--diff3", f"--marker-size={MARKER}", *sides).returncode
         merged = self.folder / sides[0]
-        result = settled(merged.read_bytes()) if status < _ERROR else None
+        result = settle_conflicts(merged.read_bytes()) if status < _ERROR else None
         if result is None:
             return False
         merged.write_bytes(result)
@@ -197,7 +197,7 @@ def _short(commits: Sequence[str]) -> str:
     return ", ".join(commit[:10] for commit in commits)
 
 
-def settled(merged: bytes) -> bytes | None:
+def settle_conflicts(merged: bytes) -> bytes | None:
     """The output of `git merge-file --diff3 --marker-size=MARKER` with settled conflicts; None if a conflict cannot be
     settled.
     """
@@ -206,7 +206,7 @@ def settled(merged: bytes) -> bytes | None:
     conflict = re.compile(ours + rb"(.*?)" + base + rb"(.*?)" + theirs + rb"(.*?)" + end, re.DOTALL | re.MULTILINE)
     parts, done = [], 0
     for match in conflict.finditer(merged):
-        result = settle(*(part.splitlines(keepends=True) for part in match.groups()))
+        result = settle_lines(*(part.splitlines(keepends=True) for part in match.groups()))
         if result is None:
             return None
         parts += [merged[done : match.start()], *result]
@@ -214,7 +214,7 @@ def settled(merged: bytes) -> bytes | None:
     return b"".join([*parts, merged[done:]])
 
 
-def settle(ours: Sequence[bytes], base: Sequence[bytes], theirs: Sequence[bytes]) -> list[bytes] | None:
+def settle_lines(ours: Sequence[bytes], base: Sequence[bytes], theirs: Sequence[bytes]) -> list[bytes] | None:
     """The lines of one settled conflict; None if both sides changed the same lines, or added lines at the same position."""
     for side, opposite in ((ours, theirs), (theirs, ours)):
         size = len(base)

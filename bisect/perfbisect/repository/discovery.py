@@ -29,7 +29,7 @@ from perfbisect.repository.git import (
     git,
     printable,
     run,
-    talk,
+    run_with_progress,
     to_remotes,
 )
 
@@ -200,7 +200,7 @@ def _is_behind(path: Path, builder: "Builder", revisions: Sequence[str]) -> bool
 
 
 def _talk(what: str, arguments: Sequence[str], progress: Progress | None) -> None:
-    for step in talk(what, arguments, to_remotes()):
+    for step in run_with_progress(what, arguments, to_remotes()):
         if progress:
             progress(*step)
 
@@ -211,7 +211,7 @@ MAX_BYTES = 10_000 * MB  # most bytes of an archive
 SILENCE = 60.0  # seconds without a byte after which a download has failed
 
 
-def downloaded(name: str, address: str, sha256: str) -> Generator[tuple[int, int], None, Path]:
+def download(name: str, address: str, sha256: str) -> Generator[tuple[int, int], None, Path]:
     """The file with that sum, from the cache or the address; yields finished and all megabytes.
 
     Raises EnvironmentFailure, with the command that copies the file into the cache, if it cannot be downloaded or has

@@ -171,7 +171,7 @@ def printable(path: str | Path) -> str:
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
-def talk(
+def run_with_progress(
     what: str, arguments: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int] = (), *, prompts: bool = True
 ) -> Iterator[tuple[str, int, int]]:
     """Run a git command that reports progress, and yield its activity, the finished steps, and all steps.

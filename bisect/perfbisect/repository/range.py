@@ -209,12 +209,12 @@ class DiffCommits:
         deletions, changes = list[bytes](), list[bytes]()
         for old_entry, new_entry in self.diff.with_parts(state):
             if old_entry and (new_entry is None or new_entry.path != old_entry.path):
-                deletions.append(b"D %s\n" % quoted(old_entry.path))
+                deletions.append(b"D %s\n" % fast_import_path(old_entry.path))
             if new_entry:
                 is_module = new_entry.mode == "160000"
                 mark = 0 if is_module else blobs.setdefault(new_entry.content, len(blobs) + 1_000_000)
                 reference = new_entry.content if is_module else b":%d" % mark
-                changes.append(b"M %s %s %s\n" % (new_entry.mode.encode(), reference, quoted(new_entry.path)))
+                changes.append(b"M %s %s %s\n" % (new_entry.mode.encode(), reference, fast_import_path(new_entry.path)))
         few = len(state) * 2 <= len(self.diff.every)
         shown = titles(self.shown(state if few else self.diff.every - state))
         message = f"{self.parent[:10]} with {shown}" if few else f"{self.commit[:10]} without {shown}"
@@ -228,14 +228,14 @@ class DiffCommits:
         )
 
 
-def quoted(path: str) -> bytes:
+def fast_import_path(path: str) -> bytes:
     """A path in the format of `git fast-import`."""
     raw = path.encode(errors="surrogateescape").replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n")
     return b'"%s"' % raw
 
 
 @contextmanager
-def in_parts(repo: Repository, parent: str, commit: str, ignore: Sequence[str]) -> Iterator[DiffCommits]:
+def diff_in_parts(repo: Repository, parent: str, commit: str, ignore: Sequence[str]) -> Iterator[DiffCommits]:
     """The changes of a commit against a parent (full hashes), in parts; ``ignore`` has a recipe's glob patterns.
 
     Raises UsageError if nothing that counts changes.
@@ -263,7 +263,7 @@ def in_parts(repo: Repository, parent: str, commit: str, ignore: Sequence[str]) 
                     hunks.append((start, start + size, start_after, start_after + size_after, scope.rstrip()))
             elif by_lines and new_entry and new_entry.content:
                 hunks.append((0, 0, 0, len(lines_of(new_entry.content)), ""))
-            file, file_pieces = in_pieces(len(files), old_entry, new_entry, hunks)
+            file, file_pieces = file_in_parts(len(files), old_entry, new_entry, hunks)
             files.append(file)
             pieces += file_pieces
         if not pieces:
@@ -274,7 +274,7 @@ def in_parts(repo: Repository, parent: str, commit: str, ignore: Sequence[str]) 
         )
 
 
-def in_pieces(
+def file_in_parts(
     number: int, before: Entry | None, after: Entry | None, hunks: Sequence[tuple[int, int, int, int, str]]
 ) -> tuple[FileDiff, list[Piece]]:
     """A file of a diff, and its parts.

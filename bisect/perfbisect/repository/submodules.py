@@ -20,7 +20,7 @@ from pathlib import Path
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import cache_folder
 from perfbisect.repository.discovery import REFS, is_partial, locked, open_repository
-from perfbisect.repository.git import Repository, all_but, configured, git, make_bare, talk, to_remotes
+from perfbisect.repository.git import Repository, all_but, configured, git, make_bare, run_with_progress, to_remotes
 from perfbisect.repository.objects import FILE, entries, headers
 
 SCHEMES = ("file", "https", "ssh")  # allowed schemes of addresses
@@ -71,14 +71,14 @@ def submodules(repo: Repository, commit: str, ignore: Sequence[str]) -> tuple[Su
     listing = ["diff-tree", "-r", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=none", empty, commit]
     fields = git(repo, *listing, *paths).split("\0")
     modules = (
-        Submodule(path, about.split(" ")[3], below(ignore, path))
+        Submodule(path, about.split(" ")[3], patterns_below(ignore, path))
         for about, path in zip(fields[::2], fields[1::2], strict=False)
         if about.split(" ")[1] == _GITLINK
     )
     return tuple(module for module in modules if "**" not in module.ignore)
 
 
-def below(ignore: Sequence[str], path: str) -> tuple[str, ...]:
+def patterns_below(ignore: Sequence[str], path: str) -> tuple[str, ...]:
     """The glob patterns ``ignore`` relative to a folder of the tree.
 
     A pattern with a character class or a backslash in its part for the folder is left out, so that it ignores nothing.
@@ -105,7 +105,7 @@ def _rests(pattern: Sequence[str], path: Sequence[str]) -> list[Sequence[str]]:
     return _rests(pattern[1:], path[1:])
 
 
-def declared(repo: Repository, commit: str) -> Mapping[str, ModuleEntry]:
+def module_entries(repo: Repository, commit: str) -> Mapping[str, ModuleEntry]:
     """The entries of a commit's ``.gitmodules``, by path. Raises Unavailable if it cannot be read."""
     entry = next((item for item in entries(repo, commit) if item.path == _MODULES), None)
     if entry is None:
@@ -200,7 +200,7 @@ def find(
     ``upstream`` is the address of ``repo``, unless one is configured. Raises Unavailable.
     """
     origin = origin_of(repo, commit, submodule, upstream)
-    source, tried = look(origin, repo, submodule)
+    source, tried = find_locally(origin, repo, submodule)
     if source:
         return source
     why = origin.refused
@@ -217,7 +217,7 @@ def find(
     raise Unavailable(f"{subject}, and {why}", origin.advice, tried=tried)
 
 
-def look(origin: Origin, repo: Repository, submodule: Submodule) -> tuple[ModuleSource | None, list[str]]:
+def find_locally(origin: Origin, repo: Repository, submodule: Submodule) -> tuple[ModuleSource | None, list[str]]:
     """The source of a submodule of ``repo`` on this machine; and the reason for each place that cannot be used."""
     tried = []
     cached = () if origin.refused else (_cache(origin.address, repo.object_format).git_dir,)
@@ -236,7 +236,7 @@ def look(origin: Origin, repo: Repository, submodule: Submodule) -> tuple[Module
 def origin_of(repo: Repository, commit: str, submodule: Submodule, upstream: str) -> Origin:
     """The places from which a submodule of ``commit`` may be obtained. Nothing is fetched."""
     try:
-        entry = declared(repo, commit).get(submodule.path)
+        entry = module_entries(repo, commit).get(submodule.path)
         refused = "" if entry else ".gitmodules has no entry for it"
     except Unavailable as error:
         entry, refused = None, str(error)
@@ -338,5 +338,5 @@ def _talk(repo: Repository, url: str, options: Sequence[str], refs: Sequence[str
     allowed = to_remotes()["GIT_ALLOW_PROTOCOL"].split(":")
     env = to_remotes() | {"GIT_ALLOW_PROTOCOL": ":".join(scheme for scheme in SCHEMES if scheme in allowed) or "none"}
     arguments = [*_SETTINGS, f"--git-dir={repo.git_dir}", *_FETCH, *options, "--", url, *refs]
-    for _, done, total in talk(f"{url} cannot be fetched", arguments, env, prompts=False):
+    for _, done, total in run_with_progress(f"{url} cannot be fetched", arguments, env, prompts=False):
         yield done, total

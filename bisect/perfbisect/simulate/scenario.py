@@ -20,7 +20,7 @@ Rows = list[tuple[int, ...]]  # the parents of each candidate, oldest first
 
 
 @lru_cache(maxsize=8)
-def merging(
+def merging_graph(
     commits: int, seed: int = 0, branching: float = 0.1, length: float = 6.0, back: int = 25, returning: float = 0.05
 ) -> Graph:
     """A trunk with side branches.

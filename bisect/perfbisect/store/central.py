@@ -26,7 +26,7 @@ from perfbisect.process import this_process
 from perfbisect.store import schema
 from perfbisect.store.connection import default_place
 from perfbisect.store.history import History
-from perfbisect.store.listing import KINDS, SessionSummary, damaged
+from perfbisect.store.listing import KINDS, SessionSummary, damaged_summary
 from perfbisect.store.query import WRITES, QueryResult
 from perfbisect.store.schema import (
     INDEXES,
@@ -279,7 +279,7 @@ class Central:
             origin, number = names[summary.number].partition(":")[0], number_of(names[summary.number])
             if number is None:
                 listed.append(
-                    damaged(0, "hunt", f"{names[summary.number]!r} is no ORIGIN:NUMBER", names[summary.number])
+                    damaged_summary(0, "hunt", f"{names[summary.number]!r} is no ORIGIN:NUMBER", names[summary.number])
                 )
             else:
                 number_here = number if summary.kind == "hunt" else f"{str(summary.id)[0]}{number}"

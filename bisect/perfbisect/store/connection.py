@@ -17,7 +17,7 @@ from typing import Any
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import state_folder
 from perfbisect.process import whose
-from perfbisect.store.schema import APPLICATION, VERSION, create, renew_views, strange
+from perfbisect.store.schema import APPLICATION, VERSION, create, foreign_object, renew_views
 
 LARGEST_ID = 2**63 - 1  # a number above the ids of all rows in SQLite
 
@@ -216,7 +216,7 @@ def check_form(connection: sqlite3.Connection, path: Path) -> bool:
             f"The history {path} was written by {'a newer' if version > VERSION else 'an older'} perfbisect.",
             "Read it with that one; here, name another with --history, or move it away.",
         )
-    if tables and (name := strange(connection)):
+    if tables and (name := foreign_object(connection)):
         raise EnvironmentFailure(
             f"{path} is no history as perfbisect makes it: see {name} in it.",
             "It could execute SQL of whoever made it: leave it alone.",

@@ -42,9 +42,9 @@ from perfbisect.store.listing import (
     FITNESS_CHECK,
     NAME,
     SessionSummary,
-    called,
     check_value,
     read_sessions,
+    session_name,
 )
 from perfbisect.store.query import QueryResult, ask
 
@@ -250,7 +250,7 @@ class History:
 
         [kind] = self.columns(session, "kind")
         candidates = self.candidates(session) if kind == "hunt" else ()
-        name = called(kind, session)
+        name = session_name(kind, session)
         with explained(self.path):
             rows = self.connection.execute(
                 "SELECT id, at, CAST(kind AS BLOB), CAST(body AS BLOB) FROM events"
@@ -270,7 +270,7 @@ class History:
         from perfbisect.core.domain.settings import Settings
 
         kind, stored = self.columns(session, "kind", "CAST(settings AS BLOB)")
-        with intact(self.shown, f"{called(kind, session)}, table sessions, row {session}, column settings,"):
+        with intact(self.shown, f"{session_name(kind, session)}, table sessions, row {session}, column settings,"):
             return msgspec.json.decode(stored, type=Settings)
 
     def began(self, session: int) -> float:
@@ -319,7 +319,7 @@ class History:
         """The number of the trial of that name. Raises UsageError if there is none."""
         number = int(name[1:])
         with suppress(UsageError):
-            if called(self.columns(number, "kind")[0], number) == name:
+            if session_name(self.columns(number, "kind")[0], number) == name:
                 return number
         raise UsageError(f"There is no {name} in the history {self.shown}.", "`bisect history` lists all.")
 

@@ -153,7 +153,7 @@ def check_value(name: str, value: Any, kind: Any) -> Any:
     return value
 
 
-def damaged(number: int, kind: object, why: str, origin: str = "") -> SessionSummary:
+def damaged_summary(number: int, kind: object, why: str, origin: str = "") -> SessionSummary:
     """The summary of a session whose row cannot be read."""
     id_and_kind: tuple[int | str, str] = (number, "hunt") if kind == "hunt" else (f"?{number}", "compare")
     return SessionSummary(id_and_kind[0], id_and_kind[1], 0.0, "", "", (), "", "", DAMAGED, 0, 0, why, origin)
@@ -169,7 +169,7 @@ def read_sessions(history: "History", where: str = "true", *values: object) -> I
         except PerfBisectError:
             raise
         except Exception as failure:  # noqa: BLE001  # no list of errors is complete: a damaged row can have any value
-            session = damaged(row[0], row[1], f"its row cannot be read ({type(failure).__name__}: {failure})")
+            session = damaged_summary(row[0], row[1], f"its row cannot be read ({type(failure).__name__}: {failure})")
         yield session
 
 
@@ -203,7 +203,7 @@ def summary(history: "History", row: Sequence[Any]) -> SessionSummary:
             further = {"compared": compared, "series": series, "branch": str(trial.get("branch", ""))}
     host, metric, builds, runs = measured
     return SessionSummary(
-        number if kind == "hunt" else called(kind, number), kind, started, builder, variant, workloads, host, metric, state, builds,
+        number if kind == "hunt" else session_name(kind, number), kind, started, builder, variant, workloads, host, metric, state, builds,
         runs, failure or "", history.whose(origin, process), name, **further,
     )  # fmt: skip
 
@@ -236,7 +236,7 @@ def reason_is_open(history: "History", hunt: int) -> bool:
     return history.select(f"{follows} AND kind = 'HuntEnded' ORDER BY id DESC LIMIT 1", [hunt]) == [(1,)]
 
 
-def called(kind: str, session: int) -> str:
+def session_name(kind: str, session: int) -> str:
     """The name of a session: hunt 12, c3."""
     return f"hunt {session}" if kind == "hunt" else f"{kind[:1]}{session}"
 

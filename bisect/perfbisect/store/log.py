@@ -118,7 +118,7 @@ def check_values(value: object, name: str = "") -> None:
             raise ValueError(f"{name} is no finite number")
 
 
-def clean(row: Row) -> Row:
+def as_utf8(row: Row) -> Row:
     """The row as valid UTF-8: names in old commits and in file systems may be invalid."""
     return {
         column: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
@@ -128,7 +128,7 @@ def clean(row: Row) -> Row:
 
 def insert(db: "sqlite_utils.Database", table: str, row: Row) -> int:
     """Insert a row and return its number."""
-    return int(db.table(table).insert(clean(row)).last_rowid or 0)
+    return int(db.table(table).insert(as_utf8(row)).last_rowid or 0)
 
 
 def remove(db: "sqlite_utils.Database", session: int) -> None:
@@ -142,7 +142,7 @@ def remove(db: "sqlite_utils.Database", session: int) -> None:
 def host_row(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
     """The id of the host's row; a host whose facts have changed gets a new row."""
     texts = {name: dumps(dict(sorted(getattr(host, name).items()))) for name in ("tools", "settings")}
-    row = clean(asdict(host) | texts)
+    row = as_utf8(asdict(host) | texts)
     table = db.table("hosts")
     host_id = str(table.insert(row | {"first_seen": at}, hash_id="id", hash_id_columns=[*row], ignore=True).last_pk)
     db.execute("UPDATE hosts SET first_seen = min(first_seen, ?) WHERE id = ?", [at, host_id])
@@ -241,7 +241,7 @@ class SessionLog:
     def _commit(self, commit: Commit) -> None:
         """Enter the facts of a commit."""
         row = {"commit_hash": commit.sha, "date": commit.date, "author": commit.author, "subject": commit.subject}
-        self.db.table("commits").insert(clean(row), ignore=self.foreign, replace=not self.foreign)
+        self.db.table("commits").insert(as_utf8(row), ignore=self.foreign, replace=not self.foreign)
 
     def _set(self, **columns: object) -> None:
         """Change columns of the session."""

@@ -18,7 +18,7 @@ from perfbisect.core.domain.metrics import exact, value
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.core.domain.trials import counting
 from perfbisect.core.stats.fitness import Check
-from perfbisect.core.stats.noise import ENOUGH, Noise, at_least, noise_in
+from perfbisect.core.stats.noise import ENOUGH, Noise, believed_noise, noise_in
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.store.connection import OWN, intact
 from perfbisect.store.listing import ACCEPTED_CHECK, FITNESS_CHECK
@@ -187,7 +187,7 @@ def read_noise(history: "History", settings: Settings) -> float | None:
     visits, too.
     """
     if trial := trial_noise(history, settings):
-        return at_least(trial.run, settings.metric)
+        return believed_noise(trial.run, settings.metric)
     body = "(SELECT CAST(body AS BLOB) FROM events WHERE id = event_id)"
     rows = latest_runs(history, settings, f"session_id, build_key, event_id, {body}")
     builds: dict[tuple[int, str], list[tuple[str, float]]] = defaultdict(list)
@@ -210,7 +210,9 @@ def read_noise(history: "History", settings: Settings) -> float | None:
         if visit != later_visit
     ]
     # The median of |x| is 0.6745 for a standard normal x; a difference of two runs has twice the variance of a run.
-    return at_least(median(steps) / 0.6745 / math.sqrt(2), settings.metric) if len(steps) >= ENOUGH_PAIRS else None
+    return (
+        believed_noise(median(steps) / 0.6745 / math.sqrt(2), settings.metric) if len(steps) >= ENOUGH_PAIRS else None
+    )
 
 
 def trial_noise(history: "History", settings: Settings) -> Noise | None:

@@ -156,7 +156,7 @@ def write(history: History, central: "Connection", origin: str, due: Due, entry:
 
     def rows_of(table: str, where: str, *values: object) -> list[Row]:
         rows = history.select(f"SELECT {', '.join(TABLES[table].split())} FROM {table} WHERE {where}", values)
-        return [converted(origin, table, row) for row in rows]
+        return [central_row(origin, table, row) for row in rows]
 
     def put(table: str, where: str, *values: object, changes: bool = False) -> None:
         """Insert rows; with ``changes``, they replace existing rows."""
@@ -192,7 +192,7 @@ def write(history: History, central: "Connection", origin: str, due: Due, entry:
         put(table, "session_id = ?", due.session)
 
 
-def converted(origin: str, table: str, row: Row) -> Row:
+def central_row(origin: str, table: str, row: Row) -> Row:
     """A row of a local history as a row of the central history: with names of sessions, and without passwords."""
     return tuple(
         origin if column == "origin"

@@ -258,7 +258,7 @@ def definition() -> Iterator[str]:
     yield from (f"CREATE VIEW {name} AS {sql}" for name, sql in VIEWS.items())
 
 
-def strange(connection: "sqlite3.Connection") -> str:
+def foreign_object(connection: "sqlite3.Connection") -> str:
     """The first table or trigger of a file whose SQL is not from here; "" without one.
 
     A view instead of a table, a computed column or a trigger would execute SQL of whoever made the file.

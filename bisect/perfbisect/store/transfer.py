@@ -34,7 +34,7 @@ from perfbisect.process import copied
 from perfbisect.store.batches import copy_batches, read_batch
 from perfbisect.store.connection import explained, intact
 from perfbisect.store.history import History
-from perfbisect.store.listing import called, check_value
+from perfbisect.store.listing import check_value, session_name
 from perfbisect.store.log import check_values, compact, encode, read_host
 
 if TYPE_CHECKING:
@@ -96,12 +96,12 @@ class Turns:
         return not self.whole and time.monotonic() - self.began >= TURN
 
 
-def everything(source: History) -> list[int]:
+def all_sessions(source: History) -> list[int]:
     """The numbers of all sessions of a history."""
     return [session for (session,) in source.select("SELECT id FROM sessions ORDER BY id")]
 
 
-def completed(source: History, names: Sequence[int | str]) -> list[int]:
+def with_related(source: History, names: Sequence[int | str]) -> list[int]:
     """The numbers of sessions, with proofs of hunts, hunts of proofs, and hunts for drops of comparisons.
 
     The name of a batch (b2) stands for its hunts. Raises UsageError if none of these has begun.
@@ -145,14 +145,14 @@ def copy(source: History, target: History, numbers: Sequence[int], origin: str, 
     for session in numbers:
         [kind] = source.columns(session, "kind")
         log = [*log_of(source, session)]
-        with intact(source.shown, called(kind, session)):
-            head = checked(head_of(source, session), log, requests)
+        with intact(source.shown, session_name(kind, session)):
+            head = check_head(head_of(source, session), log, requests)
             if kind != "hunt":
                 requests[session] = head.plan.request
             else:
                 fold(log, source.sittings(session))
-            copied_numbers[session], how = copy_session(numbered(head, copied_numbers), log, turns, origin)
-        done.append(Copied(called(kind, session), called(kind, copied_numbers[session]), how))
+            copied_numbers[session], how = copy_session(with_target_numbers(head, copied_numbers), log, turns, origin)
+        done.append(Copied(session_name(kind, session), session_name(kind, copied_numbers[session]), how))
     copy_batches(source, target, copied_numbers, origin, process)
     return done
 
@@ -179,7 +179,7 @@ def copy_session(head: Head, log: list[Timed], turns: Turns, origin: str) -> tup
     while True:
         existing = target.connection.execute(present, [head.uid]).fetchone()
         number, is_own, _ = existing or (0, False, 0)
-        tail = grown_by(log_of(target, number), iter(log)) if existing else log
+        tail = new_events(log_of(target, number), iter(log)) if existing else log
         # a file of other persons that adds to an own session could change the commands that `bisect resume` executes
         foreign = bool(is_own and origin)
         if tail is None or (existing and tail and (foreign or target.listed(number).state == "running")):
@@ -202,7 +202,7 @@ def copy_session(head: Head, log: list[Timed], turns: Turns, origin: str) -> tup
             return number, how or "known"
 
 
-def grown_by(here: Iterator[Timed], there: Iterator[Timed]) -> list[Timed] | None:
+def new_events(here: Iterator[Timed], there: Iterator[Timed]) -> list[Timed] | None:
     """The events of ``there`` after the end of ``here``; empty if ``here`` has them all, None if the logs contradict each
     other.
     """
@@ -210,12 +210,12 @@ def grown_by(here: Iterator[Timed], there: Iterator[Timed]) -> list[Timed] | Non
     for mine, theirs in zip_longest(here, there):
         if mine is None and theirs is not None:
             tail.append(theirs)
-        elif mine and theirs and comparable(mine) != comparable(theirs):
+        elif mine and theirs and without_numbers(mine) != without_numbers(theirs):
             return None
     return tail
 
 
-def comparable(entry: Timed) -> tuple[float, str, str]:
+def without_numbers(entry: Timed) -> tuple[float, str, str]:
     """An entry of a log without numbers of sessions."""
     at, event = entry
     return at, codec.kind_of(event), encode(renumbered(event, 0, 0), ())
@@ -237,7 +237,7 @@ def about_hunt(request: TrialRequest, hunt: int | None) -> TrialRequest:
 
 def log_of(history: History, session: int) -> Iterator[Timed]:
     """The log of a session without passwords, as it is copied. Raises EnvironmentFailure if it cannot be read."""
-    name = called(history.columns(session, "kind")[0], session)
+    name = session_name(history.columns(session, "kind")[0], session)
     for entry in history.events(session):
         with intact(history.shown, f"{name}, table events, row {entry.id},"):
             event = masked_fields(entry.event)
@@ -285,7 +285,7 @@ def range_of(history: History, hunt: int, settings: Settings, host: HostFacts) -
     return SessionStarted(hunt, host, False, *names, commits, span, merges, branch_points=len(span) - 1 - choices)
 
 
-def checked(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialRequest]) -> Head:
+def check_head(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialRequest]) -> Head:
     """``head`` itself. Raises ValueError if reports could not read it; ``requests`` are of earlier trials."""
     if not UID.fullmatch(head.uid):
         raise ValueError("it has no name")
@@ -322,7 +322,7 @@ def sizes(request: TrialRequest) -> tuple[int, int]:
     return len(request.subjects), len(request.works)
 
 
-def numbered(head: Head, here: Mapping[int, int]) -> Head:
+def with_target_numbers(head: Head, here: Mapping[int, int]) -> Head:
     """``head`` with the numbers of the target; if the comparison is not copied, the hunt for its drop becomes a usual
     hunt.
     """

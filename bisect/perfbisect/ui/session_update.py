@@ -29,7 +29,7 @@ from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.domain.trials import pairs_to_try, rounds_to_do, visits
 from perfbisect.core.explain.explanation import reason
-from perfbisect.core.inference.classification import observed, ratios
+from perfbisect.core.inference.classification import hunt_observations, ratios
 from perfbisect.core.inference.relative_speed import step_ratio
 from perfbisect.ui.session_view import ActiveBuild, ActiveRun, ExpectedRuns, OrderPhase, SessionView, TimedEvent, bits
 from perfbisect.wording import reasons
@@ -153,7 +153,7 @@ def layouts_so_far(view: SessionView) -> str:
     if (compared := min((sum(run.layout > 0 for run in some) for some in runs), default=0)) < 2:
         return ""
     culprit, other = view.beside
-    seen = observed(state, state.node, view.metric, state.hosts)
+    seen = hunt_observations(state, state.node, view.metric, state.hosts)
     found = step_ratio(seen, len(state.commits) - 1, culprit, other)
     return f"{ratio(found)} of {view.commit(other).short} in {count(compared, 'layout')}" if found else ""
 

@@ -9,10 +9,19 @@ from hypothesis import strategies as st
 import sample_hunt
 from counted import FULL, run
 from perfbisect.core.domain.facts import HostFacts, RunFacts, host_differences
-from perfbisect.core.domain.metrics import METRICS, background, busiest, counters, find_metric, share_held, unit, value
+from perfbisect.core.domain.metrics import (
+    METRICS,
+    background,
+    background_share,
+    busiest,
+    find_metric,
+    role_counters,
+    unit,
+    value,
+)
 from perfbisect.core.domain.orders import SAME, UNKNOWN, Inconclusive, Interval, NotReproduced, Reason
 from perfbisect.core.domain.settings import COUNTED, Policy
-from perfbisect.core.inference.instruction_counts import indistinct, shown_by
+from perfbisect.core.inference.instruction_counts import ratio_of_indistinct_ends, shown_by
 from perfbisect.errors import UsageError
 from perfbisect.lab.measure import perf
 
@@ -48,7 +57,7 @@ def ten_seconds(batch: float = 0.0, **roles: tuple[float, float]) -> RunFacts:
     """Ten seconds, with role → done and due, so many by one transaction of each client."""
     found: dict[str, float | None] = {}
     for role, (done, due) in roles.items():
-        found |= counters(role, done, due, due / 10, batch, 1.0, 2.0)
+        found |= role_counters(role, done, due, due / 10, batch, 1.0, 2.0)
     return replace(sample_hunt.run(0, 0.0), counters=found)
 
 
@@ -59,7 +68,9 @@ def test_the_role_that_is_furthest_behind_counts() -> None:
 
 def test_without_a_rate_nothing_can_be_missed() -> None:
     paceless = ten_seconds(query=(5000, 0), insert=(0, 0))
-    assert background([paceless]) is share_held(paceless) is value(paceless, "background") is background([]) is None
+    assert (
+        background([paceless]) is background_share(paceless) is value(paceless, "background") is background([]) is None
+    )
 
 
 def test_one_percent_may_be_missing_and_two_transactions_of_each_run() -> None:
@@ -77,7 +88,7 @@ def test_one_percent_may_be_missing_and_two_transactions_of_each_run() -> None:
 def test_runs_count_together(runs: list[tuple[float, int]]) -> None:
     """The share of all that was due, whichever runs it is missing from."""
     facts = [ten_seconds(insert=(share * due, due)) for share, due in runs]
-    assert [share_held(each) for each in facts] == pytest.approx([share for share, _ in runs])
+    assert [background_share(each) for each in facts] == pytest.approx([share for share, _ in runs])
     found, due = background(facts), sum(due for _, due in runs)
     assert found and found.held / found.wanted == pytest.approx(sum(share * due for share, due in runs) / due)
 
@@ -181,5 +192,5 @@ def test_which_verdicts_are_asked_about() -> None:
     noisy = Inconclusive((1, 2), (0.5, 0.4), WIDE, Reason.TOO_NOISY)
     others = NotReproduced(SAME, 0.0), replace(noisy, reason=Reason.RUNS_SPENT), None
     unknown = Inconclusive((), (), UNKNOWN, Reason.BAD_UNMEASURABLE)
-    asked = [indistinct(verdict) for verdict in (NotReproduced(WIDE, 0.05), noisy, unknown, *others)]
+    asked = [ratio_of_indistinct_ends(verdict) for verdict in (NotReproduced(WIDE, 0.05), noisy, unknown, *others)]
     assert asked == [WIDE, WIDE, *[None] * 4]

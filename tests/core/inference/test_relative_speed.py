@@ -16,7 +16,7 @@ from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.noise_model import behaviour
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import arrange
-from perfbisect.core.inference.relative_speed import Speeds, leading, relative_speeds, speeds
+from perfbisect.core.inference.relative_speed import Speeds, leading_class, relative_speeds, speeds
 from perfbisect.core.inference.state_space import fit
 from simulated_worlds import decide
 
@@ -144,7 +144,7 @@ def test_of_several_host_classes_the_first_with_a_clear_difference_is_shown() ->
     assert (found[1].middle, found[2].middle) == pytest.approx((math.exp(-0.2), 1.0), abs=0.003), "2 was on x alone"
     same, slower, unknown = Interval(0.99, 1.0, 1.01), Interval(0.8, 0.9, 0.95), Interval(0.0, 0.9, math.inf)
     pairs = ((same, slower), (None, same), (unknown, slower), (), (None, None))
-    assert [leading(each) for each in pairs] == [1, 1, 1, 0, 0]
+    assert [leading_class(each) for each in pairs] == [1, 1, 1, 0, 0]
 
 
 World = Callable[[np.random.Generator], list[Reading]]

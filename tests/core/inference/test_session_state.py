@@ -31,7 +31,7 @@ from perfbisect.core.domain.orders import (
     Step,
 )
 from perfbisect.core.domain.session_state import SessionState, fold
-from perfbisect.core.inference.classification import Classification, by_interval, classify, ratios
+from perfbisect.core.inference.classification import Classification, classify, ratios, side_by_interval
 from perfbisect.core.inference.observations import Built, observations
 
 SHAS = tuple(f"{n:040x}" for n in range(4))
@@ -157,7 +157,7 @@ def test_a_side_needs_the_whole_interval() -> None:
         *((slow, each, Classification.UNCLEAR) for each in (Interval(0.9, 1.0, 1.1), None)),
         (None, DROP, Classification.UNCLEAR),
     ):
-        assert by_interval(bad, own) is expected
+        assert side_by_interval(bad, own) is expected
 
 
 def test_between_the_ends_the_belief_decides_and_a_verdict_has_the_last_word() -> None:

@@ -13,7 +13,7 @@ from perfbisect.core.domain.orders import UNKNOWN, Interval
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.noise_model import USUAL, behaviour
 from perfbisect.core.inference.observations import Built, Observation, Reading
-from perfbisect.core.inference.record import Record, arrange, beyond, direction, united
+from perfbisect.core.inference.record import Record, arrange, beyond_bounds, stopped_side, unite_stopped_runs
 from perfbisect.core.inference.relative_speed import open_ended, relative_speeds
 from perfbisect.core.inference.state_space import Levels, fit, levels_of
 
@@ -193,10 +193,10 @@ def test_which_end_is_open() -> None:
 def test_stopped_runs_of_a_build_become_one_reading_on_each_host() -> None:
     seen = [Reading(0, 0.0, 0, 0), *(Reading(1, BOUND, run, run, run % 2, bound=-1) for run in range(1, 6))]
     record = arrange(seen, Policy(), 1)
-    fewer, weight, repeated = united(record, np.ones(6))
+    fewer, weight, repeated = unite_stopped_runs(record, np.ones(6))
     assert fewer.value.tolist() == pytest.approx([0.0, BOUND, BOUND])
     assert (weight.tolist(), repeated) == ([1.0, 3.0, 2.0], 3.0)
-    assert [direction(record, build) for build in (0, 1, 2)] == [0, -1, 0]
+    assert [stopped_side(record, build) for build in (0, 1, 2)] == [0, -1, 0]
     none = arrange(readings_unusual(3, 0), Policy(), 1)
-    assert united(none, weight[:1]) == (none, weight[:1], 0.0), "without a stopped run nothing is touched"
-    assert beyond(record, 1.0).value.tolist() == pytest.approx([0.0] + 5 * [BOUND - 1])
+    assert unite_stopped_runs(none, weight[:1]) == (none, weight[:1], 0.0), "without a stopped run nothing is touched"
+    assert beyond_bounds(record, 1.0).value.tolist() == pytest.approx([0.0] + 5 * [BOUND - 1])

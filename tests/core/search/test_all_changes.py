@@ -14,7 +14,7 @@ from perfbisect.core.inference.observations import Built, Observation, Reading, 
 from perfbisect.core.search.all_changes import _halves, _Results, _Span, _unsettled
 from perfbisect.core.search.situation import Situation, subrange
 from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.scenario import merging
+from perfbisect.simulate.scenario import merging_graph
 from perfbisect.simulate.tally import Account, account, judge
 from perfbisect.simulate.world import Habits, World
 from perfbisect.wording.verdicts import exit_status
@@ -61,7 +61,7 @@ BACK = {6: -0.0408, 13: 0.0408, 19: -0.0408}  # in a history where 24 to 26 are 
     [
         pytest.param(World(MERGE, {2: -0.2, 6: -0.1}, QUIET, seed=2), [2, 6], [], [], id="both sides of a merge"),
         pytest.param(
-            World(merging(40, seed=2137), BACK, Habits(noise=0.01), seed=2137), [6, 19], [13], [],
+            World(merging_graph(40, seed=2137), BACK, Habits(noise=0.01), seed=2137), [6, 19], [13], [],
             id="a branch that lacks a change not found yet is not blamed", marks=pytest.mark.slow,
         ),
         pytest.param(

@@ -17,7 +17,7 @@ from perfbisect.core.search.situation import Situation
 from perfbisect.hunt import loop
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import MemoryLog, SimulatedWorkers, hunt
-from perfbisect.simulate.scenario import Scenario, merging
+from perfbisect.simulate.scenario import Scenario, merging_graph
 from perfbisect.simulate.world import World, maker
 from simulated_worlds import decide, found, moments
 
@@ -187,7 +187,7 @@ def test_when_the_last_build_host_is_lost_hosts_build_as_without_any() -> None:
 @given(st.integers(1, 12), st.integers(0, 2**32))
 @settings(max_examples=30, deadline=None)
 def test_cuts_of_any_history_are_about_even(count: int, seed: int) -> None:
-    graph = merging(200, seed=seed % 50)
+    graph = merging_graph(200, seed=seed % 50)
     reach = ancestry_of(graph)
     probability = graph.weight / graph.weight.sum()
     cuts = list(Parts(reach, probability, ()).cut(count, np.ones(graph.size), lambda some: np.ones(len(some)), 0.0))
@@ -210,7 +210,7 @@ def test_builds_do_not_take_turns_in_ending_each_other() -> None:
 @pytest.mark.parametrize("share", [0.1, 0.6])
 def test_a_hunt_goes_on_from_its_log_when_builds_in_flight_were_lost(share: float) -> None:
     def world() -> World:
-        return Scenario(merging(80), 0.08, habits=Habits(build_seconds=1200.0), failing=0.1).world(3)
+        return Scenario(merging_graph(80), 0.08, habits=Habits(build_seconds=1200.0), failing=0.1).world(3)
 
     whole, left = hunt(world(), Policy(), build_hosts=3).observations, world()
     known = [*whole[: int(share * len(whole))]]

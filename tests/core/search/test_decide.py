@@ -36,7 +36,7 @@ from perfbisect.core.inference.state_space import fit, levels_of
 from perfbisect.core.search.decide import likely_builds, likely_runs
 from perfbisect.core.search.situation import Budget
 from perfbisect.simulate.hunt import HuntResult, hunt
-from perfbisect.simulate.scenario import Scenario, merging
+from perfbisect.simulate.scenario import Scenario, merging_graph
 from perfbisect.simulate.world import Habits, World
 from simulated_worlds import decide, found, moments, several
 
@@ -198,7 +198,7 @@ def test_what_took_no_time_says_nothing_of_what_a_build_costs() -> None:
 
 EXACT = PriorKnowledge(exact=True)
 SMALLEST = Policy(min_effect=0.001)
-LINE, MERGES = Graph.line(200), merging(200, seed=1)
+LINE, MERGES = Graph.line(200), merging_graph(200, seed=1)
 
 
 def counting(noise: float) -> Habits:

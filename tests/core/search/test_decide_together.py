@@ -19,7 +19,7 @@ from perfbisect.core.search.decide import decide_together
 from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.scenario import Scenario, merging
+from perfbisect.simulate.scenario import Scenario, merging_graph
 from perfbisect.simulate.tally import Judgement, is_named, judge
 from perfbisect.simulate.world import World
 from simulated_worlds import decide, moments
@@ -168,7 +168,7 @@ def test_budgets_count_for_all_together() -> None:
     pytest.param(Graph.line(16), Policy(all_steps=True), marks=pytest.mark.slow),
     pytest.param(Graph.line(40), Policy(layouts=True), marks=pytest.mark.slow),
     pytest.param(Graph.line(40), Policy(slow_after=3), marks=pytest.mark.slow),
-    (merging(60), Policy()),
+    (merging_graph(60), Policy()),
 ])  # fmt: skip
 def test_other_kinds_of_hunts_share_builds_too(graph: Graph, policy: Policy) -> None:
     bad = graph.size - 1

@@ -26,7 +26,7 @@ from perfbisect.core.domain.orders import (
     Step,
 )
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
-from perfbisect.core.inference.instruction_counts import sides, with_counts
+from perfbisect.core.inference.instruction_counts import commits_of_step, with_counts
 from perfbisect.core.inference.noise_model import without_modes
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import Record, arrange
@@ -251,8 +251,8 @@ def test_every_parent_counts() -> None:
     ):
         found = with_counts(PLACEMENT, COMMITS, log)
         assert isinstance(found, CodePlacement) and found.same_counts is same
-    assert sides(MERGE, COMMITS, []) == ("merge", "side", "main")
-    one_of_equal_binaries = sides(MERGE, COMMITS, [*one_binary, made("main", "a")])
+    assert commits_of_step(MERGE, COMMITS, []) == ("merge", "side", "main")
+    one_of_equal_binaries = commits_of_step(MERGE, COMMITS, [*one_binary, made("main", "a")])
     assert one_of_equal_binaries == ("merge", "good")
 
 

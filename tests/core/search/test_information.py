@@ -13,16 +13,24 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Measure
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference import ancestry as module
-from perfbisect.core.inference.ancestry import BOUND, Ancestry, Hypotheses, ancestry_of, bounded, hypotheses, suspected
+from perfbisect.core.inference.ancestry import (
+    BOUND,
+    Ancestry,
+    Hypotheses,
+    ancestry_of,
+    bounded_weight,
+    hypotheses,
+    with_suspicions,
+)
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.inference.posterior import Posterior, Prediction, Separation, infer, predict
 from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import Levels, fit, levels_of
 from perfbisect.core.search.build_forecast import chance_to_build, price
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.stats.distributions import bits, entropy, exact_bits
+from perfbisect.core.stats.distributions import entropy, integrated_information, label_information
 from perfbisect.simulate.hunt import hunt
-from perfbisect.simulate.scenario import merging
+from perfbisect.simulate.scenario import merging_graph
 from perfbisect.simulate.world import Habits, World
 from simulated_worlds import decide, found
 
@@ -30,14 +38,16 @@ from simulated_worlds import decide, found
 @given(st.floats(0.001, 0.999), st.floats(0.05, 11))
 @settings(deadline=None)
 def test_the_table_is_near_the_integral(p: float, separation: float) -> None:
-    found = float(bits(np.array(p), np.array(separation**2)))
-    assert found == pytest.approx(exact_bits(p, separation), abs=0.012)
+    found = float(label_information(np.array(p), np.array(separation**2)))
+    assert found == pytest.approx(integrated_information(p, separation), abs=0.012)
     assert found <= float(entropy(np.array(p))) + 3e-3
 
 
 def test_limits() -> None:
-    assert bits(np.array([0.5, 0.5]), np.array([1e4, 0.0])) == pytest.approx([1.0, 0.0], abs=1e-3)
-    assert exact_bits(0.5, 2.0) == pytest.approx(0.486, abs=2e-3)  # capacity of the binary-input Gaussian channel
+    assert label_information(np.array([0.5, 0.5]), np.array([1e4, 0.0])) == pytest.approx([1.0, 0.0], abs=1e-3)
+    assert integrated_information(0.5, 2.0) == pytest.approx(
+        0.486, abs=2e-3
+    )  # capacity of the binary-input Gaussian channel
 
 
 BAD = 20
@@ -216,7 +226,9 @@ def test_failures_on_a_trunk_and_on_a_branch() -> None:
     assert (mended[21:31] == 1.0).all() and mended[10] < 1.0, "a success on the way shows that it was mended"
 
 
-@pytest.mark.parametrize("graph", [merging(200, branching=0.3, back=60), criss_cross(100), octopus(100), two_roots(80)])
+@pytest.mark.parametrize(
+    "graph", [merging_graph(200, branching=0.3, back=60), criss_cross(100), octopus(100), two_roots(80)]
+)
 def test_heights_and_pieces(graph: Graph) -> None:
     reach = ancestry_of(graph)
     marked = np.random.default_rng(1).choice(graph.size, 20, replace=False).tolist()
@@ -298,14 +310,14 @@ QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)
 
 
 def suspecting(commits: Mapping[str, Sequence[str]], **weights: float) -> Graph:
-    return suspected(Graph.line(40), [f"c{i}" for i in range(41)], commits, weights)
+    return with_suspicions(Graph.line(40), [f"c{i}" for i in range(41)], commits, weights)
 
 
 def test_odds_are_bounded() -> None:
     graph = suspecting({"a": ["c3"], "b": ["c3", "c4"]}, a=1e9, b=1e-9)
     assert graph.weight[3] / graph.weight[4] == pytest.approx(BOUND)
     assert (graph.weight[0], graph.weight[5]) == (0.0, 1.0)
-    assert (bounded(2.0), bounded(0.5)) == pytest.approx((2.0, 0.5))
+    assert (bounded_weight(2.0), bounded_weight(0.5)) == pytest.approx((2.0, 0.5))
     two = suspecting({"a": ["c3"], "b": ["c3"]}, a=2.0, b=3.0)
     assert two.weight[3] == 3.0, "the largest weight of a commit counts"
 

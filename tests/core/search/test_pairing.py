@@ -11,7 +11,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Decision, Found, Measure, NotReproduced, Purpose, Ways
 from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, Policy
 from perfbisect.core.inference.observations import Observation, Reading, observations
-from perfbisect.core.inference.relative_speed import in_ways, relative_speeds
+from perfbisect.core.inference.relative_speed import by_measuring_way, relative_speeds
 from perfbisect.core.search.pairing import ways_of
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
@@ -235,6 +235,6 @@ def test_both_runs_of_a_round_are_one_reading() -> None:
 def test_a_ratio_compares_readings_made_in_one_way() -> None:
     world = World(LINE, {26: -0.05}, replace(SHARED, own_noise=0.001), seed=1)
     seen = [*hunt(world, AUTO).observations]
-    assert [model.rounds for model, _ in in_ways(seen)] == [False, True]
+    assert [model.rounds for model, _ in by_measuring_way(seen)] == [False, True]
     shown, alone = (relative_speeds(each, LINE.size - 1)[LINE.size - 1] for each in (seen, rounds(seen)))
     assert shown == alone and shown.high - shown.low < 0.02

@@ -14,8 +14,8 @@ import sample_hunt as sample
 from perfbisect.core.domain.facts import TrialRun
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialBuild
-from perfbisect.core.stats.drops import Drop, differences, find_drops, loss, ranges
-from perfbisect.core.stats.paired_comparison import Ratio, compared, tone
+from perfbisect.core.stats.drops import Drop, compared_differences, find_drops, loss, ranges_of_drops
+from perfbisect.core.stats.paired_comparison import Ratio, compared, grade
 
 LEAST = 0.02
 ROUNDS = 5
@@ -88,7 +88,9 @@ def test_what_is_worse_depends_on_the_metric_and_needs_two_rounds() -> None:
 
 def test_drops_between_the_same_builds_are_hunted_together() -> None:
     made = trial([[1.0, 0.9, 0.8], [1.0, 0.9, 0.9], [1.0, 1.0, 1.0], [1.0, 1.0, 0.7]])
-    found = [(each.first, each.last, [drop.work for drop in each.drops]) for each in ranges(find_drops(made, LEAST))]
+    found = [
+        (each.first, each.last, [drop.work for drop in each.drops]) for each in ranges_of_drops(find_drops(made, LEAST))
+    ]
     assert found == [(0, 1, [0, 1]), (1, 2, [0, 3])]
 
 
@@ -119,7 +121,7 @@ def test_every_drop_is_large_enough_real_and_hunted_once(speeds: Speeds, noise: 
         assert len({last for _, last in mine}) == len(mine)
         neighbours = [*pairwise(build for build, speed in enumerate(row) if speed is not None)]
         assert [first for first, last in mine if (first, last) not in neighbours] in ([], [0])
-    together = ranges(found)
+    together = ranges_of_drops(found)
     assert sorted(ends([drop for each in together for drop in each.drops])) == sorted(ends(found))
     assert all((drop.first, drop.last) == (each.first, each.last) for each in together for drop in each.drops)
 
@@ -150,8 +152,8 @@ def test_of_100_comparisons_of_alike_builds_at_most_5_announce_a_drop(builds: in
     tables = [trial([[1.0] * builds] * 12, noise=0.06, seed=seed) for seed in range(400)]
     assert sum(bool(find_drops(made, LEAST)) for made in tables) / 4 <= 5
     shown = [[ratio for _, ratio in ratios(made)] for made in tables]
-    assert sum(any(tone(ratio, "qps") == "worse" for ratio in each) for each in shown) / 4 <= 5
-    beside = [[drop.ratio for work in range(12) for drop in differences(made, work)] for made in tables]
+    assert sum(any(grade(ratio, "qps") == "worse" for ratio in each) for each in shown) / 4 <= 5
+    beside = [[drop.ratio for work in range(12) for drop in compared_differences(made, work)] for made in tables]
     alone = [any(ratio.certain and loss(ratio, "qps") >= LEAST for ratio in each) for each in beside]
     assert sum(alone) / 4 > 15, "or this test could not fail"
 

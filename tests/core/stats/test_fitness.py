@@ -15,7 +15,7 @@ import sample_hunt as sample
 from perfbisect.core.domain.facts import FitnessFacts, TrialRun
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType, TrialWorkload
-from perfbisect.core.stats.fitness import EARLIER, LEAST, Check, Fault, Fitness, course, fitness_facts
+from perfbisect.core.stats.fitness import EARLIER, LEAST, Check, Fault, Fitness, fitness_after_checks, fitness_facts
 from perfbisect.wording.trials import why_unfit
 
 LEVEL, NOISE = (Fault.LEVEL,), (Fault.NOISE,)
@@ -38,11 +38,11 @@ def shown(check: Check, **changes: Any) -> Check:
 
 def after(checks: Sequence[Check]) -> list[tuple[Fault, ...]]:
     """Why the host is unfit after each check."""
-    return [each.unfit.faults if each.unfit else () for each in course(checks)]
+    return [each.unfit.faults if each.unfit else () for each in fitness_after_checks(checks)]
 
 
 def last(checks: Sequence[Check]) -> Fitness:
-    return [*course(checks)][-1]
+    return [*fitness_after_checks(checks)][-1]
 
 
 def test_two_lower_levels_in_succession_make_it_unfit() -> None:
@@ -64,7 +64,7 @@ def test_five_percent_twice_in_one_way() -> None:
 def test_too_few_earlier_checks_are_no_baseline() -> None:
     checks = days([1, 1, 0.8, 0.8])
     assert after(checks) == [()] * 4
-    assert [each.level is None for each in course(checks)] == [True] * EARLIER + [False]
+    assert [each.level is None for each in fitness_after_checks(checks)] == [True] * EARLIER + [False]
 
 
 def test_doubled_noise() -> None:
@@ -110,7 +110,7 @@ def test_what_is_accepted_is_usual_from_then_on() -> None:
 
 def test_another_build_begins_a_baseline_and_the_old_one_is_kept() -> None:
     one, other = days([1, 1, 1, 1, 1, 1, 0.9, 0.9]), days([2, 2, 2, 2, 2, 2, 2, 2], build="b")
-    assert [each.level for each in course([*one[:3], *other[:3]])][-1] is None
+    assert [each.level for each in fitness_after_checks([*one[:3], *other[:3]])][-1] is None
     assert after([*one[:3], *other[:3], *one[6:]])[-1] == LEVEL
     assert after([*one[:4], one[6], other[0], one[7]])[-1] == LEVEL, "what is between them does not count"
 
@@ -131,20 +131,20 @@ def test_the_unit_of_the_metric_does_not_matter(levels: list[float], unit: float
     usual = days([round(level, 2) for level in levels])  # none is near a limit
     scaled = [shown(each, level=each.shown.level + math.log(unit)) for each in usual]
     assert after(scaled) == after(usual)
-    for one, other in zip(course(scaled), course(usual), strict=True):
+    for one, other in zip(fitness_after_checks(scaled), fitness_after_checks(usual), strict=True):
         assert one.level is other.level or one.level == pytest.approx(other.level)
 
 
 @given(LEVELS)
 def test_it_is_unfit_only_after_two_faults(levels: list[float]) -> None:
     """And a host that is never below the median by 5 % is fit."""
-    found = [*course(days(levels))]
+    found = [*fitness_after_checks(days(levels))]
     for before, now in pairwise(found):
         if now.unfit and not before.unfit:
             assert before.level is not None and now.level is not None
             assert max(before.level, now.level) <= 0.95 + 1e-6
             assert now.unfit.since == before.check.at
-    assert not any(each.unfit for each in course(days(sorted(levels))))
+    assert not any(each.unfit for each in fitness_after_checks(days(sorted(levels))))
 
 
 @given(LEVELS)
@@ -169,7 +169,7 @@ def alarms(spread: float, alike: float, years: int, seed: int) -> float:
             levels.append(alike * levels[-1] + math.sqrt(1 - alike**2) * float(each))
         noises = 0.01 * np.exp(chance.normal(0, 0.2, 365)) * np.sqrt(chance.chisquare(7, 365) / 7)
         checks = days([math.exp(level) for level in levels], noises.tolist())
-        found += sum(bool(now.unfit) and not before.unfit for before, now in pairwise(course(checks)))
+        found += sum(bool(now.unfit) and not before.unfit for before, now in pairwise(fitness_after_checks(checks)))
     return found / years
 
 

@@ -14,12 +14,12 @@ from perfbisect.core.stats.noise import (
     STEP,
     Noise,
     TimedRun,
-    at_least,
+    believed_noise,
     best_repeats,
+    best_repetitions,
     chi_square_factors,
     noise_in,
     noise_of,
-    repeats,
     smallest_drop,
 )
 
@@ -131,9 +131,9 @@ def test_runs_in_a_visit_have_the_least_error_in_time(between: float, within: fl
     """The formula against trying: variance of a mean times its cost, per number of runs."""
     price = {n: (between**2 + within**2 / n) * (visit + n * run) for n in range(1, 40)}
     best = min(price, key=price.__getitem__)
-    assert abs(repeats(run, visit, within**2, between**2) - best) <= 1
+    assert abs(best_repetitions(run, visit, within**2, between**2) - best) <= 1
     shared, alone = (Noise(8, 32, 0, each, between, within, 1.0, 1.0, 1.0, 9.0, None) for each in (True, False))
-    assert best_repeats(shared, 1.0, run, visit).runs == repeats(run, visit, within**2, between**2)
+    assert best_repeats(shared, 1.0, run, visit).runs == best_repetitions(run, visit, within**2, between**2)
     assert best_repeats(alone, 1.0, run, visit).runs == 1
 
 
@@ -167,8 +167,8 @@ def test_steps_of_a_percentile_are_no_accidents() -> None:
     level = [0.0] * 13 + [STEP, STEP, -STEP]
     found = known([TimedRun(i % 4, value) for i, value in enumerate(level)], shared=False)
     assert found.wild == 0 and found.run > 0.2 * STEP
-    assert at_least(0.0, "p95") > at_least(0.0, "qps") > 0
-    assert at_least(0.03, "p95") == 0.03
+    assert believed_noise(0.0, "p95") > believed_noise(0.0, "qps") > 0
+    assert believed_noise(0.03, "p95") == 0.03
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 5, 7, 12, 40])

@@ -19,14 +19,14 @@ from perfbisect.core.stats.paired_comparison import (
     Ratio,
     Regained,
     compared,
-    largest_real,
+    grade,
+    is_complete,
+    largest_real_p_value,
     paired,
-    share,
-    silent,
-    step_of,
+    resolution_of,
+    share_of_rounds,
     summaries,
-    tone,
-    whole,
+    without_metric,
 )
 
 
@@ -73,7 +73,7 @@ def test_the_steps_in_which_a_metric_comes() -> None:
     ):
         made = trial()
         made.runs.extend(of_latency(number, 0, each) for number, each in enumerate(values))
-        assert step_of(made, 0, metric) == pytest.approx(step, rel=1e-3)
+        assert resolution_of(made, 0, metric) == pytest.approx(step, rel=1e-3)
 
 
 def test_equal_differences_of_a_percentile_are_not_real_after_two_rounds() -> None:
@@ -81,7 +81,7 @@ def test_equal_differences_of_a_percentile_are_not_real_after_two_rounds() -> No
     made.runs.extend(of_latency(number, build, 1.82 + 0.04 * build) for number in (0, 1) for build in (0, 1))
     ratio = ratio_of(made, "p95")
     assert ratio.p and ratio.p > 0.1 and not ratio.real and not ratio.certain
-    assert share({0: 0.1, 1: 0.1}, {0: 0.0, 1: 0.0}, {0: 0.05, 1: 0.05}, 0.1).share is None  # type: ignore[union-attr]
+    assert share_of_rounds({0: 0.1, 1: 0.1}, {0: 0.0, 1: 0.0}, {0: 0.05, 1: 0.05}, 0.1).share is None  # type: ignore[union-attr]
 
 
 @pytest.mark.calibration
@@ -145,9 +145,9 @@ def test_only_what_is_large_and_certain_gets_a_colour() -> None:
         (0.85, 0.90, 0.94, "p95", "better"),
     ):
         ratio = Ratio(middle, Interval(low, middle, high), 5, 0.001, real=True)
-        assert tone(ratio, metric) == said
-        assert not tone(replace(ratio, interval=None), metric)
-        assert not tone(replace(ratio, real=False), metric), "not real among all of its table"
+        assert grade(ratio, metric) == said
+        assert not grade(replace(ratio, interval=None), metric)
+        assert not grade(replace(ratio, real=False), metric), "not real among all of its table"
 
 
 def test_a_trend_of_the_machine_is_on_neither_side() -> None:
@@ -193,12 +193,12 @@ def test_a_comparison_is_whole_when_there_is_a_ratio_for_everything() -> None:
     made = trial(works=("scan", "point"))
     made.runs.extend(ran(0, subject, 100, work) for work in range(2) for subject in range(2))
     counted = replace(made, request=replace(made.request, metric="instructions/o"))
-    assert whole(made) and whole(counted)
+    assert is_complete(made) and is_complete(counted)
     bare = replace(made.runs[3], facts=replace(made.runs[3].facts, counters={}))
     lacking = replace(counted, runs=[*made.runs[:3], bare])
-    assert not whole(lacking) and silent(lacking) == [(1, 1)]
-    assert not whole(replace(made, skips=[skip(0, 1)])), "even if it has run before"
-    assert not whole(replace(made, runs=made.runs[:3]))
+    assert not is_complete(lacking) and without_metric(lacking) == [(1, 1)]
+    assert not is_complete(replace(made, skips=[skip(0, 1)])), "even if it has run before"
+    assert not is_complete(replace(made, runs=made.runs[:3]))
 
 
 @pytest.mark.parametrize("metric", ["rate", "p95", "cost"])
@@ -238,8 +238,12 @@ def test_the_published_example_of_the_procedure() -> None:
         0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240, 0.4262, 0.5719, 0.6528, 0.7590,
         1.0,
     ]  # fmt: skip
-    assert largest_real(published) == largest_real([None, *published[::-1]]) == published[3]
-    assert (largest_real([]), largest_real([0.049]), largest_real([0.051])) == (-1.0, 0.049, -1.0)
+    assert largest_real_p_value(published) == largest_real_p_value([None, *published[::-1]]) == published[3]
+    assert (largest_real_p_value([]), largest_real_p_value([0.049]), largest_real_p_value([0.051])) == (
+        -1.0,
+        0.049,
+        -1.0,
+    )
 
 
 Levels = dict[int, float]
@@ -251,7 +255,7 @@ def levels(*values: float) -> Levels:
 
 def regained(good: Levels, bad: Levels, back: Levels) -> Regained:
     """What a revert undoes, where there are rounds enough."""
-    found = share(good, bad, back)
+    found = share_of_rounds(good, bad, back)
     assert found is not None
     return found
 
@@ -268,8 +272,8 @@ def test_of_a_loss_of_a_half_a_rise_by_the_square_root_of_two_is_half() -> None:
 def test_only_rounds_with_all_three_count() -> None:
     found = regained(levels(1.0, 1.1, 1.0), levels(0.0, 0.1), {0: 1.0, 1: 0.9, 7: -5.0})
     assert found.rounds == 2 and found.share and found.share.middle == pytest.approx(0.9)
-    assert share({0: 1.0}, {0: 0.0}, {0: 1.0}) is None
-    assert share({0: 1.0, 1: 1.0}, {2: 0.0, 3: 0.0}, {0: 1.0, 1: 1.0}) is None
+    assert share_of_rounds({0: 1.0}, {0: 0.0}, {0: 1.0}) is None
+    assert share_of_rounds({0: 1.0, 1: 1.0}, {2: 0.0, 3: 0.0}, {0: 1.0, 1: 1.0}) is None
 
 
 def test_nothing_can_be_regained_of_what_is_not_shown_to_be_lost() -> None:

@@ -13,7 +13,7 @@ from perfbisect.core.stats.release_series import (
     RATE,
     SpeedLine,
     find_steps,
-    fitted,
+    fit_levels,
     hunts_of,
     is_worse,
     line_of,
@@ -21,7 +21,7 @@ from perfbisect.core.stats.release_series import (
     lines_of,
     scatter,
 )
-from perfbisect.core.stats.watched_branch import BLOCK, ROUNDS, Branch, branch_line, companions
+from perfbisect.core.stats.watched_branch import BLOCK, ROUNDS, Branch, branch_line, companions_of_next
 from sample_hunt import series
 
 
@@ -46,10 +46,10 @@ def test_drift_of_the_machine_is_not_in_the_levels_and_a_gap_is_bridged() -> Non
 
 
 def test_the_error_of_a_level_needs_two_rounds() -> None:
-    assert fitted({0: {0: 1.0}, 1: {0: 2.0}}) == ({0: 1.0, 1: 2.0}, None)
-    assert fitted({}) == ({}, None)
+    assert fit_levels({0: {0: 1.0}, 1: {0: 2.0}}) == ({0: 1.0, 1: 2.0}, None)
+    assert fit_levels({}) == ({}, None)
     exact = {release: {number: 0.1 * release + 5 * number for number in range(3)} for release in range(4)}
-    level, error = fitted(exact)
+    level, error = fit_levels(exact)
     assert error == pytest.approx(0, abs=1e-9)
     assert level[3] - level[1] == pytest.approx(0.2)
 
@@ -197,7 +197,7 @@ def night(visits: Visits, levels: list[float], chance: random.Random, noise: flo
     visits[tip] = {}
     for number in range(5):
         machine = chance.gauss(0, 0.1)
-        for each in (*companions(range(tip)), tip):
+        for each in (*companions_of_next(range(tip)), tip):
             visits[each][tip * ROUNDS + number] = levels[each] + machine + chance.gauss(0, noise)
 
 
@@ -215,9 +215,9 @@ def drops(line: SpeedLine, *searched: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def test_each_tip_is_measured_with_the_latest_and_with_the_first_of_its_block() -> None:
-    assert [companions(range(count)) for count in (0, 1, 2, 3, 9)] == [[], [0], [1, 0], [2, 0, 1], [8, 0, 7]]
-    assert companions(range(BLOCK)) == [BLOCK - 1, 0, BLOCK - 2], "blocks are joined"
-    assert companions(range(BLOCK + 9)) == [BLOCK + 8, BLOCK, BLOCK + 7]
+    assert [companions_of_next(range(count)) for count in (0, 1, 2, 3, 9)] == [[], [0], [1, 0], [2, 0, 1], [8, 0, 7]]
+    assert companions_of_next(range(BLOCK)) == [BLOCK - 1, 0, BLOCK - 2], "blocks are joined"
+    assert companions_of_next(range(BLOCK + 9)) == [BLOCK + 8, BLOCK, BLOCK + 7]
 
 
 def test_levels_are_those_of_least_squares_however_nights_are_joined() -> None:
@@ -226,7 +226,7 @@ def test_levels_are_those_of_least_squares_however_nights_are_joined() -> None:
     visits, chance = Visits(), random.Random(3)
     for _ in levels:
         night(visits, levels, chance)
-    found, error = fitted(visits)
+    found, error = fit_levels(visits)
     assert error == pytest.approx(0.005 / math.sqrt(5), rel=0.2)
     rest = [found[tip] - found[0] - levels[tip] + levels[0] for tip in found]
     assert max(map(abs, rest)) < 0.015

@@ -9,7 +9,7 @@ import pytest
 from perfbisect.lab.building import pipeline
 from perfbisect.lab.building.configure_results import configured_in
 from perfbisect.recipes.builder import Build, Builder, Variant
-from perfbisect.recipes.requested import quick_builder, words
+from perfbisect.recipes.requested import command_words, quick_builder
 from repos import Files, Repo
 from sharing import Yard
 from waiting import finish
@@ -104,5 +104,5 @@ def test_what_configuring_found_is_used_where_it_would_be_found_again(
 )  # fmt: skip
 def test_of_commands_only_plain_configure_steps_are_recognised(command: str, folder: str) -> None:
     for variables in ([], ["PERFBISECT_FILES=1"]):
-        at, found = configured_in(["env", "-C", "/p", *variables, *words(command)], "/p")
+        at, found = configured_in(["env", "-C", "/p", *variables, *command_words(command)], "/p")
         assert (at, found) == (3 + len(variables), folder)

@@ -151,7 +151,7 @@ def export(given: Given) -> None:
     if file.exists():
         raise UsageError(f"{file} exists already.", "Name another file, or remove it.")
     with closing(History.open(history)) as source, transfer.snapshot(source):
-        wanted = transfer.completed(source, hunts) if hunts else transfer.everything(source)
+        wanted = transfer.with_related(source, hunts) if hunts else transfer.all_sessions(source)
         with explained(file):
             file.parent.mkdir(parents=True, exist_ok=True)
             beside = TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent)
@@ -205,7 +205,7 @@ def import_(given: Given) -> int:
     with closing(History.open(path)) as target:
         for file in given.files:
             with foreign(file) as source, transfer.snapshot(source):
-                wanted = transfer.everything(source)
+                wanted = transfer.all_sessions(source)
                 transfer.check(source, wanted)  # nothing of a file with mistakes is imported
                 done = transfer.copy(source, target, wanted, "" if given.own else given.origin or file.stem)
             conflicts += tell(file, done)

@@ -83,13 +83,13 @@ def plain(value: Any) -> Any:
 
 def write_json(answer: QueryResult) -> None:
     """An array with one object a line. Raises UsageError where two columns have the same name."""
-    from perfbisect.core.domain.codec import bounded
+    from perfbisect.core.domain.codec import without_infinity
 
     if twice := [name for name in answer.columns if answer.columns.count(name) > 1]:
         raise UsageError(f"Several columns are called {twice[0]}; keys of JSON are unique.", "Name them with AS.")
     before = "["
     for row in answer.rows:
-        values = bounded(dict(zip(answer.columns, map(plain, row), strict=True)))
+        values = without_infinity(dict(zip(answer.columns, map(plain, row), strict=True)))
         say_json(f"{before}{json.dumps(values, ensure_ascii=False, allow_nan=False)}", end="")
         before = ",\n "
     say_json("[]" if before == "[" else "]")

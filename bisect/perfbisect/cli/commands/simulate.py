@@ -190,7 +190,7 @@ def chosen_graph(given: Given) -> "Graph":
     from perfbisect.repository.commits import resolve
     from perfbisect.repository.discovery import cached_clone, open_repository
     from perfbisect.repository.range import read_range
-    from perfbisect.simulate.scenario import merging
+    from perfbisect.simulate.scenario import merging_graph
 
     good, bad, name, repo = given.good, given.bad, given.builder, given.repo
     if good is None:
@@ -199,7 +199,7 @@ def chosen_graph(given: Given) -> "Graph":
                 "A range of the repository is missing.", "Give two revisions: bisect simulate GOOD BAD --repo …"
             )
         commits = given.commits or 1000
-        return merging(commits) if given.merges else Graph.line(commits)
+        return merging_graph(commits) if given.merges else Graph.line(commits)
     if bad is None:
         raise UsageError(f"One revision, '{good}', is not a range.", "Give two: bisect simulate GOOD BAD --repo FOLDER")
     if given.commits or given.merges:

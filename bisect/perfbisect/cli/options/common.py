@@ -110,12 +110,12 @@ class LongCommand(click.Command):
 
 def or_configured(ctx: click.Context, _param: click.Parameter, value: tuple[str, ...] | None) -> tuple[str, ...]:
     """The command that is notified: the given one, else that of config.toml. Raises RecipeError for a mistake in that."""
-    from perfbisect.recipes.configuration import load_configuration, place_of_configuration, words
+    from perfbisect.recipes.configuration import load_configuration, place_of_configuration, split_command
 
     if value is not None or ctx.resilient_parsing:  # completion of a shell
         return value or ()
     try:
-        return words(load_configuration().notify)
+        return split_command(load_configuration().notify)
     except ValueError as mistake:
         raise place_of_configuration().at("notify").mistake(f"cannot be run: {mistake}.") from mistake
 

@@ -66,14 +66,16 @@ def revisions(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
 
     They are those of --repo, or else of the clone of the recipe, where one exists, or of the current folder.
     """
-    from perfbisect.repository.commits import described_refs, spelled
+    from perfbisect.repository.commits import described_refs, tagged_versions
     from perfbisect.repository.discovery import clone_path, open_repository
 
     builder = named_builder(ctx)
     clone = clone_path(builder.name) if builder else Path()
     repo = open_repository(ctx.params.get("repo") or (clone if clone.exists() else Path()), named=False)
     known = described_refs(repo)
-    tags = (pair for pattern in (builder.release_tags if builder else ()) for pair in spelled([*known], pattern))
+    tags = (
+        pair for pattern in (builder.release_tags if builder else ()) for pair in tagged_versions([*known], pattern)
+    )
     begun = incomplete[: incomplete.rfind("..") + 2] if ".." in incomplete else ""
     return {begun + name: text for name, text in ({version: known[tag] for version, tag in tags} | known).items()}
 

@@ -196,14 +196,14 @@ def settings_of(given: Given, **own: Any) -> Settings:
 
     An option has the name of its field, or is converted here. Raises UsageError as ``command_of``.
     """
-    from perfbisect.recipes.builder_reader import check_names, content_of
+    from perfbisect.recipes.builder_reader import check_names, read_patch
 
     for recipes in (BUILDERS, WORKLOADS):  # a command may need none of them
         recipe_places(recipes, getattr(given, recipes) or "")
     quick = command_of(given)
     host, *further = (given.host,) if isinstance(given.host, str) else given.host
     timing = {name: value for name in TIMING if (value := getattr(given, name)) is not None}
-    patches = tuple(Patch(path.name, content_of(path), file=str(path.absolute())) for path in given.patch)
+    patches = tuple(Patch(path.name, read_patch(path), file=str(path.absolute())) for path in given.patch)
     check_names(patches)
     converted = {
         "repository": str(given.repo.absolute()) if given.repo else "",

@@ -90,10 +90,10 @@ def _arg(text: str) -> tuple[str, str]:
 
 
 def _command(text: str) -> tuple[str, ...]:
-    from perfbisect.recipes.configuration import words
+    from perfbisect.recipes.configuration import split_command
 
     try:
-        return words(text)
+        return split_command(text)
     except ValueError as mistake:
         raise ValueError(f"cannot be run: {mistake}.") from mistake
 
@@ -112,11 +112,11 @@ _OF_SHELLS = re.compile(r"(?:^|(?<=\s))~/|&&|\|\|?|[;<>`&]|\$(?:\w+|[({])|(?:(?<
 
 
 def _without_shell(text: str) -> str:
-    from perfbisect.recipes.placeholders import scripts
+    from perfbisect.recipes.placeholders import script_positions
 
     if not (words := _split(text)):
         raise ValueError("is empty; give a program and its arguments.")
-    quoted = _FOR_A_SHELL if [*scripts(words)] else _QUOTED
+    quoted = _FOR_A_SHELL if [*script_positions(words)] else _QUOTED
     if found := _OF_SHELLS.search(quoted.sub("_", text)):
         inner = 'sh -c "{}"'.format(re.sub(r'(["\\])', r"\\\1", text))  # in one word for the user's shell
         again = shlex.quote(inner)

@@ -57,8 +57,12 @@ def encode(event: Event) -> dict[str, Any]:
     """The fields of an event as plain values."""
     match event:
         case Decided(decision, fleet):
-            decided = {"order": tagged(decision.order), "belief": short(decision.belief)}
-            return {**decided, **filled(decision, BEGUN), "fleet": filled(fleet, Fleet.__match_args__)}
+            decided = {"order": with_kind(decision.order), "belief": plain_belief(decision.belief)}
+            return {
+                **decided,
+                **nonempty_fields(decision, BEGUN),
+                "fleet": nonempty_fields(fleet, Fleet.__match_args__),
+            }
         case SessionStarted(session, request=request):
             fields = builtins(event)
             if request.works:
@@ -69,9 +73,9 @@ def encode(event: Event) -> dict[str, Any]:
                 name: field for name, field in fields.items() if name not in ("session", "request")
             }
         case SessionEnded(verdict) if verdict:
-            return {"verdict": tagged(verdict), **filled(event, ("reason_follows", "suspects"))}
+            return {"verdict": with_kind(verdict), **nonempty_fields(event, ("reason_follows", "suspects"))}
         case SessionEnded():
-            return filled(event, ("fitness",))
+            return nonempty_fields(event, ("fitness",))
         case _:
             omitted = OF_TRIALS if isinstance(event, RunFinished | CandidateSkipped) else ()
             return {key: value for key, value in builtins(event).items() if value or key not in omitted}
@@ -85,12 +89,13 @@ def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
     """
     match kind:
         case "Decided":
-            body = unbounded(body) if infinite else body
+            body = with_infinity(body) if infinite else body
             begun = [msgspec.convert(body[name], of) if name in body else of() for name, of in BEGUN.items()]
             parts = {
-                name: msgspec.convert(part, BELIEF[name], dec_hook=unpacked) for name, part in body["belief"].items()
+                name: msgspec.convert(part, BELIEF[name], dec_hook=from_run_lengths)
+                for name, part in body["belief"].items()
             }
-            decision = Decision(untagged(body["order"]), Belief(ends=parts.pop("effect"), **parts), *begun)
+            decision = Decision(from_kind(body["order"]), Belief(ends=parts.pop("effect"), **parts), *begun)
             return Decided(decision, msgspec.convert(body["fleet"], Fleet))
         case "HuntStarted" | "TrialStarted":
             number = body["hunt" if kind == "HuntStarted" else "trial"]
@@ -98,7 +103,7 @@ def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
         case "TrialEnded":
             return SessionEnded(fitness=msgspec.convert(body.get("fitness"), FitnessFacts | None))
         case "HuntEnded":
-            match untagged(unbounded(body["verdict"])):
+            match from_kind(with_infinity(body["verdict"])):
                 case Measure():
                     raise ValueError("a measurement is not a verdict")
                 case verdict:
@@ -112,7 +117,7 @@ def decode(kind: str, body: dict[str, Any], *, infinite: bool = True) -> Event:
 
 def dumps(value: object) -> str:
     """JSON in ASCII, on one line. Raises ValueError for NaN."""
-    return json.dumps(bounded(value), allow_nan=False, separators=(",", ":"))
+    return json.dumps(without_infinity(value), allow_nan=False, separators=(",", ":"))
 
 
 def builtins(value: object) -> Any:
@@ -120,30 +125,30 @@ def builtins(value: object) -> Any:
     return msgspec.to_builtins(value, enc_hook=lambda number: number.item())
 
 
-def filled(value: object, names: Iterable[str]) -> dict[str, Any]:
+def nonempty_fields(value: object, names: Iterable[str]) -> dict[str, Any]:
     """The fields that are not empty, by name; most decisions and fleets have few."""
     return {name: builtins(field) for name in names if (field := getattr(value, name))}
 
 
-def tagged(order: Order) -> dict[str, Any]:
+def with_kind(order: Order) -> dict[str, Any]:
     """An order or a verdict with the name of its type."""
     return {"kind": type(order).__name__, **builtins(order)}
 
 
-def untagged(body: dict[str, Any]) -> Order:
+def from_kind(body: dict[str, Any]) -> Order:
     """The order or verdict of the type that ``body`` names."""
     return msgspec.convert(body, ORDERS[body["kind"]])
 
 
-def short(belief: Belief) -> dict[str, Any]:
+def plain_belief(belief: Belief) -> dict[str, Any]:
     """A belief as plain values."""
     return {
-        "culprit": packed(float(f"{probability:.4g}") for probability in belief.culprit.tolist()),
+        "culprit": run_lengths(float(f"{probability:.4g}") for probability in belief.culprit.tolist()),
         "change": float(belief.change),
         "noise": float(belief.noise),
         "effect": builtins(belief.effect),
         "warnings": list(belief.warnings),
-        "slow": packed(np.round(belief.slow, 4).tolist()),
+        "slow": run_lengths(np.round(belief.slow, 4).tolist()),
         "several": round(float(belief.several), 4),
     }
 
@@ -161,17 +166,17 @@ def over_numbers(value: Any, change: Callable[[float], float]) -> Any:
             return value
 
 
-def bounded(value: Any) -> Any:
+def without_infinity(value: Any) -> Any:
     """``value`` with the largest number instead of infinity."""
     return over_numbers(value, lambda number: math.copysign(LARGEST, number) if math.isinf(number) else number)
 
 
-def unbounded(value: Any) -> Any:
+def with_infinity(value: Any) -> Any:
     """``value`` with infinity instead of the largest number."""
     return over_numbers(value, lambda number: math.copysign(math.inf, number) if abs(number) == LARGEST else number)
 
 
-def packed(values: Iterable[float]) -> list[list[float]]:
+def run_lengths(values: Iterable[float]) -> list[list[float]]:
     """The run-length encoding ``[[how many, value], …]``; round values first, so that nearly equal values share a run.
 
     >>> packed([0.0, 0.0, 0.2])
@@ -180,6 +185,6 @@ def packed(values: Iterable[float]) -> list[list[float]]:
     return [[len(list(run)), value] for value, run in groupby(values)]
 
 
-def unpacked(_: type, runs: list[list[float]]) -> NDArray[np.float64]:
+def from_run_lengths(_: type, runs: list[list[float]]) -> NDArray[np.float64]:
     """The values of a run-length encoding, shape (sum of counts,)."""
     return np.repeat([float(value) for _, value in runs], [int(count) for count, _ in runs])

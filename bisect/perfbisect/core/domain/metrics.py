@@ -34,7 +34,7 @@ class Background:
     sustained: bool  # whether the service level was reached
 
 
-def counters(
+def role_counters(
     role: str, done: float, due: float, rate: float, batch: float, p99: float, longest: float
 ) -> Mapping[str, float]:
     """The counters of a role; a role without a rate has no counters of due amounts."""
@@ -66,7 +66,7 @@ def _of(role: str, runs: Iterable[RunFacts]) -> Background | None:
     return Background(role, mean_rate, mean_rate * done / due, done >= enough)
 
 
-def share_held(run: RunFacts) -> float | None:
+def background_share(run: RunFacts) -> float | None:
     """The share of the due amount that was done, in the role that was furthest behind; None if no role is paced."""
     worst = background([run])
     return worst.held / worst.wanted if worst else None
@@ -160,7 +160,7 @@ _METRICS = (
     Metric("cpu/io", per_operation("fio-cpu", 1000), compared=True, of_some=True),
     # CPU time of the client, which the counters of a server's processes do not include.
     Metric(f"{CLIENT_CPU}/o", per_operation(CLIENT_CPU, 1000)),
-    Metric("background", share_held, higher_is_better=True),
+    Metric("background", background_share, higher_is_better=True),
     Metric("cs/o", switches_per_operation, compared=True),
     event_metric("instructions", compared=True, shown=True),
     event_metric("cycles", compared=True),

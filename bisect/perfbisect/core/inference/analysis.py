@@ -23,9 +23,9 @@ from perfbisect.core.domain.orders import Belief, Interval, Measure, NotReproduc
 from perfbisect.core.domain.settings import CAP, Direction, Policy
 from perfbisect.core.inference.ancestry import Hypotheses, ancestry_of
 from perfbisect.core.inference.host_jumps import between_jumps
-from perfbisect.core.inference.noise_model import USUAL, Behaviour, NoiseModel, judged
+from perfbisect.core.inference.noise_model import USUAL, Behaviour, NoiseModel, judge_readings
 from perfbisect.core.inference.posterior import BASE, CHANGE, Posterior, infer
-from perfbisect.core.inference.record import BEYOND, Record, beyond
+from perfbisect.core.inference.record import BEYOND, Record, beyond_bounds
 from perfbisect.core.inference.relative_speed import Speeds, speeds, speeds_of
 from perfbisect.core.inference.state_space import Fit, Levels, fit, levels_of
 from perfbisect.core.stats.distributions import Student
@@ -114,11 +114,11 @@ def prior_belief(graph: Graph, model: NoiseModel = USUAL) -> Belief:
     """The belief before both ends were measured."""
     culprit = graph.weight / max(graph.weight.sum(), 1e-300)
     return Belief(
-        culprit, 0.5, model.noise, Interval.around(0.0, 2 * BASE), slow=_known(ancestry_of(graph).sums(culprit))
+        culprit, 0.5, model.noise, Interval.around(0.0, 2 * BASE), slow=_without_nan(ancestry_of(graph).sums(culprit))
     )
 
 
-def _known(slow: NDArray[np.float64]) -> NDArray[np.float64]:
+def _without_nan(slow: NDArray[np.float64]) -> NDArray[np.float64]:
     """The probabilities ``slow`` without rounding errors, and 0.5 instead of NaN."""
     result: NDArray[np.float64] = np.clip(np.where(np.isnan(slow), 0.5, slow), 0.0, 1.0)
     return result
@@ -151,7 +151,7 @@ class Analysis:
 
     graph: Graph
     policy: Policy
-    read: Record  # before ``judged``
+    read: Record  # before ``judge_readings``
     record: Record
     levels: Levels
     fitted: Fit
@@ -189,7 +189,9 @@ class Analysis:
         slow[list(self.record.builds)] = self.groups.slow @ posterior.culprit
         change = float(np.clip(posterior.change, 1 - CAP, CAP))
         noticed = warnings(self.levels, self.behaviour, posterior.several)
-        return Belief(culprit, change, self.levels.noise, lambda: self.effect, noticed, _known(slow), posterior.several)
+        return Belief(
+            culprit, change, self.levels.noise, lambda: self.effect, noticed, _without_nan(slow), posterior.several
+        )
 
     @property
     def searching(self) -> bool:
@@ -257,7 +259,7 @@ def analyse(
 ) -> Analysis:
     """The analysis of the readings of ``record``, in which both ends have some; ``noise`` is the s.d. of a run, if known."""
     read, bad = record, record.name(graph.size - 1)
-    record, noticed = judged(read, 0, bad, model)
+    record, noticed = judge_readings(read, 0, bad, model)
 
     def inferred(fitted: Fit) -> tuple[Levels, Contrast, Posterior]:
         levels = levels_of(fitted, noise)
@@ -269,7 +271,7 @@ def analyse(
     levels, ends, posterior = inferred(fitted)
     by_distance: tuple[Posterior, ...] = ()
     if record.bound.any():
-        further = (inferred(fit(beyond(record, distance), noticed.weight, model))[2] for distance in BEYOND)
+        further = (inferred(fit(beyond_bounds(record, distance), noticed.weight, model))[2] for distance in BEYOND)
         by_distance = (posterior, *further)
         change, several = (float(np.mean([getattr(at, name) for at in by_distance])) for name in ("change", "several"))
         culprit = np.mean([at.culprit for at in by_distance], axis=0)
@@ -311,7 +313,7 @@ def pairwise_proofs(record: Record, levels: Levels, culprit: int, parents: Seque
     return tuple(_pairwise_proof(record, levels, culprit, parent, len(parents) + 1) for parent in parents)
 
 
-def weakest(proofs: Sequence[PairwiseProof]) -> PairwiseProof:
+def weakest_proof(proofs: Sequence[PairwiseProof]) -> PairwiseProof:
     """The proof with the smallest drop; each has new runs of both sides."""
     return min(proofs, key=lambda proof: proof.contrast.drop if proof.contrast else np.inf)
 

@@ -212,7 +212,7 @@ def _times(bits: NDArray[np.uint8], weight: NDArray[np.float64]) -> NDArray[np.f
 BOUND = 16.0  # largest odds of two candidates before anything is measured
 
 
-def suspected(
+def with_suspicions(
     graph: Graph, commits: Sequence[str], touched: Mapping[str, Collection[str]], weights: Mapping[str, float]
 ) -> Graph:
     """The graph with the weights of commits that touch suspected paths.
@@ -224,10 +224,12 @@ def suspected(
     for path, weight in weights.items():
         for commit in touched.get(path, ()):
             factor[commit] = max(weight, factor.get(commit, 0.0))
-    return replace(graph, weight=graph.weight * np.array([bounded(factor.get(commit, 1.0)) for commit in commits]))
+    return replace(
+        graph, weight=graph.weight * np.array([bounded_weight(factor.get(commit, 1.0)) for commit in commits])
+    )
 
 
-def bounded(weight: float) -> float:
+def bounded_weight(weight: float) -> float:
     """A weight that keeps the odds of any two candidates within BOUND to 1."""
     return float(np.clip(weight, BOUND**-0.5, BOUND**0.5))
 
@@ -310,10 +312,10 @@ def compared_with(graph: Graph, record: Record, culprit: int) -> tuple[int, ...]
 
     A parent that cannot be measured is replaced by its nearest tested ancestor.
     """
-    return tuple(dict.fromkeys(tested(graph, record, parent) for parent in (graph.parents_of(culprit) or (0,))))
+    return tuple(dict.fromkeys(nearest_tested(graph, record, parent) for parent in (graph.parents_of(culprit) or (0,))))
 
 
-def tested(graph: Graph, record: Record, candidate: int) -> int:
+def nearest_tested(graph: Graph, record: Record, candidate: int) -> int:
     """The candidate itself, or its nearest tested ancestor if it cannot be measured."""
     if candidate not in record.skipped:
         return candidate

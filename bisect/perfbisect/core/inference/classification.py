@@ -13,7 +13,7 @@ from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
 SURE = 0.95  # probability above which a commit is classified
 
 
-def observed(
+def hunt_observations(
     state: SessionState, node: Mapping[str, int], metric: str, hosts: Sequence[str], *, in_time: bool = False
 ) -> list[Observation]:
     """The observations of a hunt about the commits in ``node``; paired runs are left out if the hunt decided against
@@ -51,7 +51,9 @@ def ratios(
     by_commit: dict[str, Interval] = {}
     model = EXACT if counted_exactly(state.log, metric) else USUAL
     for node in (wider, state.node) if outside else (state.node,):
-        speeds = relative_speeds(observed(state, node, metric, hosts), len(state.commits) - 1, host_classes, model)
+        speeds = relative_speeds(
+            hunt_observations(state, node, metric, hosts), len(state.commits) - 1, host_classes, model
+        )
         by_commit |= {sha: speeds[number] for sha, number in node.items() if number in speeds}
     good = state.commits[0]
     equal_to_good = [sha for sha in state.tested if sha != good and state.binary_of(sha) == state.binary_of(good)]
@@ -69,7 +71,7 @@ def effect_of(
     """
     if len(set(host_classes)) > 1 or not state.log:
         return None
-    history = observed(state, state.node, metric, hosts, in_time=True)
+    history = hunt_observations(state, state.node, metric, hosts, in_time=True)
     per_parent = [step_ratio(history, len(state.commits) - 1, step.candidate, parent) for parent in step.parents]
     measured = [ratio for ratio in per_parent if ratio is not None]
     return (
@@ -119,10 +121,10 @@ def classify(state: SessionState, sha: str, ratios: Mapping[str, Interval]) -> C
         if state.belief.change < SURE or isinstance(state.verdict, NotReproduced | CodePlacement):
             return Classification.UNCLEAR
         return Classification.BAD if slow > SURE else Classification.GOOD if slow < 1 - SURE else Classification.UNCLEAR
-    return by_interval(ratios.get(bad), ratios.get(sha, ratios.get(build)))
+    return side_by_interval(ratios.get(bad), ratios.get(sha, ratios.get(build)))
 
 
-def by_interval(bad: Interval | None, own: Interval | None) -> Classification:
+def side_by_interval(bad: Interval | None, own: Interval | None) -> Classification:
     """The end that the whole interval ``own`` of a commit is nearer to; unclear if the bad end does not differ from the
     good end.
     """

@@ -34,7 +34,7 @@ LAYOUT = math.sqrt(2 * sum(share * size**2 for size, share in USUAL.layouts))
 INDISTINCT = (Reason.TOO_NOISY, Reason.BY_CHANCE, Reason.NOT_CONFIRMED, Reason.LAYOUT_TIE)
 
 
-def indistinct(verdict: Verdict | None) -> Interval | None:
+def ratio_of_indistinct_ends(verdict: Verdict | None) -> Interval | None:
     """The ratio of the ends, if a hunt ended without a culprit because its metric does not tell builds apart; otherwise
     None.
     """
@@ -101,7 +101,7 @@ RESOLVED = CLEAR * math.sqrt(2) * EXACT.noise  # in log units: two counts that d
 Log = Sequence[tuple[float, Logged]]
 
 
-def sides(step: Step, commits: Sequence[str], log: Log) -> tuple[str, ...]:
+def commits_of_step(step: Step, commits: Sequence[str], log: Log) -> tuple[str, ...]:
     """The commit of a step and the commits it was compared with; of equal binaries the commit that was built first and
     has the runs.
     """
@@ -120,7 +120,7 @@ def with_counts(verdict: Verdict, commits: Sequence[str], log: Log) -> Verdict:
     """
     if not isinstance(verdict, CodePlacement):
         return verdict
-    own_count, *other_counts = (_count(sha, log) for sha in sides(verdict.step, commits, log))
+    own_count, *other_counts = (_count(sha, log) for sha in commits_of_step(verdict.step, commits, log))
     counts = [count for count in other_counts if count is not None]
     if own_count is None or not counts or len(counts) < len(other_counts):
         return verdict

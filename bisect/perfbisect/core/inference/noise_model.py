@@ -236,7 +236,7 @@ def without_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
     return replace(record, value=record.value + modes.gap * in_slow_mode), trust
 
 
-def judged(record: Record, good: int, bad: int, model: NoiseModel) -> tuple[Record, Behaviour]:
+def judge_readings(record: Record, good: int, bad: int, model: NoiseModel) -> tuple[Record, Behaviour]:
     """The record without modes, and the behaviour of its readings; weights are multiplied by the trust in a reading."""
     trust: Array | float = 1.0
     if model.modes and record.name(bad) in record.builds:

@@ -250,7 +250,7 @@ Array = NDArray[np.float64]
 BEYOND = (1.0, 3.0)  # distances beyond the bound besides 0, in log units: 2.7 and 20 times as slow
 
 
-def united(record: Record, weight: Array) -> tuple[Record, Array, float]:
+def unite_stopped_runs(record: Record, weight: Array) -> tuple[Record, Array, float]:
     """The readings, with the stopped runs of each build on each host as one reading; their weights; and the excess
     weight.
 
@@ -272,12 +272,12 @@ def united(record: Record, weight: Array) -> tuple[Record, Array, float]:
     return replace(record, value=value[retained], **rows), total[retained], repeated
 
 
-def beyond(record: Record, distance: float) -> Record:
+def beyond_bounds(record: Record, distance: float) -> Record:
     """The record as if each stopped run had reached a metric ``distance`` log units worse than its bound."""
     return replace(record, value=record.value + record.sign * record.bound * distance)
 
 
-def direction(record: Record, build: int) -> int:
+def stopped_side(record: Record, build: int) -> int:
     """The side of its readings on which a build's level is, if at least half of its runs were stopped: -1 below, +1
     above; else 0.
     """

@@ -19,9 +19,9 @@ import numpy as np
 from perfbisect.core.domain.orders import Interval, ratio_of
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.host_jumps import between_jumps
-from perfbisect.core.inference.noise_model import FRESH, USUAL, NoiseModel, behaviour, judged
+from perfbisect.core.inference.noise_model import FRESH, USUAL, NoiseModel, behaviour, judge_readings
 from perfbisect.core.inference.observations import Observation, Reading
-from perfbisect.core.inference.record import Record, arrange, direction
+from perfbisect.core.inference.record import Record, arrange, stopped_side
 from perfbisect.core.inference.state_space import NEGLIGIBLE, Array, Fit, fit
 from perfbisect.core.stats.distributions import Student, log_sum
 
@@ -59,7 +59,7 @@ class Speeds:
         variance = diagonal + self.covariance[:, [origin], [origin]] - 2 * self.covariance[:, rows, [origin]]
         scale = np.sqrt(np.maximum(variance, EXACT**2))
         logs = Student(self.freedom).mixture_quantiles(self.probability, difference, scale, PROBABILITIES)
-        sides, base_side = [direction(self.record, build) for build in builds], direction(self.record, baseline)
+        sides, base_side = [stopped_side(self.record, build) for build in builds], stopped_side(self.record, baseline)
         linked = self.compared[self.record.name(baseline)]
         return [
             open_ended(Interval(*map(ratio_of, quantiles)), side, base_side)
@@ -83,8 +83,8 @@ def open_ended(ratio: Interval, build: int, baseline: int) -> Interval:
 
 
 def speeds_of(record: Record, good: int, bad: int, model: NoiseModel) -> Speeds:
-    """The levels from the readings of ``record``, which are ``judged`` first."""
-    record, noticed = judged(record, good, bad, model)
+    """The levels from the readings of ``record``, which ``judge_readings`` prepares first."""
+    record, noticed = judge_readings(record, good, bad, model)
     return speeds(record, fit(record, noticed.weight, model))
 
 
@@ -151,14 +151,14 @@ def relative_speeds(
     only for candidates that the leading class did not measure. A candidate in paired runs or randomized layouts is
     compared by these if good has some, too.
     """
-    by_way = in_ways(observations) if model is USUAL else iter([(model, observations)])
+    by_way = by_measuring_way(observations) if model is USUAL else iter([(model, observations)])
     ratios: dict[int, Interval] = {}
     for own_model, alike in by_way:
-        ratios |= _in_one_way(alike, bad, host_classes, own_model)
+        ratios |= _by_class(alike, bad, host_classes, own_model)
     return ratios
 
 
-def in_ways(observations: Sequence[Observation]) -> Iterator[tuple[NoiseModel, Sequence[Observation]]]:
+def by_measuring_way(observations: Sequence[Observation]) -> Iterator[tuple[NoiseModel, Sequence[Observation]]]:
     """The observations with readings of one way of measuring, for each way: interleaved or paired, in the usual or
     randomized layouts.
     """
@@ -169,7 +169,7 @@ def in_ways(observations: Sequence[Observation]) -> Iterator[tuple[NoiseModel, S
                 yield model.of_rounds if rounds else model, alike
 
 
-def _in_one_way(
+def _by_class(
     observations: Sequence[Observation], bad: int, host_classes: Sequence[str], model: NoiseModel
 ) -> Mapping[int, Interval]:
     """The ratios from readings of one way of measuring."""
@@ -179,12 +179,12 @@ def _in_one_way(
         of_class = [
             item for item in observations if not members or not isinstance(item, Reading) or item.host in members
         ]
-        by_class.append(_among_equals(of_class, bad, model))
-    first = by_class[leading([ratios.get(bad) for ratios in by_class])]
+        by_class.append(_in_one_class(of_class, bad, model))
+    first = by_class[leading_class([ratios.get(bad) for ratios in by_class])]
     return {build: ratio for ratios in (*reversed(by_class), first) for build, ratio in ratios.items()}
 
 
-def leading(ratios: Sequence[Interval | None]) -> int:
+def leading_class(ratios: Sequence[Interval | None]) -> int:
     """The index of the host class that is shown for all, by its ratio of bad to good: the first with a clear difference,
     else the first.
     """
@@ -198,7 +198,7 @@ def strongest(ratios: Sequence[Interval]) -> Interval:
     return max(ratios, key=lambda ratio: (ratio.excludes_one, abs(math.log(ratio.middle))))
 
 
-def _among_equals(observations: Sequence[Observation], bad: int, model: NoiseModel) -> Mapping[int, Interval]:
+def _in_one_class(observations: Sequence[Observation], bad: int, model: NoiseModel) -> Mapping[int, Interval]:
     """The ratios on hosts of one class, which may have different speeds."""
     record = arrange(observations, Policy(), bad)
     if 0 not in record.builds or len(record.builds) < 2:
@@ -217,7 +217,7 @@ def step_ratio(observations: Sequence[Observation], bad: int, candidate: int, pa
     By the last way of measuring in which both have two readings.
     """
     record, model = None, USUAL
-    for way_model, alike in in_ways(observations):
+    for way_model, alike in by_measuring_way(observations):
         arranged = arrange(alike, Policy(), bad)
         if min(arranged.runs(candidate), arranged.runs(parent)) >= 2:
             record, model = arranged, way_model if way_model.rounds else USUAL

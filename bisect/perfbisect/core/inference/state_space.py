@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
-from perfbisect.core.inference.record import Record, united
+from perfbisect.core.inference.record import Record, unite_stopped_runs
 from perfbisect.core.stats.distributions import log_sum
 
 Array = NDArray[np.float64]
@@ -145,7 +145,7 @@ def fit(record: Record, weight: Array, model: NoiseModel = USUAL) -> Fit:
     builds, pace = len(record.builds), float(np.median(gaps)) if len(gaps) else record.run_seconds / 60
     if model.rounds:  # paired runs do not depend on the speed of a host
         record = replace(record, host=np.zeros_like(record.host))
-    record, weight, repeated = united(record, weight)
+    record, weight, repeated = unite_stopped_runs(record, weight)
     groups = _group(record, weight)
     visits = model.visits if groups.repeated else ((0.0, 1.0),)
     laws = [*product(model.drifts, visits)]

@@ -30,7 +30,7 @@ from perfbisect.core.inference.posterior import Posterior, Prediction, predict
 from perfbisect.core.inference.record import Record
 from perfbisect.core.search.build_forecast import BUILD_EXPONENT, chance_to_build, price, remaining, waiting
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.stats.distributions import bits
+from perfbisect.core.stats.distributions import label_information
 
 Array = NDArray[np.float64]
 
@@ -222,7 +222,7 @@ def _scores(seen: Prediction, cost: Array, likely: Array, before: Array, error: 
     read = seen.against(references, before, trust)
     noise = 1 / BATCH_RUNS + error * (1 - trust)
     square = read.between / (read.above * (1 - read.above)) / (read.within + noise)
-    gain = bits(read.above, square) * likely[:, None]
+    gain = label_information(read.above, square) * likely[:, None]
     result: Array = gain / (cost[:, :1] + cost[:, 1:] * (beside > 0) + BATCH_RUNS + beside)
     return result
 
@@ -237,7 +237,7 @@ def _rounds(
         weights = np.eye(builds)[partner]
         read = seen.against(weights, weights, np.ones((len(partner), len(RUNS))))
         square = read.between / (read.above * (1 - read.above)) / (read.within + 1 / RUNS)
-        gain = bits(read.above, square) * likely[:, None]
+        gain = label_information(read.above, square) * likely[:, None]
         found.append((partner, gain / (cost.sum(axis=1)[:, None] + RUNS)))
     (one, first), (other, second) = found
     better = second.max(axis=1) > first.max(axis=1)
@@ -256,7 +256,7 @@ def runs_of_one(candidates: int, drop: float, noise: float, build_runs: float) -
     Those that tell most for their price, and those of the ends and the proof.
     """
     size = -math.log1p(-drop) / noise
-    gain = bits(np.full(len(RUNS), 0.5), size**2 / (2 * (LAYOUT / noise) ** 2 + 1 / RUNS))
+    gain = label_information(np.full(len(RUNS), 0.5), size**2 / (2 * (LAYOUT / noise) ** 2 + 1 / RUNS))
     best = int((gain / (build_runs**BUILD_EXPONENT + RUNS)).argmax())
     fixed = min(ENDS_AND_PROOF * max(1.0, (CLEAR / size) ** 2), MOST_FIXED)
     return fixed + float(RUNS[best] / gain[best]) * math.log2(candidates)
@@ -340,7 +340,7 @@ def _entropy(probability: Array) -> float:
 def _ideal(drop: float, posterior: Posterior, build_runs: float) -> float:
     """The score of the first step of a search for this drop (log units) on a steady host."""
     square = max(drop / posterior.fit.s, SEEN) ** 2 / (2 * posterior.fit.layout + 1 / RUNS)
-    gain = bits(np.full(len(RUNS), 0.5), square)
+    gain = label_information(np.full(len(RUNS), 0.5), square)
     return max(float((gain / (build_runs**BUILD_EXPONENT + RUNS)).max()), 1e-9)
 
 

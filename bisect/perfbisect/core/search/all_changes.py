@@ -32,7 +32,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.settings import Direction
 from perfbisect.core.inference.analysis import least
-from perfbisect.core.inference.ancestry import ancestry_of, tested
+from perfbisect.core.inference.ancestry import ancestry_of, nearest_tested
 from perfbisect.core.inference.relative_speed import strongest
 from perfbisect.core.search.build_forecast import chance_to_build
 from perfbisect.core.search.older_branches import branch_point_of, with_older_branches
@@ -226,7 +226,7 @@ def _around(results: _Results, part: Subrange, candidates: Sequence[int]) -> lis
         return []
     first = [] if before == since else [_before(results, part, int(part.nodes[before]))]
     before, after = part.outer((before, after))
-    rest = [_Span(after, part.bad), *first, _Span(tested(now.graph, record, before), after)]
+    rest = [_Span(after, part.bad), *first, _Span(nearest_tested(now.graph, record, before), after)]
     return [each for each in rest if each.good != each.bad]
 
 
@@ -283,7 +283,7 @@ def _before(results: _Results, part: Subrange, node: int) -> _Span:
     Where that one cannot be measured, from its nearest tested ancestor.
     """
     start = int(part.nodes[branch_point_of(part.graph)[part.place[node]]])
-    return _Span(tested(results.now.graph, results.now.record, start), node)
+    return _Span(nearest_tested(results.now.graph, results.now.record, start), node)
 
 
 def _verdict(results: _Results, whole: Decision) -> Verdict:

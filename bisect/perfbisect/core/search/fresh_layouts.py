@@ -52,7 +52,7 @@ from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import fit, levels_of
 from perfbisect.core.search.all_changes import changes
 from perfbisect.core.search.situation import Situation, afforded, undecided
-from perfbisect.core.stats.distributions import above_by_chance, below_by_chance
+from perfbisect.core.stats.distributions import rank_sum_p_value, signed_rank_p_value
 
 FEWEST = 5  # layouts of each side, at least
 MOST = 60  # layouts of each side, after which it is left open whether the difference is there
@@ -170,12 +170,12 @@ def _compare(again: Situation, step: Step, parent: int) -> LayoutComparison:
     hunted = 1 if (step.ratio.middle < 1) is (record.sign > 0) else -1
     if again.model.rounds:
         _, above = record.rounds(fast, slow)
-        differences, chance = hunted * above, above_by_chance((hunted * above).tolist())
+        differences, chance = hunted * above, signed_rank_p_value((hunted * above).tolist())
         measured = len(differences)
     else:
         kept = record.readings(slow), record.readings(fast)
         low, high = ((hunted * record.value[rows])[trust[rows] > TRUSTED] for rows in kept)
-        chance = below_by_chance(low.tolist(), high.tolist()) if len(low) and len(high) else 1.0
+        chance = rank_sum_p_value(low.tolist(), high.tolist()) if len(low) and len(high) else 1.0
         both, measured = min(map(len, kept)), min(record.runs(slow), record.runs(fast))
         differences = hunted * (record.value[kept[1][:both]] - record.value[kept[0][:both]])
     layouts = Layouts(ratio, len(differences), int((differences > 0).sum()), measured)

@@ -30,7 +30,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.settings import Direction
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.inference.record import direction
+from perfbisect.core.inference.record import stopped_side
 from perfbisect.core.inference.relative_speed import relative_speeds, strongest
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Situation, afforded
@@ -51,7 +51,7 @@ def with_older_branches(hunt: Callable[[Situation], Decision], now: Situation) -
     points = range(1, graph.branch_points + 1)
     equal = [point for point in points if record.name(point) == 0]  # those that have the binary of good
     start = np.where(np.isin(branch_point_of(graph), equal), 0, branch_point_of(graph))
-    unknown = [point for point in points if point in record.skipped or direction(record, point)]
+    unknown = [point for point in points if point in record.skipped or stopped_side(record, point)]
     measured = [point for point in points if start[point] and record.runs(point) and point not in unknown]
     compared = {point: _compared(point, now) for point in measured}
     if now.subrange:

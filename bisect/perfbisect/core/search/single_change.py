@@ -46,12 +46,12 @@ from perfbisect.core.inference.analysis import (
     least,
     pairwise_proofs,
     prior_belief,
-    weakest,
+    weakest_proof,
 )
 from perfbisect.core.inference.ancestry import Hypotheses, compared_with, hypotheses
 from perfbisect.core.inference.posterior import NEVER, Posterior
 from perfbisect.core.inference.record import Record
-from perfbisect.core.inference.relative_speed import leading, strongest
+from perfbisect.core.inference.relative_speed import leading_class, strongest
 from perfbisect.core.search.acquisition import choose, hopeless, meanwhile
 from perfbisect.core.search.counts import SHARE, Steps, by_counts, counts_of_ends, difference, explained
 from perfbisect.core.search.situation import Budget, Situation, no_suspect, pointless, undecided
@@ -163,7 +163,7 @@ def _conclude(known: Analysis, answer: LeadingHypothesis, budget: Budget) -> Ord
         return _undecided(known, Reason.UNBUILDABLE)
     if not all(proof.proven for proof in proofs):
         return _undecided(known, Reason.NOT_CONFIRMED)
-    proof = weakest(proofs)
+    proof = weakest_proof(proofs)
     # where every step shows, one is the largest: it may be as large as the smallest effect of interest
     if known.model.exact and not (proof.contrast and proof.contrast.above(LARGE * least(policy)) > UNLIKELY):
         return _undecided(known, Reason.MANY_STEPS)
@@ -219,7 +219,7 @@ class _HostClass:
         if self.known is None:
             return None
         proofs = pairwise_proofs(self.known.record, self.known.levels, step.candidate, step.parents)
-        return weakest(proofs) if all(proof.contrast for proof in proofs) else None
+        return weakest_proof(proofs) if all(proof.contrast for proof in proofs) else None
 
 
 def single_change(now: Situation) -> Decision:
@@ -252,7 +252,7 @@ def single_change(now: Situation) -> Decision:
 def _leading(each: Sequence[_HostClass]) -> Interval:
     """The metric of the bad end relative to the good end, on the leading host class."""
     ratios = [one.known.effect if one.known else None for one in each]
-    return ratios[leading(ratios)] or UNKNOWN
+    return ratios[leading_class(ratios)] or UNKNOWN
 
 
 def _with_counts(

@@ -144,7 +144,7 @@ def chi_square_quantile(z: float, freedom: float) -> float:
     return float(freedom * (1 - share + z * math.sqrt(share)) ** 3)
 
 
-def below_by_chance(low: Sequence[float], high: Sequence[float]) -> float:
+def rank_sum_p_value(low: Sequence[float], high: Sequence[float]) -> float:
     """The p-value that ``low`` is below ``high``, by ranks.
 
     The probability of at most as many pairs with ``low`` not below ``high`` as there are, if both samples are drawn from
@@ -155,7 +155,7 @@ def below_by_chance(low: Sequence[float], high: Sequence[float]) -> float:
     return float(_cumulated(len(x), len(y))[exceptions])
 
 
-def above_by_chance(differences: Sequence[float]) -> float:
+def signed_rank_p_value(differences: Sequence[float]) -> float:
     """The p-value that ``differences`` are above 0, by the ranks of their absolute values (signed-rank test).
 
     The probability that the differences that are not above 0 have a rank sum at most as large, if the distribution is
@@ -199,8 +199,8 @@ def entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
     return -(q * np.log2(q) + (1 - q) * np.log2(1 - q))
 
 
-def exact_bits(p: float, separation: float) -> float:
-    """The information of a reading about a label, in bits, by integration; ``bits`` interpolates a table of it."""
+def integrated_information(p: float, separation: float) -> float:
+    """The information of a reading about a label, in bits, by integration; ``label_information`` interpolates a table of it."""
     x, step = np.linspace(-9 - separation / 2, 9 + separation / 2, 1001, retstep=True)
     low = np.exp(-0.5 * (x + separation / 2) ** 2) / np.sqrt(2 * np.pi)
     high = np.exp(-0.5 * (x - separation / 2) ** 2) / np.sqrt(2 * np.pi)
@@ -211,10 +211,10 @@ def exact_bits(p: float, separation: float) -> float:
 
 @lru_cache(maxsize=1)
 def _table() -> NDArray[np.float64]:
-    return np.array([[exact_bits(1 / (1 + np.exp(-l)), np.exp(g / 2)) for g in LOG_SQUARE] for l in LOGIT])
+    return np.array([[integrated_information(1 / (1 + np.exp(-l)), np.exp(g / 2)) for g in LOG_SQUARE] for l in LOGIT])
 
 
-def bits(p: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.float64]:
+def label_information(p: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.float64]:
     """The information in bits about a label of probability ``p``; ``square`` is d², the squared distance of means in
     noise variances.
     """

@@ -8,7 +8,7 @@ still have its loss.
 
 A drop is announced if the metric is worse by ``least`` or more and the difference is real. All differences between
 neighbours and from the first build, over all workloads, are one family, in which false discoveries are controlled
-(``largest_real``). The difference of the second build from the first is in the family once. With two builds the family is
+(``largest_real_p_value``). The difference of the second build from the first is in the family once. With two builds the family is
 the table itself. Of 100 comparisons of equal builds at most 5 announce a drop; tests count it.
 
 A hunt of commits needs two revisions that are built and configured alike. So binaries, and builds with a configuration of
@@ -23,7 +23,7 @@ from itertools import pairwise
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialBuild
-from perfbisect.core.stats.paired_comparison import Ratio, largest_real, levels, paired, step_of
+from perfbisect.core.stats.paired_comparison import Ratio, largest_real_p_value, levels, paired, resolution_of
 
 Ends = tuple[int, int]  # numbers of two builds
 
@@ -50,33 +50,33 @@ class DropRange:
 def find_drops(trial: SessionState, least: float) -> list[Drop]:
     """The drops of a comparison that are hunted, by ``least`` (a fraction) or more, ordered by workloads, then builds."""
     works = range(len(trial.request.works))
-    family = [drop for work in works for drop in differences(trial, work)]
-    limit, metric = largest_real(drop.ratio.p for drop in family), trial.request.metric
+    family = [drop for work in works for drop in compared_differences(trial, work)]
+    limit, metric = largest_real_p_value(drop.ratio.p for drop in family), trial.request.metric
     worse = [drop for drop in family if drop.ratio.is_within(limit) and loss(drop.ratio, metric) >= least]
-    return [drop for work in works for drop in hunted(trial, [drop for drop in worse if drop.work == work])]
+    return [drop for work in works for drop in hunted_drops(trial, [drop for drop in worse if drop.work == work])]
 
 
-def differences(trial: SessionState, work: int) -> list[Drop]:
+def compared_differences(trial: SessionState, work: int) -> list[Drop]:
     """All pairs of builds that are tested in a workload, whatever their ratio; each pair has several rounds in common."""
-    rounds, step = levels(trial, work, trial.request.metric), step_of(trial, work, trial.request.metric)
-    ratios = [(*ends, paired(rounds[ends[0]], rounds[ends[1]], step)) for ends in tested(trial, rounds)]
+    rounds, step = levels(trial, work, trial.request.metric), resolution_of(trial, work, trial.request.metric)
+    ratios = [(*ends, paired(rounds[ends[0]], rounds[ends[1]], step)) for ends in tested_pairs(trial, rounds)]
     return [Drop(work, first, last, ratio) for first, last, ratio in ratios if ratio and ratio.p is not None]
 
 
-def tested(trial: SessionState, measured: Collection[int]) -> list[Ends]:
+def tested_pairs(trial: SessionState, measured: Collection[int]) -> list[Ends]:
     """The pairs of builds that are tested in a workload: neighbours, then each later build with the first.
 
     ``measured`` are the builds that were measured in the workload.
     """
     beside, since_first = list[Ends](), list[Ends]()
-    for line in lines(trial.request.subjects):
+    for line in comparable_builds(trial.request.subjects):
         builds = [build for build in line if build in measured]
         beside += pairwise(builds)
         since_first += [(line[0], build) for build in builds[2:] if line[0] in measured]
     return [*beside, *since_first]
 
 
-def lines(subjects: Sequence[TrialBuild]) -> list[list[int]]:
+def comparable_builds(subjects: Sequence[TrialBuild]) -> list[list[int]]:
     """The builds between which commits can be hunted, a list for each variant: revisions without a configuration of their
     own.
     """
@@ -87,12 +87,12 @@ def lines(subjects: Sequence[TrialBuild]) -> list[list[int]]:
     return list(by_variant.values())
 
 
-def hunted(trial: SessionState, worse: Sequence[Drop]) -> list[Drop]:
+def hunted_drops(trial: SessionState, worse: Sequence[Drop]) -> list[Drop]:
     """The drops that are hunted, of the real drops ``worse`` of one workload, ordered by builds."""
     if not worse:
         return []
     measured, chosen = levels(trial, worse[0].work, trial.request.metric), list[Drop]()
-    for line in lines(trial.request.subjects):
+    for line in comparable_builds(trial.request.subjects):
         mine = [drop for drop in worse if drop.last in line]
         neighbours = [*pairwise(filter(measured.__contains__, line))]
         beside = [drop for drop in mine if (drop.first, drop.last) in neighbours]
@@ -106,7 +106,7 @@ def loss(ratio: Ratio, metric: str) -> float:
     return 1 - ratio.ratio if find_metric(metric).higher_is_better else ratio.ratio - 1
 
 
-def ranges(drops: Iterable[Drop]) -> list[DropRange]:
+def ranges_of_drops(drops: Iterable[Drop]) -> list[DropRange]:
     """The drops grouped by the two builds they are between, ordered by builds; each group is one hunt."""
     together: dict[Ends, list[Drop]] = {}
     for drop in drops:

@@ -24,7 +24,7 @@ from perfbisect.core.domain.metrics import find_metric, readable
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.domain.trials import counting
-from perfbisect.core.stats.noise import noise_of_trial, of_pairs
+from perfbisect.core.stats.noise import noise_of_pairs, noise_of_trial
 
 FALL = 0.05  # of the level
 SPREAD = 2.5  # standard deviations between earlier checks that a fault has to exceed
@@ -77,7 +77,7 @@ def fitness_facts(trial: SessionState) -> FitnessFacts | None:
     levels = [level for run in counting(trial, 0) if (level := readable(run.facts, metric.name)) is not None]
     if request.kind is not TrialType.NOISE or not levels:
         return None
-    pairs, runs = of_pairs(trial), noise_of_trial(trial)
+    pairs, runs = noise_of_pairs(trial), noise_of_trial(trial)
     noise = pairs[0] if pairs else runs.run if runs else None
     identity = (request.subjects[0].key, request.works[0].run_hash, metric.name)
     return FitnessFacts(median(levels) * (1 if metric.higher_is_better else -1), noise, pairs is not None, identity)
@@ -88,13 +88,13 @@ def faults_of(now: FitnessFacts, usual: Sequence[FitnessFacts]) -> tuple[Fault, 
     alike = [check.noise for check in usual if check.in_pairs is now.in_pairs]
     noises = [math.log(max(noise, LEAST)) for noise in alike if noise is not None]
     is_faulty = {
-        Fault.LEVEL: rises(-now.level, [-check.level for check in usual], -math.log1p(-FALL)),
-        Fault.NOISE: bool(now.noise) and rises(math.log(now.noise or 1.0), noises, math.log(DOUBLED)),
+        Fault.LEVEL: is_above_usual(-now.level, [-check.level for check in usual], -math.log1p(-FALL)),
+        Fault.NOISE: bool(now.noise) and is_above_usual(math.log(now.noise or 1.0), noises, math.log(DOUBLED)),
     }
     return tuple(fault for fault, faulty in is_faulty.items() if faulty)
 
 
-def rises(value: float, usual: Sequence[float], least: float) -> bool:
+def is_above_usual(value: float, usual: Sequence[float], least: float) -> bool:
     """Whether a value exceeds the median of the usual values by ``least`` and by SPREAD of their standard deviations."""
     if len(usual) < EARLIER:
         return False
@@ -103,7 +103,7 @@ def rises(value: float, usual: Sequence[float], least: float) -> bool:
     return value - centre >= max(least, SPREAD * spread) - ROUNDED
 
 
-def course(checks: Iterable[Check]) -> Iterator[Fitness]:
+def fitness_after_checks(checks: Iterable[Check]) -> Iterator[Fitness]:
     """How fit a host is after each of its checks, oldest first."""
     baselines: dict[tuple[str, ...], list[FitnessFacts]] = {}
     doubted: dict[tuple[str, ...], Check] = {}  # the check before, if it has a fault and is not in the baseline yet

@@ -109,7 +109,7 @@ def noise_of(runs: Sequence[TimedRun], shared: bool) -> Noise | None:
     return Noise(v, n, len(runs) - n, shared, of_visits, of_runs, run, low, high, freedom, second)
 
 
-def at_least(noise: float, metric: str) -> float:
+def believed_noise(noise: float, metric: str) -> float:
     """The s.d. of a run with which a hunt begins: ``noise``, or the least that is believed of the metric.
 
     No metric is as exact as a quiet afternoon makes it look.
@@ -129,7 +129,7 @@ def smallest_drop(noise: Noise, visits: int, runs: float) -> float:
     return 1 - math.exp(-(law.quantile() + law.quantile(Z_POWER)) * error)
 
 
-def smallest_in_pairs(noise: float, earlier_pairs: int, pairs: int) -> float:
+def smallest_drop_in_pairs(noise: float, earlier_pairs: int, pairs: int) -> float:
     """The smallest drop that ``pairs`` of paired runs show, at 95 % with a power of 80 %, as a fraction.
 
     ``noise`` is the s.d. of the ratio of a pair, estimated from ``earlier_pairs``.
@@ -138,7 +138,7 @@ def smallest_in_pairs(noise: float, earlier_pairs: int, pairs: int) -> float:
     return 1 - math.exp(-(law.quantile() + law.quantile(Z_POWER)) * noise / math.sqrt(pairs))
 
 
-def repeats(cost: float, cost_above: float, variance: float, variance_above: float) -> int:
+def best_repetitions(cost: float, cost_above: float, variance: float, variance_above: float) -> int:
     """How often to repeat within one unit of the level above, for the least error at a given total cost.
 
     ``cost`` is the cost of one repetition, ``cost_above`` the additional cost of a new unit above. ``variance`` and
@@ -218,23 +218,23 @@ def noise_of_trial(trial: SessionState) -> Noise | None:
     return noise_in([(run.round, run.facts) for run in counting(trial)], trial.request.metric)
 
 
-def of_pairs(trial: SessionState) -> tuple[float, float | None] | None:
+def noise_of_pairs(trial: SessionState) -> tuple[float, float | None] | None:
     """The s.d. of the ratio of paired runs, and of the ratio of their CPU times; None if there are too few pairs."""
     pairs, metric = [*pairs_of(run.facts for run in trial.runs)], trial.request.metric
     values = (
         [(read(first, metric), read(second, metric)) for first, second in pairs] for read in (readable, by_cpu_time)
     )
-    noise, of_cpu = map(spread, values)
+    noise, of_cpu = map(spread_of_pairs, values)
     return None if noise is None else (noise, of_cpu)
 
 
-def spread(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
+def spread_of_pairs(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
     """The s.d. of the differences of pairs of which both values are known; None if there are too few."""
     differences = [first - second for first, second in pairs if first is not None and second is not None]
     return float(np.std(differences, ddof=1)) if len(differences) >= FEWEST_PAIRS else None
 
 
-def costs(trial: SessionState) -> tuple[float, float]:
+def run_and_visit_costs(trial: SessionState) -> tuple[float, float]:
     """The seconds of a run, and the seconds of opening a visit, without loading the data for the first visit."""
     spent: dict[int, list[float]] = {}  # visit → seconds of its runs, of which the first includes the opening
     for trial_run in counting(trial):
@@ -247,7 +247,7 @@ def costs(trial: SessionState) -> tuple[float, float]:
 
 def advice(trial: SessionState, noise: Noise) -> Advice:
     """How often and how long to run in an A/A's workload."""
-    return best_repeats(noise, trial.request.works[0].time, *costs(trial))
+    return best_repeats(noise, trial.request.works[0].time, *run_and_visit_costs(trial))
 
 
 def best_repeats(noise: Noise, seconds: float, run_cost: float, visit_cost: float) -> Advice:
@@ -257,18 +257,18 @@ def best_repeats(noise: Noise, seconds: float, run_cost: float, visit_cost: floa
     """
     runs, length = 1, None
     if noise.shared and noise.between is not None and noise.within is not None:
-        runs = repeats(run_cost, visit_cost, noise.within**2, noise.between**2)
+        runs = best_repetitions(run_cost, visit_cost, noise.within**2, noise.between**2)
     if noise.second is not None:
         # Longer runs do not average the difference between visits.
         run_sd = noise.run if noise.within is None else noise.within
         longer = run_sd**2 - noise.second**2 / seconds
-        length = repeats(1.0, max(run_cost - seconds, 0.0), noise.second**2, longer)
+        length = best_repetitions(1.0, max(run_cost - seconds, 0.0), noise.second**2, longer)
     return Advice(runs, length)
 
 
-def rows(trial: SessionState, noise: Noise) -> Iterator[DetectableDrop]:
+def detectable_drops(trial: SessionState, noise: Noise) -> Iterator[DetectableDrop]:
     """The rows of the table of detectable drops, by runs on each side; visits have as many runs as is best."""
-    run_cost, opening = costs(trial)
+    run_cost, opening = run_and_visit_costs(trial)
     per_visit = advice(trial, noise).runs
     for runs in SIDES:
         visits = math.ceil(runs / min(runs, per_visit))
@@ -276,7 +276,7 @@ def rows(trial: SessionState, noise: Noise) -> Iterator[DetectableDrop]:
         yield DetectableDrop(runs, visits, seconds, smallest_drop(noise, visits, runs / visits))
 
 
-def sentences(trial: SessionState, noise: Noise) -> Iterator[str]:
+def advice_sentences(trial: SessionState, noise: Noise) -> Iterator[str]:
     """The sentences of the advice."""
     best, now = advice(trial, noise), trial.request.works[0].time
     if noise.shared and noise.between is not None:

@@ -57,7 +57,7 @@ from perfbisect.core.stats.distributions import Student
 RATE = 0.05  # of false discoveries
 
 
-def largest_real(chances: Iterable[float | None]) -> float:
+def largest_real_p_value(chances: Iterable[float | None]) -> float:
     """The largest p-value that is called real, with a rate of RATE false discoveries over all ``chances``; -1 if none is.
 
     Differences without a p-value are not tested.
@@ -78,7 +78,7 @@ class Ratio:
     rounds: int
     # probability of a difference at least as large if the builds are equal; None after a single round
     p: float | None = None
-    real: bool = False  # whether it is real among the differences of its table, by ``largest_real``
+    real: bool = False  # whether it is real among the differences of its table, by ``largest_real_p_value``
 
     @property
     def certain(self) -> bool:
@@ -121,10 +121,10 @@ def compared(trial: SessionState, metric: str) -> list[Compared]:
     """
     further, works = range(1, len(trial.request.subjects)), list[Compared]()
     for number, work in enumerate(trial.request.works):
-        rounds, step = levels(trial, number, metric), step_of(trial, number, metric)
+        rounds, step = levels(trial, number, metric), resolution_of(trial, number, metric)
         ratios = tuple(paired(rounds.get(0, {}), rounds.get(subject, {}), step) for subject in further)
-        works.append(Compared(work.name, work.group, ratios, counted(counting(trial, number), further, metric)))
-    limit = largest_real(ratio.p for row in works for ratio in row.ratios if ratio)
+        works.append(Compared(work.name, work.group, ratios, counter_medians(counting(trial, number), further, metric)))
+    limit = largest_real_p_value(ratio.p for row in works for ratio in row.ratios if ratio)
     groups = list(dict.fromkeys(row.group for row in works))
     marked = ([ratio and replace(ratio, real=ratio.is_within(limit)) for ratio in row.ratios] for row in works)
     marked_rows = (replace(row, ratios=tuple(ratios)) for row, ratios in zip(works, marked, strict=True))
@@ -156,7 +156,7 @@ def levels(trial: SessionState, work: int, metric: str) -> dict[int, dict[int, f
     }
 
 
-def step_of(trial: SessionState, work: int, metric: str) -> float:
+def resolution_of(trial: SessionState, work: int, metric: str) -> float:
     """The resolution of the logarithm of a metric in a workload: the step of its histogram, or of the last printed digit."""
     values = [
         reading for run in counting(trial, work) if (reading := value(run.facts, metric)) and 0 < reading < math.inf
@@ -189,20 +189,20 @@ def paired(base: Mapping[int, float], build: Mapping[int, float], step: float = 
     return Ratio(interval.middle, interval, count, law.two_sided(t))
 
 
-def whole(trial: SessionState) -> bool:
+def is_complete(trial: SessionState) -> bool:
     """Whether nothing failed, and every build has a ratio in every workload."""
     ratios = (ratio for row in compared(trial, trial.request.metric) for ratio in row.ratios)
     return not trial.skips and all(ratio is not None for ratio in ratios)
 
 
-def silent(trial: SessionState) -> list[tuple[int, int]]:
+def without_metric(trial: SessionState) -> list[tuple[int, int]]:
     """The workloads and builds that have runs, but no run with the metric."""
     with_runs = {(run.work, run.subject) for run in trial.runs}
     with_metric = {(run.work, run.subject) for run in trial.runs if (value(run.facts, trial.request.metric) or 0) > 0}
     return sorted(with_runs - with_metric)
 
 
-def counted(runs: Sequence[TrialRun], further: range, metric: str) -> dict[str, tuple[float | None, ...]]:
+def counter_medians(runs: Sequence[TrialRun], further: range, metric: str) -> dict[str, tuple[float | None, ...]]:
     """The metric, QPS, and each counter that the base has: the base's median, then the other builds' relative to it."""
     of_builds = [[run.facts for run in runs if run.subject == subject] for subject in (0, *further)]
     relative: dict[str, tuple[float | None, ...]] = {}
@@ -223,7 +223,7 @@ def summaries(rows: Iterable[Compared]) -> list[Summary]:
     return [Summary(group, subject, min(x), max(x), mean(x), median(x)) for group, subject, x in several]
 
 
-def tone(ratio: Ratio, metric: str) -> str:
+def grade(ratio: Ratio, metric: str) -> str:
     """ "worse" or "better" for a difference that is large enough and real; empty for any other."""
     if not (ratio.real and ratio.certain) or WORSE < round(ratio.ratio, 2) < BETTER:  # rounded as it is shown
         return ""
@@ -267,7 +267,7 @@ def by_machine(trial: SessionState) -> bool:
 
 
 def _medians(runs: Sequence[RunFacts], *, whole: bool) -> Values:
-    """The medians of the runs of one build in one workload; with ``whole``, CPU is counted for the whole machine."""
+    """The medians of the runs of one build in one workload; with ``is_complete``, CPU is counted for the whole machine."""
     medians = {name: typical(runs, "qps" if name == "o/s" else name) for name in COLUMNS}
     if whole:
         shares = [(run.system.get("us"), run.system.get("sy"), run.qps) for run in runs]
@@ -319,10 +319,10 @@ def regained(trial: SessionState) -> Regained | None:
     """The share that a revert regains in the trial's metric; None until all three builds were measured in two rounds."""
     by_build = levels(trial, 0, trial.request.metric)
     good, bad, reverted = (by_build.get(build, {}) for build in (GOOD, BAD, REVERTED))
-    return share(good, bad, reverted, step_of(trial, 0, trial.request.metric))
+    return share_of_rounds(good, bad, reverted, resolution_of(trial, 0, trial.request.metric))
 
 
-def share(
+def share_of_rounds(
     good: Mapping[int, float], bad: Mapping[int, float], reverted: Mapping[int, float], step: float = 0.0
 ) -> Regained | None:
     """The share from the rounds that all three builds have (round → mean logarithm); None for fewer than two rounds."""

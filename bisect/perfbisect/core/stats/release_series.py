@@ -276,7 +276,7 @@ def lines_of(trial: SessionState) -> list[SpeedLine]:
 
 def line_of(work: str, visits: Visits, releases: int, rate: float) -> SpeedLine:
     """The line of one workload."""
-    level, error = fitted(visits)
+    level, error = fit_levels(visits)
     return line_through(work, level, releases, rate, error)
 
 
@@ -306,17 +306,17 @@ def line_of_readings(work: str, levels: Sequence[float], rate: float) -> SpeedLi
     off = np.abs(every - beside)
     near = np.flatnonzero(off <= FAR * max(float(np.median(off)) / NORMAL.inv_cdf(0.75), SMALLEST))
     line = every[near]
-    of_means = (math.sqrt(wide) * scatter(means(line, wide)) for wide in WIDTHS if len(line) >= MEANS * wide)
+    of_means = (math.sqrt(wide) * scatter(block_means(line, wide)) for wide in WIDTHS if len(line) >= MEANS * wide)
     level = {int(index): float(x) for index, x in zip(near, line, strict=True)}
     return line_through(work, level, len(every), rate, None, max(of_means, default=0.0))
 
 
-def means(line: Levels, wide: int) -> list[float]:
+def block_means(line: Levels, wide: int) -> list[float]:
     """The means of each ``wide`` successive levels; the first levels are left over if the division has a remainder."""
     return [float(x) for x in line[len(line) % wide :].reshape(-1, wide).mean(axis=1)]
 
 
-def fitted(visits: Visits) -> tuple[dict[int, float], float | None]:
+def fit_levels(visits: Visits) -> tuple[dict[int, float], float | None]:
     """The level of each release, and the largest standard error of a level; None if every release has a single round.
 
     The effects of rounds are eliminated from the normal equations. If no chain of common rounds connects two releases,

@@ -1,6 +1,6 @@
 """The line of a branch that is measured night by night: its tips, the level of each, and where the speed changed.
 
-A night is a comparison of the newest tip with a few earlier tips (``companions``). All nights make one line: rounds of
+A night is a comparison of the newest tip with a few earlier tips (``companions_of_next``). All nights make one line: rounds of
 different nights are different rounds, tips that were measured in several nights connect them, and levels and steps are
 computed as for a series of releases (core/stats/release_series.py). The first tip of every BLOCK is measured again with
 all others of its block: errors of a chain of neighbours would add up from night to night, which looks like a slow change.
@@ -29,7 +29,7 @@ from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialBuild
 from perfbisect.core.stats.distributions import Student
-from perfbisect.core.stats.drops import Drop, DropRange, loss, ranges
+from perfbisect.core.stats.drops import Drop, DropRange, loss, ranges_of_drops
 from perfbisect.core.stats.paired_comparison import Ratio, levels
 from perfbisect.core.stats.release_series import RATE, LevelStep, SpeedLine, Visits, freedom_of, line_of
 
@@ -46,7 +46,7 @@ LONGEST = 100  # tips of a line; older tips are left out
 ROUNDS = 1_000_000  # a number above the rounds of any night
 
 
-def companions(tips: Sequence[T]) -> list[T]:
+def companions_of_next(tips: Sequence[T]) -> list[T]:
     """The tips that the next tip is measured with, of ``tips``, oldest first: the latest, then the others, oldest first."""
     if not tips:
         return []
@@ -95,19 +95,19 @@ class Branch:
             if loss(ratio := Ratio(step.size.middle, step.size, 0), metric) >= least
             and not any(of == work and first <= step.before < step.after <= last for of, first, last in searched)
         ]
-        return sorted(ranges(drops), key=lambda drop: drop.last - drop.first)
+        return sorted(ranges_of_drops(drops), key=lambda drop: drop.last - drop.first)
 
 
 def branch_line(work: str, visits: Visits, tips: int, rate: float) -> SpeedLine:
     """The line of one workload, with jumps among its steps."""
     line = line_of(work, visits, tips, rate)
     steps = {step.after: step for step in line.steps}
-    for jump in jumps(line, visits, JUMP * rate / RATE):
+    for jump in find_jumps(line, visits, JUMP * rate / RATE):
         steps[jump.after] = replace(steps.get(jump.after, jump), first=jump.first, last=jump.last)
     return replace(line, steps=tuple(replace(steps[tip], alone=False) for tip in sorted(steps)))
 
 
-def jumps(line: SpeedLine, visits: Visits, chance: float) -> list[LevelStep]:
+def find_jumps(line: SpeedLine, visits: Visits, chance: float) -> list[LevelStep]:
     """The differences between neighbours whose p-value is at most ``chance``. ``visits`` are the visits of the line."""
     if line.error is None:
         return []

@@ -16,7 +16,7 @@ from perfbisect.hunt.setup import SessionSetup
 from perfbisect.hunt.trials.builds import hosts_as_builds
 from perfbisect.hunt.trials.rounds import TrialDesign
 from perfbisect.process import CLOCK
-from perfbisect.recipes.requested import overridden, requested_builder, requested_workloads
+from perfbisect.recipes.requested import requested_builder, requested_workloads, with_overrides
 from perfbisect.store.history import History
 from perfbisect.store.listing import FITNESS_CHECK
 from perfbisect.store.prior_data import read_checks
@@ -82,7 +82,7 @@ def plan_of(like: Settings, name: str, hosts_path: str | Path, waiting: WaitCall
     )  # fmt: skip
     builder = requested_builder(settings)
     workloads = requested_workloads(settings, builder, settings.workload)
-    [own] = [overridden(each, settings.overrides) for each in workloads.values()]
+    [own] = [with_overrides(each, settings.overrides) for each in workloads.values()]
     used = [key for key in LONGEST if not own.command or f"{{{key}}}" in str(own.command)]
     shorter = {key: min(LONGEST[key], getattr(own, key)) for key in used}
     settings = replace(settings, overrides={**settings.overrides, **shorter})

@@ -29,7 +29,7 @@ from perfbisect.repository.derived import reverted
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.objects import listing
-from perfbisect.repository.range import in_parts
+from perfbisect.repository.range import diff_in_parts
 from perfbisect.store.batches import batch_together, read_batch
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import count
@@ -190,6 +190,6 @@ def narrowing(settings: Settings, waiting: WaitCallback | None, events: Iterable
     repository = open_repository(Path(settings.repository))
     check_there(repository, (settings.good_commit, settings.bad_commit), settings.narrows)
     [setup] = SessionSetup.set_up([settings], waiting)
-    with in_parts(repository, settings.good_commit, settings.bad_commit, setup.builder.ignore) as made:
+    with diff_in_parts(repository, settings.good_commit, settings.bad_commit, setup.builder.ignore) as made:
         parts = PartSearch.begin(made).replay(events)
         yield replace(setup, span=parts.span, repository=made.repository, parts=parts)

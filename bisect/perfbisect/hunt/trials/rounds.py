@@ -31,7 +31,7 @@ from perfbisect.hunt.search_problem import SavedLog
 from perfbisect.hunt.setup import SessionSetup, both_tag_and_branch
 from perfbisect.lab.building import prebuilt
 from perfbisect.lab.building.plan import InstalledBuild
-from perfbisect.recipes.requested import ServerConfig, as_measured, load_config, typed
+from perfbisect.recipes.requested import ServerConfig, as_measured, load_config, typed_overrides
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.git import Repository
 from perfbisect.repository.range import CommitRange
@@ -144,7 +144,7 @@ class TrialDesign:
             for name, each in zip(workloads, run, strict=True)
         )
         results = works[0].showing(settings)
-        changed, pairing = typed(next(iter(workloads.values())), settings.overrides), pairing_of(self, setup)
+        changed, pairing = typed_overrides(next(iter(workloads.values())), settings.overrides), pairing_of(self, setup)
         request = TrialRequest(
             self.kind, settings.builder, settings.variant, settings.host, settings.metric, changed, tuple(subjects),
             results or works, self.rounds, self.runs, self.reverts, self.series, pairing, self.branch, bool(results),

@@ -25,7 +25,7 @@ from pathlib import PurePosixPath
 from perfbisect.core.domain.settings import Patch
 from perfbisect.errors import BuildFailed, CommandFailed, ConnectionLost, EnvironmentFailure
 from perfbisect.host.facts import is_full
-from perfbisect.host.protocol import Host, Result, judged, no_space
+from perfbisect.host.protocol import Host, Result, check_result, no_space
 from perfbisect.lab.building.log_parser import CHECKOUT, FETCH, SEND, BuildStep, staged
 from perfbisect.masking import masked
 from perfbisect.recipes.builder_reader import satisfies
@@ -41,11 +41,11 @@ from perfbisect.repository.git import (
     all_but,
     alternates_line,
     borrowed,
+    run_with_progress,
     sealed,
-    talk,
 )
 from perfbisect.repository.git import failure as git_failure
-from perfbisect.repository.submodules import Unavailable, find, look, origin_of, submodules
+from perfbisect.repository.submodules import Unavailable, find, find_locally, origin_of, submodules
 
 SHORT = 60.0  # seconds that a single command takes at most
 
@@ -66,13 +66,13 @@ def scripted(host: Host, script: str, arguments: Sequence[str], *, stdin: str = 
     """Run a script in which ``git`` has all safe options."""
     argv = [*ALONE, "sh", "-c", _FUNCTION + script, "git", *arguments]
     done = host.run(argv, stdin=stdin, timeout=timeout, check=False)
-    return judged(host.name, replace(done, argv=("sh", "-c", script, "git", *arguments)), True)
+    return check_result(host.name, replace(done, argv=("sh", "-c", script, "git", *arguments)), True)
 
 
 def git(host: Host, *arguments: str, check: bool = True) -> Result:
     """Run one git command."""
     done = host.run([*GIT, *arguments], timeout=SHORT, check=False)
-    return judged(host.name, replace(done, argv=("git", *arguments)), check)
+    return check_result(host.name, replace(done, argv=("git", *arguments)), check)
 
 
 REFS = "refs/perfbisect"
@@ -120,7 +120,7 @@ def _push(host: Host, bare: PurePosixPath, repository: Repository, commits: Sequ
             end = socket.fileno()
             try:
                 sending = [f"--git-dir={lender}", "push", "--progress", f"fd::{end}", *refs]
-                for stage, done, total in talk(what, sending, env, [end]):
+                for stage, done, total in run_with_progress(what, sending, env, [end]):
                     if stage == SENDING:
                         yield done, total
             except EnvironmentFailure as error:  # the other end may report a better reason
@@ -388,7 +388,7 @@ def listed_submodules(repository: Repository, sha: str, ignore: Sequence[str], u
     """Where each submodule of a commit would come from, a line for each; inner ones are left out. Nothing is fetched."""
     for module in submodules(repository, sha, ignore):
         origin = origin_of(repository, sha, module, upstream)
-        source, _ = look(origin, repository, module)
+        source, _ = find_locally(origin, repository, module)
         else_from = f"cannot be had: {origin.refused}" if origin.refused else f"fetched from {origin.address}"
         whence = f"from {source.repository.folder}" if source else else_from
         yield masked(f"{module.path} at {module.commit[:10]}: {whence}")

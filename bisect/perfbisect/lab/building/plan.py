@@ -32,17 +32,17 @@ from perfbisect.lab.upload import recipe_archive
 from perfbisect.recipes.build_systems import (
     MARKERS,
     SYSTEMS,
-    expanded,
     has_commands,
     nothing_found,
     revision,
     system_of,
+    with_commands,
 )
 from perfbisect.recipes.builder import Builder, Variant
-from perfbisect.recipes.builder_reader import TreeFacts, applied, build_of, variant_of, version_text
+from perfbisect.recipes.builder_reader import TreeFacts, build_of, recipe_for_tree, variant_of, version_text
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.placeholders import archives_in, fill, fill_text
-from perfbisect.recipes.programs import started
+from perfbisect.recipes.programs import started_programs
 from perfbisect.repository.git import Repository
 
 MERGED = "merged.profdata"  # clang's counts of all processes, in the folder of counts
@@ -160,7 +160,7 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: M
     if system is None:
         raise BuildFailed(f"{sha[:10]} does not configure: {nothing_found()}", stage=CONFIGURE, log="")
     named = build_of(resolved).artifacts
-    how = expanded(resolved, system, paths) if system else build_of(resolved)
+    how = with_commands(resolved, system, paths) if system else build_of(resolved)
     resolved = msgspec.structs.replace(resolved, build=how)
     stages = ((CONFIGURE, how.configure), (COMPILE, how.compile), (INSTALL, how.install), (COMPILE, how.then))
     commands = tuple((stage, fill(command, values)) for stage, commands in stages for command in commands)
@@ -193,7 +193,9 @@ def version_of(context: BuildContext, sha: str) -> str:
 
 def resolved_for(context: BuildContext, paths: frozenset[str], version: str) -> Builder:
     """The recipe with its conditions applied, for a tree of that version that has these paths."""
-    return applied(context.builder, TreeFacts(version, paths.__contains__, context.tools.name, context.tools.version))
+    return recipe_for_tree(
+        context.builder, TreeFacts(version, paths.__contains__, context.tools.name, context.tools.version)
+    )
 
 
 def _values(context: BuildContext, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
@@ -325,7 +327,7 @@ def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
     if not has_commands(build_of(builder)):
         build |= by_system | {"programs": builder.programs, "library": builder.library}
         build |= {"server": True} if builder.server else {}  # then all has to build
-        build |= {"started": started(builder)} if builder.started or builder.chosen else {}
+        build |= {"started": started_programs(builder)} if builder.started or builder.chosen else {}
     commands = json.dumps(build) + json.dumps(msgspec.to_builtins(builder.when))
     parts = {
         "layout": _LAYOUT,

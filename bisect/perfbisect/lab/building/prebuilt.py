@@ -28,9 +28,9 @@ from perfbisect.lab.building.checkout import Sources, git
 from perfbisect.lab.building.log_parser import FETCH, SEND, BuildStep, staged
 from perfbisect.lab.building.plan import InstalledBuild
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.builder_reader import TreeFacts, applied, version_text
+from perfbisect.recipes.builder_reader import TreeFacts, recipe_for_tree, version_text
 from perfbisect.recipes.placeholders import archives_in, fill
-from perfbisect.repository.discovery import downloaded
+from perfbisect.repository.discovery import download
 
 UNPACKERS = {
     ".tar": (), ".tar.gz": ("gzip",), ".tgz": ("gzip",), ".tar.bz2": ("bzip2",), ".tar.xz": ("xz",), ".tar.zst": ("zstd",),
@@ -112,7 +112,9 @@ def take(host: Host, builder: Builder, name: str, path: str) -> InstalledBuild:
     contents = hashed.stdout[:32]
     version = _version(host, builder, path, prefix)
     of_versions = [block for block in builder.when if not (block.file or block.missing)]
-    recipe = applied(msgspec.structs.replace(builder, when=of_versions), TreeFacts(version, lambda _: False, "", ""))
+    recipe = recipe_for_tree(
+        msgspec.structs.replace(builder, when=of_versions), TreeFacts(version, lambda _: False, "", "")
+    )
     try:
         artifacts = recipe.build.artifacts if recipe.build else []
         binary = hash_artifacts(host, prefix, artifacts) if artifacts else contents
@@ -262,7 +264,7 @@ def bring(host: Host, archives: Collection[Needed]) -> Generator[BuildStep]:
     for archive in archives:
         folder = build_store.folder(host, archive.sha256[:32])
         if build_store.changes(host, folder):
-            path = yield from staged(FETCH, downloaded(str(archive), archive.address, archive.sha256))
+            path = yield from staged(FETCH, download(str(archive), archive.address, archive.sha256))
             yield BuildStep(SEND)
             unpack(host, str(path), f"It is {archive}, from {archive.address}.")
         host.run(["touch", "--", str(folder)])  # its last use

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from perfbisect.core.domain.settings import Flags
 from perfbisect.errors import CommandFailed, EnvironmentFailure
 from perfbisect.host.facts import DEB_SRC, SYSTEM, Answers
-from perfbisect.host.packages import Package, how_to_prepare, lacking, require
+from perfbisect.host.packages import Package, how_to_prepare, missing_needs, require
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.recipes.builder import Build, Builder, Variant
@@ -123,7 +123,7 @@ def lacking_for(host: Host, programs: list[str], build: Build, variant: Variant)
     """What the host lacks of ``programs`` and of what the build needs besides."""
     flags = shlex.split(variant.cflags)
     c, cxx = (shlex.join([*shlex.split(compiler), *flags]) for compiler in (variant.cc, variant.cxx))
-    return lacking(host, [*programs, *compilers(build, variant), *build.needs], c, cxx)
+    return missing_needs(host, [*programs, *compilers(build, variant), *build.needs], c, cxx)
 
 
 def own_packages(build: Build) -> Mapping[str, Package]:

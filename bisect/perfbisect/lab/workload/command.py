@@ -23,7 +23,7 @@ from perfbisect.masking import masked
 from perfbisect.recipes.build_systems import making
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
 from perfbisect.recipes.output_pattern import NoNumber, find_number
-from perfbisect.recipes.outputs import Recognised, filter_of, read_result, read_results, recognised
+from perfbisect.recipes.outputs import Recognised, filter_of, read_result, read_results, recognise
 from perfbisect.recipes.placeholders import Values, fill
 from perfbisect.recipes.requested import RECIPE
 from perfbisect.recipes.workload import READING, Workload
@@ -55,10 +55,10 @@ class Recognition:
         if self.over:
             return result
         if known := self.workload.known:  # by an earlier session: whether it can be measured alone is not
-            every = recognised(ended.stdout, "")
+            every = recognise(ended.stdout, "")
             self.found = Recognised(known, result.results, "", every.of if every else len(known))
             return result
-        self.found = recognised(ended.stdout, self.workload.only)
+        self.found = recognise(ended.stdout, self.workload.only)
         if self.found:
             return with_results(result, self.found.values, self.found.outputs)
         if self.workload.only:

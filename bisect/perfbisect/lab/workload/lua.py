@@ -12,7 +12,7 @@ from perfbisect.errors import RecipeError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.recipes.builder import Builder
-from perfbisect.recipes.configuration import WORKLOADS, contained, recipe_places
+from perfbisect.recipes.configuration import WORKLOADS, recipe_places, within_top
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.toml import read_text
 from perfbisect.recipes.workload import FILE, Workload
@@ -88,7 +88,7 @@ def _required(workload: Workload, script: Path) -> dict[str, Path]:
         for name in (f"{module.replace('.', '/')}.lua" for module in REQUIRE.findall(read_text(file))):
             module = next((folder / name for folder in folders if (folder / name).is_file()), None)
             if module and module not in unread:
-                unread.append(contained(module, suite.parent))
+                unread.append(within_top(module, suite.parent))
                 found[name] = module
     return found
 
@@ -99,7 +99,7 @@ def to_send(workload: Workload) -> dict[str, Path]:
         return {}
     suite = Path(workload.folder)
     files = [path for path in suite.rglob("*") if path.is_file()]
-    sent = {f"{SUITE}/{path.relative_to(suite).as_posix()}": contained(path, suite.parent) for path in files}
+    sent = {f"{SUITE}/{path.relative_to(suite).as_posix()}": within_top(path, suite.parent) for path in files}
     for script in [] if workload.command else _run_by_sysbench(workload):
         sent[str(on_host(PurePosixPath(), workload, script))] = script
         sent |= {f"{_SHARED}/{name}": file for name, file in _required(workload, script).items()}
@@ -134,7 +134,7 @@ def _own(workload: Workload, name: str) -> Path:
     script = Path(workload.folder, name)
     if not script.is_file():
         raise RecipeError(f"Workload {workload.suite}/{workload.name} names a script that does not exist: {script}.")
-    return contained(script, Path(workload.folder).parent)
+    return within_top(script, Path(workload.folder).parent)
 
 
 def plain_sql(workload: Workload) -> Path:
@@ -153,7 +153,7 @@ def _for_driver(workload: Workload, name: str) -> Path | None:
     if workload.driver in SYSBENCH_DRIVERS:
         places += folders
     found = next((place / name for place in places if (place / name).is_file()), None)
-    return contained(found, Path(workload.folder).parent) if found else None
+    return within_top(found, Path(workload.folder).parent) if found else None
 
 
 NO_EFFECT = frozenset(

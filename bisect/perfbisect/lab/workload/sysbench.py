@@ -91,7 +91,7 @@ def parse(lines: Iterable[str], operation: str) -> RunResult:
         elif match := _WINDOW.match(line):
             window = float(match[1]), float(match[2])
         elif match := _ROLE.match(line):
-            counters |= metrics.counters(match[1], *map(float, match.groups()[1:]))
+            counters |= metrics.role_counters(match[1], *map(float, match.groups()[1:]))
         elif match := _CLIENT.match(line):
             counters |= {metrics.CLIENT_CPU: float(match[1]), metrics.CLIENT_BUSY: float(match[2])}
         elif match := _BUCKET.match(line):
