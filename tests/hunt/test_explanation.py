@@ -401,20 +401,21 @@ HALF = Interval(0.4, 0.5, 0.6)
 class Clone:
     """A repository that notes what it was asked, or cannot be read."""
 
-    def __init__(self, failure: Exception | None = None) -> None:
+    def __init__(self, failure: Exception | None = None, changed: str = "search") -> None:
         self.asked: list[frozenset[str]] = []
         self.failure = failure
+        self.changed = changed
 
     def __call__(self, parent: str, culprit: str, seen: frozenset[str]) -> ChangeFacts:
         assert (parent, culprit) == (NAMES[2], NAMES[3])
         self.asked.append(seen)
         if self.failure:
             raise self.failure
-        return ChangeFacts(culprit, parent, ("search",), {"search": ("scan",)}, 1)
+        return ChangeFacts(culprit, parent, (self.changed,), {self.changed: ("scan",)}, 1)
 
 
 def read(log: SavedLog, clone: Clone, verdict: Verdict | None = None) -> list[Event]:
-    """What the culprit changes is read once its profiles are known, and kept in the history."""
+    """The events of reading what the culprit changes."""
     found = Found(Step(3, 0.99, HALF, (2,)))
     if not log.state.commits:
         log.append(started(NAMES))
@@ -424,7 +425,7 @@ def read(log: SavedLog, clone: Clone, verdict: Verdict | None = None) -> list[Ev
         return [event for _, event in read_change(verdict or found, log, Path("clone"))]
 
 
-def test_the_change_is_read_once_with_the_functions_of_the_profiles(log: SavedLog) -> None:
+def test_the_change_is_stored_once_and_read_with_the_functions_of_the_profiles(log: SavedLog) -> None:
     log.append(Profiled(3, profile(NAMES[3], {("main", "scan.cold"): 5})))
     clone = Clone()
     [event] = read(log, clone)
@@ -432,10 +433,20 @@ def test_the_change_is_read_once_with_the_functions_of_the_profiles(log: SavedLo
     assert isinstance(event, ChangedFunctions)
     assert event.candidate == 3
     assert kept(log)[-1][1] == event, "stored as it was"
-    assert read(log, clone) == [], "a session that resumes finds it in the history"
+    assert read(log, clone) == [], "a session that resumes reads the same"
     log.append(Profiled(2, profile(NAMES[2], {("main", "search"): 5})))
-    assert len(read(log, clone)) == 1, "another profile may contain a function that was inlined before"
-    assert clone.asked[-1] == frozenset({"main", "scan", "search"})
+    assert read(log, clone) == []
+    assert clone.asked[-1] == frozenset({"main", "scan", "search"}), "another may be inlined in one build"
+
+
+def test_a_change_that_is_read_otherwise_now_is_stored_again(log: SavedLog) -> None:
+    older, newer = Clone(), Clone(changed="Table::search")
+    assert len(read(log, older)) == len(read(log, newer)) == 1
+    assert read(log, newer) == []
+    last = kept(log)[-1][1]
+    assert isinstance(last, ChangedFunctions)
+    assert last.facts.functions == ("Table::search",)
+    assert read(log, Clone(EnvironmentFailure("git failed.", "Install it."))) == [], "what was read is still known"
 
 
 def test_a_repository_that_cannot_be_read_costs_a_sentence(log: SavedLog) -> None:

@@ -346,22 +346,20 @@ def start_up(events: Sequence[tuple[float, Event]]) -> float:
 
 
 def read_change(verdict: Verdict, log: SavedLog, repository: Path) -> Generator[TimedEvent]:
-    """Read from the user's clone what the verdict's first step changes, unless that was done after its latest profile."""
+    """Read from the user's clone what the verdict's first step changes, and store it if it is not what was stored last."""
     step = first_step(verdict)
     if step is None or not step.parents:
         return
     parent, culprit = (log.state.commits[node] for node in (step.parents[0], step.candidate))
-    read, profiles = False, []
-    for event in log.state.studied:
-        if isinstance(event, Profiled):
-            profiles.append(event.facts)
-            read = False
-        elif isinstance(event, ChangedFunctions):
-            read = read or (event.facts.parent, event.facts.commit) == (parent, culprit)
-    if read:
-        return
+    studied = log.state.studied
+    stored = [event for event in studied if isinstance(event, ChangedFunctions)]
+    seen = functions_in(event.facts for event in studied if isinstance(event, Profiled))
     try:
-        change = changed_functions(open_repository(repository), parent, culprit, functions_in(profiles))
-        yield log.append(ChangedFunctions(step.candidate, change))
+        # Also after a session that has read it: an older version of perfbisect may have read less.
+        change = ChangedFunctions(step.candidate, changed_functions(open_repository(repository), parent, culprit, seen))
     except (PerfBisectError, OSError) as trouble:
-        yield log.append(Unexplained(FUNCTIONS, str(in_words(trouble))))
+        if not any((event.facts.parent, event.facts.commit) == (parent, culprit) for event in stored):
+            yield log.append(Unexplained(FUNCTIONS, str(in_words(trouble))))
+        return
+    if change not in stored[-1:]:
+        yield log.append(change)
