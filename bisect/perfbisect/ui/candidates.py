@@ -1,6 +1,6 @@
-"""The candidates of a range: as a line, with how probable each is and where was tested; and a table of those tested.
+"""The candidates of a range as lines of text: an axis with the probability of each, and a table of the tested candidates.
 
-Of a trial the table of its builds.
+Also the latest pairs of paired runs, and the table of a trial's ratios.
 """
 
 import re
@@ -38,7 +38,7 @@ from perfbisect.wording.text import metric_title, printable
 from perfbisect.wording.trials import relative_metric
 from perfbisect.wording.verdicts import classification_name
 
-MARKS = {  # style, and name of the sign; where one column has several candidates, the last of these is shown
+MARKS = {  # style, and field of Glyphs; of several candidates in a column, the class that is last here is shown
     Classification.BUILT: ("default", "line"),
     Classification.SKIPPED: ("yellow", "skipped"),
     Classification.UNCLEAR: ("yellow", "unclear"),
@@ -48,36 +48,39 @@ MARKS = {  # style, and name of the sign; where one column has several candidate
     Classification.CULPRIT: ("bold red", "bad"),
     Classification.NOW: ("bold cyan", "now"),
 }
-STYLES = {what: style for what, (style, _) in MARKS.items()}
+STYLES = {classification: style for classification, (style, _) in MARKS.items()}
 RANK = list(MARKS)
 LEGEND = (Classification.GOOD, Classification.BAD, Classification.UNCLEAR, Classification.SKIPPED, Classification.NOW)
 LONGEST = 30  # columns for an end of the range
 WIDEST = 3  # columns for one candidate
-NEGLIGIBLE = 0.0005
+NEGLIGIBLE = 0.0005  # a probability below it has no block
 
 
 def strip(view: SessionView, width: int, glyphs: Glyphs) -> list[Text]:
-    """Three lines: probability, tested points, and the names of the ends with the meaning of the signs."""
+    """Three lines: probabilities, tested candidates, and the ends with the legend; none before the range is known."""
     size = len(view.state.commits)
     if size == 0:
         return []
-    each = max(1, min(WIDEST, width // size))
-    columns = min(width, size * each)
+    stretch = max(1, min(WIDEST, width // size))
+    columns = min(width, size * stretch)
     belief = view.state.belief
     share = np.zeros(size) if belief is None or len(belief.culprit) != size else belief.culprit
     return [
-        Text(blocks(share, columns, each, glyphs), style="cyan"),
+        Text(blocks(share, columns, stretch, glyphs), style="cyan"),
         marks(view, size, columns, glyphs),
         names(view, columns, width, glyphs),
     ]
 
 
-def blocks(share: NDArray[np.float64], columns: int, each: int, glyphs: Glyphs) -> str:
-    """One block a column. Heights grow with the root of the probability, so that small chances can be seen too."""
+def blocks(share: NDArray[np.float64], columns: int, stretch: int, glyphs: Glyphs) -> str:
+    """One block a column. Its height grows with the root of the probability, so that small probabilities are visible, too.
+
+    ``share`` has the probability of each candidate; ``stretch`` is the number of columns of a candidate.
+    """
     places = np.arange(len(share)) * columns // len(share)
     heights = np.bincount(places, weights=share, minlength=columns)
-    if each > 1:
-        heights = np.repeat(share, each)
+    if stretch > 1:
+        heights = np.repeat(share, stretch)
     levels = np.clip(np.ceil(np.sqrt(heights) * len(glyphs.blocks)), 1, len(glyphs.blocks)).astype(int)
     return "".join(
         glyphs.blocks[level - 1] if height >= NEGLIGIBLE else " "
@@ -86,34 +89,36 @@ def blocks(share: NDArray[np.float64], columns: int, each: int, glyphs: Glyphs) 
 
 
 def marks(view: SessionView, size: int, columns: int, glyphs: Glyphs) -> Text:
-    """The axis with a sign where something was tested."""
-    found: dict[int, Classification] = {}
+    """The axis, with the sign of its classification at each tested candidate."""
+    by_column: dict[int, Classification] = {}
     half = (columns // size - 1) // 2 if columns >= size else 0
     for candidate in view.rows:
-        what = view.classification(candidate)
-        place = candidate * columns // size + half
-        if what is not None and (place not in found or RANK.index(what) > RANK.index(found[place])):
-            found[place] = what
-    line = Text("".join(sign(found.get(place), glyphs) for place in range(columns)), "dim")
-    for place, what in found.items():
-        line.stylize(f"not dim {STYLES[what]}", place, place + 1)
+        classification = view.classification(candidate)
+        column = candidate * columns // size + half
+        if classification is None:
+            continue
+        if column not in by_column or RANK.index(classification) > RANK.index(by_column[column]):
+            by_column[column] = classification
+    line = Text("".join(sign(by_column.get(column), glyphs) for column in range(columns)), "dim")
+    for column, classification in by_column.items():
+        line.stylize(f"not dim {STYLES[classification]}", column, column + 1)
     return line
 
 
-def sign(what: Classification | None, glyphs: Glyphs) -> str:
+def sign(classification: Classification | None, glyphs: Glyphs) -> str:
     """The sign of a classification on the axis."""
-    return str(getattr(glyphs, MARKS[what][1] if what else "line"))
+    return str(getattr(glyphs, MARKS[classification][1] if classification else "line"))
 
 
 def names(view: SessionView, columns: int, width: int, glyphs: Glyphs) -> Text:
-    """The ends under their ends of the axis, and the legend between or behind them where there is room."""
+    """The names of good and bad below the ends of the axis, and the legend between or behind them if there is room."""
     if view.hunt is None:
         return Text()
     good, bad = end_of_range(view.hunt.good), end_of_range(view.hunt.bad)
     legend = Text()
-    for what in LEGEND:
-        legend.append(f"{sign(what, glyphs)} ", STYLES[what])
-        legend.append(f"{classification_name(what)}  ", "dim")
+    for classification in LEGEND:
+        legend.append(f"{sign(classification, glyphs)} ", STYLES[classification])
+        legend.append(f"{classification_name(classification)}  ", "dim")
     legend.rstrip()
     line = Text(good)
     room = columns - len(good) - len(bad)
@@ -126,56 +131,66 @@ def names(view: SessionView, columns: int, width: int, glyphs: Glyphs) -> Text:
 
 
 def end_of_range(written: str) -> str:
-    """An end of the range in short, as it was written."""
+    """The short form of a revision: the first ten digits of a hash, another name cut to LONGEST columns."""
     return Commit(written).short if re.fullmatch("[0-9a-f]{40}", written) else cut(printable(written), LONGEST)
 
 
 PAIRS = 4  # the latest rounds, each on a line
-RECENT = 400  # entries of a log, among which pairs are looked for
+RECENT = 400  # latest entries of a log that are searched for pairs
 
 
 def pairs(runs: Sequence[RunFacts], metric: str, name: Callable[[str], str], room: int, glyphs: Glyphs) -> list[Text]:
-    """The latest pairs of the two builds that are measured at the same time, newest first; none while runs are in turns.
+    """A title and the latest pairs of paired runs of the present two builds, newest first; empty while runs are interleaved.
 
-    ``name`` gives that of the build of a commit.
+    ``name`` returns the name of a commit's build.
     """
-    made = [*pairs_of(runs)]
-    if not made or not runs[-1].round:
+    pairs_made = [*pairs_of(runs)]
+    if not pairs_made or not runs[-1].round:
         return []
-    both = [run.commit for run in made[-1]]
-    known = values_of((pair for pair in made if [run.commit for run in pair] == both), metric)
-    if not known:
+    commits = [run.commit for run in pairs_made[-1]]
+    readings = values_of((pair for pair in pairs_made if [run.commit for run in pair] == commits), metric)
+    if not readings:
         return []
-    latest = known[: -PAIRS - 1 : -1]
+    latest = readings[: -PAIRS - 1 : -1]
     behind = [f"  {factor(high / low)} {glyphs.dot} {figure(high)} beside {figure(low)}" for low, high in latest]
     size = max(5, min(60, room - max(36, *map(cell_len, behind))))
     span = min(map(min, latest)), max(map(max, latest))
-    one, other = (glyphs.good, "bold"), (glyphs.bad, STYLES[Classification.NOW])
-    typically = f"{factor(median(high / low for low, high in known))} in {count(len(known), 'pair')}"
-    what = f", {metric_title(metric)}: {typically}"
-    lines = [Text.assemble(other, f" {name(both[0])} beside ", one, f" {name(both[1])}{what}")]
+    good_sign, bad_sign = (glyphs.good, "bold"), (glyphs.bad, STYLES[Classification.NOW])
+    typically = f"{factor(median(high / low for low, high in readings))} in {count(len(readings), 'pair')}"
+    figures = f", {metric_title(metric)}: {typically}"
+    lines = [Text.assemble(bad_sign, f" {name(commits[0])} beside ", good_sign, f" {name(commits[1])}{figures}")]
     for (low, high), values in zip(latest, behind, strict=True):
-        before, drawn, after = dumbbell(low, high, span, size, glyphs)
-        ends = [(sign, dict([one, other]).get(sign, "")) for sign in drawn]
-        lines.append(Text.assemble((before, "dim"), *ends, (after, "dim"), values))
+        left_margin, drawn, right_margin = dumbbell(low, high, span, size, glyphs)
+        ends = [(sign, dict([good_sign, bad_sign]).get(sign, "")) for sign in drawn]
+        lines.append(Text.assemble((left_margin, "dim"), *ends, (right_margin, "dim"), values))
     return lines
 
 
 SUBJECT_MOST = 44
-SUBJECT_FAIR = 18  # further columns that a subject gets before the rate does
-COLUMNS = {  # in their order on the line, the least width of each, so that they seldom move
+SUBJECT_FAIR = 18  # columns beyond its least width that a subject must have for a rate to be shown
+COLUMNS = {  # least widths, in the order of the line; constant, so that columns seldom move
     "commit": 10, "date": 10, "subject": 14, "rate": 9, "ratio": 5, "95 % interval": 13, "build": 6, "runs": 4,
     "culprit": 7, "state": 9,
 }  # fmt: skip
 RIGHT = ("rate", "ratio", "build", "runs", "culprit")
-TEXTS = ("subject", "state")  # which may be cut; numbers are not
-MINOR = ("rate", "date", "build", "subject", "culprit", "runs", "state", "95 % interval", "ratio")  # the first go first
+TEXTS = ("subject", "state")  # columns that may be cut; numbers may not
+MINOR = (
+    "rate",
+    "date",
+    "build",
+    "subject",
+    "culprit",
+    "runs",
+    "state",
+    "95 % interval",
+    "ratio",
+)  # dropped in this order
 
 
 def cells(view: SessionView, candidate: int) -> dict[str, str]:
-    """What each column says of a candidate: its commit, its runs and builds, and what is done with it now.
+    """The texts of a candidate's row, by column.
 
-    How probable it is to be the culprit is left out where that is next to nothing, or the ends may be alike.
+    "culprit", its probability, is empty if it is below 0.5 % or the ends may be alike.
     """
     row, commit, activity = view.rows[candidate], view.commit(candidate), view.activity(candidate)
     good = view.rows[0].runs if 0 in view.rows else ()
@@ -206,21 +221,22 @@ def cells(view: SessionView, candidate: int) -> dict[str, str]:
 
 
 def alike(runs: Sequence[RunFacts], good: Sequence[RunFacts]) -> Sequence[RunFacts]:
-    """Those of the runs that were made as some of ``good``, the baseline's, in the last way if in several: its ratio is by them.
+    """The runs that were measured in the same way as some of ``good``, the baseline's runs: the ratio compares these.
 
-    All of them if none was. In turns and in rounds, and as they are linked and in randomized layouts, builds have other rates.
+    The rate of a build differs between interleaved and paired runs, and between the usual and randomized layouts. Of
+    several common ways the last counts; without a common way all runs are returned.
     """
     last = max({run.way for run in runs} & {run.way for run in good}, default=None)
     return [run for run in runs if last in (None, run.way)]
 
 
 def brief(seconds: float) -> str:
-    """A length of time in a narrow column: 0.4 s, 12 s, 3:25."""
+    """A duration for a narrow column: 0.4 s, 12 s, 3:25."""
     return duration(seconds) if seconds < 59.5 else clock(seconds)
 
 
 def table(view: SessionView, width: int, rows: int) -> list[Text]:
-    """A header and at most ``rows`` further lines of at most ``width`` columns."""
+    """A header and at most ``rows`` further lines, each of at most ``width`` columns; none if nothing was tested."""
     if not view.rows:
         return []
     candidates = sorted(view.rows)
@@ -239,28 +255,28 @@ def table(view: SessionView, width: int, rows: int) -> list[Text]:
     lines = [line({name: titles.get(name, name) for name in widths}, widths, "")]
     lines[0].stylize("dim")
     for candidate, row in shown.items():
-        what = view.classification(candidate)
-        lines.append(line(row, widths, STYLES[what] if what else ""))
+        classification = view.classification(candidate)
+        lines.append(line(row, widths, STYLES[classification] if classification else ""))
     return [*lines, Text(f"and {hidden} more", "dim")] if hidden and rows > 1 else lines
 
 
 def fitted(width: int, widths: Mapping[str, int]) -> dict[str, int]:
-    """The columns that fit, with their widths; what room is left goes to the subject, then to the state."""
+    """The columns that fit into ``width``, with their widths; spare columns widen the subject, then the state."""
     for dropped in range(len(MINOR) + 1):
-        kept = {name: size for name, size in widths.items() if name not in MINOR[:dropped]}
-        spare = width - sum(kept.values()) - len(GAP) * (len(kept) - 1)
-        if spare >= SUBJECT_FAIR * ("rate" in kept):
+        columns = {name: size for name, size in widths.items() if name not in MINOR[:dropped]}
+        spare = width - sum(columns.values()) - len(GAP) * (len(columns) - 1)
+        if spare >= SUBJECT_FAIR * ("rate" in columns):
             break
-    for name, most in (("subject", SUBJECT_MOST), ("state", width)):
-        if name in kept:
-            more = max(0, min(most - kept[name], spare))
-            kept[name] += more
-            spare -= more
-    return kept
+    for name, widest in (("subject", SUBJECT_MOST), ("state", width)):
+        if name in columns:
+            added = max(0, min(widest - columns[name], spare))
+            columns[name] += added
+            spare -= added
+    return columns
 
 
 def line(texts: Mapping[str, str], widths: Mapping[str, int], style: str) -> Text:
-    """The row of a candidate, whose ratio and state have a style; a state that does not fit loses its details."""
+    """The row of a candidate, with ``style`` for ratio and state; a state that does not fit loses its details."""
     text = Text()
     for name, size in widths.items():
         cell = texts[name].partition(",")[0] if name == "state" and cell_len(texts[name]) > size else texts[name]
@@ -271,7 +287,7 @@ def line(texts: Mapping[str, str], widths: Mapping[str, int], style: str) -> Tex
 
 
 def most_relevant(view: SessionView, rows: int) -> list[int]:
-    """The rows to show where there is no room for all: what is in progress, the ends, and those near the leader."""
+    """The ``rows`` candidates to show if not all fit: first those in progress, the ends, then the nearest to the leader."""
     leader = int(view.state.belief.culprit.argmax()) if view.state.belief is not None else 0
     ends = (0, len(view.state.commits) - 1)
 
@@ -283,7 +299,10 @@ def most_relevant(view: SessionView, rows: int) -> list[int]:
 
 
 def ratio_lines(trial: SessionState, room: int) -> Iterator[str]:
-    """The ratios of all builds to the first in each workload, as far as rounds have both; the longer side is down."""
+    """A table of the ratio of each build to the first in each workload, by the rounds that have both.
+
+    Rows are builds or workloads, whichever are more. Columns that do not fit into ``room`` are counted in a last line.
+    """
     request = trial.request
     if len(request.subjects) < 2 or not trial.runs:
         return
@@ -292,16 +311,16 @@ def ratio_lines(trial: SessionState, room: int) -> Iterator[str]:
     cells = []
     for number in range(len(works)):
         rounds = levels(trial, number, request.metric)
-        found = [paired(rounds.get(0, {}), rounds.get(build, {})) for build in range(1, len(names) + 1)]
-        cells.append([MISSING if each is None else decimals(each.ratio, 3) for each in found])
+        estimates = [paired(rounds.get(0, {}), rounds.get(build, {})) for build in range(1, len(names) + 1)]
+        cells.append([MISSING if estimate is None else decimals(estimate.ratio, 3) for estimate in estimates])
     across, down = (names, works) if len(works) >= len(names) else (works, names)
     rows = cells if down is works else [list(row) for row in zip(*cells, strict=True)]
     lines = [[name, *row] for name, row in zip(down, rows, strict=True)]
     title = f"{relative_metric(trial)} relative to {printable(request.subjects[0].name)}"
     for fitting in range(len(across), 0, -1):  # as many columns as fit
-        made = tables.table((title, *across[:fitting]), [row[: fitting + 1] for row in lines], right=across)
-        if max(map(cell_len, made)) <= room:
+        rows_drawn = tables.table((title, *across[:fitting]), [row[: fitting + 1] for row in lines], right=across)
+        if max(map(cell_len, rows_drawn)) <= room:
             break
-    yield from made
+    yield from rows_drawn
     if fitting < len(across):
         yield f"and {count(len(across) - fitting, 'further column')}"

@@ -1,19 +1,19 @@
-"""Events as lines, as they happen: with the time of day for people, logs and screen readers; in JSON for programs.
+"""The lines of events, written when they happen: text for people, logs and screen readers; JSON for programs.
 
-In JSON each event is one object. It has ``event`` (the name of a class of ``perfbisect.core.domain.events``; HuntStarted and
-HuntEnded for the ends of a hunt, TrialStarted and TrialEnded for those of a trial) and ``at`` (seconds since the epoch); the
-other keys are the fields of that class. Where a field can have several types, its object
-names its type in ``kind``: ``order`` and ``verdict`` are Measure, Found, Several, NotReproduced, CodePlacement or Inconclusive.
+In JSON each event is one object. ``event`` is the name of a class of ``perfbisect.core.domain.events``, but HuntStarted and
+HuntEnded for the start and end of a hunt, TrialStarted and TrialEnded for the start and end of a trial. ``at`` is in seconds
+since the epoch. The other keys are the fields of the class. If a field can have several types, its object names its type in
+``kind``: ``order`` and ``verdict`` are Measure, Found, Several, NotReproduced, CodePlacement or Inconclusive.
 
     {"event": "RunFinished", "at": 1.6e9, "candidate": 7, "facts": {"operations": 123, "seconds": 10.0, …}}
     {"event": "Decided", "at": 1.6e9, "order": {"kind": "Measure", …}, "belief": {"culprit": …, "noise": 0.01, …}}
 
-Where one process carries out hunts of several workloads, each object has ``hunt``, the number of its hunt.
+If one process carries out several hunts, each object has ``hunt``, the number of its hunt.
 
-Candidates are positions in ``candidates`` of HuntStarted. The belief gives for every candidate the probability that
-it is the culprit (``culprit``) and that it is slow (``slow``), each as runs [[how many, probability], …] along
-``candidates``, in four digits. What has no bound is written as the largest number. The text is ASCII: other signs are
-escaped.
+Candidates are positions in ``candidates`` of HuntStarted. ``belief`` has for each candidate the probability that it is
+the culprit (``culprit``) and that its build is slow (``slow``). Both are run-length encoded along ``candidates``:
+[[length, probability], …], with four digits. Infinity is written as the largest float. The text is ASCII: other characters
+are escaped.
 """
 
 import threading
@@ -67,20 +67,20 @@ OfCommit = (
     BuildStarted | BuildFinished | BuildCancelled | CandidateSkipped | ExecutionStarted | RunFinished | Counted | Profiled
     | Planned | ChangedFunctions
 )  # fmt: skip
-SILENCE = 60.0  # seconds without a line, after which there is one about what is still done
+SILENCE = 60.0  # seconds without a line, after which a line says what the hosts are busy with
 
 
 def lines(view: SessionView, event: Event, at: float) -> Iterator[str]:
-    """The lines of ``event``; ``view`` includes it."""
+    """The lines of ``event``; ``view`` is the view after the event."""
     if view.trial:
         yield from lines_of_trial(view, view.trial, event)
         return
-    for place, (word, text) in enumerate(texts(view, event)):
-        yield f"{'' if place else time_of_day(at):8}  {word:9} {text}"
+    for position, (word, text) in enumerate(texts(view, event)):
+        yield f"{'' if position else time_of_day(at):8}  {word:9} {text}"
 
 
 def texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]:
-    """The text of an event of a hunt: a word, and the facts. Progress has none."""
+    """The lines of an event of a hunt, each a word and a text. Events of progress have none."""
     match event:
         case SessionStarted():
             yield "resumed" if event.resumed else "hunt", hunt(event)
@@ -109,21 +109,21 @@ def texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]:
                 yield "", "Its reason follows. Ctrl-C ends that, and the verdict stands."
             else:
                 yield from (("", text) for text in (view.why, view.report_hint) if text)
-        case _ if isinstance(event, OfCommit) and (said := of_commit(view, event)):
+        case _ if isinstance(event, OfCommit) and (entry := of_commit(view, event)):
             host = "" if isinstance(event, ChangedFunctions) else event.host
-            yield said[0], f"{named(view, host)}{view.commit(event.candidate).short}  {said[1]}"
+            yield entry[0], f"{named(view, host)}{view.commit(event.candidate).short}  {entry[1]}"
             if isinstance(event, CandidateSkipped):
-                known, log = event.facts.known, event.facts.log
+                remedy, log = event.facts.known, event.facts.log
                 yield from [("", f"log: {printable(log)}")] if log else []
-                yield from [("", f"for {known.name}: {known.option}")] if known else []
+                yield from [("", f"for {remedy.name}: {remedy.option}")] if remedy else []
         case _:
             pass
 
 
 def of_commit(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
-    """The word and the facts of what is done with a commit."""
+    """The word and the text of an event of a commit; None if it has no line."""
     match event:
-        case BuildStarted(commit=commit, reused=False):  # what is used again has the line of its end alone
+        case BuildStarted(commit=commit, reused=False):  # a reused build has only the line of its BuildFinished
             return "building", printable(f"{commit.date} {commit.title}")
         case BuildFinished():
             return "built", built(view, event)
@@ -131,9 +131,11 @@ def of_commit(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
             return "ended", f"its build is of no use any more, after {duration(seconds)}"
         case CandidateSkipped(_, facts):
             return "skipped", f"{facts.stage}: {printable(facts.reason)}"
-        case ExecutionStarted(number=1):  # no line for a run that is timed: it has a known end
+        case ExecutionStarted(number=1):  # a timed run ends at a known time, and has no line
             return "running", execution(event)
-        case RunFinished(facts=run) if not (run.for_another and run.started < (view.began or 0.0)):  # shown elsewhere
+        case RunFinished(facts=run) if not (
+            run.for_another and run.started < (view.began or 0.0)
+        ):  # shown by its own hunt
             return "ran", ran(view, event)
         case Counted(group=group):
             return "reason", f"counters: {group}"
@@ -150,7 +152,7 @@ def of_commit(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
 def lines_of_trial(view: SessionView, trial: SessionState, event: Event) -> Iterator[str]:
     """The lines of an event of a trial."""
     request, runs = trial.request, trial.run_count
-    if view.moved:  # a history does not keep that a run begins
+    if view.moved:  # also at RunFinished: a history has no RunStarted
         yield view.place
     match event:
         case SessionStarted(resumed=True):
@@ -178,7 +180,7 @@ def lines_of_trial(view: SessionView, trial: SessionState, event: Event) -> Iter
 
 
 def hunt(event: SessionStarted) -> str:
-    """What is hunted."""
+    """The line of a hunt's start: number, builder, workload, hosts, ends and size of the range."""
     hosts = listed([facts.name for facts in event.hosts])
     builds = f", built on {listed(event.build_hosts)}" if event.build_hosts else ""
     good, bad = printable(event.good), printable(event.bad)
@@ -192,43 +194,43 @@ def hunt(event: SessionStarted) -> str:
 
 
 def named(view: SessionView, host: str) -> str:
-    """The name of a host, where there are several."""
+    """The name of a host with a gap behind it; "" if there is only one host."""
     return f"{host}  " if view.hosts and host else ""
 
 
 def built(view: SessionView, event: BuildFinished) -> str:
-    """How long a build took, and with what result."""
+    """The duration of a build, the patches it needed, and the commit with the same binary."""
     facts, commit = event.facts, view.commit(event.candidate)
     parts = made(facts)
     if facts.reused and not facts.shared:
         parts = [f"{commit.date} {commit.title}: {parts[0]}"]
-    same = view.state.row(facts.commit).same_as
-    parts += [patched(facts.patches), f"same binary as {Commit(same).short}" if same else ""]
+    twin = view.state.row(facts.commit).same_as
+    parts += [patched(facts.patches), f"same binary as {Commit(twin).short}" if twin else ""]
     return ", ".join(filter(None, parts))
 
 
 def ran(view: SessionView, event: RunFinished) -> str:
-    """The rate of a run, how its build now compares with the baseline, and which run it was."""
-    found = view.ratio(event.candidate)
+    """The rate of a run, the ratio of its build to the baseline so far, and the number and purpose of the run."""
+    interval = view.ratio(event.candidate)
     facts = event.facts
     metric = view.metric_of(facts)
     measured = f"{figure(shown(facts, metric)):>10} {printable(unit(metric, facts))}"
     if facts.slower_than:
         measured = slower_than(facts.slower_than, facts.seconds)
-    compared = f"{view.ratio_title} {ratio(found)}" if found and comparable(facts, view.metric) else ""
+    compared = f"{view.ratio_title} {ratio(interval)}" if interval and comparable(facts, view.metric) else ""
     if facts.layout and view.beside:
         compared = dict(zip(view.beside, (view.layouts, "baseline"), strict=True)).get(event.candidate, "")
     elif view.is_baseline(event.candidate):
         compared = "baseline"
-    now, which = view.now, ""
+    now, number = view.now, ""
     if isinstance(now, ActiveRun):
-        which = f"{'round' if facts.round else 'run'} {now.number} of {now.of}, {PURPOSES[now.purpose]}"
-    layout = f"{', ' * bool(which)}layout {facts.layout}" if facts.layout else ""
-    return f"{measured}  {compared:24}  {which}{layout}".rstrip()
+        number = f"{'round' if facts.round else 'run'} {now.number} of {now.of}, {PURPOSES[now.purpose]}"
+    layout = f"{', ' * bool(number)}layout {facts.layout}" if facts.layout else ""
+    return f"{measured}  {compared:24}  {number}{layout}".rstrip()
 
 
 def decided(view: SessionView, order: Measure) -> str:
-    """Who leads, and what is measured next."""
+    """The leader, and the next order."""
     plan = ", ".join(
         f"{'' if share.runs else 'the build of '}{view.commit(share.candidate).short}{f' x{share.runs}' * (share.runs > 0)}"
         for share in order.plan
@@ -240,7 +242,7 @@ def decided(view: SessionView, order: Measure) -> str:
 
 
 def still(view: SessionView, host: str, doing: ActiveBuild | ActiveRun, now: float) -> str:
-    """What a host is busy with, and for how long so far."""
+    """The line about the build or run that a host is busy with at ``now``: its progress and duration so far."""
     if isinstance(doing, ActiveRun):
         word, steps = "running", f"run {doing.number} of {doing.of}, "
     else:
@@ -250,15 +252,15 @@ def still(view: SessionView, host: str, doing: ActiveBuild | ActiveRun, now: flo
 
 
 def encode(event: Event, at: float, hunt: int | None = None) -> str:
-    """The line of an event, without its end; with the number of its ``hunt`` where there are several."""
+    """The JSON object of an event, on one line without its newline; ``hunt`` is the number of its hunt among several."""
     named = {} if hunt is None else {"hunt": hunt}
     return codec.dumps({"event": codec.kind_of(event), "at": at, **named, **codec.encode(event)})
 
 
 class JsonLines:
-    """A view that writes each event as JSON at once, and keeps nothing to draw.
+    """A view that writes each event at once, as a line of JSON.
 
-    ``titles`` are those of its hunts; of several hunts each line has the number of its own.
+    ``titles`` has the title of each hunt. If there are several, each line has the number of its hunt.
     """
 
     def __init__(self, stream: TextIO, titles: Mapping[int, str]) -> None:
@@ -270,24 +272,24 @@ class JsonLines:
             put(safe_json(encode(event, at, hunt if self.several else None)), self.stream)
 
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """The lines of earlier sittings of a resumed hunt were written then."""
+        """Do nothing: earlier attempts wrote the lines of these events."""
 
     def states(self, rows: Sequence[SessionRow]) -> None:
-        """The states of hunts that others carry out are no events."""
+        """Do nothing: the states of hunts in other processes are no events."""
 
     def end(self, hunt: int, at: float) -> None:
-        """Nothing follows the verdict."""
+        """Do nothing: nothing follows the verdict."""
 
     def close(self) -> None:
-        """Nothing is buffered, so nothing is left to do."""
+        """Do nothing: no line is buffered."""
 
 
 class PlainLines:
-    """The lines of each event for people; of several hunts after the title of theirs.
+    """A view that writes the lines of each event for people; if there are several hunts, with their title in front.
 
-    With ``together`` one process carries out all of them: what they have in common is written once, and a verdict both
-    when it is reached and at the end of its hunt, with its sentences. ``report`` as in the view. With ``quiet`` only what goes
-    wrong is written.
+    ``together``: one process carries out all hunts. Lines that they have in common are written once. A verdict is written
+    in brief when it is reached, and in sentences at the end of its hunt. ``report`` returns the command that shows a hunt.
+    ``quiet``: only warnings and skipped candidates are written.
     """
 
     def __init__(
@@ -301,7 +303,7 @@ class PlainLines:
         now: Callable[[], float] = CLOCK.now,
     ) -> None:
         self.stream = stream
-        self.now, self.latest = now, now()  # the latter when a line was written last
+        self.now, self.latest = now, now()  # latest: when the last line was written
         self._writing, self._closed = threading.Lock(), threading.Event()
         self.report, self.together, self.quiet = report, together, quiet
         wide = max(map(cell_len, titles.values()), default=0)
@@ -314,7 +316,7 @@ class PlainLines:
         self.rows: Sequence[SessionRow] = ()
 
     def reminding(self) -> Self:
-        """This view, which from here on says each minute what is done, until it is closed."""
+        """This view, after starting a thread that calls ``remind`` each minute until the view is closed."""
 
         def remind() -> None:
             with suppress(PerfBisectError, ValueError):  # nobody reads any more: the next event reports that
@@ -325,31 +327,31 @@ class PlainLines:
         return self
 
     def remind(self) -> None:
-        """Write what each host is busy with, if nothing was written for a minute."""
+        """Write what each host is busy with, if no line was written for a minute."""
         with self._writing:
-            now, said = self.now(), set[str]()  # the same is done for several hunts together
+            now, written = self.now(), set[str]()  # one run may be for several hunts: its line is written once
             for hunt, view in self.views.items() if now - self.latest >= SILENCE and not self.quiet else ():
                 for host, doing in view.busy.items():
-                    if doing and not doing.finished and (line := still(view, host, doing, now)) not in said:
-                        said.add(line)
+                    if doing and not doing.finished and (line := still(view, host, doing, now)) not in written:
+                        written.add(line)
                         self._write(hunt, line)
 
     def _write(self, hunt: int, line: str) -> None:
-        # Of hunts that begin later, their numbers.
+        # Hunts that began after this view have their number as a prefix.
         put(f"{self.prefixes.get(hunt, f'{hunt:3}  ')}{line}", self.stream)
         self.latest = self.now()
 
     def end(self, hunt: int, at: float) -> None:
-        """Nothing is done for it any more."""
+        """Forget what the hosts did for a hunt, which ended at ``at`` (epoch seconds)."""
         with self._writing:
             self.views[hunt] = self.views[hunt].stopped(at)
 
     def close(self) -> None:
-        """Say no more."""
+        """End the reminders."""
         self._closed.set()
 
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Take the events of earlier sittings of a hunt; their lines were written then."""
+        """Take the events of earlier attempts of a hunt, which wrote their lines."""
         self.views[hunt] = recalled(SessionView(report=self.report), events)
 
     def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
@@ -357,29 +359,29 @@ class PlainLines:
         with self._writing:
             for at, event in events:
                 view = self.views[hunt] = update(self.views[hunt], event, at)
-                said = [] if self.together and self._is_written(hunt, event) else [*lines(view, event, at)]
+                texts_of_event = [] if self.together and self._is_written(hunt, event) else [*lines(view, event, at)]
                 if self.together and isinstance(event, Decided) and view.decided:
-                    said.append(f"{time_of_day(at)}  {'decided':9} {view.brief}")
-                for line in said if not self.quiet or isinstance(event, Warned | CandidateSkipped) else ():
+                    texts_of_event.append(f"{time_of_day(at)}  {'decided':9} {view.brief}")
+                for line in texts_of_event if not self.quiet or isinstance(event, Warned | CandidateSkipped) else ():
                     self._write(hunt, line)
 
     def states(self, rows: Sequence[SessionRow]) -> None:
-        """Write which states of hunts, which others carry out, have changed."""
-        before = [row.state for row in self.rows] or [""] * len(rows)
-        for row, state in zip(rows, before, strict=True):
+        """Write the changed states of hunts that other processes carry out."""
+        former = [row.state for row in self.rows] or [""] * len(rows)
+        for row, state in zip(rows, former, strict=True):
             if row.state != state:
                 put(f"batch    {printable(row.title)}: {printable(row.state)}", self.stream)
         self.rows = rows
 
     def _is_written(self, hunt: int, event: Event) -> bool:
-        """Whether the same was written for another hunt; it is what happens next in the log of each."""
+        """Whether the line of an event was written for another hunt: events of builds follow each other in the log of each."""
         if isinstance(event, Warned):
-            known = event.text in self.warnings
+            warned = event.text in self.warnings
             self.warnings.add(event.text)
-            return known
+            return warned
         if not (isinstance(event, BuildStarted | BuildFinished | CandidateSkipped) and is_of_build(event)):
             return False
-        other, written = self.build or (hunt, event)
-        same = other != hunt and type(written) is type(event) and written.candidate == event.candidate
-        self.build = (other, written) if same else (hunt, event)
-        return same
+        writer, written = self.build or (hunt, event)
+        repeated = writer != hunt and type(written) is type(event) and written.candidate == event.candidate
+        self.build = (writer, written) if repeated else (hunt, event)
+        return repeated

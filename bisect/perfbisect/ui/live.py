@@ -1,6 +1,6 @@
-"""The screen: it is redrawn once a second, and leaves the last picture behind.
+"""The screen of running hunts: redrawn once a second; the last picture stays on the terminal.
 
-Events only change what is known; rich's own thread draws it, at its own pace.
+Events only change the views; rich's own thread draws them, at its own pace.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,15 +22,15 @@ from perfbisect.wording.glyphs import glyphs_for
 from perfbisect.wording.quantities import count
 from perfbisect.wording.text import printable
 
-PER_SECOND = 1  # pictures: enough for a clock; each costs some milliseconds, and measurements must not feel them
+PER_SECOND = 1  # pictures: enough for a clock; each takes some milliseconds, which must not disturb measurements
 
 
 class LiveScreen:
-    """Draws hunts on a terminal of its own screen: those that run, one below the other, each with the same share of the height.
+    """A view that draws running hunts on the alternate screen of a terminal, one below the other, with equal heights.
 
-    Where there are several, a line for each is above them. With ``together`` one process carries out all of them: those
-    that are measured now are drawn. ``close`` prints the last picture on the ordinary screen: of hunts that others carry
-    out (``states``) their lines alone; without ``keep`` nothing.
+    Several hunts have a list above them, with a line for each. ``together``: one process carries out all hunts, and only
+    the hunts that are measured now are drawn. ``close`` prints the last picture on the ordinary screen: if other processes
+    carry out the hunts (``states``) only the list, without ``keep`` nothing.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LiveScreen:
         self.views: dict[int, SessionView] = {hunt: SessionView(report=report) for hunt in titles}
         self.rows: Sequence[SessionRow] = [SessionRow(title, hunt) for hunt, title in titles.items()]
         self.latest = next(iter(titles), None)  # the hunt that was measured last
-        self.echo = False  # whether the terminal printed ^C before
+        self.echo = False  # whether the terminal printed ^C when drawing began
         self.live = Live(
             get_renderable=lambda: Group(*self.picture(console.height)),
             console=console,
@@ -59,7 +59,7 @@ class LiveScreen:
         )
 
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Take the events of earlier sittings of a hunt, before any other of it."""
+        """Take the events of earlier attempts of a hunt. Call it before ``show`` for that hunt."""
         self.views[hunt] = recalled(SessionView(report=self.report), events)
 
     def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
@@ -67,27 +67,27 @@ class LiveScreen:
         happened = [*events]
         self.views[hunt] = caught_up(self.views[hunt], happened)
         if any(not (is_of_build(event) or isinstance(event, SessionEnded)) for _, event in happened):
-            self.latest = hunt  # builds and ends are in the logs of the others, too
+            self.latest = hunt  # events of builds and ends are in the logs of other hunts, too
         self.draw()
 
     def states(self, rows: Sequence[SessionRow]) -> None:
-        """Take the states of all hunts, which others carry out."""
+        """Take the states of all hunts, which other processes carry out."""
         self.rows = rows
         self.draw()
 
     def draw(self) -> None:
-        """Begin to draw."""
+        """Start rich's thread, if it does not run."""
         if not self.live.is_started:
-            self.echo = echo_control(self.console.file, on=False)  # into the picture
+            self.echo = echo_control(self.console.file, on=False)  # ^C would be printed into the picture
             self.live.start()
 
     def end(self, hunt: int, at: float) -> None:
-        """Stop the clock of a hunt at that time."""
+        """Stop the clock of a hunt ``at`` that time (epoch seconds)."""
         self.views[hunt] = self.views[hunt].stopped(at)
         self.rows = [replace(row, running=row.running and row.hunt != hunt) for row in self.rows]
 
     def close(self) -> None:
-        """Give the terminal back, with everything that was drawn last."""
+        """Restore the terminal, and print the last picture on it."""
         if not self.live.is_started:
             return
         self.live.stop()
@@ -98,11 +98,11 @@ class LiveScreen:
         drawn = [] if any(row.state for row in self.rows) else [*self.views.values()]
         pictures = (lines(view, self.console.width, None, self.now(), self.glyphs) for view in drawn)
         several = len(self.rows) > 1
-        left = [line for picture in pictures for line in (*picture, *([self.rule()] if several else []))]
-        self.console.print(Group(*left, *self.listing()))
+        kept_lines = [line for picture in pictures for line in (*picture, *([self.rule()] if several else []))]
+        self.console.print(Group(*kept_lines, *self.listing()))
 
     def current(self) -> list[int]:
-        """The hunts that are drawn."""
+        """The numbers of the hunts to draw."""
         hunts = [row.hunt for row in self.rows if row.hunt in self.views and (row.running or len(self.rows) == 1)]
         if not self.together:
             return hunts
@@ -115,34 +115,34 @@ class LiveScreen:
         return [hunt for hunt in hunts if hunt in running] or [hunt for hunt in hunts if hunt == self.latest]
 
     def listing(self) -> Iterator[Text]:
-        """One line for each hunt, if there are several: what it is, its number, and what is known."""
+        """One line for each hunt, if there are several: its title, its number, and its state or the leader."""
         wide = max((cell_len(row.title) for row in self.rows), default=0)
         drawn = self.current()
         for row in self.rows if len(self.rows) > 1 else ():
             view = None if row.hunt is None else self.views.get(row.hunt)
-            known = "" if view is None else f"{count(view.state.run_count, 'run'):>9}  {view.brief}"
+            progress = "" if view is None else f"{count(view.state.run_count, 'run'):>9}  {view.brief}"
             name = view.name if view and view.trial else "" if row.hunt is None else f"hunt {row.hunt}"
             gap = " " * (wide - cell_len(row.title))
-            state = printable(row.state) or known
+            state = printable(row.state) or progress
             style = "bold" if self.together and row.hunt in drawn and view and not view.decided else ""
             line = Text(f" {printable(row.title)}{gap}  {name:10} {state}", style, no_wrap=True)
             line.truncate(self.console.width, overflow="ellipsis")
             yield line
 
     def picture(self, height: int) -> Iterator[Text]:
-        """At most ``height`` lines, with a rule above each hunt that is not on top."""
+        """At most ``height`` lines: the list, then each hunt, with a rule between them."""
         listed, views = [*self.listing()][:height], [self.views[hunt] for hunt in self.current()]
         yield from listed
-        left = height - len(listed) - len(views) + (not listed)
-        for place, view in enumerate(views):
-            share = left // (len(views) - place)
+        remaining = height - len(listed) - len(views) + (not listed)
+        for position, view in enumerate(views):
+            share = remaining // (len(views) - position)
             if share < 1:
                 return
-            if place or listed:
+            if position or listed:
                 yield self.rule()
             drawn = lines(view, self.console.width, share, self.now(), self.glyphs)
             yield from drawn
-            left -= len(drawn)
+            remaining -= len(drawn)
 
     def rule(self) -> Text:
         """A line between two hunts."""

@@ -17,28 +17,28 @@ from perfbisect.wording.text import advised, execution, printable
 from perfbisect.wording.verdicts import PHASES, Teller
 
 SMALLEST = 5  # columns of a progress bar
-ENOUGH = 7  # lines of the table that matter more than empty lines and warnings
-WARNINGS = 5
+ENOUGH = 7  # lines of the table that take precedence over empty lines and warnings
+WARNINGS = 5  # the latest, on a screen of limited height
 
 
 @dataclass(frozen=True, slots=True)
 class ScreenBlock:
-    """Lines that belong together; blocks of low ``priority`` lose their lines first where the terminal is short."""
+    """Lines that belong together. On a short terminal, blocks of low ``priority`` lose their lines first."""
 
     lines: list[Text]
     priority: int
 
 
 def lines(view: SessionView, width: int, height: int | None, now: float, glyphs: Glyphs = UNICODE) -> list[Text]:
-    """At most ``height`` lines (None: as many as it takes) of at most ``width`` columns, at ``now`` (epoch seconds)."""
+    """The screen at ``now`` (epoch seconds): at most ``height`` lines (None: no limit) of at most ``width`` columns."""
     room, table_of = max(10, width - 2), ScreenBlock([], 5)
-    warned = ScreenBlock(warnings(view, room, whole=height is None), 3)
+    warned = ScreenBlock(warnings(view, room, complete=height is None), 3)
     busy = view.ended is None and (view.stands or not view.state.verdict)
     doing = ScreenBlock([*phase(view, room), *in_progress(view, room, now, glyphs)] if busy else [], 9)
     paired = ScreenBlock(latest_pairs(view, room, glyphs), 4)
-    made = [Text(line) for line in ratio_lines(view.trial, room)] if view.trial else []
+    trial_rows = [Text(line) for line in ratio_lines(view.trial, room)] if view.trial else []
     choices = () if view.trial else (view.state.chosen, view.state.pairing)
-    chosen = " ".join(each.why for each in choices if each and each.why)
+    chosen = " ".join(choice.why for choice in choices if choice and choice.why)
     blocks = [
         ScreenBlock(header(view, room, now, glyphs), 8),
         ScreenBlock(strip(view, room, glyphs), 6),
@@ -50,13 +50,13 @@ def lines(view: SessionView, width: int, height: int | None, now: float, glyphs:
         warned,
         ScreenBlock(folded(chosen, room, "", 3, "dim"), 2),
     ]
-    rows, airy = share_out(blocks, len(made) if view.trial else len(view.rows) + 1, height)
-    table_of.lines[:] = made[:rows] if view.trial else table(view, room, rows - 1) if rows > 1 else []
+    rows, airy = share_out(blocks, len(trial_rows) if view.trial else len(view.rows) + 1, height)
+    table_of.lines[:] = trial_rows[:rows] if view.trial else table(view, room, rows - 1) if rows > 1 else []
     return drawn(blocks, width, glyphs, airy=airy)
 
 
 def drawn(sections: list[ScreenBlock], width: int, glyphs: Glyphs, *, airy: bool) -> list[Text]:
-    """The lines of sections in the signs of a terminal of that width, ``airy`` with empty lines between them."""
+    """The lines of sections, cut to ``width`` columns and written in ``glyphs``; ``airy``: with empty lines between"""
     lines: list[Text] = []
     for section in sections:
         lines += [Text()] if airy and lines and section.lines else []
@@ -70,9 +70,9 @@ def drawn(sections: list[ScreenBlock], width: int, glyphs: Glyphs, *, airy: bool
 
 
 def share_out(around: list[ScreenBlock], rows: int, height: int | None) -> tuple[int, bool]:
-    """How many of ``rows`` lines the table gets, and whether there is room for empty lines between sections.
+    """The number of lines for a table of ``rows`` lines, and whether empty lines fit between sections.
 
-    Where there is too little room, lines are taken away from ``around``.
+    If ``height`` is too small, removes lines from the sections ``around`` the table.
     """
     if height is None:
         return rows, True
@@ -89,16 +89,16 @@ def share_out(around: list[ScreenBlock], rows: int, height: int | None) -> tuple
 
 
 def header(view: SessionView, room: int, now: float, glyphs: Glyphs) -> list[Text]:
-    """What is measured, its time and estimated time left; of a hunt its range and costs, of a trial how far it is."""
+    """Two lines: what is measured and the times; the range and costs of a hunt, or the progress of a trial."""
     hunt, trial, runs = view.hunt, view.trial, view.state.run_count
     if trial:
-        what = [trial.name, trial.request.builder, *(work.name for work in trial.request.works[:3]), trial.host.name]
+        title = [trial.name, trial.request.builder, *(work.name for work in trial.request.works[:3]), trial.host.name]
         far = f"{runs:,} of {'about ' * view.expected.open}{count(view.expected.runs, 'run')}"
         width, behind = beside([far], room, glyphs)
         done, todo = bar(runs / view.expected.runs if view.expected.runs else 0.0, width, glyphs)
         second = Text.assemble((done, "cyan"), (todo, "dim"), behind)
     elif hunt:
-        what = [view.name, hunt.builder, hunt.workload, ", ".join(facts.name for facts in hunt.hosts)]
+        title = [view.name, hunt.builder, hunt.workload, ", ".join(facts.name for facts in hunt.hosts)]
         size = [count(hunt.commits, "commit"), count(hunt.choices, "candidate")]
         size += [count(hunt.merges, "merge")] if hunt.merges else []
         if hunt.of_merge_base:
@@ -113,27 +113,27 @@ def header(view: SessionView, room: int, now: float, glyphs: Glyphs) -> list[Tex
         second = both_ends([ends, *size], cost, room, glyphs, "dim", "dim")
     else:
         return [Text("preparing the hunt")]
-    return [both_ends(what, times(view, now), room, glyphs, "bold", ""), second]
+    return [both_ends(title, times(view, now), room, glyphs, "bold", ""), second]
 
 
 def times(view: SessionView, now: float) -> list[str]:
-    """How long it has taken, and until it has ended how long it still takes."""
-    until, left = view.ended or now, minutes_left(view, now)
+    """The elapsed time and, until the verdict, the estimated time left."""
+    until, minutes = view.ended or now, minutes_left(view, now)
     elapsed = f"{clock(until - (view.began or until))} elapsed"
     if view.ended is not None or view.state.verdict is not None:
         return [elapsed]
-    return [elapsed, "estimating" if left is None else f"{estimate(left)} left"]
+    return [elapsed, "estimating" if minutes is None else f"{estimate(minutes)} left"]
 
 
 def both_ends(left: list[str], right: list[str], room: int, glyphs: Glyphs, begin: str, end: str) -> Text:
-    """One line with facts at both ends; the left ones are left out first."""
+    """One line with the facts ``left`` and ``right`` at its ends; facts of ``left`` are dropped first."""
     behind = facts(right, room, glyphs)
-    before = facts(left, room - cell_len(behind) - 2, glyphs)
-    return Text.assemble((before, begin), " " * (room - cell_len(before) - cell_len(behind)), (behind, end))
+    front = facts(left, room - cell_len(behind) - 2, glyphs)
+    return Text.assemble((front, begin), " " * (room - cell_len(front) - cell_len(behind)), (behind, end))
 
 
 def facts(parts: list[str], room: int, glyphs: Glyphs) -> str:
-    """As many of ``parts``, the first ones, as fit on a line."""
+    """The first of ``parts`` that fit into ``room`` columns, with dots between them."""
     line = ""
     for part in parts:
         longer = f"{line} {glyphs.dot} {part}" if line else part
@@ -144,23 +144,23 @@ def facts(parts: list[str], room: int, glyphs: Glyphs) -> str:
 
 
 def phase(view: SessionView, room: int) -> list[Text]:
-    """What is done, in plain words, and how far it is."""
+    """A line with the purpose of the present orders and the progress; none before the first order."""
     if view.decided:
         parts = count(len(view.state.studied), "part")
         reason = f"measuring the reason, {parts} so far; Ctrl-C ends that, and the verdict stands"
         return folded(reason if view.stands else "measuring once more what the verdict names", room, "", 2)
     if not view.phase or view.hunt is None:
         return []
-    now, known = view.phase, view.state.belief
+    now, posterior = view.phase, view.state.belief
     done, about = view.state.run_count - now.began, max(now.until, view.state.run_count) - now.began
     far = f"{done} of about {count(about, 'run')}"
-    if now.order.purpose is Purpose.SEARCH and known is not None:
-        far = f"among {within(known, 0.95):,} of {count(view.hunt.choices, 'candidate')}"
+    if now.order.purpose is Purpose.SEARCH and posterior is not None:
+        far = f"among {within(posterior, 0.95):,} of {count(view.hunt.choices, 'candidate')}"
     return [Text(f"{PHASES[now.order.purpose, now.order.fresh]}: {far}")]
 
 
 def in_progress(view: SessionView, room: int, now: float, glyphs: Glyphs) -> list[Text]:
-    """What each host is busy with: always two lines for each, and one for each that only builds, so that nothing jumps."""
+    """What each host is busy with: always two lines for a host, and one line for a build host, so that no line jumps."""
     names, build_hosts = view.hosts, view.state.build_hosts
     if not names:
         return activity(view, view.now, room, now, glyphs)
@@ -179,39 +179,39 @@ def ahead_line(view: SessionView, doing: ActiveBuild | ActiveRun | None, room: i
     """What a build host is busy with, in one line."""
     if not isinstance(doing, ActiveBuild):
         return Text("free", "dim")
-    which, (short, _) = "built     " if doing.finished else "building  ", view.title(doing)
-    before = cell_len(which) + cell_len(short) + 2
-    return Text.assemble(which, (short, "bold"), "  ", build_line(view, doing, room - before, now, glyphs))
+    word, (short, _) = "built     " if doing.finished else "building  ", view.title(doing)
+    taken_columns = cell_len(word) + cell_len(short) + 2
+    return Text.assemble(word, (short, "bold"), "  ", build_line(view, doing, room - taken_columns, now, glyphs))
 
 
 def activity(
     view: SessionView, doing: ActiveBuild | ActiveRun | None, room: int, now: float, glyphs: Glyphs
 ) -> list[Text]:
-    """What a host is busy with."""
+    """Two lines: what a host is busy with, and its progress."""
     match doing:
         case ActiveBuild() as build:
-            which = "built     " if build.finished else "building  "
+            word = "built     " if build.finished else "building  "
             line = build_line(view, build, room, now, glyphs)
         case ActiveRun() as run:
-            which = f"{'measured' if run.finished else 'measuring'}  "
+            word = f"{'measured' if run.finished else 'measuring'}  "
             if run.finished and run.number == run.of and view.builds_ahead:
-                which = "waiting for a build, after  "
+                word = "waiting for a build, after  "
             line = run_line(view, run, room, now, glyphs)
         case None:
             idle = "waiting for a build" if view.builds_ahead else "deciding" if view.rows else "starting"
             idle = "preparing" if view.trial else idle
             return [Text(idle, "dim"), Text()]
     short, subject = view.title(doing)
-    return [Text.assemble(which, (short, "bold"), "  ", subject), line]
+    return [Text.assemble(word, (short, "bold"), "  ", subject), line]
 
 
 def build_line(view: SessionView, build: ActiveBuild, room: int, now: float, glyphs: Glyphs) -> Text:
-    """The progress of the build."""
+    """The progress of a build: a bar, its time, steps and stage."""
     row = view.rows.get(build.candidate)
     if build.finished and row is not None and row.builds:
         latest = row.builds[-1]
-        first, *others = made(latest)
-        parts = [first if latest.reused else f"in {first}", *others]
+        first, *details = made(latest)
+        parts = [first if latest.reused else f"in {first}", *details]
         fraction = 1.0
     elif build.finished:
         parts, fraction = [], 1.0
@@ -225,18 +225,18 @@ def build_line(view: SessionView, build: ActiveBuild, room: int, now: float, gly
 
 
 def beside(parts: list[str], room: int, glyphs: Glyphs) -> tuple[int, str]:
-    """The width of what is drawn before ``parts``, and these: as many as are whole. It changes only where they are long."""
+    """The width of a bar, and the text behind it: the first of ``parts`` that fit. Only long texts change the width."""
     behind = facts(parts, room - SMALLEST - 2, glyphs)
     return max(SMALLEST, min(60, room - max(36, cell_len(behind) + 2))), f"  {behind}"
 
 
 def run_line(view: SessionView, run: ActiveRun, room: int, now: float, glyphs: Glyphs) -> Text:
-    """The rate so far, from 0 to the highest rate seen."""
+    """The rates of a run so far as a sparkline from 0 to the highest rate of the hunt, and the latest rate."""
     passed = max(0.0, now - run.since)
     if run.seconds:  # planned
         passed = run.seconds if run.finished else min(run.seconds, passed)
     row = view.rows.get(run.candidate)
-    runs = [made.facts for made in view.state.runs[-1:]] if view.trial else row.runs if row else ()
+    runs = [recorded.facts for recorded in view.state.runs[-1:]] if view.trial else row.runs if row else ()
     if run.finished and runs:
         latest = runs[-1]
         metric = view.metric_of(latest)
@@ -256,23 +256,23 @@ def run_line(view: SessionView, run: ActiveRun, room: int, now: float, glyphs: G
 
 
 def latest_pairs(view: SessionView, room: int, glyphs: Glyphs) -> list[Text]:
-    """The latest pairs, until it has ended."""
+    """The latest pairs, until there is a verdict or the session has ended."""
     state = view.state
     if state.verdict or view.ended:
         return []
     metric = state.pairing.compared(view.metric) if state.pairing else view.metric
     if view.trial:
-        made = state.runs[-RECENT:]
-        names = {run.facts.commit: printable(state.request.subjects[run.subject].name) for run in made}
-        return pairs([run.facts for run in made], metric, names.__getitem__, room, glyphs)
+        trial_runs = state.runs[-RECENT:]
+        names = {run.facts.commit: printable(state.request.subjects[run.subject].name) for run in trial_runs}
+        return pairs([run.facts for run in trial_runs], metric, names.__getitem__, room, glyphs)
     runs = [event.facts for _, event in state.log[-RECENT:] if isinstance(event, RunFinished)]
     return pairs(runs, metric, lambda sha: state.row(sha).commit.short, room, glyphs)
 
 
 def belief(view: SessionView, room: int, glyphs: Glyphs) -> list[Text]:
-    """The leader and its probability, how the ends differ, how noisy the runs are."""
-    known = view.state.belief
-    if known is None or view.hunt is None:
+    """Two lines: the leader and its probability; the ratio of the ends and the noise. After the verdict the second alone."""
+    posterior = view.state.belief
+    if posterior is None or view.hunt is None:
         return []
     first = Text(view.no_leader)
     if view.leader is not None:
@@ -282,41 +282,44 @@ def belief(view: SessionView, room: int, glyphs: Glyphs) -> list[Text]:
     parts = [view.layouts] if view.layouts else []
     if (effect := view.ratio(len(view.state.commits) - 1)) is not None:
         parts.append(f"bad is {ratio(effect)} of good")
-    if known.change < 0.95:
-        parts.append(f"{chance(known.change)} that they differ")
-    parts += [f"noise {percent(known.noise)}", f"95 % within {count(within(known, 0.95), 'candidate')}"]
+    if posterior.change < 0.95:
+        parts.append(f"{chance(posterior.change)} that they differ")
+    parts += [f"noise {percent(posterior.noise)}", f"95 % within {count(within(posterior, 0.95), 'candidate')}"]
     second = Text(facts(parts, room, glyphs), "dim")
     return [second] if view.state.verdict else [first, second]
 
 
-def warnings(view: SessionView, room: int, whole: bool) -> list[Text]:
-    """How long the hunt will probably take, and the warnings; the latest ones if there are many."""
+def warnings(view: SessionView, room: int, complete: bool) -> list[Text]:
+    """The forecast and the warnings, folded; unless ``complete`` the latest warnings, each cut to two lines."""
     first = folded(view.foreseen, room, "", 2, "dim") if view.foreseen and view.state.verdict is None else ()
     texts = [advised(text, advice) for text, advice in view.state.warnings.items()]
     texts += [printable(text) for text in (view.state.belief.warnings if view.state.belief is not None else ())]
-    texts = texts if whole else texts[-WARNINGS:]
-    return [*first, *(line for text in texts for line in folded(f"! {text}", room, "  ", 9 if whole else 2, "yellow"))]
+    texts = texts if complete else texts[-WARNINGS:]
+    return [
+        *first,
+        *(line for text in texts for line in folded(f"! {text}", room, "  ", 9 if complete else 2, "yellow")),
+    ]
 
 
 def verdict_sentences(view: SessionView, verdict: Verdict) -> tuple[str, ...]:
-    """The verdict in sentences, and what was done so that commits build."""
+    """The verdict in sentences, and the remedy that made commits build."""
     return *Teller(view.state, view.commit).sentences(verdict), *view.state.remedy
 
 
 def verdict(view: SessionView, room: int) -> list[Text]:
-    """The verdict in sentences."""
+    """The verdict and its reason in sentences, and the command that shows the report; none before the verdict."""
     if view.state.verdict is None or view.hunt is None:
         return []
     lines: list[Text] = []
-    for place, text in enumerate(verdict_sentences(view, view.state.verdict)):
+    for position, text in enumerate(verdict_sentences(view, view.state.verdict)):
         begin = "    " if text.startswith("  ") else ""  # of further lines
-        lines += folded(text, room, begin, 9, "" if place else "bold")
+        lines += folded(text, room, begin, 9, "" if position else "bold")
     return lines + folded(view.why, room, "", 9) + folded(view.report_hint, room, "", 9, "dim")
 
 
-def folded(text: str, room: int, begin: str, most: int, style: str = "") -> list[Text]:
-    """``text`` in lines of at most ``room`` columns, ``most`` of them; … where there are more."""
+def folded(text: str, room: int, begin: str, limit: int, style: str = "") -> list[Text]:
+    """``text`` in at most ``limit`` lines of at most ``room`` columns; … marks a cut."""
     start = text[: len(text) - len(text.lstrip())]
     held = text.strip().replace(" %", "\N{NO-BREAK SPACE}%")
-    shape = textwrap.TextWrapper(room, start, begin, max_lines=most, placeholder=" …")
+    shape = textwrap.TextWrapper(room, start, begin, max_lines=limit, placeholder=" …")
     return [Text(line.replace("\N{NO-BREAK SPACE}%", " %"), style) for line in shape.wrap(held)]

@@ -1,4 +1,4 @@
-"""How events change what views know of a session."""
+"""Updates of a session's view by events: pure functions."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -36,7 +36,7 @@ from perfbisect.wording import reasons
 from perfbisect.wording.quantities import count, ratio
 from perfbisect.wording.text import printable
 
-OF_RATIOS = MetricChosen, Remedied, RunFinished, SessionStarted  # after which ratios are others
+OF_RATIOS = MetricChosen, Remedied, RunFinished, SessionStarted  # events that change ratios
 
 
 def update(view: SessionView, event: Event, at: float) -> SessionView:
@@ -45,7 +45,7 @@ def update(view: SessionView, event: Event, at: float) -> SessionView:
 
 
 def caught_up(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
-    """The view after several events; the ratios, which take time, are computed once."""
+    """The view after several events. The ratios, which take time to compute, are computed once."""
     stale = False
     for at, event in events:
         view, stale = _with(view, event, at), stale or isinstance(event, OF_RATIOS)
@@ -56,7 +56,7 @@ def _with(view: SessionView, event: Event, at: float) -> SessionView:
     """The view after ``event``, with the ratios as they were before it."""
     began = at if view.began is None else view.began
     state = view.state.after(at, event)
-    if state.commits is not view.state.commits:  # what was done before compared good with the merge base
+    if state.commits is not view.state.commits:  # the previous events compared good with the merge base
         view = SessionView(report=view.report)
     if state is not view.state:
         view = with_state(view, state)
@@ -92,15 +92,15 @@ def _with(view: SessionView, event: Event, at: float) -> SessionView:
             what = "is left out" if skip.of_build else f"fails in {state.request.works[work].name}"
             warned = Warned(f"{state.request.subjects[number].name} {what}: {skip.reason}", f"See {skip.log}.")
             view = replace(view, state=state.after(at, warned))
-        case RunStarted(number, workload=work, round=made) | RunFinished(number, workload=work, round=made) if (
+        case RunStarted(number, workload=work, round=index) | RunFinished(number, workload=work, round=index) if (
             view.trial
         ):
             rounds, request = view.expected.rounds, state.request
-            where = f"{made + 1} of {rounds}" if made < rounds and not view.expected.open else f"{made + 1}"
+            where = f"{index + 1} of {rounds}" if index < rounds and not view.expected.open else f"{index + 1}"
             what = count(len(request.works), "result") if request.shared else request.works[work].name
             named = f"round {where}: {what}, {request.subjects[number].name}"
-            place = printable(named) if len(request.subjects) > 1 else f"visit {where}"
-            view = replace(view, place=place, moved=place != view.place)
+            present = printable(named) if len(request.subjects) > 1 else f"visit {where}"
+            view = replace(view, place=present, moved=present != view.place)
         case _:
             pass
     if isinstance(event, Warned) or not isinstance(event, LabEvent):
@@ -111,87 +111,90 @@ def _with(view: SessionView, event: Event, at: float) -> SessionView:
 
 
 def with_state(view: SessionView, state: SessionState) -> SessionView:
-    """The view with another state, and what was tested of its present range, by candidate."""
+    """The view with another state, and the tested commits of its present range by candidate."""
     return replace(
         view, state=state, rows={state.node[sha]: row for sha, row in state.tested.items() if sha in state.node}
     )
 
 
 def expected_runs(trial: SessionState) -> ExpectedRuns:
-    """What is made, and what is to come."""
+    """The number of rounds and runs that the trial has at its end."""
     rounds, tried, due = rounds_to_do(trial), pairs_to_try(trial), visits(trial)
     open_ = tried > 0 and trial.request.kind is not TrialType.NOISE
-    made = 2 * sum(build > 0 for _, build in due) if trial.together else len(due)
-    runs = len(trial.runs) + len(rounds) * made * trial.request.runs + 2 * tried
+    per_round = 2 * sum(build > 0 for _, build in due) if trial.together else len(due)
+    runs = len(trial.runs) + len(rounds) * per_round * trial.request.runs + 2 * tried
     return ExpectedRuns(rounds.stop + (tried if open_ else min(1, tried)), runs, open_)
 
 
 def recalled(view: SessionView, events: Iterable[TimedEvent]) -> SessionView:
-    """The view after the events of earlier sittings; its clock starts with the next event, unless the session has ended."""
-    known = [*events]
-    if known and isinstance(known[-1][1], SessionEnded):
-        return caught_up(view, known)
-    if known and isinstance(first := known[0][1], SessionStarted) and first.request.works:
-        return replace(caught_up(view, known), began=None)
-    state = fold(known)
+    """The view after the events of earlier attempts. Unless the session has ended, its clock starts with the next event."""
+    log = [*events]
+    if log and isinstance(log[-1][1], SessionEnded):
+        return caught_up(view, log)
+    if log and isinstance(first := log[0][1], SessionStarted) and first.request.works:
+        return replace(caught_up(view, log), began=None)
+    state = fold(log)
     state.verdict = None
     return with_ratios(with_state(SessionView(report=view.report), state))
 
 
 def with_ratios(view: SessionView) -> SessionView:
-    """The view with the ratios from all runs so far: the one step here that takes time."""
+    """The view with the ratios from all runs so far: the only slow function here."""
     if view.hunt is None:
         return view
-    found = ratios(view.state, view.metric, view.state.hosts, view.hunt.host_classes)
-    return replace(view, ratios=found, layouts=layouts_so_far(view))
+    by_commit = ratios(view.state, view.metric, view.state.hosts, view.hunt.host_classes)
+    return replace(view, ratios=by_commit, layouts=layouts_so_far(view))
 
 
 def layouts_so_far(view: SessionView) -> str:
-    """What randomized layouts show so far of a commit: 0.981 (0.965–0.997) of 5e6e15a942 in 12 layouts; "" before there are two of each."""
+    """The ratio so far in randomized layouts, as text: 0.981 (0.965–0.997) of 5e6e15a942 in 12 layouts.
+
+    "" before both builds have two layouts.
+    """
     state = view.state
-    runs = [view.rows[each].runs if each in view.rows else () for each in view.beside]
-    if (compared := min((sum(run.layout > 0 for run in some) for some in runs), default=0)) < 2:
+    runs = [view.rows[candidate].runs if candidate in view.rows else () for candidate in view.beside]
+    if (compared := min((sum(run.layout > 0 for run in runs_of_build) for runs_of_build in runs), default=0)) < 2:
         return ""
-    culprit, other = view.beside
-    seen = hunt_observations(state, state.node, view.metric, state.hosts)
-    found = step_ratio(seen, len(state.commits) - 1, culprit, other)
-    return f"{ratio(found)} of {view.commit(other).short} in {count(compared, 'layout')}" if found else ""
+    culprit, reference = view.beside
+    observations = hunt_observations(state, state.node, view.metric, state.hosts)
+    interval = step_ratio(observations, len(state.commits) - 1, culprit, reference)
+    return f"{ratio(interval)} of {view.commit(reference).short} in {count(compared, 'layout')}" if interval else ""
 
 
 def activity_after(
-    before: ActiveBuild | ActiveRun | None, event: LabEvent, at: float
+    former: ActiveBuild | ActiveRun | None, event: LabEvent, at: float
 ) -> ActiveBuild | ActiveRun | None:
-    """What a host is busy with after one of its events."""
+    """The build or run that a host is busy with after ``event``, given the ``former``; None if neither."""
     match event:
         case BuildStarted(candidate):
             return ActiveBuild(candidate, at)
         case BuildProgress(candidate, done, total, stage):
-            since = before.since if isinstance(before, ActiveBuild) else at
+            since = former.since if isinstance(former, ActiveBuild) else at
             return ActiveBuild(candidate, since, done, total, printable(stage))
-        case BuildFinished() if isinstance(before, ActiveBuild):
-            return replace(before, finished=True, done=before.total)
+        case BuildFinished() if isinstance(former, ActiveBuild):
+            return replace(former, finished=True, done=former.total)
         case RunStarted(candidate, number, of, purpose, seconds):
             return ActiveRun(candidate, at, number, of, purpose, seconds)
-        case RunProgress(_, _, qps) if isinstance(before, ActiveRun):
-            return replace(before, samples=(*before.samples, qps))
-        case ExecutionStarted() if isinstance(before, ActiveRun):
-            return replace(before, execution=event)
-        case RunFinished(facts=facts) if isinstance(before, ActiveRun):
-            return replace(before, finished=True, samples=before.samples or facts.samples)
+        case RunProgress(_, _, qps) if isinstance(former, ActiveRun):
+            return replace(former, samples=(*former.samples, qps))
+        case ExecutionStarted() if isinstance(former, ActiveRun):
+            return replace(former, execution=event)
+        case RunFinished(facts=facts) if isinstance(former, ActiveRun):
+            return replace(former, finished=True, samples=former.samples or facts.samples)
         case CandidateSkipped() | BuildCancelled():
             return None
         case _:
-            return before
+            return former
 
 
 def why_of(state: SessionState, report: str) -> str:
-    """The reason of the first change that the verdict names; "" where it was not studied.
+    """The reason of the first change that the verdict names, in sentences; "" if it was not studied.
 
     ``report`` is the command that shows the hunt.
     """
     step = first_step(state.verdict)
     if step is None or not state.studied:
         return ""
-    found = reason(state, step)
-    helps = reasons.what_helps(found, report.replace(" show ", " why ", 1), studied=True)
-    return f"Why {found.culprit[:10]}: {' '.join((*reasons.sentences(found), helps))}".rstrip()
+    explanation = reason(state, step)
+    helps = reasons.what_helps(explanation, report.replace(" show ", " why ", 1), studied=True)
+    return f"Why {explanation.culprit[:10]}: {' '.join((*reasons.sentences(explanation), helps))}".rstrip()

@@ -1,6 +1,6 @@
-"""What views know of a session: its folded log, its phase, what each host is busy with, the clock. Pure; time is a parameter.
+"""The state that views draw: a session's folded log, its phase, what each host is busy with. Pure: time is a parameter.
 
-A session is a hunt or a trial; the kind decides which fields are used.
+Some fields are for hunts only, some for trials only.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,23 +31,23 @@ from perfbisect.wording.text import printable, printable_commit
 from perfbisect.wording.trials import ratio_title
 
 TimedEvent = tuple[float, Event]  # seconds since the epoch, what happened
-Report = Callable[[int], str]  # the command that shows the report of a hunt
-REPORT = "bisect show {}".format  # for a hunt in the default history
+Report = Callable[[int], str]  # returns the command that shows the report of a hunt
+REPORT = "bisect show {}".format  # for the default history
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """The line of a session in the list of several."""
+    """A session's line in the list of several sessions."""
 
     title: str
     hunt: int | None  # its number, once it has begun
-    state: str = ""  # in words; "" for what its own view knows
-    running: bool = True  # and drawn
+    state: str = ""  # in words; "": its view has the state
+    running: bool = True  # and therefore drawn
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveBuild:
-    """A build in progress, or just finished."""
+    """A build that is in progress, or is the latest that finished on its host. Times are seconds since the epoch."""
 
     candidate: int
     since: float
@@ -59,78 +59,78 @@ class ActiveBuild:
 
 @dataclass(frozen=True, slots=True)
 class ActiveRun:
-    """A run in progress, or just finished."""
+    """A run that is in progress, or is the latest that finished on its host. Times are seconds since the epoch."""
 
     candidate: int
     since: float
     number: int
     of: int
     purpose: Purpose
-    seconds: float  # planned, warm-up included
+    seconds: float  # planned, with warm-up; 0: unknown
     samples: tuple[float, ...] = ()
-    execution: ExecutionStarted | None = None  # the present one of a counted run
+    execution: ExecutionStarted | None = None  # of a counted run: the present execution
     finished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class OrderPhase:
-    """Orders of one purpose after each other; runs are counted from the begin of the hunt."""
+    """Successive orders with one purpose. Numbers of runs count from the start of the hunt."""
 
     order: Measure  # the latest
-    began: int  # runs before it
+    began: int  # runs before the phase
     until: int  # runs after its orders so far
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRuns:
-    """How many rounds and runs a trial takes in all."""
+    """The total number of rounds and runs of a trial."""
 
     rounds: int = 0
     runs: int = 0
-    open: bool = False  # whether both may become others: a way to compare builds is yet to be chosen
+    open: bool = False  # whether both may change, because interleaved or paired is not yet chosen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SessionView:
-    """Everything that is drawn. Times are seconds since the epoch."""
+    """All that is drawn of a session. Times are seconds since the epoch."""
 
     state: SessionState = field(default_factory=SessionState)
     rows: Mapping[int, Tested] = field(default_factory=dict)  # of the candidates that were tested
-    ratios: Mapping[str, Interval] = field(default_factory=dict)  # to the good end, by commit
-    began: float | None = None  # of this session
+    ratios: Mapping[str, Interval] = field(default_factory=dict)  # relative to the good end, by commit
+    began: float | None = None  # of this attempt
     ended: float | None = None
-    decided: Verdict | None = None  # of the search; the reason may be measured still
-    stands: bool = False  # the verdict was said, and its reason is measured
-    why: str = ""  # the reason of the change that the verdict names, once it is there; "" where nothing is known of it
-    now: ActiveBuild | ActiveRun | None = None  # at the host of the latest event, those that build ahead left out
-    busy: Mapping[str, ActiveBuild | ActiveRun | None] = field(default_factory=dict)  # at each host, with those
-    searching: tuple[float, float] | None = None  # when the search began, and the bits missing then
-    phase: OrderPhase | None = None  # of the orders of this session
-    layouts: str = ""  # what randomized layouts show so far, while a commit is compared with another build in them
+    decided: Verdict | None = None  # of the search; its reason may still be measured
+    stands: bool = False  # the verdict is final, and its reason is measured
+    why: str = ""  # the reason of the change that the verdict names; "" until it is known
+    now: ActiveBuild | ActiveRun | None = None  # on the host of the latest event, build hosts excepted
+    busy: Mapping[str, ActiveBuild | ActiveRun | None] = field(default_factory=dict)  # on each host, of any sort
+    searching: tuple[float, float] | None = None  # when the search began, and its bits at that time
+    phase: OrderPhase | None = None  # of this attempt
+    layouts: str = ""  # the ratio so far, while a commit is compared in randomized layouts
     report: Report = REPORT  # the command that shows the report of a hunt
     expected: ExpectedRuns = ExpectedRuns()  # of a trial
-    foreseen: str = ""  # how many builds and runs a hunt will probably take, once its ends are measured
-    place: str = ""  # the round, workload and build of a trial that are measured
-    moved: bool = False  # whether the latest event began that place
+    foreseen: str = ""  # the forecast of builds and runs, once the ends are measured
+    place: str = ""  # of a trial: the present round, workload and build
+    moved: bool = False  # whether the latest event changed ``place``
 
     @property
     def trial(self) -> SessionState | None:
-        """What is measured without a search; None of a hunt."""
+        """The state of a trial; None for a hunt."""
         return self.state if self.state.request.works else None
 
     @property
     def name(self) -> str:
-        """As in commands and lists: hunt 12, c3; "" before it is known."""
+        """The name in commands and lists: hunt 12, c3; "" before it is known."""
         return self.trial.name if self.trial else f"hunt {self.hunt.session}" if self.hunt else ""
 
     @property
     def hunt(self) -> SessionStarted | None:
-        """What is hunted; None until it is known."""
+        """The event with the range of a hunt; None before it, and for a trial."""
         return self.state.started
 
     @property
     def hosts(self) -> list[str]:
-        """The names of the hosts that measure, where there are several hosts of any sort."""
+        """The names of the hosts that measure; none if there is one host and no build host."""
         if self.trial:
             return [*self.busy] if len(self.busy) > 1 else []
         alone = [self.hunt.host.name] if self.hunt and self.hunt.build_hosts else []
@@ -138,14 +138,15 @@ class SessionView:
 
     @property
     def builds_ahead(self) -> int:
-        """How many builds are made ahead now."""
+        """The number of builds in progress on build hosts."""
         return sum(
-            isinstance(one := self.busy.get(name), ActiveBuild) and not one.finished for name in self.state.build_hosts
+            isinstance(doing := self.busy.get(name), ActiveBuild) and not doing.finished
+            for name in self.state.build_hosts
         )
 
     @property
     def report_hint(self) -> str:
-        """Where the full report is; "" before the hunt is known."""
+        """A line with the command that shows the report; "" before the hunt is known."""
         return f"Full report: {self.report(self.hunt.session)}" if self.hunt else ""
 
     def sha(self, candidate: int) -> str:
@@ -153,12 +154,12 @@ class SessionView:
         return self.state.commits[candidate] if candidate < len(self.state.commits) else f"candidate {candidate}"
 
     def commit(self, candidate: int) -> Commit:
-        """What is known of a candidate's commit, at least its hash; texts are safe to print."""
-        known, started = self.state.row(self.sha(candidate)).commit, self.state.started
-        return printable_commit(started.named(known, candidate) if started else known)
+        """A candidate's commit, with at least its hash; its texts are safe to print."""
+        commit, started = self.state.row(self.sha(candidate)).commit, self.state.started
+        return printable_commit(started.named(commit, candidate) if started else commit)
 
     def title(self, doing: ActiveBuild | ActiveRun) -> tuple[str, str]:
-        """What is built or measured: a commit and its subject, of a trial the build, or the round, workload and build."""
+        """Two texts for a build or run: a commit and its subject. Of a trial the build and "", or its place and the run."""
         if self.trial and isinstance(doing, ActiveRun):
             return self.place, f"run {doing.number} of {doing.of}"
         if self.trial:
@@ -167,12 +168,12 @@ class SessionView:
         return commit.short, commit.subject
 
     def activity(self, candidate: int) -> ActiveBuild | ActiveRun | None:
-        """What is done with a candidate now, at the first host that is busy with it."""
-        in_progress = (one for one in self.busy.values() if one is not None and not one.finished)
-        return next((one for one in in_progress if one.candidate == candidate), None)
+        """The build or run in progress of a candidate, on the first host that has it; None if there is none."""
+        in_progress = (doing for doing in self.busy.values() if doing is not None and not doing.finished)
+        return next((doing for doing in in_progress if doing.candidate == candidate), None)
 
     def classification(self, candidate: int) -> Classification | None:
-        """What is known of a candidate; None if it was not tested."""
+        """The classification of a candidate; None if it was not tested."""
         if self.activity(candidate) is not None:
             return Classification.NOW
         return classify(self.state, self.sha(candidate), self.ratios) if candidate in self.rows else None
@@ -182,18 +183,18 @@ class SessionView:
         return self.state.binary_of(self.sha(candidate)) == self.state.binary_of(self.sha(0))
 
     def ratio(self, candidate: int) -> Interval | None:
-        """The metric of a candidate's binary relative to the good end; None where unknown, and for the good end."""
+        """The metric of a candidate's binary relative to the good end; None if unknown, and for the good end."""
         sha = self.sha(candidate)
         return None if self.is_baseline(candidate) else self.ratios.get(sha, self.ratios.get(self.state.binary_of(sha)))
 
     @property
     def ratio_title(self) -> str:
-        """The name of that ratio: rQPS, rcpu/o, …"""
+        """The name of the ratio: rQPS, rcpu/o, …"""
         return ratio_title(self.metric, self.state.pairing)
 
     @property
     def beside(self) -> tuple[int, ...]:
-        """The commit that is measured in randomized layouts to prove it, and the first build beside it; empty unless that is done."""
+        """During a proof in randomized layouts: the candidate to prove, and the first build beside it; otherwise empty."""
         order = self.phase.order if self.phase else None
         proves = order is not None and order.fresh and order.purpose is Purpose.CONFIRM
         return tuple(share.candidate for share in order.plan[:2]) if order and proves else ()
@@ -209,14 +210,14 @@ class SessionView:
 
     @property
     def ends_differ(self) -> bool:
-        """Whether the ends are taken to differ; until then the probability of a culprit means nothing."""
+        """Whether the hunt takes the ends to differ; until then the probability of a culprit has no meaning."""
         return self.state.purpose is not Purpose.ENDS and not isinstance(
             self.state.verdict, NotReproduced | CodePlacement
         )
 
     @property
     def leader(self) -> tuple[int, float] | None:
-        """The most probable culprit and its probability; None while none stands out, or the ends may be alike."""
+        """The most probable culprit and its probability; None if it is not clearly ahead, or the ends may be alike."""
         belief = self.state.belief
         if belief is None or len(belief.culprit) < 2 or not self.ends_differ:
             return None
@@ -226,14 +227,14 @@ class SessionView:
 
     @property
     def no_leader(self) -> str:
-        """The text in place of a leader."""
+        """The text if there is no leader."""
         likely = f", of {within(self.state.belief, 0.95)} that are likely" if self.state.belief else ""
         ends = "good is as fast as the merge base" if self.hunt and self.hunt.of_merge_base else "the ends differ"
         return f"no commit stands out yet{likely}" if self.ends_differ else f"not yet known whether {ends}"
 
     @property
     def brief(self) -> str:
-        """The verdict in a few words; before there is one, who leads. Of a trial how far it is."""
+        """The verdict in a few words; before it, the leader. Of a trial the progress."""
         if self.trial:
             return "done" if self.trial.state == "done" else self.place or "starting"
         match self.decided:
@@ -255,34 +256,34 @@ class SessionView:
                 return "inconclusive"
 
     def stopped(self, at: float) -> "SessionView":
-        """The same, where the hunt goes on no more; its latest event was then."""
+        """The view of a session that goes on no more; its latest event was ``at`` that time (epoch seconds)."""
         return replace(self, ended=self.ended or at, now=None, busy={})
 
     @property
     def top(self) -> float:
         """The highest rate so far, in operations per second."""
         ended = [operations_per_second(run) or 0.0 for row in self.rows.values() for run in row.runs]
-        current = [qps for one in self.busy.values() if isinstance(one, ActiveRun) for qps in one.samples]
+        current = [qps for doing in self.busy.values() if isinstance(doing, ActiveRun) for qps in doing.samples]
         return max((*ended, *current), default=0.0)
 
 
-RUNS_PER_BIT = 4.0  # first guess: one build and this many runs halve the range
+RUNS_PER_BIT = 4.0  # first guess: one build and this number of runs halve the range
 CONFIRMING = 6.0  # runs that prove a culprit against its parent
-PRIOR_BITS = 1.0  # weight of the first guess against what is observed
-OVERDUE = 0.1  # of an estimate: what is left of it where it was too short
+PRIOR_BITS = 1.0  # weight of the first guess, in observed bits
+OVERDUE = 0.1  # share of an estimate that is shown as left if it was too short
 
 
 def minutes_left(view: SessionView, now: float) -> float | None:
-    """Estimated minutes until the verdict; None while too little is known. Between events they pass.
+    """Estimated minutes from ``now`` (epoch seconds) until the verdict; None while too little is known.
 
-    Of a hunt: the time for the bits of belief that are missing, at the cost of the bits gained so far. Of a trial: that of
-    the runs that remain.
+    Of a hunt: the entropy of the belief times the cost of each bit gained so far, and the runs of the proof. Of a trial:
+    the remaining runs times the median cost of a run.
     """
     if view.trial:
         costs = [run.cost for run in view.trial.runs]
         return (view.expected.runs - view.state.run_count) * median(costs) / 60 if costs else None
     belief = view.state.belief
-    exact = view.state.metric == INSTRUCTIONS  # else runs that were counted beside the others take longer
+    exact = view.state.metric == INSTRUCTIONS  # otherwise counted runs are longer than the others
     timed = [row for row in view.rows.values() if row.runs and (exact or not any(run.counted for run in row.runs))]
     ran_in = [row.run_seconds / 60 / len(row.runs) for row in timed]
     if belief is None or view.state.verdict is not None or not ran_in:
@@ -293,18 +294,18 @@ def minutes_left(view: SessionView, now: float) -> float | None:
     guess, gained = build + RUNS_PER_BIT * run, max(0.0, at_first - missing)
     per_bit = ((at - since) / 60 + PRIOR_BITS * guess) / (gained + PRIOR_BITS)
     ordered = view.phase.until - view.state.run_count if view.phase and view.state.purpose is not Purpose.SEARCH else 0
-    whole = missing * per_bit + (ordered + CONFIRMING * (not confirms)) * run
-    return max(whole - (now - at) / 60, OVERDUE * whole)
+    total = missing * per_bit + (ordered + CONFIRMING * (not confirms)) * run
+    return max(total - (now - at) / 60, OVERDUE * total)
 
 
 def bits(belief: Belief) -> float:
-    """Entropy of the culprit: yes/no questions still open. 0 when one candidate has all of the probability."""
+    """Shannon entropy of the culprit, in bits; 0 if one candidate has all of the probability."""
     share = belief.culprit[belief.culprit > 0]
     share = share / share.sum() if len(share) else share
     return float(-(share * np.log2(share)).sum())
 
 
 def within(belief: Belief, mass: float) -> int:
-    """The smallest number of candidates whose probabilities sum up to ``mass``."""
-    together = np.cumsum(np.sort(belief.culprit)[::-1])
-    return min(len(together), int(np.searchsorted(together, mass * together[-1])) + 1)
+    """The smallest number of candidates whose probabilities sum up to ``mass``, as a share of their total."""
+    cumulative = np.cumsum(np.sort(belief.culprit)[::-1])
+    return min(len(cumulative), int(np.searchsorted(cumulative, mass * cumulative[-1])) + 1)

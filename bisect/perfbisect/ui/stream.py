@@ -1,7 +1,7 @@
-"""Standard output and standard error: the one place through which everything printed passes.
+"""Standard output and standard error: all text that the program prints passes through here, and is made safe.
 
-``guard`` replaces both streams of the process by an ``Output``, so that also what click, warnings and tracebacks print is
-made safe. Cursor movements and colours of this program are written behind it: by ``rewrite_line`` and by ``ui.terminal``.
+``guard`` replaces both streams of the process by an ``Output``, so that texts of click, warnings and tracebacks are made
+safe, too. Cursor movements and colours of this program bypass it: ``rewrite_line`` and ``ui.terminal`` write them.
 """
 
 import io
@@ -17,17 +17,17 @@ from perfbisect.wording.text import safe
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-START_OF_LINE = "\r\x1b[K"  # and clear the line
+START_OF_LINE = "\r\x1b[K"  # carriage return, and clear the line
 
 
 class Bytes(io.RawIOBase):
-    """What takes bytes for an Output: click completes words in bytes."""
+    """A binary stream in front of an Output: click writes completions of words as bytes."""
 
     def __init__(self, output: "Output") -> None:
         self.output = output
 
     def write(self, data: "ReadableBuffer") -> int:
-        """Write text in UTF-8, made safe."""
+        """Write UTF-8 text, made safe; return the number of bytes."""
         self.output.write(bytes(data).decode(errors="backslashreplace"))
         return len(bytes(data))
 
@@ -36,15 +36,15 @@ class Bytes(io.RawIOBase):
         self.output.flush()
 
     def writable(self) -> bool:
-        """It is."""
+        """True: always writable."""
         return True
 
 
 class Output(io.TextIOBase):
-    """A stream on which text appears as `wording.text.safe` has it; signs that its encoding lacks appear as similar ones.
+    """A stream that makes text safe (`wording.text.safe`), and replaces characters that its encoding lacks by similar ones.
 
-    Where standard output cannot be written, raises ReaderGone or EnvironmentFailure. Errors on standard error are ignored:
-    they could not be reported.
+    If the stream cannot be written, raises ReaderGone or EnvironmentFailure; unless ``reported``, ignores the error, as on
+    standard error, where no error could be printed.
     """
 
     def __init__(self, raw: TextIO, *, reported: bool) -> None:
@@ -54,21 +54,21 @@ class Output(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """That of the stream behind."""
+        """The encoding of the stream behind."""
         return self.raw.encoding or "utf-8"
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
-        """How the stream behind handles what its encoding lacks."""
+        """How the stream behind handles characters that its encoding lacks."""
         return self.raw.errors
 
     def write(self, text: str) -> int:
-        """Write ``text``, made safe."""
+        """Write ``text``, made safe; return its length."""
         self.put_raw(writable(safe(text), self.encoding))
         return len(text)
 
     def put_raw(self, text: str) -> None:
-        """Write ``text`` as it is: control sequences of this program."""
+        """Write ``text`` unchanged: for control sequences of this program."""
         try:
             self.raw.write(text)
         except OSError as failure:
@@ -86,11 +86,11 @@ class Output(io.TextIOBase):
         return self.raw.fileno()
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Whether the stream behind is a terminal."""
         return self.raw.isatty()
 
     def writable(self) -> bool:
-        """It is."""
+        """True: always writable."""
         return True
 
     def _report(self, failure: OSError) -> None:
@@ -104,13 +104,13 @@ class Output(io.TextIOBase):
 
 
 def guarded(stream: TextIO, *, reported: bool = True) -> Output:
-    """The stream as an Output."""
-    known: object = stream
-    return known if isinstance(known, Output) else Output(stream, reported=reported)
+    """The stream as an Output; unchanged if it is one."""
+    output: object = stream
+    return output if isinstance(output, Output) else Output(stream, reported=reported)
 
 
 def guard() -> None:
-    """Make everything safe that this process prints. Raises EnvironmentFailure where standard output is closed.
+    """Make all text safe that this process prints. Raises EnvironmentFailure if standard output is closed.
 
     Closed standard input and standard error become /dev/null, so that no other file gets their numbers.
     """
@@ -129,9 +129,9 @@ def guard() -> None:
 
 
 def put(text: str, stream: TextIO, end: str = "\n") -> None:
-    """Write lines at once; ``end`` follows where they do not end with it.
+    """Write ``text`` and flush; append ``end`` unless the text ends with it.
 
-    Raises ReaderGone or EnvironmentFailure where standard output cannot be written.
+    Raises ReaderGone or EnvironmentFailure if standard output cannot be written.
     """
     output = guarded(stream)
     output.write(text if text.endswith(end) else f"{text}{end}")
@@ -139,19 +139,19 @@ def put(text: str, stream: TextIO, end: str = "\n") -> None:
 
 
 def note(text: str) -> None:
-    """Write lines to standard error at once."""
+    """Write ``text`` to standard error and flush."""
     put(text, cast("TextIO", guarded(sys.stderr, reported=False)))
 
 
-def ask(question: str, most: int) -> int:
-    """The number from 1 to ``most`` that the user of a terminal answers, by default 1."""
+def ask(question: str, highest: int) -> int:
+    """The number from 1 to ``highest`` that the user answers on the terminal; by default 1."""
     import click
 
-    return int(click.prompt(question, type=click.IntRange(1, most), default=1))
+    return int(click.prompt(question, type=click.IntRange(1, highest), default=1))
 
 
 def rewrite_line(text: str) -> None:
-    """Replace the line of the cursor, on a standard error that is a terminal."""
+    """Replace the line of the cursor. Standard error must be a terminal."""
     output = guarded(sys.stderr, reported=False)
     output.put_raw(START_OF_LINE)
     output.write(text)

@@ -1,4 +1,4 @@
-"""Terminals for rich, which adds colours and moves the cursor. All text that they draw is made safe."""
+"""Terminals for rich, which adds colours and moves the cursor. All text on them is made safe."""
 
 import os
 import termios
@@ -13,7 +13,7 @@ from perfbisect.ui.stream import guarded
 from perfbisect.wording.glyphs import writable
 from perfbisect.wording.text import safe
 
-LOCAL = 3  # the place of the flags of echo among the attributes of a terminal
+LOCAL = 3  # index of the local flags, with echo, among a terminal's attributes (tcgetattr)
 
 
 class Terminal(Console):
@@ -29,16 +29,16 @@ class Terminal(Console):
 
 
 def echo_control(stream: IO[str], *, on: bool) -> bool:
-    """Whether a terminal prints ^C where Ctrl-C is typed, as it did before; from here on it does so if ``on``.
+    """Set whether the terminal prints ^C when Ctrl-C is typed; return whether it did before.
 
-    False, without effect, where there is no terminal, or it would stop this process in the background for that.
+    Without effect, and False, if there is no terminal, or this process runs in the background: the terminal would stop it.
     """
     with suppress(OSError, termios.error):
         terminal = stream.fileno()
         if os.tcgetpgrp(terminal) == os.getpgrp():
             attributes = termios.tcgetattr(terminal)
-            before = bool(attributes[LOCAL] & termios.ECHOCTL)
+            echoed = bool(attributes[LOCAL] & termios.ECHOCTL)
             attributes[LOCAL] = attributes[LOCAL] & ~termios.ECHOCTL | termios.ECHOCTL * on
             termios.tcsetattr(terminal, termios.TCSANOW, attributes)
-            return before
+            return echoed
     return False
