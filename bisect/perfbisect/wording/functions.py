@@ -174,13 +174,24 @@ def executes(row: FunctionRow, found: Explanation, per: str, said: str) -> str:
     if re.search(rf"{re.escape(quoted(row.function))}( \(called by `[^`]*`\))?{re.escape(why)}", said):
         why = ""
     timed = (each for each in found.functions if each.key == row.key and each.beyond_noise and each.parent > 0)
-    if time := next((each for each in timed if each.difference * row.difference < 0), None):
+    if (time := next(timed, None)) and not of_instructions(row, time):
         less = "less" if time.difference < 0 else "more"
-        taken = f"{percent(abs(time.difference) / time.parent)} {less} time, though it executes {more}{as_often(row)}"
+        but = "though it executes" if time.difference * row.difference < 0 else "but executes only"
+        taken = f"{percent(abs(time.difference) / time.parent)} {less} time, {but} {more}{as_often(row)}"
         return f"{quoted(row.function)} takes {taken}: memory or branches cost {less} there."
     inlined = f", inlined into {quoted(row.into)}" if row.into else ""
     comma = "," if inlined or why else ""
     return f"{quoted(row.function)}{inlined}{why}{comma} executes {more}{'' if row.nameless else as_often(row)}."
+
+
+def of_instructions(row: FunctionRow, time: FunctionRow) -> bool:
+    """Whether a function's instructions differ as its time does, at least by half of that, as far as samples show."""
+    if time.difference * row.difference < 0:
+        return False
+    surely = time.parent + math.copysign(max(0.0, abs(time.difference) - 1.96 * time.error), time.difference)
+    if min(surely, row.parent, row.culprit) <= 0:
+        return True
+    return 2 * abs(math.log(row.culprit / row.parent)) >= abs(math.log(surely / time.parent))
 
 
 def as_often(row: FunctionRow) -> str:
