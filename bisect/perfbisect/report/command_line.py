@@ -1,4 +1,4 @@
-"""The commands that repeat, resume and show a hunt."""
+"""The commands that repeat, resume and show a session."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from perfbisect.wording.text import shell_words
 
 
 def command_to_run(settings: Settings, history: Path | None) -> str:
-    """The `bisect run` that repeats a hunt; defaults are omitted. Of a search in a diff, the `bisect narrow`."""
+    """The `bisect run` that repeats a hunt, or the `bisect narrow`; options with their default value are omitted."""
     if settings.narrows:
         limit = [word for words in _options(settings) if words[0] == "--max-time" for word in words]
         words = ["bisect", "narrow", str(settings.narrows), *limit]
@@ -23,18 +23,18 @@ def command_to_run(settings: Settings, history: Path | None) -> str:
 
 
 def command_to_compare(settings: Settings, *builds: str) -> str:
-    """The `bisect compare` that measures these builds as a hunt does, on its first host."""
+    """The `bisect compare` that measures ``builds`` with the settings of a hunt, on its first host."""
     options = _options(replace(settings, further_hosts=()))
     how = [word for words in options if len(words) > 1 and not SEARCHES.match(FIELDS[words[0]]) for word in words]
     return shell_words(["bisect", "compare", *builds, *of_recipes(settings), *how])
 
 
 def of_settings(settings: Settings) -> list[str]:
-    """The options of a `bisect run` but those of its ends, its recipes and its history."""
+    """The options of a `bisect run`, except the options for its ends, recipes and history."""
     return [word for words in _options(settings) for word in words]
 
 
-FIELDS = {  # option → its field of the settings; of overrides one, or for --set those that are args of the workload
+FIELDS = {  # option → its field of Settings; of overrides one entry, or for --set the workload's arguments
     "--host": "hosts", "--repo": "repository", "--variant": "variant", "--pairing": "policy.pairing", "--metric": "metric",
     "--direction": "policy.direction", "--confidence": "policy.confidence", "--min-effect": "policy.min_effect",
     "--max-builds": "policy.max_builds", "--max-runs": "policy.max_runs", "--max-time": "policy.max_minutes",
@@ -56,13 +56,13 @@ OF_RECIPES = (
     "operations",
     "only",
 )  # fields of a command in place of recipes
-SEARCHES = re.compile(r"suspects|skips|policy\.(?!pairing)")  # what only a search has; with the flags
+SEARCHES = re.compile(r"suspects|skips|policy\.(?!pairing)")  # fields that only a search has
 
 
 def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
-    """Each option that differs from its default, with its value."""
+    """The words of each option that differs from its default: the option, with its value unless it is a flag."""
     worse = Direction.DROP if find_metric(settings.metric).higher_is_better else Direction.RISE
-    # The smallest change of a time is asked for of a count.
+    # Equal smallest changes of a time and of a count were given by --min-effect; a hunt by counts may have one only.
     policy = settings.policy
     asked = policy.min_counted == policy.min_effect or (settings.prior.exact and not policy.min_counted)
     least = 0.0 if asked else Policy().min_effect
@@ -85,17 +85,17 @@ def _options(settings: Settings) -> Iterator[tuple[str, ...]]:
 
 
 def _spelled(option: str, value: object) -> Iterator[tuple[str, ...]]:
-    """An option with its value, or with each of several values; a flag alone."""
+    """The words of an option: a flag alone, or the option with its value, once for each of several values."""
     match value:
         case bool():
             yield (option,)
         case dict() if option != "--skip":
             yield from (
-                (option, f"{name}={each:g}" if option == "--suspect" else f"{name}={each}")
-                for name, each in value.items()
+                (option, f"{name}={entry:g}" if option == "--suspect" else f"{name}={entry}")
+                for name, entry in value.items()
             )
         case tuple() | dict():
-            yield from ((option, each.file if isinstance(each, Patch) else each) for each in value)
+            yield from ((option, item.file if isinstance(item, Patch) else item) for item in value)
         case float() if option[2:] not in TIMING:
             yield option, f"{value:g}"
         case _:
@@ -103,13 +103,13 @@ def _spelled(option: str, value: object) -> Iterator[tuple[str, ...]]:
 
 
 def of_recipes(settings: Settings) -> list[str]:
-    """The options that select what is built and what is run."""
+    """The options that select builder and workload, or the commands in place of recipes."""
     quick = settings.quick
     if quick is None:
         return ["--builder", settings.builder, "--workload", settings.workload]
     options = ["--builder", settings.builder] if quick.build is None and settings.builder else []
-    given = (words for name in OF_RECIPES for words in _spelled(f"--{name}", getattr(quick, name) or ()))
-    return [*options, *(word for words in given for word in words)]
+    options_of_command = (words for name in OF_RECIPES for words in _spelled(f"--{name}", getattr(quick, name) or ()))
+    return [*options, *(word for words in options_of_command for word in words)]
 
 
 def command_on(verb: str, name: str | int, history: Path | None) -> str:
@@ -118,5 +118,5 @@ def command_on(verb: str, name: str | int, history: Path | None) -> str:
 
 
 def history_option(history: Path | None) -> list[str]:
-    """The option that names a history other than the default one (None)."""
+    """The option --history with its value; none for the default history (also None)."""
     return [] if history in (None, default_place()) else ["--history", str(history)]

@@ -1,7 +1,7 @@
-"""A report as a document: what it says, in parts that every renderer writes in its way.
+"""A report as a document: sections of parts, which do not depend on the format.
 
-Builders make documents (``report/hunt.py``, ``report/trial.py``); renderers write them as text, Markdown, CSV and pages.
-Texts are as they came: renderers make them safe to show. Paragraphs that begin with two spaces are entries of a list.
+``report/hunt.py`` and ``report/trial.py`` make documents; renderers write them as text, Markdown, CSV and pages. Texts are
+unescaped: renderers make them safe to show. Paragraphs that begin with two spaces are entries of a list.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -18,45 +18,45 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One entry of a table: for people, for programs, and what it looks like."""
+    """One entry of a table: its texts for people and for programs, and its look."""
 
     text: str
-    plain: tuple[str, ...] = ()  # one for each column of CSV that it fills; empty for the text
+    plain: tuple[str, ...] = ()  # a text for each column of CSV that it fills; empty: ``text`` alone
     tone: str = ""  # "worse" or "better" for a real difference
-    note: str = ""  # what people read behind the text
-    link: str = ""  # where it leads on a page
+    note: str = ""  # for people, behind the text
+    link: str = ""  # its address on a page
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The cells of a row; none in a row that separates groups."""
+    """The cells of a row; a row without cells separates groups."""
 
     cells: tuple[Cell, ...]
-    plot: Interval | tuple[float, float] | None = None  # what a page draws in it: a ratio, or two costs
+    plot: Interval | tuple[float, float] | None = None  # drawn in the row of a page: a ratio, or two costs
     tone: str = ""  # the class of its colour on a page
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table below some lines of text."""
+    """A table below some lines of text."""
 
     head: tuple[str, ...]
     rows: tuple[Row, ...]
-    right: Collection[str] = ()  # columns that are aligned at their right ends
+    right: Collection[str] = ()  # titles of the columns that are aligned right
     above: tuple[str, ...] = ()
     name: str = ""  # its kind on a page
-    axis: str = ""  # what its plots show; empty without any
-    minor: tuple[str, ...] = ()  # columns that are left out where there is little room, in this order
-    field: bool = False  # in the form of the field: numbers first, and behind them the untitled name of the row
-    plain_head: tuple[str, ...] = ()  # where columns for programs differ from those for people
+    axis: str = ""  # title of its plots; empty if it has none
+    minor: tuple[str, ...] = ()  # titles of the columns that a narrow table leaves out, in this order
+    field: bool = False  # layout of benchmark reports: numbers first, the name of the row last and without a title
+    plain_head: tuple[str, ...] = ()  # titles of the columns for programs, if they differ
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names and what they are."""
+    """Names and their values."""
 
     pairs: tuple[tuple[str, str], ...]
-    fold: str = ""  # the title below which a page folds them
+    fold: str = ""  # title of the fold that a page puts them into; empty: not folded
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ class Prose:
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """Remarks about what is before them, each with what is advised, if anything is."""
+    """Remarks about the parts before them, each with an advice or ""."""
 
     texts: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Lines to be read as they are; below a title they are one command, to be copied."""
+    """Preformatted lines; with a title they are one command, to be copied."""
 
     lines: tuple[str, ...]
     title: str = ""
@@ -83,15 +83,15 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing of a page; ``lines`` show the same in text, if anything does."""
+    """A drawing of a page; ``lines`` show it in text, if text can."""
 
     draw: "Callable[[], Markup]"
     above: str = ""
     legend: tuple[tuple[str, str], ...] = ()  # class of colour, its meaning
     name: str = ""  # its kind on a page
     lines: tuple[str, ...] = ()
-    y: str = ""  # what is drawn upwards, with its unit
-    x: str = ""  # what is drawn from left to right
+    y: str = ""  # title of the vertical axis, with its unit
+    x: str = ""  # title of the horizontal axis
 
 
 Part = Facts | Prose | Notes | Code | Figure | Table
@@ -99,15 +99,15 @@ Part = Facts | Prose | Notes | Code | Figure | Table
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Some parts below a title."""
+    """Parts below a title."""
 
     title: str
     parts: tuple[Part, ...]
-    anchor: str = ""  # by which a page links to it
-    quiet: bool = False  # the title is for pages alone
-    folded: bool = False  # in Markdown, where it is long
-    charted: bool = False  # a chart before it shows the same to people at a terminal
-    within: bool = False  # it belongs to the section before
+    anchor: str = ""  # the target of a page's links to it
+    quiet: bool = False  # only pages show the title
+    folded: bool = False  # in Markdown, because it is long
+    charted: bool = False  # a terminal omits it: a chart before it shows the content
+    within: bool = False  # it belongs to the section before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +118,10 @@ class Document:
     what: str  # system, workload and range
     started: float  # seconds since the epoch
     state: str
-    facts: Facts  # how it was measured
-    summary: tuple[str, ...]  # what came out, in sentences
+    facts: Facts  # how the session was measured
+    summary: tuple[str, ...]  # the result, in sentences
     sections: tuple[Section, ...]
-    headline: str = ""  # the answer in a line with one number, for a page
+    headline: str = ""  # the result in one line with one number, for a page
 
 
 def row(*texts: str) -> Row:
@@ -130,19 +130,19 @@ def row(*texts: str) -> Row:
 
 
 def missing(wide: int = 1) -> Cell:
-    """A value that nobody knows, which fills so many columns for programs."""
+    """The cell of an unknown value; it fills ``wide`` columns for programs."""
     return Cell(MISSING, ("",) * wide)
 
 
-def sections(*found: Section | None) -> tuple[Section, ...]:
-    """Those that have something in their parts."""
+def sections(*drafts: Section | None) -> tuple[Section, ...]:
+    """The sections that have a part with content, without their empty parts."""
     empty = (Facts(()), Prose(()), Notes(()))
-    kept = ((one, tuple(part for part in one.parts if part not in empty)) for one in found if one)
-    return tuple(replace(one, parts=parts) for one, parts in kept if parts)
+    filled = ((section, tuple(part for part in section.parts if part not in empty)) for section in drafts if section)
+    return tuple(replace(section, parts=parts) for section, parts in filled if parts)
 
 
 def host_line(host: HostFacts) -> str:
-    """A host with what is known of it."""
+    """A line about a host: processor, cores, memory, kernel, compiler; its name alone if they are unknown."""
     if not host.cores:
         return host.name
     size = f"{count(host.cores, 'core')}, {host.memory_mib / 1024:.0f} GiB"
@@ -150,6 +150,6 @@ def host_line(host: HostFacts) -> str:
 
 
 def tools(hosts: Sequence[HostFacts]) -> tuple[Facts, ...]:
-    """The tools and settings of hosts, folded."""
-    known = ((host.name, (*host.tools.items(), *host.settings.items())) for host in hosts)
-    return tuple(Facts(pairs, f"Tools and settings of {name}") for name, pairs in known if pairs)
+    """The tools and settings of each host, folded; none for a host without them."""
+    by_host = ((host.name, (*host.tools.items(), *host.settings.items())) for host in hosts)
+    return tuple(Facts(pairs, f"Tools and settings of {name}") for name, pairs in by_host if pairs)

@@ -1,4 +1,4 @@
-"""The document of a hunt: verdict, reason, candidates, costs; for a page with what is drawn."""
+"""The document of a hunt: verdict, reason, candidates, costs; for a page also the drawings."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -60,14 +60,14 @@ from perfbisect.wording.trials import ratio_title
 from perfbisect.wording.verdicts import classification_name, effect
 
 COUNTERS = ("counter", "parent", "culprit", "ratio", "95 %")
-LARGE = 1e6, 1e4  # of a counter, and of microseconds, which are written with their unit then
-LEAST, LISTED = 3, 10  # functions in text: the first of them anyway, the others where they differ beyond noise
+LARGE = 1e6, 1e4  # of a counter, and of microseconds: from here on numbers have their unit
+LEAST, LISTED = 3, 10  # functions in text: the first always, the others if they differ beyond noise
 
 
 def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
-    """The report of a hunt; for a page, with what is drawn, ``diff_of`` gives the diff of a commit and a parent of it."""
+    """The report of a hunt; for a page, with drawings, if ``diff_of`` is given, which returns the diff of parent and commit."""
     hunt, settings, state = report.listed, report.settings, report.state
-    changes = [section for place in range(len(report.changes)) for section in of_change(report, place, diff_of)]
+    changes = [section for position in range(len(report.changes)) for section in of_change(report, position, diff_of)]
     proofs = tuple(f"{name}: {' '.join(sentences)}" for name, sentences in report.proofs.items())
     hosts = state.started.hosts if diff_of and state.started else ()
     narrowing: Iterable[Section] = ()
@@ -98,7 +98,7 @@ def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
 
 
 def facts(report: HuntReport) -> Iterator[tuple[str, str]]:
-    """What was hunted, how, and where."""
+    """Names and values of the settings: range, builder, workload, host, …; without those that are empty."""
     settings, hunt, state = report.settings, report.listed, report.state
     size = extent(hunt.commits, hunt.candidates, hunt.merges)
     if settings.narrows:
@@ -118,10 +118,13 @@ def facts(report: HuntReport) -> Iterator[tuple[str, str]]:
         ("build", built_with(settings.system)),
         ("command", settings.quick.run if settings.quick else ""),
         *(
-            ("patch", f"{patch}, in {sum(each.get(patch, False) for each in built)} of {count(len(built), 'build')}")
-            for patch in dict.fromkeys(patch for each in built for patch in each)
+            (
+                "patch",
+                f"{patch}, in {sum(patches.get(patch, False) for patches in built)} of {count(len(built), 'build')}",
+            )
+            for patch in dict.fromkeys(patch for patches in built for patch in patches)
         ),
-        ("left out", f"{count(left_out, 'candidate')}, by {by}" if left_out else ""),  # which have no row of their own
+        ("left out", f"{count(left_out, 'candidate')}, by {by}" if left_out else ""),  # they have no row in the table
     ):
         if text:
             yield name, text
@@ -129,7 +132,7 @@ def facts(report: HuntReport) -> Iterator[tuple[str, str]]:
 
 
 def so_far(report: HuntReport) -> Iterator[str]:
-    """What is known before there is a verdict."""
+    """The state of a hunt without a verdict, in sentences."""
     yield from report.found
     yield "There is no verdict yet."
     if report.listed.failure:
@@ -142,18 +145,18 @@ def so_far(report: HuntReport) -> Iterator[str]:
 
 
 def headline(report: HuntReport) -> str:
-    """The verdict in a line, where it names one commit."""
+    """The verdict in a line if it names exactly one commit; otherwise ""."""
     if len(report.changes) != 1 or report.listed.state != "found":
         return ""
     [change] = report.changes
-    what = effect(change.step.ratio, report.settings.metric)
-    return f"{change.commit.short}: {what}{'' if change.step.ratio.bound else f' in {report.teller.what}'}"
+    size = effect(change.step.ratio, report.settings.metric)
+    return f"{change.commit.short}: {size}{'' if change.step.ratio.bound else f' in {report.teller.what}'}"
 
 
-def of_change(report: HuntReport, place: int, diff_of: DiffOf | None) -> Iterator[Section]:
-    """A change that the verdict names: which commit it is, and why it is slower; drawn, with its runs and its diff."""
-    change, anchor, settings = report.changes[place], f"case-{place + 1}", report.settings
-    commit, found = change.commit, change.explanation
+def of_change(report: HuntReport, position: int, diff_of: DiffOf | None) -> Iterator[Section]:
+    """The sections of a change that the verdict names: commit and reason; with ``diff_of`` also drawings, runs and diff."""
+    change, anchor, settings = report.changes[position], f"case-{position + 1}", report.settings
+    commit, explanation = change.commit, change.explanation
     about = (
         ("commit", commit.sha),
         ("author", ", ".join(filter(None, (commit.author, commit.date)))),
@@ -161,29 +164,31 @@ def of_change(report: HuntReport, place: int, diff_of: DiffOf | None) -> Iterato
         ("link", report.link_of(commit.sha)),
         ("parents", ", ".join(f"{parent.short}  {parent.subject}" for parent in change.parents)),
     )
-    title = "The part" if settings.narrows else "The commit" if len(report.changes) == 1 else f"Change {place + 1}"
+    title = "The part" if settings.narrows else "The commit" if len(report.changes) == 1 else f"Change {position + 1}"
     yield Section(title, (Facts(tuple(pair for pair in about if pair[1])),), anchor, quiet=True)
-    if found.plans:
-        statements = count(len(found.plans), "statement")
-        has = "has" if len(found.plans) == 1 else "have"
+    if explanation.plans:
+        statements = count(len(explanation.plans), "statement")
+        has = "has" if len(explanation.plans) == 1 else "have"
         since = f"Since {commit.short}, {statements} of the workload {has} another plan."
-        said = (Prose((since,)), Code(tuple(plan_lines(found.plans))))
-        yield Section("Another plan", said, f"{anchor}-plans", quiet=True, within=True)
+        parts = (Prose((since,)), Code(tuple(plan_lines(explanation.plans))))
+        yield Section("Another plan", parts, f"{anchor}-plans", quiet=True, within=True)
     absent = Notes(tuple((text, "") for text in missing(change, report.counters(change.step))))
-    yield Section(f"Why {commit.short}", (Prose(change.why), *counters(found), absent), f"{anchor}-why", within=True)
+    yield Section(
+        f"Why {commit.short}", (Prose(change.why), *counters(explanation), absent), f"{anchor}-why", within=True
+    )
     if diff_of:
         from perfbisect.report.page.hunt import drawn_change
 
-        yield from drawn_change(report, diff_of, place)
+        yield from drawn_change(report, diff_of, position)
         return
     if change.pairs:
         yield Section("Paired runs", (pairs(change.pairs, report.pairs_metric),), quiet=True)
-    if tables := tuple(function_tables(found)):
+    if tables := tuple(function_tables(explanation)):
         yield Section("Functions", tables, quiet=True)
 
 
 def issue(report: HuntReport, change: NamedChange) -> Iterator[str]:
-    """What a mail or an issue about a change says."""
+    """The lines of a mail or an issue about a change."""
     settings, state, teller, step, commit = report.settings, report.state, report.teller, change.step, change.commit
     parent = change.parents[0].short if change.parents else f"{commit.short}^"
     host = host_line(state.started.hosts[0]) if state.started else settings.host
@@ -202,52 +207,54 @@ def issue(report: HuntReport, change: NamedChange) -> Iterator[str]:
 
 
 WIDE = 24  # columns of a dumbbell
-PAIRS = 40  # that text shows
+PAIRS = 40  # in text
 
 
-def pairs(made: Sequence[tuple[float, float]], metric: str) -> Table:
-    """The latest rounds of the commit and a parent: what both needed at the same time, as a dumbbell."""
-    shown = made[-PAIRS:]
+def pairs(measured: Sequence[tuple[float, float]], metric: str) -> Table:
+    """The latest paired runs of the commit and a parent; each row has their metrics, also as a dumbbell."""
+    shown = measured[-PAIRS:]
     values = [value for pair in shown for value in pair]
     rows = [
         row(
-            figure(before), figure(after), factor(after / before),
-            "".join(dumbbell(before, after, (min(values), max(values)), WIDE, UNICODE)),
+            figure(parent), figure(culprit), factor(culprit / parent),
+            "".join(dumbbell(parent, culprit, (min(values), max(values)), WIDE, UNICODE)),
         )
-        for before, after in shown
+        for parent, culprit in shown
     ]  # fmt: skip
-    latest = f"the latest {PAIRS} of {count(len(made), 'pair')}" if len(made) > PAIRS else "each pair"
+    latest = f"the latest {PAIRS} of {count(len(measured), 'pair')}" if len(measured) > PAIRS else "each pair"
     head = ("parent ○", "commit ●", "ratio", "")
     return Table(head, tuple(rows), head[:3], above=(f"{titled(metric)} of both, in {latest}:",))
 
 
-def counters(found: Explanation) -> Iterator[Table]:
-    """What was counted for a culprit and its parent; what moved furthest beyond its noise comes first.
+def counters(explanation: Explanation) -> Iterator[Table]:
+    """A table of the counters of a culprit and its parent, sorted by how far they moved beyond their noise; none without any.
 
-    Where perf has counted for a part of the time and extrapolated, the share of the time is beside the name.
+    If perf counted for a part of the time and extrapolated, the name has the share of the time behind it.
     """
     rows = []
-    for each in found.counters:
-        partly = f" ({share(each.share)} counted)" if each.share < 1 else ""
+    for counter in explanation.counters:
+        partly = f" ({share(counter.share)} counted)" if counter.share < 1 else ""
         cells = row(
-            titled(each.name) + partly,
+            titled(counter.name) + partly,
             *(
-                amount(value, each.unit) if value >= LARGE[each.unit == "us"] else figure(value)
-                for value in (each.parent, each.culprit)
+                amount(value, counter.unit) if value >= LARGE[counter.unit == "us"] else figure(value)
+                for value in (counter.parent, counter.culprit)
             ),
-            factor(each.ratio.middle, 2),
-            between(each.ratio if each.rounds > 1 else None),
+            factor(counter.ratio.middle, 2),
+            between(counter.ratio if counter.rounds > 1 else None),
         ).cells
-        rows.append(Row(cells, each.ratio, "unclear" if not each.moved else "bad" if each.ratio.middle > 1 else "good"))
+        rows.append(
+            Row(cells, counter.ratio, "unclear" if not counter.moved else "bad" if counter.ratio.middle > 1 else "good")
+        )
     if rows:
         axis = "ratio of culprit to parent"
-        stands = f"An operation (o) is {one(found)}{' of the command' * (found.operation == 'run')}."
-        above = () if found.operation == "operation" else (stands,)
+        stands = f"An operation (o) is {one(explanation)}{' of the command' * (explanation.operation == 'run')}."
+        above = () if explanation.operation == "operation" else (stands,)
         yield Table(COUNTERS, tuple(rows), COUNTERS[1:], above, name="counters", axis=axis, minor=COUNTERS[-1:])
 
 
 def missing(change: NamedChange, counted: Mapping[str, tuple[float | None, float | None]]) -> Iterator[str]:
-    """A sentence for each part that was not measured, and for what is not known."""
+    """A sentence for each part of the reason that was not measured or is not known."""
     yield from change.unknown
     absent = {name for name, sides in counted.items() if sides == (None, None)}
     absent -= {row.name for row in change.explanation.counters}
@@ -255,42 +262,50 @@ def missing(change: NamedChange, counted: Mapping[str, tuple[float | None, float
         yield f"Not counted on this host: {', '.join(names)}."
 
 
-def function_tables(found: Explanation) -> Iterator[Table]:
-    """The functions whose costs differ most."""
-    for above, measured in function_costs(found):
+def function_tables(explanation: Explanation) -> Iterator[Table]:
+    """Tables of the functions whose costs differ most, one for each sort of cost."""
+    for above, measured in function_costs(explanation):
         rows = [
-            row(cut(short(each.function), 48), each.binary, *costs_of(each), "; ".join(notes(each, found.changed)))
-            for place, each in enumerate(measured)
-            if place < LEAST or (place < LISTED and each.beyond_noise)
+            row(
+                cut(short(function.function), 48),
+                function.binary,
+                *costs_of(function),
+                "; ".join(notes(function, explanation.changed)),
+            )
+            for position, function in enumerate(measured)
+            if position < LEAST or (position < LISTED and function.beyond_noise)
         ]
         yield Table(("function", "binary", *COSTS, ""), tuple(rows), COSTS, (above,))
 
 
 def candidates(report: HuntReport, *, page: bool) -> Section | None:
-    """Everything that was built, measured or skipped, oldest first; on a page subjects are beside their commits."""
+    """The table of all candidates that were built, measured or skipped, oldest first; None if there are none.
+
+    On a page the subject is beside the hash of its commit, otherwise in the last column.
+    """
     if not report.tested:
         return None
     relative = ratio_title(report.settings.metric, report.state.pairing)
-    sure = {} if report.verdict else {each.commit.sha: chance(each.probability) for each in report.suspects}
+    sure = {} if report.verdict else {suspect.commit.sha: chance(suspect.probability) for suspect in report.suspects}
     rows = []
     for sha, tested in report.tested:
         if is_left_out(tested):
             continue
-        commit, what = report.commit(sha), classify(report.state, sha, report.ratios)
-        baseline = what is Classification.BASELINE
-        own, runs = report.ratios.get(sha), len(report.own_runs(tested))
+        commit, classification = report.commit(sha), classify(report.state, sha, report.ratios)
+        baseline = classification is Classification.BASELINE
+        interval, runs = report.ratios.get(sha), len(report.own_runs(tested))
         numbers = row(
             commit.date or MISSING,
-            *compared(own, baseline=baseline, unknown=MISSING),
+            *compared(interval, baseline=baseline, unknown=MISSING),
             str(runs) if runs else MISSING,
             builds(tested, duration, MISSING),
             share(tested.hit_rate),
-            classification_name(what),
+            classification_name(classification),
             *([sure.get(sha, MISSING)] if sure else []),
         ).cells
         name = Cell(commit.short, note=commit.subject if page else "")
         cells = (name, *numbers, *(() if page else (Cell(commit.subject),)))
-        rows.append(Row(cells, SAME if baseline else own, TONES.get(what, "unclear")))
+        rows.append(Row(cells, SAME if baseline else interval, TONES.get(classification, "unclear")))
     last = (*(("sure",) if sure else ()), *(() if page else ("subject",)))
     head = ("commit", "date", relative, "95 %", "runs", "build", "ccache", "state", *last)
     table = Table(
@@ -298,16 +313,16 @@ def candidates(report: HuntReport, *, page: bool) -> Section | None:
         minor=("ccache", "date", "build", "runs", "state", "95 %"),
     )  # fmt: skip
     title = f"oldest first; {relative} is relative to {report.settings.good}"
-    said = Notes(tuple((remark, "") for remark in remarks(report)))
-    return Section(f"Candidates, {title}", (table, said), "ladder", folded=True)
+    notes_below = Notes(tuple((remark, "") for remark in remarks(report)))
+    return Section(f"Candidates, {title}", (table, notes_below), "ladder", folded=True)
 
 
 def remarks(report: HuntReport) -> Iterator[str]:
-    """What the table has no column for."""
-    known = {sha for sha, _ in report.tested}
-    suspects = [each for each in report.suspects if not (report.verdict or each.commit.sha in known)]
+    """Remarks on the candidates: suspects not yet measured, skips, stopped runs, further runs, patches, equal binaries."""
+    measured = {sha for sha, _ in report.tested}
+    suspects = [suspect for suspect in report.suspects if not (report.verdict or suspect.commit.sha in measured)]
     if suspects:
-        yield f"not measured yet: {', '.join(f'{each.commit.short} ({chance(each.probability)})' for each in suspects)}"
+        yield f"not measured yet: {', '.join(f'{suspect.commit.short} ({chance(suspect.probability)})' for suspect in suspects)}"
     for sha, tested in report.tested:
         short, further = report.commit(sha).short, len(tested.runs) - len(report.own_runs(tested))
         if tested.skip and not is_left_out(tested):
@@ -324,21 +339,21 @@ def remarks(report: HuntReport) -> Iterator[str]:
 
 
 def skipped(skip: SkipFacts) -> str:
-    """At which stage a commit was skipped, and why."""
+    """The stage at which a commit was skipped, and the reason."""
     return printable(f"{skip.stage}: {skip.reason}")
 
 
 def stopped(runs: Sequence[RunFacts]) -> str:
-    """What the first of the runs shows that was stopped; empty if none was."""
+    """The text of the first run that was stopped for being slow; "" if none was."""
     first = next((run for run in runs if run.slower_than), None)
     return slower_than(first.slower_than, first.seconds) if first else ""
 
 
 def costs(report: HuntReport) -> Prose:
-    """What the hunt has cost, and what was built ahead: how much by each build host, and what was of no use."""
+    """Sentences: the builds, runs and time of a hunt, and the builds of each build host, with the useless ones."""
     costs = report.costs
-    found = cached(costs.hit_rate, costs.remote_rate)
-    cache = f" ({found})" if found else ""
+    cached_share = cached(costs.hit_rate, costs.remote_rate)
+    cache = f" ({cached_share})" if cached_share else ""
     incremental = f", {costs.incremental} of them incremental," if costs.incremental else ""
     shared = f" and {costs.shared} from the shared builds" if costs.shared else ""
     largest, phases = went(phases_of(report.made))
@@ -346,22 +361,22 @@ def costs(report: HuntReport) -> Prose:
         f"Cost: {count(costs.builds, 'build')}{incremental}{shared} in {duration(costs.build_seconds)}{largest}{cache},"
         f" {count(costs.runs, 'run')} in {duration(costs.run_seconds)}; {duration(costs.seconds)} in all."
     )
-    said = tuple(filter(None, (spent, phases)))
+    sentences = tuple(filter(None, (spent, phases)))
     if (ahead := costs.ahead) is None:
-        return Prose(said)
-    parts = [f"{count(made, 'build')} on {name}" for name, made in ahead.builds.items()]
+        return Prose(sentences)
+    parts = [f"{count(number, 'build')} on {name}" for name, number in ahead.builds.items()]
     if ahead.unused:
         parts.append(f"{ahead.unused} of them not measured ({duration(ahead.unused_seconds)})")
     if ahead.ended:
         parts.append(f"{ahead.ended} more ended before they were finished ({duration(ahead.ended_seconds)})")
-    return Prose((*said, f"Built ahead: {', '.join(parts)}."))
+    return Prose((*sentences, f"Built ahead: {', '.join(parts)}."))
 
 
 def commands(report: HuntReport) -> Iterator[Code]:
     """The commands that repeat, resume and prove the hunt."""
     number, history = report.listed.id, report.history
     yield Code((command_to_run(report.settings, history),), "To repeat")
-    if report.listed.origin:  # its commands and its hosts are another user's
+    if report.listed.origin:  # imported: its commands and hosts are another user's
         return
     if not report.verdict or report.suspects:
         yield Code((command_on("resume", number, history),), "To resume")

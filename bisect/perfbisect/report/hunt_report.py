@@ -1,6 +1,6 @@
-"""What the report of a hunt says: its row and settings in the history, its folded log, and functions over them.
+"""The data of a hunt's report: its row and settings in the history, its folded log, and properties computed from them.
 
-Text, Markdown, JSON and pages are made from a ``HuntReport``; nothing is copied out of the state for them.
+Text, Markdown, JSON and pages are made from a ``HuntReport``.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -41,12 +41,12 @@ from perfbisect.wording.text import listed, printable, printable_commit
 from perfbisect.wording.trials import proof_sentences
 from perfbisect.wording.verdicts import Teller
 
-MOST = 10  # suspects of an unfinished hunt
-UNKNOWN = 0.005  # share of a cost whose callers are unknown, from which on a table says so
+SUSPECTS = 10  # of an unfinished hunt
+UNKNOWN = 0.005  # a table mentions the share of a cost whose callers are unknown if it is at least this
 
 IN_DIFF = "SELECT id FROM sessions WHERE kind = 'hunt' AND about = ? ORDER BY id"  # the searches in the diff of a hunt's culprit
 COSTS = ("parent", "culprit", "difference", "share")
-TONES = {  # of a classification: the class of its colour
+TONES = {  # classification → class of its colour
     Classification.BASELINE: "good",
     Classification.GOOD: "good",
     Classification.BAD: "bad",
@@ -54,16 +54,16 @@ TONES = {  # of a classification: the class of its colour
     Classification.SKIPPED: "skipped",
 }
 
-Describe = Callable[[str], Commit]  # by full hash
-LinkOf = Callable[[str], str]
-# Of a parent and a commit: the diff, and how many files it leaves out; None where it cannot be read.
+Describe = Callable[[str], Commit]  # full hash → commit
+LinkOf = Callable[[str], str]  # full hash → address
+# Parent and commit → the diff, and the number of files that it leaves out; None if it cannot be read.
 DiffOf = Callable[[str, str], tuple[str, int] | None]
 NO_LINK: LinkOf = "".format  # "" for each commit
 
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """One decision: what was believed, and which candidates were ordered."""
+    """One decision: the belief, and the candidates of the order."""
 
     culprit: NDArray[np.float64]  # probability of each candidate
     measured: tuple[int, ...]
@@ -71,15 +71,15 @@ class Narrowing:
 
 @dataclass(frozen=True, slots=True)
 class NamedChange:
-    """A change that the verdict names, or that is proven until there is one, with its reason."""
+    """A change that the verdict names, or that is proven before the verdict, with its reason."""
 
     step: Step
     commit: Commit
-    parents: tuple[Commit, ...]  # those it was proven against
+    parents: tuple[Commit, ...]  # the parents that it was proven against
     explanation: Explanation  # against the first parent
     why: tuple[str, ...]  # three sentences at most
-    unknown: tuple[str, ...]  # what was not measured, or is not known
-    pairs: tuple[tuple[float, float], ...]  # the metric of a parent and of the commit in each round of both
+    unknown: tuple[str, ...]  # a sentence for each part that was not measured, or is not known
+    pairs: tuple[tuple[float, float], ...]  # the metric of a parent and of the commit in their paired runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,50 +92,50 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class HuntCosts:
-    """What a hunt has cost."""
+    """The costs of a hunt. Rates are shares of 1; None if unknown."""
 
-    builds: int  # without those used again
-    build_seconds: float  # those of the shared builds included
-    hit_rate: float | None
+    builds: int  # without reused ones
+    build_seconds: float  # with the seconds of shared builds
+    hit_rate: float | None  # of ccache
     runs: int
-    run_seconds: float  # warm-up and starts included
-    seconds: float  # of all sessions
+    run_seconds: float  # with warm-up and starts
+    seconds: float  # of all attempts
     ahead: "BuiltAhead | None" = None
-    shared: int = 0  # builds that came from the shared ones
-    remote_rate: float | None = None  # share of what ccache answered that came from its remote store
-    incremental: int = 0  # builds in the tree of another
+    shared: int = 0  # builds that were taken from the shared builds
+    remote_rate: float | None = None  # share of ccache's hits that came from its remote store
+    incremental: int = 0  # builds in the tree of another build
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltAhead:
-    """What hosts have built while others measured."""
+    """The builds that build hosts made while other hosts measured."""
 
-    builds: Mapping[str, int]  # how many by each build host, those used again included
-    unused: int  # builds of which nothing was measured
+    builds: Mapping[str, int]  # build host → number of its builds, with reused ones
+    unused: int  # builds that were not measured
     unused_seconds: float
-    ended: int  # builds that were ended as they had become useless
+    ended: int  # builds that were ended because they had become useless
     ended_seconds: float
-    in_flight: Mapping[str, Commit]  # what each build host builds now
+    in_flight: Mapping[str, Commit]  # build host → the commit that it builds now
 
 
 @dataclass(eq=False)
 class HuntReport:
-    """One hunt; its state has the range of the hunt."""
+    """The report of a hunt; the range of ``state`` is the range of the hunt, not of a first phase with the merge base."""
 
     listed: SessionSummary
     settings: Settings
     state: SessionState
     history: Path
-    describe: Describe = Commit  # gives commits that the log does not describe
-    link_of: LinkOf = NO_LINK  # gives the page of a commit at a forge
+    describe: Describe = Commit  # describes the commits that the log does not
+    link_of: LinkOf = NO_LINK  # returns a commit's page at a forge
     course: tuple[Narrowing, ...] = ()  # the decisions about the range of the hunt, in order
-    together: str = ""  # with which hunts it shares its builds, in words
-    proofs: Mapping[str, Sequence[str]] = field(default_factory=dict)  # p5, or hunt 13 → what it shows, a sentence each
+    together: str = ""  # the hunts with which it shares its builds, in words
+    proofs: Mapping[str, Sequence[str]] = field(default_factory=dict)  # p5, or hunt 13 → its sentences
 
     def commit(self, sha: str) -> Commit:
-        """A commit as far as it is known, with texts that are safe to print."""
-        known = self.state.row(sha).commit
-        return printable_commit(self.describe(sha) if known == Commit(sha) else known)
+        """The commit of a hash, described if it is known; its texts are safe to print."""
+        commit = self.state.row(sha).commit
+        return printable_commit(self.describe(sha) if commit == Commit(sha) else commit)
 
     def candidate(self, node: int) -> Commit:
         """The commit of a candidate."""
@@ -149,34 +149,34 @@ class HuntReport:
 
     @property
     def teller(self) -> Teller:
-        """Says what the hunt has found."""
+        """The wording of the hunt's results."""
         return Teller(self.state, self.candidate)
 
     @property
     def verdict(self) -> tuple[str, ...]:
-        """The verdict, and what was done so that commits build, in sentences; empty while there is none."""
+        """The verdict and the remedy that made commits build, in sentences; empty before the verdict."""
         verdict = self.state.verdict
         return (*self.teller.sentences(verdict), *self.state.remedy) if verdict else ()
 
     @property
     def found(self) -> tuple[str, ...]:
-        """The changes that are proven until there is a verdict, in sentences."""
+        """The changes that are proven before the verdict, in sentences; empty after it."""
         return () if self.state.verdict else self.teller.so_far(self.state.found)
 
     @property
     def searched(self) -> bool:
-        """Whether both ends were measured; until then what is believed is only the prior."""
+        """Whether both ends were measured; until then the belief is only the prior."""
         return self.state.measured(self.state.commits[0]) and self.state.measured(self.state.commits[-1])
 
     @property
     def effect(self) -> Interval | None:
-        """Of bad to good."""
+        """The ratio of bad to good; None if unknown."""
         believed = self.state.belief.effect if self.state.belief and self.searched else None
         return self.ratios.get(self.state.commits[-1]) or believed
 
     @cached_property
     def changes(self) -> tuple[NamedChange, ...]:
-        """The changes that the verdict names, those for the better included; until then those that are proven."""
+        """The changes that the verdict names, also changes for the better; before the verdict the proven changes."""
         verdict = self.state.verdict
         changes = [*map(self._change, all_steps(verdict) if verdict else self.state.found)]
         if verdict and changes and not self.listed.origin:
@@ -190,9 +190,9 @@ class HuntReport:
         commits = self.state.commits
         explained = reason(self.state, step)
         sides = {commits[step.candidate]: 1, **{commits[parent]: 0 for parent in step.parents}}
-        made = pairs_of(event.facts for _, event in self.state.log if isinstance(event, RunFinished))
-        both = (pair for pair in made if {sides.get(run.commit) for run in pair} == {0, 1})
-        ordered = ((one, other) if sides[one.commit] else (other, one) for one, other in both)
+        all_pairs = pairs_of(event.facts for _, event in self.state.log if isinstance(event, RunFinished))
+        pairs_of_step = (pair for pair in all_pairs if {sides.get(run.commit) for run in pair} == {0, 1})
+        ordered = ((first, second) if sides[first.commit] else (second, first) for first, second in pairs_of_step)
         return NamedChange(
             step,
             self.candidate(step.candidate),
@@ -212,48 +212,49 @@ class HuntReport:
         return tuple(part for node in sorted(nodes) if 0 < node <= len(added) for part in added[node - 1])
 
     def counters(self, step: Step) -> dict[str, tuple[float | None, float | None]]:
-        """Each metric of the parents and of the commit of a step; None where the host cannot count it."""
-        before = self.state.runs_like(*(self.state.commits[parent] for parent in step.parents))
-        after = self.state.runs_like(self.state.commits[step.candidate])
-        own = self.state.runs_of(step, exact=self.settings.prior.exact)
-        all_counted = all(run.counted for run in (*before, *after))
+        """Metric → its typical value of the parents, and of the commit, of a step; None if the host cannot count it."""
+        parent_runs = self.state.runs_like(*(self.state.commits[parent] for parent in step.parents))
+        culprit_runs = self.state.runs_like(self.state.commits[step.candidate])
+        exact_runs = self.state.runs_of(step, exact=self.settings.prior.exact)
+        all_counted = all(run.counted for run in (*parent_runs, *culprit_runs))
         counters = {}
-        for metric in [INSTRUCTIONS] if all_counted and (before or after) else COMPARED:  # a counted run has no other
-            # Those of timed runs are of another sort: with the work of the kernel, and with that beside the workload.
-            low, high = own if metric == INSTRUCTIONS else (before, after)
+        only_instructions = all_counted and (parent_runs or culprit_runs)  # counted runs have no other metric
+        for metric in [INSTRUCTIONS] if only_instructions else COMPARED:
+            # Instructions of timed runs do not compare: they include the kernel, and the server's other work.
+            low, high = exact_runs if metric == INSTRUCTIONS else (parent_runs, culprit_runs)
             counters[metric] = typical(low, metric), typical(high, metric)
         return counters
 
     @property
     def pairs_metric(self) -> str:
-        """What is compared in rounds."""
+        """The metric that paired runs compare."""
         chosen, metric = self.state.pairing, self.settings.metric
         return chosen.compared(metric) if chosen else metric
 
     @property
     def tested(self) -> list[tuple[str, Tested]]:
-        """Every commit that was built, measured or skipped, oldest first; those outside of the range come before it."""
+        """Each commit that was built, measured or skipped, oldest first; commits outside of the range come before it."""
         rows = sorted(self.state.tested.items(), key=lambda entry: self.state.node.get(entry[0], -1))
         return [(sha, row) for sha, row in rows if row.builds or row.runs or row.skip]
 
     def own_runs(self, row: Tested) -> list[RunFacts]:
-        """Those of the runs of a commit that were made as the hunt's are: counted exactly, or timed."""
+        """The runs of a commit in the hunt's own way: counted exactly, or timed."""
         return [run for run in row.runs if bool(run.counted) is self.settings.prior.exact]
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
-        """The commits that may be the culprit, where none is named, most probable first; none before the search has begun."""
+        """Commits that may be the culprit, most probable first; none if the verdict names it, or before both ends are measured."""
         pairs: Sequence[tuple[float, int]] = ()
         if isinstance(verdict := self.state.verdict, Inconclusive):
             pairs = sorted(zip(verdict.probabilities, verdict.candidates, strict=True), reverse=True)
         elif verdict is None and self.state.belief and self.searched:
             believed = self.state.belief.culprit.tolist()
-            pairs = sorted(((p, node) for node, p in enumerate(believed) if p >= 0.01), reverse=True)[:MOST]
+            pairs = sorted(((p, node) for node, p in enumerate(believed) if p >= 0.01), reverse=True)[:SUSPECTS]
         return tuple(Suspect(self.candidate(node), probability) for probability, node in pairs)
 
     @cached_property
     def warnings(self) -> dict[str, str]:
-        """Text → advice; with the classes of errors that keep from naming a culprit."""
+        """Warning → advice; with the classes of known errors of commits that may be the culprit."""
         state, verdict = self.state, self.state.verdict
         texts = state.warnings | dict.fromkeys(state.belief.warnings if state.belief else (), "")
         subranges = verdict.unsettled if isinstance(verdict, Several) else ()
@@ -264,36 +265,36 @@ class HuntReport:
 
     @cached_property
     def profiles(self) -> HuntProfiles | None:
-        """Where culprit and parent spend their time; None where that was not recorded."""
+        """The profiles of culprit and parent; None if they were not recorded."""
         step = first_step(self.state.verdict)
         usual = self.state.runs_of(step, exact=self.settings.prior.exact) if step else ([], [])
         return profiles(profiled(self.state.studied, usual, self.settings.metric))
 
     @property
     def made(self) -> list[BuildFacts]:
-        """The builds that were really made."""
+        """The builds that were made, not reused."""
         return [build for row in self.state.tested.values() for build in row.made]
 
     @property
     def costs(self) -> HuntCosts:
-        """What the hunt has cost."""
-        rows, made = self.state.tested.values(), self.made
+        """The costs of the hunt so far."""
+        rows, builds_made = self.state.tested.values(), self.made
         return HuntCosts(
             builds=self.state.build_count,
             build_seconds=sum(row.build_seconds for row in rows),
-            hit_rate=hit_rate(made),
+            hit_rate=hit_rate(builds_made),
             runs=self.state.run_count,
             run_seconds=sum(row.run_seconds for row in rows),
             seconds=self.state.elapsed,
             ahead=self._built_ahead() if self.state.build_hosts else None,
             shared=sum(build.shared for row in rows for build in row.builds),
-            remote_rate=remote_rate(made),
-            incremental=sum(build.incremental for build in made),
+            remote_rate=remote_rate(builds_made),
+            incremental=sum(build.incremental for build in builds_made),
         )
 
     def _built_ahead(self) -> BuiltAhead:
         state = self.state
-        # built in vain: neither the commit nor another one with the same binary was measured
+        # built in vain: neither the commit nor another commit with the same binary was measured
         unused = [row for sha, row in state.tested.items() if row.made and not state.measured(sha)]
         makers = [event.host for _, event in state.log if isinstance(event, BuildFinished)]
         return BuiltAhead(
@@ -307,7 +308,7 @@ class HuntReport:
 
 
 def read_hunt(history: History, hunt: int, describe: Describe = Commit, link_of: LinkOf = NO_LINK) -> HuntReport:
-    """The report of a hunt. Raises UsageError when there is no such hunt."""
+    """The report of a hunt. Raises UsageError if the history does not have it."""
     entries = [(entry.at, entry.event) for entry in history.events(hunt)]
     state = fold(entries, history.sittings(hunt))
     state.use_range(history.candidates(hunt))
@@ -326,22 +327,22 @@ def read_hunt(history: History, hunt: int, describe: Describe = Commit, link_of:
 
 
 def known_failures(state: SessionState, settings: Settings, path: Path, of_set: Collection[str]) -> dict[str, str]:
-    """Of each class of known errors in how many commits ``of_set`` it was seen, and the command that mends it."""
+    """Text → advice for each class of known errors: the number of commits ``of_set`` with it, and the mending command."""
     classes: dict[str, list[SkipFacts]] = {}
     for sha, row in state.tested.items():
         if row.skip and row.skip.known and sha in of_set:
             classes.setdefault(row.skip.known.name, []).append(row.skip)
-    said = {}
+    advice = {}
     for name, skips in classes.items():
-        known = reduce(Known.also, (skip.known for skip in skips if skip.known))
-        again = command_to_run(replace(settings, flags=settings.flags.plus(known.flags)), path)
-        seen = f"{count(len(skips), 'commit')} did not build for {name}, such as {skips[0].commit[:10]}"
-        said[seen] = f"Mended by {known.option}" + (f": {again}" if known.flags.options else ".")
-    return said
+        remedy = reduce(Known.also, (skip.known for skip in skips if skip.known))
+        again = command_to_run(replace(settings, flags=settings.flags.plus(remedy.flags)), path)
+        text = f"{count(len(skips), 'commit')} did not build for {name}, such as {skips[0].commit[:10]}"
+        advice[text] = f"Mended by {remedy.option}" + (f": {again}" if remedy.flags.options else ".")
+    return advice
 
 
 def course(events: Sequence[Event], commits: tuple[str, ...]) -> Iterator[Narrowing]:
-    """The decisions about this range: a hunt may have compared good with the merge base before."""
+    """The decisions about the range ``commits``, without a first phase that compared good with the merge base."""
     present: tuple[str, ...] = ()
     for event in events:
         match event:
@@ -356,43 +357,43 @@ def course(events: Sequence[Event], commits: tuple[str, ...]) -> Iterator[Narrow
 
 
 def together_with(history: History, hunt: int) -> str:
-    """The batch and the other hunts with which a hunt shares its builds; "" for one of its own."""
+    """The batch and the other hunts with which a hunt shares its builds, in words; "" if it shares none."""
     batch = batch_together(history, hunt)
     if batch is None:
         return ""
-    others = [str(task.hunt) for task in batch.hunts if task.hunt not in (None, hunt)]
-    return f"with hunt{'s' * (len(others) > 1)} {listed(others)} ({batch.name}): what is built for one is used by all"
+    numbers = [str(task.hunt) for task in batch.hunts if task.hunt not in (None, hunt)]
+    return f"with hunt{'s' * (len(numbers) > 1)} {listed(numbers)} ({batch.name}): what is built for one is used by all"
 
 
 def is_left_out(row: Tested) -> bool:
-    """Whether --skip left a commit out: nothing was tried."""
+    """Whether --skip left a commit out, untried."""
     return row.skip is not None and row.skip.stage == LEFT_OUT
 
 
-def function_costs(found: Explanation) -> Iterator[tuple[str, Sequence[FunctionRow]]]:
-    """The functions, with what their costs are, in units that are easily read: of waiting where that is a reason, and of work."""
-    unknown = f"; the callers of {share(found.alone)} of it are not known" if found.alone >= UNKNOWN else ""
-    counted = "run" if found.whole_runs else "operation"
-    for what, of, unit, measured, note in (
-        ("Waiting", found.operation, "us", waits_of(found), ""),
-        ("Own cost", found.operation, found.unit, found.functions, unknown),
-        ("Instructions", counted, "", found.counts, ""),
+def function_costs(explanation: Explanation) -> Iterator[tuple[str, Sequence[FunctionRow]]]:
+    """Title and rows of tables of functions: time of waiting if it is a reason, own cost, instructions; in readable units."""
+    unknown = f"; the callers of {share(explanation.alone)} of it are not known" if explanation.alone >= UNKNOWN else ""
+    counted = "run" if explanation.whole_runs else "operation"
+    for sort, of, unit, measured, note in (
+        ("Waiting", explanation.operation, "us", waits_of(explanation), ""),
+        ("Own cost", explanation.operation, explanation.unit, explanation.functions, unknown),
+        ("Instructions", counted, "", explanation.counts, ""),
     ):
         if measured:
             divisor, name = scale(max(max(row.parent, row.culprit) for row in measured), unit, least=10.0)
             rows = [scaled(row, divisor) for row in measured]
-            yield f"{what} of each function per {of}{name and f', {name}'}; share of the whole difference{note}", rows
+            yield f"{sort} of each function per {of}{name and f', {name}'}; share of the whole difference{note}", rows
 
 
 def scaled(row: FunctionRow, divisor: float) -> FunctionRow:
-    """A function with its costs in another unit."""
+    """A function with its costs divided by ``divisor``."""
     parent, culprit, error = (
         cost / divisor if divisor == 1 else round(cost / divisor, 4) for cost in (row.parent, row.culprit, row.error)
     )
     return replace(row, parent=parent, culprit=culprit, error=error)
 
 
-def costs_of(each: FunctionRow) -> tuple[str, ...]:
-    """What a function costs in both builds, by how much that differs, and its share of the whole difference."""
-    part = share(each.part) if each.part and each.beyond_noise else MISSING
-    return figure(each.parent), figure(each.culprit), signed(each.difference), part
+def costs_of(function: FunctionRow) -> tuple[str, ...]:
+    """Texts for COSTS: a function's cost in both builds, their difference, and its share of the whole difference."""
+    part = share(function.part) if function.part and function.beyond_noise else MISSING
+    return figure(function.parent), figure(function.culprit), signed(function.difference), part

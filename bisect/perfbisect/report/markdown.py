@@ -1,4 +1,4 @@
-"""A document as Markdown, to be pasted into an issue; and its tables as CSV or TSV."""
+"""Renderers: a document as Markdown, to be pasted into an issue; its tables as CSV or TSV."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,17 +9,17 @@ from perfbisect.wording.table import separated
 from perfbisect.wording.text import advised, line_of, printable
 
 SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
-# Words that GitHub, GitLab and Gitea make links or notifications of, whatever is escaped in them: @user, owner/repo#12,
-# !7, GH-3, a URL, an address; or emoji and formulas: :name:, $x$. In a code span they stay text.
+# Words that GitHub, GitLab and Gitea turn into links or notifications in spite of escapes (@user, owner/repo#12, !7, GH-3, a
+# URL, an address), or into emoji and formulas (:name:, $x$). In a code span they stay text.
 ACTIVE = re.compile(r"[^\s|]*(?:[@#!%&~^][\w-]|\$|://|www\.|GH-\d|:[a-z+-][\w+-]*:(?![:\w]))[^\s|]*", re.IGNORECASE)
 BACKTICKS = re.compile("`+")
-# A span of code of a sentence; "|" would end it in a table.
+# A code span in a sentence; without "|", which would end it in a table.
 SPAN = re.compile(r"(?<!`)`([^`|\s](?:[^`|]*[^`|\s])?)`(?!`)")
 BOLD = "Bold: 0.95 or less, or 1.05 or more, and a real difference (5 % false discoveries at most are expected in the table)."
 
 
 def markdown(document: Document) -> Iterator[str]:
-    """The whole report."""
+    """The lines of the whole report."""
     yield f"## {escape(document.what)}"
     yield ""
     yield from prose(document.summary)
@@ -31,7 +31,7 @@ def markdown(document: Document) -> Iterator[str]:
 
 
 def of_section(section: Section) -> Iterator[str]:
-    """A title and what is below it."""
+    """The lines of a section: its title and its parts."""
     if section.folded:
         yield from ("", f"<details><summary>{escape(section.title)}</summary>")
     elif not section.quiet:
@@ -43,7 +43,7 @@ def of_section(section: Section) -> Iterator[str]:
 
 
 def of_part(part: Part) -> Iterator[str]:
-    """The lines of one part."""
+    """The lines of a part."""
     match part:
         case Prose(texts):
             yield from prose(texts)
@@ -61,55 +61,55 @@ def of_part(part: Part) -> Iterator[str]:
 
 
 def prose(texts: Iterable[str]) -> Iterator[str]:
-    """Sentences, a line each, and entries of a list."""
+    """A line for each sentence, and for each entry of a list."""
     for text in texts:
         yield f"- {escape(text.strip())}" if text.startswith("  ") else f"{escape(text)}  "
 
 
-def facts(found: Facts) -> Iterator[str]:
-    """Names and what they are."""
-    return (f"- {escape(name)}: {text if name == 'link' else escape(text)}" for name, text in found.pairs)
+def facts(section: Facts) -> Iterator[str]:
+    """A list of names and values."""
+    return (f"- {escape(name)}: {text if name == 'link' else escape(text)}" for name, text in section.pairs)
 
 
-def table(found: Table) -> Iterator[str]:
-    """The lines above a table, and the table, with its columns aligned by the reader's program."""
-    yield from (f"{escape(text)}  " for text in found.above)
-    if found.above:
+def table(part: Table) -> Iterator[str]:
+    """The lines above a table, and the table; the reader's program aligns its columns."""
+    yield from (f"{escape(text)}  " for text in part.above)
+    if part.above:
         yield ""
-    yield f"| {' | '.join(map(escape, found.head))} |"
-    yield f"|{'|'.join('--:' if title in found.right else '---' for title in found.head)}|"
-    for row in found.rows:
+    yield f"| {' | '.join(map(escape, part.head))} |"
+    yield f"|{'|'.join('--:' if title in part.right else '---' for title in part.head)}|"
+    for row in part.rows:
         if row.cells:  # Markdown has no empty rows
             yield f"| {' | '.join(map(entry, row.cells))} |"
-    if found.name == "relative":
+    if part.name == "relative":
         yield from ("", BOLD)
 
 
 def entry(cell: Cell) -> str:
-    """A cell, in bold type where it is a real difference, and what is behind it."""
+    """The text of a cell, bold if it is a real difference, with its note behind it."""
     text = escape(cell.text)
     text = f"**{text}**" if cell.tone else text
     return f"{text} {escape(cell.note)}" if cell.note else text
 
 
 def delimited(document: Document, delimiter: str) -> Iterator[str]:
-    """The lines of CSV or TSV: tables with their headers, numbers before names, and the text around them; empty lines between."""
+    """The lines of CSV or TSV: tables with headers, numbers before names, and the text around them, empty lines between."""
     blocks = [
         list(rows_of(part))
         for section in document.sections
         for part in section.parts
-        if isinstance(part, Table | Notes) or any(isinstance(one, Table) for one in section.parts)
+        if isinstance(part, Table | Notes) or any(isinstance(neighbour, Table) for neighbour in section.parts)
     ]
     for number, block in enumerate(filter(None, blocks)):
         if number:
             yield ""
         for texts in block:
-            # Lines that begin with dashes are no formula, and written as they are.
+            # Lines that begin with dashes are titles, not formulas of a spreadsheet: they are written unchanged.
             yield texts[0] if texts[0].startswith("---") else separated(map(printable, texts), delimiter)
 
 
 def rows_of(part: Part) -> Iterator[Sequence[str]]:
-    """The rows of a part as programs read them."""
+    """The rows of a part for programs."""
     match part:
         case Prose(texts):
             yield from ([text] for text in texts)
@@ -120,13 +120,13 @@ def rows_of(part: Part) -> Iterator[Sequence[str]]:
             yield part.plain_head or part.head
             for row in part.rows:
                 if row.cells:
-                    yield [one for cell in row.cells for one in cell.plain or (cell.text,)]
+                    yield [text for cell in row.cells for text in cell.plain or (cell.text,)]
         case _:
             pass
 
 
 def fenced(lines: Iterable[str], language: str = "") -> Iterator[str]:
-    """Lines as a block of code, which none of them can end."""
+    """Lines as a code block, with a fence longer than any in the lines."""
     body = list(lines)
     fence = "`" * max(3, _longest("\n".join(body)) + 1)
     yield f"{fence}{language}"
@@ -135,7 +135,7 @@ def fenced(lines: Iterable[str], language: str = "") -> Iterator[str]:
 
 
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is, on one line: no markup but spans of code, no links, and no mentions."""
+    """Markdown that shows ``text`` unchanged, on one line: without markup except code spans, without links and mentions."""
     shown = printable(text)
     parts, end = [], 0
     for word in re.finditer(f"{SPAN.pattern}|{ACTIVE.pattern}", shown, re.IGNORECASE):
@@ -145,7 +145,7 @@ def escape(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """A span of code."""
+    """``text`` as a code span."""
     marks = "`" * (_longest(text) + 1)
     space = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{marks}{space}{text}{space}{marks}"

@@ -1,4 +1,4 @@
-"""Reports as JSON, with the published keys; and what a command that is notified gets: how a session has ended."""
+"""Reports as JSON, with the published keys; and the notice of a session's end, for the command that --notify names."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,18 +33,18 @@ from perfbisect.wording.text import printable
 from perfbisect.wording.trials import proof_sentences
 from perfbisect.wording.unnamed import why
 
-UNFINISHED = "running"  # in the history, as long as its process is
+UNFINISHED = "running"  # state in the history before a process ends a session
 
 
 def encoded(contents: dict[str, Any]) -> str:
-    """The JSON of a report."""
+    """A report as indented JSON text."""
     return msgspec.json.format(msgspec.json.encode(contents), indent=2).decode()
 
 
 def of_hunt(report: HuntReport) -> dict[str, Any]:
-    """The report as `--json` prints it; patches have a hash."""
+    """The report of a hunt as `--json` prints it; patches are replaced by their hashes."""
     state, settings, verdict, number = report.state, report.settings, report.state.verdict, report.listed.id
-    found: dict[str, Any] = msgspec.to_builtins({
+    contents: dict[str, Any] = msgspec.to_builtins({
         "hunt": report.listed.as_object(),
         "settings": settings,
         "hosts": state.started.hosts if state.started else (),
@@ -80,29 +80,29 @@ def of_hunt(report: HuntReport) -> dict[str, Any]:
         "proofs": report.proofs,
     })  # fmt: skip
     patches = settings.patches
-    found["settings"]["patches"] = [
+    contents["settings"]["patches"] = [
         {"name": patch.name, "file": patch.file, "sha256": patch.identity[1]} for patch in patches
     ]
-    return found
+    return contents
 
 
 def of_change(report: HuntReport, change: NamedChange) -> dict[str, Any]:
-    """A change as `--json` prints it."""
-    step, found = change.step, change.explanation
+    """A change that the verdict names, as `--json` prints it."""
+    step, explanation = change.step, change.explanation
     return {
         "commit": change.commit,
         "parents": change.parents,
         "probability": step.probability,
         "ratio": step.ratio,
         "effects": step.effects,
-        "cause": found.classes[0].cause,
+        "cause": explanation.classes[0].cause,
         "why": " ".join(change.why),
         "counters": [
             {"metric": metric, "parent": low, "culprit": high, "ratio": quotient(high, low)}
             for metric, (low, high) in report.counters(step).items()
         ],
-        "explanation": found,
-        "plans": found.plans,
+        "explanation": explanation,
+        "plans": explanation.plans,
         "pairs": change.pairs,
         "pairs_metric": report.pairs_metric,
         "link": report.link_of(change.commit.sha),
@@ -111,11 +111,11 @@ def of_change(report: HuntReport, change: NamedChange) -> dict[str, Any]:
 
 
 def of_candidate(report: HuntReport, sha: str, row: Tested) -> dict[str, Any]:
-    """A commit that was built, measured or skipped as `--json` prints it."""
+    """A commit that was built, measured or skipped, as `--json` prints it."""
     runs = len(report.own_runs(row))
     return {
         "commit": report.commit(sha),
-        "node": report.state.node.get(sha),  # in the range, 0 being the good end; None for a commit outside of it
+        "node": report.state.node.get(sha),  # position in the range, 0: the good end; None: outside of it
         "ratio": report.ratios.get(sha),
         "builds": len(row.made),
         "build_seconds": row.build_seconds,
@@ -134,101 +134,100 @@ def of_candidate(report: HuntReport, sha: str, row: Tested) -> dict[str, Any]:
 
 
 def phases(builds: Sequence[BuildFacts]) -> dict[str, Any]:
-    """Where the time of builds went, where that is known: earlier versions did not write it down."""
-    return {"phases": found} if (found := phases_of(builds)) else {}
+    """The entry "phases", the seconds of builds by phase; empty if unknown, as in logs of earlier versions."""
+    return {"phases": seconds} if (seconds := phases_of(builds)) else {}
 
 
-def of_trial(made: SessionState) -> dict[str, Any]:
-    """The whole report of a trial."""
-    found: dict[str, Any] = {"id": made.name, "state": made.state, "failure": made.failure}
-    found |= {
-        "settings": msgspec.to_builtins(made.request),
-        "host": made.host,
-        "skips": made.skips,
-        "pairing": made.pairing,
+def of_trial(trial_state: SessionState) -> dict[str, Any]:
+    """The report of a trial as `--json` prints it."""
+    contents: dict[str, Any] = {"id": trial_state.name, "state": trial_state.state, "failure": trial_state.failure}
+    contents |= {
+        "settings": msgspec.to_builtins(trial_state.request),
+        "host": trial_state.host,
+        "skips": trial_state.skips,
+        "pairing": trial_state.pairing,
     }
-    if made.request.kind is TrialType.NOISE:
-        return found | of_noise(made)
-    rows = compared(made, made.request.metric)
-    found |= {
-        "origin": made.origin,
-        "started": made.began,
-        "runs": len(made.runs),
+    if trial_state.request.kind is TrialType.NOISE:
+        return contents | of_noise(trial_state)
+    rows = compared(trial_state, trial_state.request.metric)
+    contents |= {
+        "origin": trial_state.origin,
+        "started": trial_state.began,
+        "runs": len(trial_state.runs),
         "workloads": rows,
         "groups": summaries(rows),
         "false_discovery_rate": RATE,
         "service_levels": [
-            {"work": work, "builds": held, "clients": clients} for work, held, clients in service_levels(made)
+            {"work": work, "builds": held, "clients": clients} for work, held, clients in service_levels(trial_state)
         ],
-        "hunts": [of_drop(made, each) for each in made.hunts],
-        "operations": {"columns": COLUMNS, "workloads": spent_per_operation(made)},
+        "hunts": [of_drop(trial_state, drop) for drop in trial_state.hunts],
+        "operations": {"columns": COLUMNS, "workloads": spent_per_operation(trial_state)},
     }
-    if made.request.series:
-        found["series"] = series.as_object(made)
-    return found | of_proof(made) if made.request.kind is TrialType.PROVE else found
+    if trial_state.request.series:
+        contents["series"] = series.as_object(trial_state)
+    return contents | of_proof(trial_state) if trial_state.request.kind is TrialType.PROVE else contents
 
 
-def of_drop(made: SessionState, drop: DropHunt) -> dict[str, Any]:
-    """The hunt for a drop of a comparison as `--json` prints it."""
-    ends = {"first": made.request.subjects[drop.first].name, "last": made.request.subjects[drop.last].name}
+def of_drop(state: SessionState, drop: DropHunt) -> dict[str, Any]:
+    """The hunt for a drop of a comparison, as `--json` prints it."""
+    ends = {"first": state.request.subjects[drop.first].name, "last": state.request.subjects[drop.last].name}
     named = {"culprit": drop.culprit or None, "subject": drop.subject or None}
-    return {"workload": made.request.works[drop.work].name} | ends | {"hunt": drop.hunt, "state": drop.state} | named
+    return {"workload": state.request.works[drop.work].name} | ends | {"hunt": drop.hunt, "state": drop.state} | named
 
 
-def of_noise(made: SessionState) -> dict[str, Any]:
-    """What an A/A shows; None and nothing where there are too few runs."""
-    found, pairs = noise.noise_of_trial(made), noise.noise_of_pairs(made)
+def of_noise(trial_state: SessionState) -> dict[str, Any]:
+    """The result of an A/A; None, or empty lists, if there are too few runs."""
+    estimate, pairs = noise.noise_of_trial(trial_state), noise.noise_of_pairs(trial_state)
     return {
-        "noise": found,
+        "noise": estimate,
         "pairs": {"time": pairs[0], "cpu_time": pairs[1]} if pairs else None,
-        "advice": noise.advice(made, found) if found else None,
-        "detectable": list(noise.detectable_drops(made, found)) if found else [],
+        "advice": noise.advice(trial_state, estimate) if estimate else None,
+        "detectable": list(noise.detectable_drops(trial_state, estimate)) if estimate else [],
     }
 
 
-def of_proof(made: SessionState) -> dict[str, Any]:
-    """What a proof shows."""
-    found = regained(made)
+def of_proof(proof: SessionState) -> dict[str, Any]:
+    """The result of a proof."""
+    share_regained = regained(proof)
     return {
         "proof": {
-            "outcome": outcome(found),
-            "regained": found.share if found else None,
-            "rounds": found.rounds if found else 0,
-            "sentences": list(proof_sentences(made)),
+            "outcome": outcome(share_regained),
+            "regained": share_regained.share if share_regained else None,
+            "rounds": share_regained.rounds if share_regained else 0,
+            "sentences": list(proof_sentences(proof)),
         }
     }
 
 
 def notice(history: History, name: str, failure: str = "", page: str = "") -> str | None:
-    """The JSON object about a hunt (12) or a trial (c3) that has ended, by itself or by ``failure``.
-    ``page`` is the file of its page, if one was written.
+    """The JSON text about a hunt (12) or a trial (c3) that has ended, by itself or by ``failure``.
 
-    None for one that was interrupted, and can go on.
+    ``page`` is the file of its page, if a page was written. None if the session was interrupted, and can go on.
     """
     hunt = name.isdecimal()
     listed = history.listed(int(name) if hunt else history.number_of_trial(name))
-    state, what = listed.state, f"{listed.builder} {', '.join(listed.workloads)} of {', '.join(listed.compared)}"
+    state, title = listed.state, f"{listed.builder} {', '.join(listed.workloads)} of {', '.join(listed.compared)}"
     if hunt:
         report = read_hunt(history, int(name))
-        contents, said = of_hunt(report), list(report.verdict)
-        what = f"{listed.builder} {' '.join(listed.workloads)} {listed.good}..{listed.bad}"
+        contents, sentences = of_hunt(report), list(report.verdict)
+        title = f"{listed.builder} {' '.join(listed.workloads)} {listed.good}..{listed.bad}"
     else:
-        made = history.trial(name)
-        contents, said = of_trial(made), [*proof_sentences(made)] if listed.kind == TrialType.PROVE else []
-        if not said:  # the tables of a comparison
-            said = [str(line) for line in lines(trial.document(made, detailed=False), header=False)]
-        said = [] if listed.failure else said
+        session = history.trial(name)
+        contents, sentences = of_trial(session), [*proof_sentences(session)] if listed.kind == TrialType.PROVE else []
+        if not sentences:  # the tables of a comparison
+            sentences = [str(line) for line in lines(trial.document(session, detailed=False), header=False)]
+        sentences = [] if listed.failure else sentences
     if state == UNFINISHED:
         if not failure:
             return None
         state = "failed"
-    found = {
+    message = {
         "kind": listed.kind,
         "id": name,
         "state": state,
-        "title": printable(f"bisect {name}: {what}: {state}"),
-        "text": "\n".join(said or [printable(listed.failure or failure)]),
+        "title": printable(f"bisect {name}: {title}: {state}"),
+        "text": "\n".join(sentences or [printable(listed.failure or failure)]),
         "show": command_on("show", name, history.path),
         "report": contents,
     } | ({"page": page} if page else {})
-    return masked(msgspec.json.encode(found).decode())
+    return masked(msgspec.json.encode(message).decode())

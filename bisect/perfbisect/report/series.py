@@ -1,10 +1,10 @@
-"""The report of a series of releases: the line of each workload with its steps, and what to hunt between which neighbours.
+"""The report of a series of releases: the line of each workload with its steps, and the commands that hunt for them.
 
-And that of a watched branch: what a night says of it, and its page. The trial of a branch is all nights merged: its builds are tips.
-And the steps of a series that was measured elsewhere, whose builds are commits.
+Also the reports of a watched branch, whose builds are the tips of all nights, merged into one trial; and of a series that was
+measured elsewhere, whose builds are commits.
 
-The chart has a row for each release, from the oldest to the newest, so that a terminal shows names of any length and as many
-releases as there are. A dot is the level of a release, and the bar behind it that of the releases up to the next step.
+The chart has a row for each release, from the oldest to the newest, so that names of any length and any number of releases
+fit a terminal. A dot is the level of a release, the bar the common level of the releases up to the next step.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -50,14 +50,14 @@ RULE = (
 
 
 def relative(trial: SessionState, first: str) -> str:
-    """What the levels of a line are."""
+    """The title of a line's levels: metric and reference."""
     return f"{metric_title(trial.request.metric)} relative to the first {first}"
 
 
 def drawings(
     trial: SessionState, lines: Sequence[SpeedLine], first: str = RELEASE, x: str = "releases, oldest first"
 ) -> tuple[Figure, ...]:
-    """The line of each workload, which a page draws: levels relative to the ``first``."""
+    """A drawing of the line of each workload: levels relative to the ``first``; ``x`` is the title of the axis."""
     names, y = [build.name for build in trial.request.subjects], relative(trial, first)
     draws = (partial(releases, line, names, trial.request.metric) for line in lines)
     return tuple(
@@ -67,43 +67,43 @@ def drawings(
 
 
 def installed(trial: SessionState) -> Iterator[Section]:
-    """The same drawings of installed releases that were compared; their steps, where there are enough of them to look for any."""
+    """The drawings of installed releases that were compared, with their steps if there are enough releases to detect any."""
     if trial.request.in_line:
-        found, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
-        said = (Prose(tuple(texts(found, names))),) if any(line.scatter for line in found) else ()
-        yield Section("Releases", (*drawings(trial, found, x="in the given order"), *said), "series")
+        lines, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
+        steps_part = (Prose(tuple(texts(lines, names))),) if any(line.scatter for line in lines) else ()
+        yield Section("Releases", (*drawings(trial, lines, x="in the given order"), *steps_part), "series")
 
 
 def sections(trial: SessionState) -> Iterator[Section]:
-    """The line of each workload, which a page draws; the steps, and what to hunt; and as tables all levels and steps."""
-    found, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
-    hunts = tuple(command(trial, hunt) for hunt in hunts_of(found, trial.request.metric))
-    said = (Prose(tuple(texts(found, names))), *((Code(hunts, "To find the commits"),) if hunts else ()))
-    yield Section("Releases", (*drawings(trial, found), *said), "series", quiet=True)
+    """The line of each workload, for a page as a drawing; the steps, and commands to hunt; tables of all levels and steps."""
+    lines, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
+    hunts = tuple(command(trial, hunt) for hunt in hunts_of(lines, trial.request.metric))
+    parts = (Prose(tuple(texts(lines, names))), *((Code(hunts, "To find the commits"),) if hunts else ()))
+    yield Section("Releases", (*drawings(trial, lines), *parts), "series", quiet=True)
     reasons: dict[str, list[str]] = {}
     for name, reason in series_of(trial).left_out:
         reasons.setdefault(reason, []).append(name)
-    left = tuple(
+    omitted = tuple(
         f"Left out of {series_of(trial).text}: {', '.join(names)} ({reason})." for reason, names in reasons.items()
     )
-    yield Section("Left out", (Prose(left),), quiet=True)
-    tables = [levels(trial, found), *([steps(trial, found)] if any(line.steps for line in found) else [])]
+    yield Section("Left out", (Prose(omitted),), quiet=True)
+    tables = [levels(trial, lines), *([steps(trial, lines)] if any(line.steps for line in lines) else [])]
     yield Section("Tables", (Prose((relative(trial, RELEASE),)), *tables), "tables", quiet=True, charted=True)
 
 
 def levels(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
-    """A row for each release, a column for each workload."""
+    """The table of levels: a row for each release, a column for each workload."""
     rows = []
     for number, subject in enumerate(trial.request.subjects):
-        known = [line.ratios[number] for line in lines]
-        cells = (missing() if each is None else Cell(decimals(each, 3), (f"{each:.6f}",)) for each in known)
+        ratios = [line.ratios[number] for line in lines]
+        cells = (missing() if value is None else Cell(decimals(value, 3), (f"{value:.6f}",)) for value in ratios)
         rows.append(Row((*cells, Cell(subject.name))))
     head = tuple(line.work for line in lines)
     return Table((*head, "release"), tuple(rows), head, field=True)
 
 
 def steps(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
-    """A row for each step."""
+    """The table of steps: a row for each."""
     rows = [Row((*step_cells(trial, step), Cell(line.work))) for line in lines for step in line.steps]
     head = ("after", "since", "within (95 %)", "ratio (95 %)")
     plain = ("after", "since", "not before", "not after", "ratio", "low", "high", "real", "workload")
@@ -111,7 +111,7 @@ def steps(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
 
 
 def step_cells(trial: SessionState, step: LevelStep) -> tuple[Cell, Cell, Cell, Cell]:
-    """The builds before and after a step, those that it is within, and its size."""
+    """Cells of a step: the builds before and after it, the builds that it is between with 95 %, and its ratio."""
     names = [subject.name for subject in trial.request.subjects]
     tone = "worse" if is_worse(step, trial.request.metric) else "better"
     size = (f"{step.size.middle:.6f}", f"{step.size.low:.6f}", f"{step.size.high:.6f}")
@@ -119,28 +119,28 @@ def step_cells(trial: SessionState, step: LevelStep) -> tuple[Cell, Cell, Cell, 
     return Cell(names[step.before]), Cell(names[step.after]), within, Cell(ratio(step.size), (*size, tone), tone)
 
 
-def texts(found: Sequence[SpeedLine], names: Sequence[str]) -> Iterator[str]:
-    """The steps in sentences, and what they are judged by."""
-    yield "Steps:" if any(line.steps for line in found) else "No step is announced."
-    yield from (f"  {line.work}, {step_sentence(step, names)}" for line in found for step in line.steps)
+def texts(lines: Sequence[SpeedLine], names: Sequence[str]) -> Iterator[str]:
+    """The steps in sentences, the error rate of the rule, and the scatter of each line."""
+    yield "Steps:" if any(line.steps for line in lines) else "No step is announced."
+    yield from (f"  {line.work}, {step_sentence(step, names)}" for line in lines for step in line.steps)
     yield RULE
-    for line in found:
+    for line in lines:
         if line.scatter is None:
             yield f"{line.work}: steps are looked for from {count(FEWEST, 'release')} on."
         else:
-            own = "" if line.error is None else f", of which {percent(line.error)} by measuring"
-            yield f"{line.work}: releases scatter by {percent(line.scatter)} around their neighbours{own}."
+            by_measuring = "" if line.error is None else f", of which {percent(line.error)} by measuring"
+            yield f"{line.work}: releases scatter by {percent(line.scatter)} around their neighbours{by_measuring}."
 
 
 def command(trial: SessionState, hunt: Hunt) -> str:
-    """The `bisect run` between two releases, for all workloads that have a step there."""
+    """The `bisect run` between two releases, with all workloads that have a step between them."""
     names = [subject.name for subject in trial.request.subjects]
     words = hunting(hunt, names, trial.request.metric, ["--workload", ",".join(hunt.works)])
     return shell_words([*words, *series_of(trial).options])
 
 
 def hunting(hunt: Hunt, names: Sequence[str], metric: str, how: Sequence[str]) -> list[str]:
-    """The words of the `bisect run` between two builds, with options of how it measures."""
+    """The words of the `bisect run` between two builds; ``how`` has the options of the measurement."""
     words = ["bisect", "run", names[hunt.good], names[hunt.bad], *how]
     if not hunt.worse and "--direction" not in how:
         words += ["--direction", Direction.RISE if find_metric(metric).higher_is_better else Direction.DROP]
@@ -159,39 +159,39 @@ class ElsewhereLine:
     how: Sequence[str]  # options of the hunts
 
     def hunt(self, step: LevelStep) -> list[str]:
-        """The words of the hunt for a step."""
+        """The words of the command that hunts for a step."""
         worse, least = is_worse(step, self.metric), abs(step.size.middle - 1)
         hunt = Hunt(step.first, step.last, worse, (self.line.work,), least)
         return hunting(hunt, self.commits, self.metric, [word.replace("{series}", self.line.work) for word in self.how])
 
     def sentence(self) -> str:
-        """What the series is."""
-        left, own = self.line.ratios.count(None), self.line.scatter
-        scatter = "" if own is None else f", which scatter by {percent(own)}"
-        said = f", {count(left, 'reading')} far off left out" if left else ""
+        """A line about the series: commits, scatter, readings left out, steps."""
+        outliers, scatter_of_line = self.line.ratios.count(None), self.line.scatter
+        scatter = "" if scatter_of_line is None else f", which scatter by {percent(scatter_of_line)}"
+        omitted = f", {count(outliers, 'reading')} far off left out" if outliers else ""
         steps = count(len(self.line.steps), "step") if self.line.steps else "no step"
-        return printable(f"{self.line.work}: {count(len(self.commits), 'commit')}{scatter}{said}: {steps}")
+        return printable(f"{self.line.work}: {count(len(self.commits), 'commit')}{scatter}{omitted}: {steps}")
 
     def as_object(self) -> dict[str, Any]:
-        """The same as JSON has it."""
+        """The series as JSON has it."""
         steps = [
             step_object(step, self.commits, self.metric)
             | {"false_alarm": step.chance, "command": shell_words(self.hunt(step))}
             for step in self.line.steps
         ]
-        left = [commit for commit, ratio in zip(self.commits, self.line.ratios, strict=True) if ratio is None]
-        return {"series": self.line.work, "commits": len(self.commits), "scatter": self.line.scatter, "left_out": left, "steps": steps}  # fmt: skip
+        omitted = [commit for commit, ratio in zip(self.commits, self.line.ratios, strict=True) if ratio is None]
+        return {"series": self.line.work, "commits": len(self.commits), "scatter": self.line.scatter, "left_out": omitted, "steps": steps}  # fmt: skip
 
 
-def elsewhere(found: Sequence[ElsewhereLine]) -> Iterator[str]:
-    """The series, and a table of their steps, each with its hunt below it."""
-    yield from (each.sentence() for each in found)
+def elsewhere(series: Sequence[ElsewhereLine]) -> Iterator[str]:
+    """A line for each series, and a table of their steps; below each step is the command that hunts for it."""
+    yield from (entry.sentence() for entry in series)
     rows, hunts = [], []
-    for each in found:
-        for step in each.line.steps:
-            names = each.commits
+    for entry in series:
+        for step in entry.line.steps:
+            names = entry.commits
             within = f"{names[step.first]}–{names[step.last]}"
-            how = "worse" if is_worse(step, each.metric) else "better"
+            how = "worse" if is_worse(step, entry.metric) else "better"
             cells = (
                 names[step.before],
                 names[step.after],
@@ -199,10 +199,10 @@ def elsewhere(found: Sequence[ElsewhereLine]) -> Iterator[str]:
                 ratio(step.size),
                 how,
                 chance(step.chance),
-                each.line.work,
+                entry.line.work,
             )
             rows.append(tuple(map(printable, cells)))
-            hunts.append(f"    {shell_words(each.hunt(step))}")
+            hunts.append(f"    {shell_words(entry.hunt(step))}")
     if rows:
         head, *lines = table(
             ("after", "since", "within (95 %)", "ratio (95 %)", "", "false alarm", "series"),
@@ -216,15 +216,15 @@ def elsewhere(found: Sequence[ElsewhereLine]) -> Iterator[str]:
 
 
 def chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
-    """The line of one workload, a row for each release."""
+    """The chart of a workload's line, as text: a row for each release."""
     names = [printable(subject.name) for subject in trial.request.subjects]
-    known = [ratio for ratio in line.ratios if ratio is not None]
-    if not known:
+    measured = [ratio for ratio in line.ratios if ratio is not None]
+    if not measured:
         yield f"{printable(line.work)}: nothing was measured"
         return
     first = next(name for name, value in zip(names, line.ratios, strict=True) if value is not None)
     yield f"{printable(line.work)}: {metric_title(trial.request.metric)} relative to {first}"
-    low, high = spanned(known)
+    low, high = spanned(measured)
     scale = Scale(low, high, logarithmic=True)
     wide = max(map(len, names))
     head = aligned(decimals(low, 2), WIDE // 2, right=False) + aligned(decimals(high, 2), WIDE - WIDE // 2, right=True)
@@ -242,14 +242,14 @@ def chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
 
 
 def series_of(trial: SessionState) -> Series:
-    """What the series was asked for."""
+    """The request of a series of releases."""
     assert trial.request.series is not None
     return trial.request.series
 
 
 def as_object(trial: SessionState) -> dict[str, Any]:
     """The lines, their steps and the hunts as JSON has them."""
-    found, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
+    lines, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
     return {
         "rate": RATE,
         "lines": [
@@ -260,11 +260,11 @@ def as_object(trial: SessionState) -> dict[str, Any]:
                 "releases": [{"release": name, "ratio": value} for name, value in zip(names, line.ratios, strict=True)],
                 "steps": [step_object(step, names, trial.request.metric) for step in line.steps],
             }
-            for line in found
+            for line in lines
         ],
         "hunts": [
             {"good": names[hunt.good], "bad": names[hunt.bad], "workloads": hunt.works, "command": command(trial, hunt)}
-            for hunt in hunts_of(found, trial.request.metric)
+            for hunt in hunts_of(lines, trial.request.metric)
         ],
     }
 
@@ -273,35 +273,35 @@ def step_object(step: LevelStep, names: Sequence[str], metric: str) -> dict[str,
     """A step as JSON has it."""
     places = {"after": step.before, "since": step.after, "not_before": step.first, "not_after": step.last}
     size = {"ratio": step.size, "worse": is_worse(step, metric), "alone": step.alone}
-    return {key: names[place] for key, place in places.items()} | size
+    return {key: names[build] for key, build in places.items()} | size
 
 
 def night(trial: SessionState) -> Iterator[str]:
-    """What one night has measured: the tip against the one before it, in each workload; and what has failed."""
+    """The result of a night in sentences: in each workload the tip relative to the tip before it, or the failure."""
     request = trial.request
     *earlier, tip = (build.name for build in request.subjects)
     if trouble := request.subjects[-1].trouble:
         yield printable(f"{tip} cannot be built, so nothing is measured: {trouble}")
         return
     failures = {
-        request.works[each.work].name: each.facts.reason for each in trial.skips if each.subject == len(earlier)
+        request.works[skip.work].name: skip.facts.reason for skip in trial.skips if skip.subject == len(earlier)
     }
     ratios = {row.work: row.ratios[-1] for row in compared(trial, request.metric) if earlier}
     for name in (work.name for work in request.works):
-        said, found = "has too few rounds", ratios.get(name)
+        sentence, comparison = "has too few rounds", ratios.get(name)
         if name in failures:
-            said = f"fails: {failures[name]}"
+            sentence = f"fails: {failures[name]}"
         elif not earlier:
-            said = "is the first tip of the line: there is nothing to compare it with yet"
-        elif found and found.interval:
-            said = f"is ×{ratio(found.interval)} of {earlier[0]}, in {count(found.rounds, 'round')}"
-        yield printable(f"{name}: {tip} {said}")
+            sentence = "is the first tip of the line: there is nothing to compare it with yet"
+        elif comparison and comparison.interval:
+            sentence = f"is ×{ratio(comparison.interval)} of {earlier[0]}, in {count(comparison.rounds, 'round')}"
+        yield printable(f"{name}: {tip} {sentence}")
 
 
 def hunted_steps(
     trial: SessionState, lines: Sequence[SpeedLine]
 ) -> Iterator[tuple[SpeedLine, LevelStep, DropHunt | None, str]]:
-    """The steps of the line, oldest first in each workload, with the hunt of each for the worse and what became of it."""
+    """The steps of each line, oldest first, with the hunt of a step for the worse (None: no hunt), and its outcome in words."""
     for work, line in enumerate(lines):
         for step in line.steps:
             hunts = [
@@ -319,30 +319,30 @@ def hunted_steps(
 
 
 def branch_summary(trial: SessionState, branch: Branch) -> Iterator[str]:
-    """The line in sentences: its steps, and the tips since its last one that could not be built."""
+    """The branch in sentences: its steps, and the latest tips if they could not be built."""
     names = [build.name for build in trial.request.subjects]
-    found = [*hunted_steps(trial, branch.lines)]
-    yield f"The line has {count(len(names), 'tip')} and {count(len(found), 'step')}{':' if found else '.'}"
-    for line, step, _, outcome in found:
+    found_steps = [*hunted_steps(trial, branch.lines)]
+    yield f"The line has {count(len(names), 'tip')} and {count(len(found_steps), 'step')}{':' if found_steps else '.'}"
+    for line, step, _, outcome in found_steps:
         yield f"  {printable(f'{line.work}, {step_sentence(step, names)}: {outcome}')}"
     yield from broken(branch)
 
 
 def broken(branch: Branch) -> Iterator[str]:
-    """That the latest tips could not be built, if it is so."""
+    """A sentence if the latest tips could not be built."""
     if tips := [tip.name for tip in branch.broken]:
         yield printable(f"{count(len(tips), 'later tip')} could not be built: {listed(tips)}.")
 
 
 def branch_document(trial: SessionState, branch: Branch, page_name: Callable[[int], str]) -> Document:
-    """The page of the line; ``page_name`` is the address of the page of a hunt that names a commit."""
+    """The page of a branch; ``page_name`` returns the address of the page of a hunt that names a commit."""
     request = trial.request
     figures = drawings(trial, branch.lines, "tip", "tips, oldest first")
     rows = []
     for line, step, hunt, outcome in hunted_steps(trial, branch.lines):
-        after, since, _, size = step_cells(trial, step)
-        said = Cell(outcome, link=page_name(hunt.hunt) if hunt and hunt.culprit else "")
-        rows.append(Row((after, since, size, said, Cell(line.work))))
+        former, since, _, size = step_cells(trial, step)
+        outcome_cell = Cell(outcome, link=page_name(hunt.hunt) if hunt and hunt.culprit else "")
+        rows.append(Row((former, since, size, outcome_cell, Cell(line.work))))
     table = Table(("after", "since", "ratio (95 %)", "commit", "workload"), tuple(rows), ("after", "since"), field=True)
     return Document(
         session=f"Branch {printable(request.branch)}",

@@ -1,4 +1,4 @@
-"""A document as text for a terminal."""
+"""A renderer: a document as text for a terminal."""
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -13,7 +13,7 @@ from perfbisect.wording.table import GAP, aligned, table
 from perfbisect.wording.text import line_of, printable
 
 if TYPE_CHECKING:
-    from rich.text import Text  # slow to import, and needed for tables in colours alone
+    from rich.text import Text  # slow to import, and only needed for coloured tables
 
 COLOURS = {"worse": "red", "better": "green", "": ""}
 NOTE = 96  # columns of a remark
@@ -21,27 +21,27 @@ Lines = Iterator["str | Text"]
 
 
 def lines(document: Document, width: int | None = None, *, header: bool = True) -> Lines:
-    """The whole report; where ``width`` is given, tables that can spare columns are no wider. ``header``: with how it was measured."""
+    """The lines of a report; tables with minor columns fit into ``width``. ``header``: with title and facts."""
     parts: list[Lines] = [iter(document.summary and map(line_of, document.summary))]
     if header:
         title = f"{document.session}, {moment(document.started)}: {document.state}"
         parts.insert(0, iter([printable(title), *facts(document.facts)]))
-    parts += [of_section(one, width) for one in document.sections if not one.charted]
-    for number, part in enumerate(found for one in parts if (found := list(one))):
+    parts += [of_section(section, width) for section in document.sections if not section.charted]
+    for number, texts in enumerate(block for part in parts if (block := list(part))):
         if number:
             yield ""
-        yield from part
+        yield from texts
 
 
 def text(document: Document, width: int | None = None) -> str:
-    """The same without colours."""
+    """The report as text without colours; parameters as in ``lines``."""
     return "".join(f"{line}\n" for line in lines(document, width))
 
 
 def of_section(section: Section, width: int | None) -> Lines:
-    """A title, which a paragraph continues, and parts between empty lines; remarks and tables follow closely upon a title."""
+    """A title and the parts below it, with empty lines between parts. A paragraph continues the line of the title."""
     title = "" if section.quiet else section.title
-    closed = True  # nothing is before the next part that an empty line must separate
+    closed = True  # whether no empty line must separate the next part
     for part in section.parts:
         if title and isinstance(part, Prose):
             yield f"{printable(title)}: {line_of(part.texts[0])}"
@@ -56,7 +56,7 @@ def of_section(section: Section, width: int | None) -> Lines:
 
 
 def of_part(part: Part, width: int | None, indent: str) -> Lines:
-    """The lines of one part; remarks are indented below a title."""
+    """The lines of a part; ``indent`` is before remarks, "" unless they are below a title."""
     match part:
         case Prose(texts):
             yield from map(line_of, texts)
@@ -68,9 +68,9 @@ def of_part(part: Part, width: int | None, indent: str) -> Lines:
                 yield from notes(advice, indent and f"  {indent}", width)
         case Code([line], title) if title:
             yield f"{f'{title}:':11} {line_of(line)}"
-        case Code(found, title):
+        case Code(code, title):
             yield from [f"{title}:"] if title else []
-            yield from (f"  {line_of(line)}" for line in found)
+            yield from (f"  {line_of(line)}" for line in code)
         case Figure():
             yield from map(line_of, part.lines)
         case Table(field=True):
@@ -81,35 +81,35 @@ def of_part(part: Part, width: int | None, indent: str) -> Lines:
             yield from (f"  {line}" for line in listing(part, width))
 
 
-def facts(found: Facts) -> Iterator[str]:
-    """Names and what they are; a name that repeats is left out."""
-    wide = max(len(name) for name, _ in found.pairs)
-    for name, group in groupby(found.pairs, key=lambda pair: pair[0]):
+def facts(section: Facts) -> Iterator[str]:
+    """Names and values; a repeated name is omitted."""
+    wide = max(len(name) for name, _ in section.pairs)
+    for name, group in groupby(section.pairs, key=lambda pair: pair[0]):
         for number, (_, text) in enumerate(group):
             yield f"  {'' if number else printable(name):{wide}}  {printable(text)}"
 
 
 def notes(text: str, indent: str, width: int | None) -> Iterable[str]:
-    """A remark in lines; in one below no title."""
+    """A remark, folded; on one line if ``indent`` is ""."""
     if not indent:
         return [printable(text)] if text else []
     wide = max(20, min(NOTE + 2, width or NOTE + 2))
     return wrap(printable(text), wide, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
 
 
-def listing(found: Table, width: int | None) -> list[str]:
-    """A table; where there is little room it loses its minor columns, and the end of its last one."""
-    rows = [[printable(cell.text) for cell in row.cells] for row in found.rows]
-    inner = width - 2 if width and found.minor else None
-    return table(found.head, rows, right=found.right, width=inner, drop=found.minor)
+def listing(part: Table, width: int | None) -> list[str]:
+    """The lines of a table. A narrow ``width`` removes minor columns, then the end of the last column."""
+    rows = [[printable(cell.text) for cell in row.cells] for row in part.rows]
+    inner = width - 2 if width and part.minor else None
+    return table(part.head, rows, right=part.right, width=inner, drop=part.minor)
 
 
-def grid(found: Table) -> "Iterator[Text]":
-    """Right-aligned numbers in their colours with what is behind them, and at the end of a line the name of its row."""
+def grid(part: Table) -> "Iterator[Text]":
+    """The lines of a table with ``field``: coloured, right-aligned numbers with their notes; the row's name at the end."""
     from rich.text import Text
 
-    rows = [tuple(Cell(printable(title)) for title in found.head[:-1]), *(row.cells for row in found.rows)]
-    columns = [[row[place] for row in rows if row] for place in range(len(found.head) - 1)]
+    rows = [tuple(Cell(printable(title)) for title in part.head[:-1]), *(row.cells for row in part.rows)]
+    columns = [[row[position] for row in rows if row] for position in range(len(part.head) - 1)]
     wide = [max(cell_len(cell.text) for cell in column) for column in columns]
     behind = [max(cell_len(f" {cell.note}") if cell.note else 0 for cell in column) for column in columns]
     for row in rows:

@@ -1,7 +1,7 @@
 """The document of a trial: a comparison, a proof, an A/A, or a series of releases.
 
-Tables are in the form of the field: a column for each build but the first, a row for each workload; numbers first, and the
-name of the row behind them.
+Tables have the layout of benchmark reports: a column for each build except the first, a row for each workload; in a row the
+numbers come first, the name last.
 """
 
 import math
@@ -60,14 +60,14 @@ from perfbisect.wording.trials import (
 )
 
 ABSOLUTE, RELATIVE = "--- absolute", "--- relative to first result"
-SIDES = ("parent", "culprit", "third")  # classes of the colours of builds; all after the third share its own
+SIDES = ("parent", "culprit", "third")  # classes of colours, by build; builds after the third have its colour
 TONES = {"worse": "bad", "better": "good", "": "unclear"}
 
 
 def document(
     trial: SessionState, *, detailed: bool = True, page: bool = False, history: Path | None = None
 ) -> Document:
-    """The report of a trial; ``detailed`` with costs per operation, and for a ``page`` with what is drawn."""
+    """The report of a trial; ``detailed``: with costs per operation; ``page``: for a page, with drawings."""
     request = trial.request
     names = [build.name for build in request.subjects]
     of = names if len(names) <= 4 else [names[0], "…", names[-1]]
@@ -79,8 +79,8 @@ def document(
         rows = [] if request.series else compared(trial, request.metric)
         parts = series.sections(trial) if request.series else comparison(trial, rows, page=page)
         spent = Section("Per operation", tuple(per_operation(trial, rows)), "operations", quiet=True, folded=True)
-        said = Section("Remarks", (Notes(tuple((text, "") for text in remarks(trial))),), "remarks", quiet=True)
-        body = (*parts, *((spent,) if detailed else ()), said)
+        below = Section("Remarks", (Notes(tuple((text, "") for text in remarks(trial))),), "remarks", quiet=True)
+        body = (*parts, *((spent,) if detailed else ()), below)
         summary = tuple(proof_sentences(trial) if request.kind is TrialType.PROVE else comparison_sentence(trial, rows))
         headline = "" if summary else headline_of(trial, rows, names)
     return Document(
@@ -96,7 +96,7 @@ def document(
 
 
 def facts(trial: SessionState) -> Iterator[tuple[str, str]]:
-    """How it was measured, and where."""
+    """Names and values of the settings: builder, metric, pairing, host, …; without those that are empty."""
     request = trial.request
     changed = "".join(f", {name} {value}" for name, value in request.overrides.items())
     texts = {
@@ -110,20 +110,20 @@ def facts(trial: SessionState) -> Iterator[tuple[str, str]]:
 
 
 def headline_of(trial: SessionState, rows: Sequence[Compared], names: Sequence[str]) -> str:
-    """The answer in a line: how many differences are real, in which way; or how many steps a series has."""
+    """The result in a line: the number of real differences for the worse and better; of a series the number of steps."""
     request, works = trial.request, count(len(trial.request.works), "workload")
     if request.series:
         steps = sum(len(line.steps) for line in lines_of(trial))
         return f"{names[0]} to {names[-1]} of {request.builder}: {count(steps, 'step')} in {works}"
     tones = [grade(ratio, request.metric) for row in rows for ratio in row.ratios if ratio]
-    found = " and ".join(f"{word} in {tones.count(word)}" for word in ("worse", "better") if word in tones)
-    each = works if len(names) == 2 else count(len(tones), "ratio")
-    said = f"{found} of" if found else "no real difference in"
-    return f"{', '.join(names[1:])} against {names[0]}: {said} {each}"
+    differences = " and ".join(f"{word} in {tones.count(word)}" for word in ("worse", "better") if word in tones)
+    total = works if len(names) == 2 else count(len(tones), "ratio")
+    answer = f"{differences} of" if differences else "no real difference in"
+    return f"{', '.join(names[1:])} against {names[0]}: {answer} {total}"
 
 
 def comparison(trial: SessionState, rows: Sequence[Compared], *, page: bool) -> Iterator[Section]:
-    """Ratios, their intervals, groups, service levels."""
+    """The sections of a comparison: ratios, their intervals, groups, service levels."""
     if page:
         title = f"Relative to {trial.request.subjects[0].name}"
         yield Section(title, (Prose(legend(trial)), plotted(trial, rows)), "ratios")
@@ -134,10 +134,10 @@ def comparison(trial: SessionState, rows: Sequence[Compared], *, page: bool) -> 
     titles = columns(trial)
     groups = [
         Row((
-            *map(two, (each.least, each.most, each.average, each.median)),
-            Cell(f"{each.group}, {titles[each.subject - 1]}" if len(titles) > 1 else each.group),
+            *map(two, (summary.least, summary.most, summary.average, summary.median)),
+            Cell(f"{summary.group}, {titles[summary.subject - 1]}" if len(titles) > 1 else summary.group),
         ))
-        for each in summaries(rows)
+        for summary in summaries(rows)
     ]  # fmt: skip
     if groups:
         yield Section("Groups", (numbers(("min", "max", "avg", "median"), "group", groups),), quiet=True)
@@ -146,7 +146,7 @@ def comparison(trial: SessionState, rows: Sequence[Compared], *, page: bool) -> 
 
 
 def columns(trial: SessionState) -> tuple[str, ...]:
-    """col-1, col-2 …: a column for each build but the baseline."""
+    """The titles of columns: col-1, col-2 …, for each build except the baseline."""
     return tuple(f"col-{number}" for number in range(1, len(trial.request.subjects)))
 
 
@@ -158,14 +158,14 @@ def numbers(
     name: str = "",
     plain: tuple[str, ...] = (),
 ) -> Table:
-    """A table in the form of the field; the last cell of a row is what is ``named``."""
+    """A table with the layout of benchmark reports; ``named`` is the title of the last column."""
     return Table(
         (*head, named), tuple(rows), head, above, name, field=True, plain_head=(*plain, named) if plain else ()
     )
 
 
 def legend(trial: SessionState) -> tuple[str, ...]:
-    """Which build each column is, with its version and path, and what they are relative to."""
+    """Lines with the build of each column, its version and path, and the baseline."""
     builds = []
     for build in trial.request.subjects:
         version = f" ({build.version})" if build.version and build.version not in build.name else ""
@@ -176,12 +176,12 @@ def legend(trial: SessionState) -> tuple[str, ...]:
 
 
 def ratios(trial: SessionState, rows: Sequence[Compared]) -> Table:
-    """The relative table, with the culprits of drops that were hunted; for programs these are columns of their own."""
+    """The table of ratios, with the culprits of hunted drops as notes; for programs culprits have columns of their own."""
     works = trial.request.works
-    hunts = {(works[each.work].name, each.last): each for each in sorted(trial.hunts, key=lambda each: each.hunt)}
+    hunts = {(works[drop.work].name, drop.last): drop for drop in sorted(trial.hunts, key=lambda drop: drop.hunt)}
 
     def cell(work: str, build: int, ratio: Ratio) -> Cell:
-        hunt, note = hunts.get((work, build)), ""  # the latest that ends at this build
+        hunt, note = hunts.get((work, build)), ""  # the latest hunt that ends at this build
         culprit = (hunt.culprit or hunt.state if hunt else "",) if hunts else ()
         if hunt:
             state = f"hunt {hunt.hunt}" if hunt.state in ("running", "interrupted") else hunt.state
@@ -195,9 +195,9 @@ def ratios(trial: SessionState, rows: Sequence[Compared]) -> Table:
 
 
 def intervals(trial: SessionState, rows: Sequence[Compared]) -> Table:
-    """The intervals of all ratios; for programs, which of them are coloured, too."""
-    found = sorted({ratio.rounds for row in rows for ratio in row.ratios if ratio}) or [0]
-    rounds = f"{found[0]} to {count(found[-1], 'round')}" if len(found) > 1 else count(found[0], "round")
+    """The table of the intervals of all ratios; for programs also the colour of each."""
+    counts = sorted({ratio.rounds for row in rows for ratio in row.ratios if ratio}) or [0]
+    rounds = f"{counts[0]} to {count(counts[-1], 'round')}" if len(counts) > 1 else count(counts[0], "round")
 
     def cell(_work: str, _build: int, ratio: Ratio) -> Cell:
         ends = (f"{ratio.interval.low:.4f}", f"{ratio.interval.high:.4f}") if ratio.interval else ("", "")
@@ -210,91 +210,91 @@ def intervals(trial: SessionState, rows: Sequence[Compared]) -> Table:
 
 
 def by_group(rows: Sequence[Compared], cell: Callable[[str, int, Ratio], Cell], wide: int) -> Iterator[Row]:
-    """A row for each workload, with an empty one where another group begins, unless each is a group by itself.
+    """A row for each workload, and an empty row between groups, unless each workload is a group of its own.
 
-    ``cell`` is given the workload, the number of the build and its ratio.
+    ``cell`` makes the cell of a workload, a build's number and its ratio; for programs a cell has ``wide`` columns.
     """
     several = len({row.group for row in rows}) < len(rows)
-    for number, each in enumerate(rows):
-        if number and several and each.group != rows[number - 1].group:
+    for number, line in enumerate(rows):
+        if number and several and line.group != rows[number - 1].group:
             yield Row(())
         cells = (
-            cell(each.work, build, ratio) if ratio else missing(wide) for build, ratio in enumerate(each.ratios, 1)
+            cell(line.work, build, ratio) if ratio else missing(wide) for build, ratio in enumerate(line.ratios, 1)
         )
-        yield Row((*cells, Cell(each.work)))
+        yield Row((*cells, Cell(line.work)))
 
 
 def plotted(trial: SessionState, rows: Sequence[Compared]) -> Table:
-    """A row for each workload and build, with its interval drawn."""
-    found = []
-    for each in rows:
-        for subject, ratio in zip(trial.request.subjects[1:], each.ratios, strict=True):
+    """The table of ratios for a page: a row for each workload and build, with its interval drawn."""
+    drawn_rows = []
+    for comparison in rows:
+        for subject, ratio in zip(trial.request.subjects[1:], comparison.ratios, strict=True):
             interval = ratio.interval if ratio else None
             shown, rounds = (decimals(ratio.ratio, 3), ratio.rounds) if ratio else (MISSING, 0)
-            cells = row(each.work, subject.name, shown, between(interval), str(rounds)).cells
-            found.append(Row(cells, interval, TONES[grade(ratio, trial.request.metric)] if ratio else "unclear"))
+            cells = row(comparison.work, subject.name, shown, between(interval), str(rounds)).cells
+            drawn_rows.append(Row(cells, interval, TONES[grade(ratio, trial.request.metric)] if ratio else "unclear"))
     above = (f"{metric_title(trial.request.metric)} with 95 % intervals from paired rounds.",)
     head = ("workload", "build", "ratio", "95 %", "rounds")
-    return Table(head, tuple(found), head[2:], above, "ratios", "ratio to the first build", ("95 %", "rounds"))
+    return Table(head, tuple(drawn_rows), head[2:], above, "ratios", "ratio to the first build", ("95 %", "rounds"))
 
 
 def two(value: float) -> Cell:
-    """A ratio."""
+    """The cell of a ratio."""
     return Cell(decimals(value, 2), (f"{value:.2f}",))
 
 
 def exact(value: float) -> Cell:
-    """An absolute number."""
+    """The cell of an absolute number."""
     return Cell(figure(value), (f"{value:.6g}",))
 
 
 def per_operation(trial: SessionState, rows: Sequence[Compared]) -> Iterator[Table]:
-    """For each workload what an operation costs, and its counters: absolute, and relative to the first build."""
-    builds = [each.name for each in trial.request.subjects]
+    """Tables for each workload: the costs of an operation and its counters, absolute and relative to the first build."""
+    builds = [subject.name for subject in trial.request.subjects]
     unit = "cpu/o in % of the machine per o/s" if by_machine(trial) else "cpu/o in µs"
 
-    # Of commands, whose operation is a whole run, the metric says it.
+    # If an operation is a whole run of a command, the metric replaces qps.
     names = COLUMNS[:-1] if all(run.facts.operations == 1 for run in trial.runs) else (*COLUMNS, "qps")
     together = "paired runs, not by pairs" if trial.together else "interleaved runs"
     way = f", medians of {together}" * bool(trial.pairing)
 
     def of(values: Sequence[Values], of_rows: Sequence[str], cell: Callable[[float], Cell], *above: str) -> Table:
-        known = [(name, of) for name, of in zip(names, zip(*values, strict=True), strict=False) if set(of) - {None}]
-        cells = ([missing() if one is None else cell(one) for one in of] for _, of in known)
-        rows = [Row((*each, Cell(name))) for *each, name in zip(*cells, of_rows, strict=True)]
-        return numbers([name for name, _ in known], "build", rows, above)
+        filled = [(name, of) for name, of in zip(names, zip(*values, strict=True), strict=False) if set(of) - {None}]
+        cells = ([missing() if value is None else cell(value) for value in of] for _, of in filled)
+        rows = [Row((*of_row, Cell(name))) for *of_row, name in zip(*cells, of_rows, strict=True)]
+        return numbers([name for name, _ in filled], "build", rows, above)
 
-    for found in spent_per_operation(trial):
-        if any(set(each[: len(names)]) - {None} for each in found.absolute):
-            yield of(found.absolute, builds, exact, f"{found.work}, {unit}{way}", ABSOLUTE)
+    for spent in spent_per_operation(trial):
+        if any(set(values[: len(names)]) - {None} for values in spent.absolute):
+            yield of(spent.absolute, builds, exact, f"{spent.work}, {unit}{way}", ABSOLUTE)
             if builds[1:]:
-                yield of(found.relative, builds[1:], two, RELATIVE)
-    for each in rows if not trial.request.shared else ():  # those of one command are the same
-        shown = {name: of for name, of in each.counters.items() if name != "qps" or name in names}
-        if shown.keys() - {"qps", *COLUMNS}:  # what the tables of costs do not have
-            each = replace(each, counters=shown)
-            yield counters(trial, each, f"relative to {builds[0]}{way}", lambda _, other: two(other))
-            yield counters(trial, each, f"absolute{way}", lambda base, other: exact(base * other))
+                yield of(spent.relative, builds[1:], two, RELATIVE)
+    for comparison in rows if not trial.request.shared else ():  # workloads of one command share their counters
+        shown = {name: of for name, of in comparison.counters.items() if name != "qps" or name in names}
+        if shown.keys() - {"qps", *COLUMNS}:  # counters that the tables of costs do not have
+            further = replace(comparison, counters=shown)
+            yield counters(trial, further, f"relative to {builds[0]}{way}", lambda _, ratio: two(ratio))
+            yield counters(trial, further, f"absolute{way}", lambda base, ratio: exact(base * ratio))
 
 
-def counters(trial: SessionState, found: Compared, what: str, cell: Callable[[float, float], Cell]) -> Table:
-    """The counters of a workload per operation: of the baseline, and of the others by their ratios to it."""
+def counters(trial: SessionState, comparison: Compared, title: str, cell: Callable[[float, float], Cell]) -> Table:
+    """The table of a workload's counters per operation; ``cell`` makes a cell of a baseline's value and a build's ratio."""
     rows = [
-        Row((exact(base), *(missing() if other is None else cell(base, other) for other in others), Cell(name)))
-        for name, (base, *others) in found.counters.items()
+        Row((exact(base), *(missing() if ratio is None else cell(base, ratio) for ratio in ratios), Cell(name)))
+        for name, (base, *ratios) in comparison.counters.items()
         if base is not None
     ]
-    return numbers(("baseline", *columns(trial)), "per operation", rows, (f"{found.work}, {what}",))
+    return numbers(("baseline", *columns(trial)), "per operation", rows, (f"{comparison.work}, {title}",))
 
 
 def service_table(trial: SessionState) -> Table | None:
-    """The rate that each build sustained, coloured where it fails; None where no workload has a background."""
+    """The table of the background rates that each build sustained, failures coloured; None without background workloads."""
 
     def cell(rate: float, sustained: bool = True) -> Cell:
         return Cell(figure(rate), (f"{rate:.6g}", "" if sustained else "fails"), "" if sustained else "worse")
 
     rows = [
-        Row((cell(rate), *(cell(one.held, one.sustained) if one else missing(2) for one in held), Cell(work)))
+        Row((cell(rate), *(cell(level.held, level.sustained) if level else missing(2) for level in held), Cell(work)))
         for work, held, _ in service_levels(trial)
         if (rate := next((build.wanted for build in held if build), None)) is not None
     ]
@@ -304,13 +304,13 @@ def service_table(trial: SessionState) -> Table | None:
 
 
 def remarks(trial: SessionState) -> Iterator[str]:
-    """What hunts have found, what is missing from the table, and why; and which builds are the same binary."""
+    """Remarks: results of hunts, builds and workloads without values and the reasons, failed service levels, equal binaries."""
     subjects, works = trial.request.subjects, trial.request.works
-    for each in trial.hunts:
-        found = f"{each.culprit[:10]} {each.subject}".strip() or each.state
-        ends = f"{subjects[each.first].name} to {subjects[each.last].name}"
-        yield f"{works[each.work].name}, {ends}: {found} (hunt {each.hunt})"
-    yield from (f"{each.name} was not measured: {each.trouble}" for each in subjects if each.trouble)
+    for drop in trial.hunts:
+        result = f"{drop.culprit[:10]} {drop.subject}".strip() or drop.state
+        ends = f"{subjects[drop.first].name} to {subjects[drop.last].name}"
+        yield f"{works[drop.work].name}, {ends}: {result} (hunt {drop.hunt})"
+    yield from (f"{subject.name} was not measured: {subject.trouble}" for subject in subjects if subject.trouble)
     for skip in trial.skips:
         yield f"{subjects[skip.subject].name} fails in {works[skip.work].name}: {skip.facts.reason}"
     for work, held, clients in service_levels(trial):
@@ -320,81 +320,81 @@ def remarks(trial: SessionState) -> Iterator[str]:
                 yield f"{subject.name} fails the SLA of {work}: it sustains {rates} ({build.role})."
             if client is not None and client >= BUSY:
                 yield f"In {work} of {subject.name} the client is busy for {percent(client)} of the time, and may limit it."
-    for place, subject_ in without_metric(trial):
-        yield f"{subjects[subject_].name} has no value of {trial.request.metric} in {works[place].name}."
+    for work_number, subject_ in without_metric(trial):
+        yield f"{subjects[subject_].name} has no value of {trial.request.metric} in {works[work_number].name}."
     alike: dict[tuple[str, str], list[str]] = {}
-    for subject in filter(lambda each: each.binary, subjects):
+    for subject in filter(lambda build: build.binary, subjects):
         alike.setdefault((subject.binary, subject.config_hash), []).append(subject.name)
     yield from (f"{' and '.join(names)} are the same binary." for names in alike.values() if len(names) > 1)
 
 
 def drawn(trial: SessionState, history: Path | None) -> Iterator[Section]:
-    """What a page has beside: the runs of each workload in order of time, the builds, the host, the command."""
+    """Further sections of a page: the runs of each workload in order of time, the builds, the host, the command."""
     from perfbisect.report.page.charts import by_second, of_pairs, of_runs
 
     request = trial.request
-    names = [each.name for each in request.subjects]
+    names = [build.name for build in request.subjects]
     compared_by = trial.pairing.compared(request.metric) if trial.pairing else request.metric
     colours = [*zip(SIDES, names, strict=False), *[("muted", "and further builds")] * (len(names) > len(SIDES))]
     for number, work in enumerate(request.works):
-        made = trials.runs_of(trial, number)
-        sides = [(SIDES[min(run.subject, 2)], [replace(run.facts, round=str(run.round))]) for run in made]
+        runs_of_work = trials.runs_of(trial, number)
+        sides = [(SIDES[min(run.subject, 2)], [replace(run.facts, round=str(run.round))]) for run in runs_of_work]
         if runs := by_second(sides, find_metric(request.metric).read):
             yield Section(f"{work.name} in order of time", (of_runs(runs, titled(request.metric), colours),))
-        for place, name in enumerate(names[1:], 1):
-            both = (run.facts for run in made if run.subject in (0, place))
-            if pairs := values_of(pairs_of(both), compared_by):
+        for subject, name in enumerate(names[1:], 1):
+            facts_of_two = (run.facts for run in runs_of_work if run.subject in (0, subject))
+            if pairs := values_of(pairs_of(facts_of_two), compared_by):
                 drawing = of_pairs(pairs, titled(compared_by), [*zip(SIDES, (names[0], name), strict=False)])
                 yield Section(f"{work.name}, paired runs", (drawing,))
-    builds = ((each.name, ", ".join(filter(None, (each.commit, each.version, each.path)))) for each in request.subjects)
-    yield Section("Builds", (Facts(tuple(builds)),), "builds")
+    origins = (", ".join(filter(None, (build.commit, build.version, build.path))) for build in request.subjects)
+    yield Section("Builds", (Facts(tuple(zip(names, origins, strict=True))),), "builds")
     yield Section("Tools and settings", tools([trial.host]), "conditions")
     yield Section("As text", (Code((command_on("show", trial.name, history),), "The same in a terminal"),), "repeat")
 
 
 def noise_summary(trial: SessionState) -> tuple[str, ...]:
-    """What was measured against itself."""
+    """The summary of an A/A: the build, and the number of its visits and runs."""
     request, subject = trial.request, trial.request.subjects[0]
-    found = noise.noise_of_trial(trial)
-    if found is None:
+    estimate = noise.noise_of_trial(trial)
+    if estimate is None:
         return tuple(unmeasured(trial, "Not known"))
-    wild = f", {count(found.wild, 'outlier')} left out" if found.wild else ""
-    groups = count(found.visits, "visit" if found.shared else "round")
-    # Those of a command are not known before.
+    wild = f", {count(estimate.wild, 'outlier')} left out" if estimate.wild else ""
+    groups = count(estimate.visits, "visit" if estimate.shared else "round")
+    # The duration of a command is known from its runs only.
     seconds = median(run.facts.seconds for run in counting(trial) if not run.facts.layout)
-    what = f"{request.builder} {request.works[0].name} on {request.host}, {subject.name}"
+    title = f"{request.builder} {request.works[0].name} on {request.host}, {subject.name}"
     pairs = f"; and {count(2 * pairs_made(trial), 'paired run')}" * bool(pairs_made(trial))
-    return (f"{what}: {groups}, {count(found.runs, 'run')} of {seconds:.3g} s{wild}{pairs}",)
+    return (f"{title}: {groups}, {count(estimate.runs, 'run')} of {seconds:.3g} s{wild}{pairs}",)
 
 
 def noise_sections(trial: SessionState) -> Iterator[Section]:
-    """How a build varies on a host, and what size of change that allows to detect."""
-    found = noise.noise_of_trial(trial)
-    if found is None:
+    """The sections of an A/A: how runs vary, and the smallest detectable change."""
+    estimate = noise.noise_of_trial(trial)
+    if estimate is None:
         return
-    groups = "visits" if found.shared else "rounds"
-    drift = "" if found.shared else "; drift of the host, of which a hunt's alternating runs cancel most"
+    groups = "visits" if estimate.shared else "rounds"
+    drift = "" if estimate.shared else "; drift of the host, of which a hunt's alternating runs cancel most"
     unknown = "not known from one visit, or from one run in each"
     varies = (
-        (f"between {groups}", unknown if found.between is None else percent(found.between) + drift),
-        (f"within {groups}", MISSING if found.within is None else percent(found.within)),
-        ("of one run", f"{percent(found.run)} ({percent(found.low)} to {percent(found.high)})"),
+        (f"between {groups}", unknown if estimate.between is None else percent(estimate.between) + drift),
+        (f"within {groups}", MISSING if estimate.within is None else percent(estimate.within)),
+        ("of one run", f"{percent(estimate.run)} ({percent(estimate.low)} to {percent(estimate.high)})"),
     )
     yield Section("How runs vary", (Facts(varies),), "noise", quiet=True)
-    turns, gains = math.sqrt(2) * found.run, False
+    turns, gains = math.sqrt(2) * estimate.run, False
     if pairs := noise.noise_of_pairs(trial):
         beside = min(filter(None, pairs), default=0.0)
         gains, by_cpu = beside < GAIN * turns, " by CPU time" * (beside == pairs[1])
-        said = f"The {pairs_sentence('runs', *pairs, turns)}."
-        yield Section("Paired runs", (Prose((said,)),), "pairs", quiet=True)
+        sentence = f"The {pairs_sentence('runs', *pairs, turns)}."
+        yield Section("Paired runs", (Prose((sentence,)),), "pairs", quiet=True)
     head = ("runs per side", "visits", "time", *(("drop interleaved", f"paired{by_cpu}") if gains else ("drop",)))
     rows = (
         row(
-            str(each.runs), str(each.visits), duration(each.seconds), percent(each.drop),
-            *([percent(noise.smallest_drop_in_pairs(beside, pairs_made(trial), each.runs))] if gains else []),
+            str(size.runs), str(size.visits), duration(size.seconds), percent(size.drop),
+            *([percent(noise.smallest_drop_in_pairs(beside, pairs_made(trial), size.runs))] if gains else []),
         )
-        for each in noise.detectable_drops(trial, found)
+        for size in noise.detectable_drops(trial, estimate)
     )  # fmt: skip
     title = "Smallest detectable drop (95 % sure, in 4 cases of 5)"
     yield Section(title, (Table(head, tuple(rows), head),), "detectable")
-    yield Section("What would help", (Prose(tuple(noise.advice_sentences(trial, found))),), quiet=True)
+    yield Section("What would help", (Prose(tuple(noise.advice_sentences(trial, estimate))),), quiet=True)

@@ -205,13 +205,13 @@ def test_a_large_profile_is_drawn_in_a_bounded_size() -> None:
     deep = ";".join(f"f{number}" for number in range(5000))
     drawing = flame_graph(stacks, stacks | {deep: 1e-9}, "µs")
     assert len(drawing) < 700_000
-    assert len(boxes(drawing)) <= flame.MOST
+    assert len(boxes(drawing)) <= flame.FRAMES
 
 
 def test_small_frames_are_left_out_and_large_ones_stay() -> None:
     stacks = {f"m;f{number}": 1.0 for number in range(3000)} | {"m;large": 500.0}
     names = {frame.name for _, frame in pruned(merged(stacks, stacks))}
-    assert {"all", "m", "large"} <= names and len(names) <= flame.MOST + 3
+    assert {"all", "m", "large"} <= names and len(names) <= flame.FRAMES + 3
 
 
 def test_pairs_are_joined_and_their_ratio_is_below_them() -> None:

@@ -1,1 +1,1 @@
-"""Pages in HTML: one self-contained file for a hunt, a trial, or the list of all."""
+"""HTML pages: one self-contained file for a hunt, a trial, or the list of all sessions."""

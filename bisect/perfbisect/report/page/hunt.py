@@ -1,4 +1,4 @@
-"""What a page draws of a commit: its runs, its functions joined with its diff, and its flame graph."""
+"""Sections of a hunt's page: the course of the search; runs, functions with links into the diff, flame graph of a commit."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -31,38 +31,38 @@ from perfbisect.wording.quantities import count, figure, scale
 from perfbisect.wording.text import metric_title, titled
 
 HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
-LONGEST = 400  # characters of a line that are shown
-LETTERS = 250_000  # of a diff, as it is written in the page
-SMALL, MOST = 0.005, 40  # functions: share of the whole difference from which on one is listed; how many
+LONGEST = 400  # characters of a line in the page
+LETTERS = 250_000  # characters of a diff in the page, escaped
+SMALL, LISTED = 0.005, 40  # functions: the smallest share of the whole difference that is listed; the largest number
 SIDES = (("parent", "parent"), ("culprit", "culprit"))  # class of colour, its meaning
 RANGE = (("parent", "good"), ("culprit", "bad, or the culprit"), ("gray", "unclear"), ("muted", "× skipped"))
-OPEN = 3  # files that are unfolded where no function is known
+OPEN = 3  # files that are unfolded if none is marked
 
 
 @dataclass(slots=True)
 class DiffLine:
-    """One line of a hunk: ``kind`` is "add", "del" or "same"; numbers are 0 on the side that does not have it."""
+    """A line of a hunk: ``kind`` is "add", "del" or "same"; its number is 0 on a side that does not have it."""
 
     kind: str
     old: int
     new: int
     text: str
-    anchor: str = ""  # its place in the page, where something leads to it
+    anchor: str = ""  # target of links in the page; empty: none
 
 
 @dataclass(slots=True)
 class PageHunk:
-    """Changed lines with their surroundings; ``scope`` is what git prints after the line numbers, as a function's name."""
+    """Changed lines with their context; ``scope`` is git's text after the line numbers, often a function's name."""
 
     scope: str
     lines: list[DiffLine] = field(default_factory=list)
-    anchor: str = ""  # its place in the page
-    marked: bool = False  # whether it changes a function of the list
+    anchor: str = ""  # target of links in the page
+    marked: bool = False  # whether it changes a named function or part
 
 
 @dataclass(slots=True)
 class ChangedFile:
-    """One file of a change."""
+    """A file of a diff."""
 
     path: str
     hunks: list[PageHunk] = field(default_factory=list)
@@ -72,16 +72,16 @@ class ChangedFile:
 
     @property
     def marked(self) -> bool:
-        """Whether a function of the list is changed in it."""
+        """Whether one of its hunks is marked."""
         return any(hunk.marked for hunk in self.hunks)
 
     def count(self, kind: str) -> int:
-        """How many lines were added ("add") or removed ("del")."""
+        """The number of added ("add") or removed ("del") lines."""
         return sum(line.kind == kind for hunk in self.hunks for line in hunk.lines)
 
 
 def narrowed(report: HuntReport) -> Iterator[Section]:
-    """How the search narrowed the range, if it has begun."""
+    """The section with the course of the search; none before the first decision."""
     state = report.state
     if not report.course:
         return
@@ -99,10 +99,10 @@ def narrowed(report: HuntReport) -> Iterator[Section]:
     yield Section("The range", (Figure(partial(posterior, tested, report.course), above, RANGE, x=ends),), "range")
 
 
-def drawn_change(report: HuntReport, diff_of: DiffOf, place: int) -> Iterator[Section]:
-    """The sections of one change; profiles are of the first."""
-    change, anchor = report.changes[place], f"case-{place + 1}"
-    found, profiles = change.explanation, report.profiles if place == 0 else None
+def drawn_change(report: HuntReport, diff_of: DiffOf, position: int) -> Iterator[Section]:
+    """The sections of a change; the flame graph is of the first change only."""
+    change, anchor = report.changes[position], f"case-{position + 1}"
+    explanation, profiles = change.explanation, report.profiles if position == 0 else None
     yield from runs(report, change, anchor)
     if change.pairs:
         drawing = of_pairs(change.pairs, titled(report.pairs_metric), SIDES)
@@ -110,8 +110,8 @@ def drawn_change(report: HuntReport, diff_of: DiffOf, place: int) -> Iterator[Se
     between = (change.parents[0].sha, change.commit.sha) if change.parents else None
     if report.parts:
         between = report.settings.good_commit, report.settings.bad_commit
-    files, note = diff(between, anchor, diff_of, names_of(found), report.parts)
-    tables = tuple(functions(found, files))
+    files, note = diff(between, anchor, diff_of, names_of(explanation), report.parts)
+    tables = tuple(functions(explanation, files))
     if tables:
         yield Section("Functions", tables, f"{anchor}-functions", within=True)
     elif not report.state.studied:
@@ -123,66 +123,68 @@ def drawn_change(report: HuntReport, diff_of: DiffOf, place: int) -> Iterator[Se
     if profiles:
         sides = profiles.parent, profiles.culprit
         divisor, unit = scale(max(sum(stacks.values()) for stacks in sides), profiles.unit, least=10.0)
-        before, after = ({stack: cost / divisor for stack, cost in stacks.items()} for stacks in sides)
-        graph = partial(flame_graph, before, after, unit)
-        said = (f"Widths are costs per {found.operation}, in {unit}.", *profiles.notes)
-        drawing = Figure(graph, " ".join(said), name="flame")
+        of_parent, of_culprit = ({stack: cost / divisor for stack, cost in stacks.items()} for stacks in sides)
+        graph = partial(flame_graph, of_parent, of_culprit, unit)
+        remarks = (f"Widths are costs per {explanation.operation}, in {unit}.", *profiles.notes)
+        drawing = Figure(graph, " ".join(remarks), name="flame")
         yield Section("Flame graph", (drawing,), f"{anchor}-flame", within=True)
 
 
 def set_in_diff(report: HuntReport, diff_of: DiffOf) -> Iterator[Section]:
-    """The diff of a commit in which no part is named, but a set of them, which are marked."""
+    """The section with the diff if a `bisect narrow` names no single part: the possible parts are marked."""
     settings = report.settings
     if report.parts and not report.changes:
         files, note = diff((settings.good_commit, settings.bad_commit), "case-1", diff_of, (), report.parts)
         yield Section("The change", (Figure(partial(pages.part, "diff", files), note),), "case-1-change")
 
 
-def functions(found: Explanation, files: Sequence[ChangedFile]) -> Iterator[Table]:
-    """The functions whose costs differ most, with links to what changes them."""
-    for above, measured in function_costs(found):
-        notable = [each for each in measured if abs(each.part) >= SMALL or each.own or each.partner]
-        rows = [on_page(each, files, found.changed) for each in (notable or measured)[:MOST]]
+def functions(explanation: Explanation, files: Sequence[ChangedFile]) -> Iterator[Table]:
+    """Tables of the functions whose costs differ most, with links to the hunks that change them."""
+    for above, measured in function_costs(explanation):
+        notable = [function for function in measured if abs(function.part) >= SMALL or function.own or function.partner]
+        rows = [on_page(function, files, explanation.changed) for function in (notable or measured)[:LISTED]]
         yield Table(("function", *COSTS), tuple(rows), COSTS, (above,), "functions")
 
 
-def on_page(each: FunctionRow, files: Sequence[ChangedFile], changed: Sequence[str]) -> Row:
-    """One function, with a link to the hunk that changes it; ``changed`` are all that the commit changes."""
-    said = [each.binary, *notes(each, changed)]
-    if each.callers:
-        said.append(f"called by {', '.join(map(short, each.callers[:3]))}")
-    places = (place_of(one, files) for one in due_to(each))
-    name = Cell(each.function, note="; ".join(said), link=next(filter(None, places), ""))
-    error = f" ± {figure(2 * each.error)}" if each.error else ""
-    parent, culprit, difference, part = costs_of(each)
+def on_page(function: FunctionRow, files: Sequence[ChangedFile], changed: Sequence[str]) -> Row:
+    """The row of a function, with a link to the hunk that changes it; ``changed``: all functions that the commit changes."""
+    remarks = [function.binary, *notes(function, changed)]
+    if function.callers:
+        remarks.append(f"called by {', '.join(map(short, function.callers[:3]))}")
+    links = (place_of(name, files) for name in due_to(function))
+    name = Cell(function.function, note="; ".join(remarks), link=next(filter(None, links), ""))
+    error = f" ± {figure(2 * function.error)}" if function.error else ""
+    parent, culprit, difference, part = costs_of(function)
     cells = (name, *row(parent, culprit, difference + error, part).cells)
-    return Row(cells, (each.parent, each.culprit), "changed" if each.own else "")
+    return Row(cells, (function.parent, function.culprit), "changed" if function.own else "")
 
 
-def due_to(each: FunctionRow) -> tuple[str, ...]:
-    """The functions that the commit changes and to which the cost of one is due."""
-    return (each.function,) if each.changed else (*each.inlined, each.below)
+def due_to(function: FunctionRow) -> tuple[str, ...]:
+    """The changed functions that explain the cost of a function: itself, or changed functions inlined in it or called by it."""
+    return (function.function,) if function.changed else (*function.inlined, function.below)
 
 
-def names_of(found: Explanation) -> tuple[str, ...]:
-    """The functions that the commit changes, in the order in which the reason names them."""
-    measured = (name for _, rows in function_costs(found) for each in rows for name in due_to(each) if name)
-    return tuple(dict.fromkeys((*measured, *found.changed)))
+def names_of(explanation: Explanation) -> tuple[str, ...]:
+    """The functions that the commit changes, measured ones first, in the order of the tables."""
+    measured = (
+        name for _, rows in function_costs(explanation) for function in rows for name in due_to(function) if name
+    )
+    return tuple(dict.fromkeys((*measured, *explanation.changed)))
 
 
 def runs(report: HuntReport, change: NamedChange, anchor: str) -> Iterator[Section]:
-    """The runs of a commit and of those it was compared with, in order of time.
+    """The section with the runs of a commit and its parents in order of time; none unless both sides have runs.
 
-    Timed runs where both sides have some, or else those that were counted exactly.
+    Shows timed runs if both sides have some, otherwise runs that were counted exactly.
     """
     metric = report.settings.metric
     sides = {"parent": [parent.sha for parent in change.parents], "culprit": [change.commit.sha]}
-    whole = {side: [run for run in report.state.runs_like(*of) if not run.slower_than] for side, of in sides.items()}
+    finished = {side: [run for run in report.state.runs_like(*of) if not run.slower_than] for side, of in sides.items()}
     timed, counted = (
-        [(side, [run for run in made if bool(run.counted) is exact]) for side, made in whole.items()]
+        [(side, [run for run in runs_of_side if bool(run.counted) is exact]) for side, runs_of_side in finished.items()]
         for exact in (False, True)
     )
-    shown = by_second(timed if all(made for _, made in timed) else counted, find_metric(metric).read)
+    shown = by_second(timed if all(runs_of_side for _, runs_of_side in timed) else counted, find_metric(metric).read)
     if {run.side for run in shown} != {*sides}:
         return
     title = "QPS in each second" if len(shown[0].values) > 1 else f"{metric_title(metric)} of each run"
@@ -190,7 +192,7 @@ def runs(report: HuntReport, change: NamedChange, anchor: str) -> Iterator[Secti
 
 
 def parsed(diff: str) -> list[ChangedFile]:
-    """The files of a diff that git printed with the prefixes a/ and b/."""
+    """The files of a git diff with the prefixes a/ and b/."""
     files: list[ChangedFile] = []
     old = new = 0
     for line in diff.split("\n"):
@@ -198,9 +200,9 @@ def parsed(diff: str) -> list[ChangedFile]:
             files.append(ChangedFile(line.rpartition(" b/")[2]))
         elif not files:
             continue
-        elif found := HUNK.match(line):
-            old, new = int(found[1]), int(found[2])
-            files[-1].hunks.append(PageHunk(found[3]))
+        elif match := HUNK.match(line):
+            old, new = int(match[1]), int(match[2])
+            files[-1].hunks.append(PageHunk(match[3]))
         elif files[-1].hunks and line[:1] in ("+", "-", " "):
             kind = {"+": "add", "-": "del", " ": "same"}[line[0]]
             text = line[1:].rstrip("\r")
@@ -217,62 +219,65 @@ def parsed(diff: str) -> list[ChangedFile]:
 def diff(
     sides: tuple[str, str] | None, anchor: str, diff_of: DiffOf, names: Sequence[str], parts: Sequence[DiffPart] = ()
 ) -> tuple[Sequence[ChangedFile], str]:  # fmt: skip
-    """The diff of a commit against its parent, marked files first, and what it lacks.
+    """The files of the diff of parent and commit (``sides``), marked files first; and a note about omitted files, or "".
 
-    Marked are changes of a function of the list, or with ``parts`` these alone.
+    Hunks that change one of the functions ``names`` are marked; if ``parts`` are given, only hunks of these.
     """
     if not sides:
         return (), ""
-    if (found := diff_of(*sides)) is None:
+    if (text_and_omitted := diff_of(*sides)) is None:
         return (), "The diff is not shown: the repository of the hunt, or its commits, are not on this machine."
-    files, left_out = parsed(found[0]), found[1]
+    files, left_out = parsed(text_and_omitted[0]), text_and_omitted[1]
     word = any_of(names)
-    for place, file in enumerate(files):
-        file.anchor = f"{anchor}-file-{place}"
+    for index, file in enumerate(files):
+        file.anchor = f"{anchor}-file-{index}"
         for number, hunk in enumerate(file.hunks):
-            hunk.anchor = f"{anchor}-hunk-{place}-{number}"
+            hunk.anchor = f"{anchor}-hunk-{index}-{number}"
             hunk.marked = word is not None and place_in(hunk, word)
             if parts:
                 hunk.marked = any(part.path == file.path and is_in(hunk, part) for part in parts)
     files.sort(key=lambda file: not file.marked)
-    kept, letters = [], 0
+    shown, letters = [], 0
     for file in files:
         size = sum(len(escape(line.text)) for hunk in file.hunks for line in hunk.lines)
         if letters + size <= LETTERS:
-            kept.append(file)
+            shown.append(file)
             letters += size
-    for place, file in enumerate(kept):
-        file.open = file.marked if kept[0].marked else place < OPEN
-    left_out += len(files) - len(kept)
-    more = f"with large changes left out; `git show {sides[1][:10]}` prints all."
-    return kept, f"{count(left_out, 'file')} {more}" if left_out else ""
+    for index, file in enumerate(shown):
+        file.open = file.marked if shown[0].marked else index < OPEN
+    left_out += len(files) - len(shown)
+    hint = f"with large changes left out; `git show {sides[1][:10]}` prints all."
+    return shown, f"{count(left_out, 'file')} {hint}" if left_out else ""
 
 
 def is_in(hunk: PageHunk, part: DiffPart) -> bool:
-    """Whether the hunk shows lines of a part of the same file; a part without lines is all of it."""
+    """Whether the hunk has lines of a part of its file; a part without lines is the whole file."""
     numbers = [line.new for line in hunk.lines if line.new]
     return not part.first or (bool(numbers) and min(numbers) <= part.last and part.first <= max(numbers))
 
 
 def any_of(functions: Sequence[str]) -> re.Pattern[str] | None:
-    """What a definition or a call of one of these functions looks like; None where they have no names."""
+    """The pattern of a definition or call of one of ``functions``; None if none has a name."""
     names = dict.fromkeys(name for function in functions if (name := split(function)[1]))
     return re.compile(rf"(?<![\w~])(?:{'|'.join(map(re.escape, names))})\s*\(") if names else None
 
 
 def place_in(hunk: PageHunk, word: re.Pattern[str]) -> bool:
-    """Whether the hunk is in one of the functions that ``word`` finds, or has a line that defines or calls one.
+    """Whether the hunk is in a function that ``word`` matches, or has a line that defines or calls one.
 
-    git's line of its scope has the name, a changed line, or one without an indent beside them: there functions begin.
+    ``word`` is searched in the hunk's scope, in changed lines, and in lines without indent, at which functions begin.
     """
     lines = (line.text for line in hunk.lines if line.kind != "same" or not line.text[:1].isspace())
     return bool(word.search(hunk.scope) or any(word.search(text) for text in lines))
 
 
 def place_of(function: str, files: Sequence[ChangedFile]) -> str:
-    """Where a function is changed: the line at which it begins, or else its first hunk; empty if neither is shown."""
+    """A link to a function in the diff: to the line at which it begins, or to its first hunk; "" if neither is shown.
+
+    Sets the anchor of the line.
+    """
     word = any_of([function])
-    hunks = [hunk for one in files for hunk in one.hunks if word and place_in(hunk, word)]
+    hunks = [hunk for file in files for hunk in file.hunks if word and place_in(hunk, word)]
     for hunk in hunks:
         for number, line in enumerate(hunk.lines):
             if word and word.search(line.text) and not (line.text[:1].isspace() or line.text.endswith(";")):
