@@ -63,8 +63,6 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     first = [sentence(evidence, bloat, found.operation).removesuffix(".") + also for evidence in main[:1]]
     where, how = functions.sentences(found)
     how = outside(found) or how
-    if not where and found.change_known and not explained_by_change(found) and any(excluded(found)):
-        where = "No function of the diff explains it."
     said = (*plans, *first, where, how)
     return tuple(text for text in said if text)[:SENTENCES]
 

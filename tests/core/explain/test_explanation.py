@@ -529,6 +529,8 @@ def test_that_no_function_explains_it_is_an_answer(layouts: Layouts | None, tail
     assert sentences(of_another)[-1].endswith(
         " of the loss is in `scan`, which this commit does not change; it changes `insert`."
     )
+    unprofiled = explanation([changes("insert")], "p", "c", (parent, culprit), replace(LOSS, layouts=layouts))
+    assert len(sentences(unprofiled)) == 1, "functions are not excluded where none was profiled"
     said = " ".join(unknown(of_another))
     assert said.startswith("Excluded: the number of instructions per operation (")
     assert said.endswith(tail)

@@ -180,7 +180,7 @@ class BuildsMade:
             raise UsageError(
                 f"{built[:10]} would now be built differently than earlier in this hunt, so the runs of then and now"
                 " cannot be compared.",
-                f"The recipe of {context.builder.name} or the compiler has changed: undo that, or begin a new hunt.",
+                f"The recipe of {context.builder.name}, its compiler or a linker has changed: undo that, or begin a new hunt.",
             )
         with self.lock:
             if self._first is None:
