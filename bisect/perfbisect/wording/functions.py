@@ -208,6 +208,8 @@ def as_often(row: FunctionRow) -> str:
     called = f", called {less if often < 1 / 3 else times}" if ratio > SMALLEST else ", hardly called any more"
     if abs(each) <= FEW * abs(often):
         return f"{called}, each call as long as before"
+    if each >= math.log(MANY):
+        return f"{called}, each call {amount(math.exp(each))} times as long"
     return f"{called}, each call {percent(abs(math.expm1(each)))} {'longer' if each > 0 else 'shorter'}"
 
 
