@@ -1,14 +1,14 @@
 """The demo's repository: a storage engine from v1.0 to v1.1, in which one commit slows update-index down.
 
-A plan is drawn from a seed: the order of the changes, the side branches, and how much the planted commit adds. Plans are drawn
-until the planted commits have some distance from those that do not compile, so that a hunt can name them.
+A seed determines the plan: the order of the changes, the side branches, and the cost that the planted commit adds. Plans are
+drawn until the planted commits have some distance from commits that do not compile, so that a hunt can name them.
 
 Changes are small edits of the engine's sources, stored as TOML in ``changes/``. An edit is located by a passage of text,
-not by a line number, so that changes can be applied in almost any order; one that depends on others names them in
+not by a line number, so that changes can be applied in almost any order; a change that depends on others names them in
 ``needs``.
 
-Each of the features in ``changes/index.toml`` has two knobs: EFFORT_EVERY, how many changes of the index lie between
-two checks, and EFFORT_SIZE, how much one check reads. Their cost was measured in one thread on a server of 2021, as a
+Each feature in ``changes/index.toml`` has two knobs: EFFORT_EVERY, the number of changes of the index between two checks,
+and EFFORT_SIZE, the size of the data that a check reads. Their cost was measured in one thread on a server of 2021, as a
 multiple of the time of one update-index; other machines differ by a few hundredths.
 
 The same seed gives the same commit hashes: author, dates and texts are fixed, and the git configuration of the machine
@@ -37,7 +37,10 @@ Tree = dict[str, str]  # path → text
 
 
 class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Put ``text`` instead of a passage, after it or before it; without a passage, at the end of the file."""
+    """Put ``text`` in place of a passage, after it or before it; without a passage, at the end of the file.
+
+    At most one of ``replace``, ``after`` and ``before`` has the passage.
+    """
 
     file: str
     text: str
@@ -48,8 +51,8 @@ class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def apply(self, tree: Tree) -> None:
         """Change the tree. Raises ValueError unless the file contains the passage exactly once."""
         old, passage = tree.get(self.file, ""), self.replace or self.after or self.before
-        if passage and (found := old.count(passage)) != 1:
-            raise ValueError(f"{self.file} has {passage!r} {found} times, not once")
+        if passage and (occurrences := old.count(passage)) != 1:
+            raise ValueError(f"{self.file} has {passage!r} {occurrences} times, not once")
         new = self.text if self.replace else passage + self.text if self.after else self.text + passage
         tree[self.file] = old.replace(passage, new) if passage else old + self.text
 
@@ -72,14 +75,14 @@ def read_changes(kind: str) -> tuple[Change, ...]:
 
 
 def first_tree() -> Tree:
-    """The engine of the first release."""
+    """The sources of the engine in the first release."""
     root = FOLDER / "engine"
     return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def applied(changes: Iterable[Change], before: Tree) -> Tree:
-    """The tree after ``changes``, in that order. Raises ValueError for a change that cannot be applied."""
-    tree = dict(before)
+def applied(changes: Iterable[Change], tree: Tree) -> Tree:
+    """``tree`` after ``changes``, in that order. Raises ValueError for a change that cannot be applied."""
+    tree = dict(tree)
     for name, edit in ((change.name, edit) for change in changes for edit in change.edits):
         try:
             edit.apply(tree)
@@ -91,24 +94,24 @@ def applied(changes: Iterable[Change], before: Tree) -> Tree:
 Unit = tuple[Change, ...]  # successive changes on one branch
 
 OPTIONAL = ("documentation", "comments", "refactorings", "tests", "features")
-KEPT = {"children-without-division"}  # every history has this small improvement
+ALWAYS = {"children-without-division"}  # every history has this small improvement
 FIXED_TOGETHER = "both-fixed"
 
 
-def choose(random: Random, commits: int, wanted_features: Iterable[Change]) -> list[Unit]:
-    """The units of a history with ``commits`` changes (without the release), ``wanted_features`` among them, in an order that can be applied.
+def choose(random: Random, commits: int, features: Iterable[Change]) -> list[Unit]:
+    """The units of a history with ``commits`` changes, ``features`` among them, in an order that can be applied.
 
-    Raises ValueError for a number of commits that is not possible.
+    The release is not counted. Raises ValueError if the number of commits is not possible.
     """
-    units = [*_breaks(random), *((change,) for change in wanted_features)]
-    wanted = commits - sum(map(len, units))
+    units = [*_breaks(random), *((change,) for change in features)]
+    optional_count = commits - sum(map(len, units))
     optional = [change for kind in OPTIONAL for change in read_changes(kind)]
-    if not len(KEPT) <= wanted <= len(optional):
-        there = f"there are {len(optional)} changes to choose from, and {wanted} are needed"
-        raise ValueError(f"{commits} commits are not possible: {there}")
+    if not len(ALWAYS) <= optional_count <= len(optional):
+        available = f"there are {len(optional)} changes to choose from, and {optional_count} are needed"
+        raise ValueError(f"{commits} commits are not possible: {available}")
     random.shuffle(optional)
-    while len(optional) > wanted:
-        needed = KEPT.union(*(change.needs for change in optional))
+    while len(optional) > optional_count:
+        needed = ALWAYS.union(*(change.needs for change in optional))
         optional.remove(next(change for change in optional if change.name not in needed))
     units += ((change,) for change in optional)
     random.shuffle(units)
@@ -116,7 +119,7 @@ def choose(random: Random, commits: int, wanted_features: Iterable[Change]) -> l
 
 
 def _breaks(random: Random) -> list[Unit]:
-    """Two commits that do not compile: each fixed by the next commit, or in succession and fixed together."""
+    """Units with two commits that do not compile: each fixed by the next commit, or successive and fixed together."""
     first, first_fix, second, second_fix = read_changes("broken")
     if random.random() < 0.5:
         return [(first, first_fix), (second, second_fix)]
@@ -125,7 +128,7 @@ def _breaks(random: Random) -> list[Unit]:
 
 
 def _in_order(units: Sequence[Unit]) -> list[Unit]:
-    """The units in their order, but each after the changes that it needs."""
+    """The units in their order, but each after the changes that its first change needs."""
     waiting, ordered = list(units), list[Unit]()
     while waiting:
         done = {change.name for change in chain(*ordered)}
@@ -135,7 +138,7 @@ def _in_order(units: Sequence[Unit]) -> list[Unit]:
     return ordered
 
 
-# feature → (size, extra time with a check at every change), both ascending
+# feature → (size, extra time with a check at every change), both ascending; time in units of one update-index
 COST: Mapping[str, tuple[tuple[int, float], ...]] = {
     "order": ((4, 0.42), (24, 0.60), (100, 1.00), (170, 1.30), (250, 1.50)),
     "repeats": ((32, 0.13), (108, 0.36), (150, 0.54), (256, 1.05), (384, 1.70)),
@@ -147,13 +150,13 @@ LARGEST_DROP = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The two knobs: a feature is checked at every so many changes of the index, and a check reads so much."""
+    """The two knobs of a feature: the number of changes of the index between checks, and the size that a check reads."""
 
     every: int
     size: int
 
     def filled(self, change: Change) -> Change:
-        """A change with the placeholders in its texts replaced by these numbers."""
+        """The change with the placeholders in its texts replaced by the two numbers."""
         edits = []
         for edit in change.edits:
             text = edit.text.replace("EFFORT_EVERY", str(self.every)).replace("EFFORT_SIZE", str(self.size))
@@ -165,27 +168,27 @@ RARE = Effort(every=512, size=128)  # under a hundredth of an update
 
 
 def effort_for(feature: str, drop: float) -> Effort:
-    """The effort after which update-index has ``drop`` (a fraction) less throughput. Raises ValueError beyond 0.6."""
+    """The effort that lowers update-index's throughput by the fraction ``drop``. Raises ValueError unless 0 < drop ≤ 0.6."""
     if not 0 < drop <= LARGEST_DROP:
         raise ValueError(f"a planted drop of {drop} is not possible: it must be between 0 and {LARGEST_DROP}")
     extra = drop / (1 - drop)
     sizes, costs = zip(*COST[feature], strict=True)
-    every = ceil(costs[0] / extra)  # where the smallest size costs too much, checks are rarer
+    every = ceil(costs[0] / extra)  # if the smallest size costs too much, checks are rarer
     return Effort(every, max(sizes[0], round(np.interp(extra * every, costs, sizes) / GRAIN) * GRAIN))
 
 
 BRANCHES = ("interface", "checks", "smaller-steps", "tidy")
 LENGTHS = range(5, 10)  # commits between fork and merge, on both sides together
-SMALLEST, LARGEST = 0.32, 0.50  # of the drops that a seed chooses, with a margin for other machines
+SMALLEST, LARGEST = 0.32, 0.50  # drops that a seed chooses from, with a margin for other machines
 ON_SIDE = 0.3  # probability that the planted commit is on a side branch
-CLEAR = 2  # generations between the planted commit and one that does not compile
-TRIES = 2000
-SHORTEST = 30
+CLEAR = 2  # generations around the planted commit in which all commits compile
+TRIES = 2000  # plans that are drawn at most
+SHORTEST = 30  # commits
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCommit:
-    """One commit: a change, or the merge of a side branch, which has no edits."""
+    """A commit: a change, or the merge of a side branch, without edits."""
 
     change: Change
     parents: tuple[int, ...]  # positions of earlier steps, first parent first; position 0 is the first release
@@ -198,10 +201,10 @@ class HistoryPlan:
     steps: tuple[PlannedCommit, ...]
     planted: int  # position
     drop: float  # planned, a fraction
-    further: tuple[int, ...] = ()  # positions of the other changes that slow a workload, named after it
+    further: tuple[int, ...] = ()  # positions of the other changes that slow a workload, each named like the workload
 
     def history(self, position: int) -> list[Change]:
-        """The changes that a commit contains, oldest first, its own last."""
+        """The changes that the commit at ``position`` contains, oldest first; the last is its own."""
         contained = {position}
         for at in range(position, 0, -1):  # parents come earlier
             contained |= {*self.steps[at - 1].parents} if at in contained else set()
@@ -218,7 +221,7 @@ class HistoryPlan:
 
 
 def draw(seed: int, commits: int, drop: float | None, changes: int = 1) -> HistoryPlan:
-    """The plan of a seed, with so many planted changes. Raises ValueError for numbers or a drop that are not possible."""
+    """The plan of a seed with ``changes`` planted changes. Raises ValueError for numbers or a drop that are not possible."""
     if commits < SHORTEST:
         raise ValueError(f"{commits} commits are too few: not possible below {SHORTEST}")
     random = Random(seed)
@@ -229,22 +232,22 @@ def draw(seed: int, commits: int, drop: float | None, changes: int = 1) -> Histo
     index = [(effort if change.name == feature else RARE).filled(change) for change in read_changes("index")]
     further = read_changes("further")[: changes - 1]
     for _ in range(TRIES):
-        units = choose(random, commits - 3, [*index, *further])  # without two merges and the release
+        units = choose(random, commits - 3, [*index, *further])  # two merges and the release are added later
         steps = _steps(units, random)
-        place = {step.change.name: at for at, step in enumerate(steps, 1)}
-        planted = place.get(feature, 0)
-        on_main = len(steps)  # the line of first parents, from the end back to the planted commit or beyond it
+        position_of = {step.change.name: at for at, step in enumerate(steps, 1)}
+        planted = position_of.get(feature, 0)
+        on_main = len(steps)  # follows first parents from the end back to the planted commit or beyond it
         while on_main > planted:
             on_main = steps[on_main - 1].parents[0]
         if planted and on_side == (on_main != planted):
-            plan = HistoryPlan(steps, planted, drop, tuple(place[change.name] for change in further))
+            plan = HistoryPlan(steps, planted, drop, tuple(position_of[change.name] for change in further))
             if all(_stands_clear(plan, at) for at in (planted, *plan.further)):
                 return plan
     raise ValueError(f"seed {seed} gives no history of {commits} commits")
 
 
 def _steps(units: Sequence[Unit], random: Random) -> tuple[PlannedCommit, ...]:
-    """The commits of ``units`` with two side branches and the release; empty where no branch is possible."""
+    """The commits of ``units`` with two side branches and the release; empty if a branch is not possible."""
     names = random.sample(BRANCHES, 2)
     lengths = random.choices(LENGTHS, k=2)
     middle = len(units) // 2
@@ -268,7 +271,7 @@ def _steps(units: Sequence[Unit], random: Random) -> tuple[PlannedCommit, ...]:
 
 
 def _append(steps: list[PlannedCommit], units: Sequence[Unit], parent: int) -> int:
-    """Append the units in succession; the position of the last commit."""
+    """Append the commits of ``units`` in succession, the first after ``parent``; return the position of the last."""
     for change in chain(*units):
         steps.append(PlannedCommit(change, (parent,)))
         parent = len(steps)
@@ -276,7 +279,7 @@ def _append(steps: list[PlannedCommit], units: Sequence[Unit], parent: int) -> i
 
 
 def _divide(units: Sequence[Unit], random: Random) -> list[bool]:
-    """For each unit True if it is on the side branch; empty where one side needs the other."""
+    """For each unit whether it is on the side branch; empty if one side needs the other, or the draw is not usable."""
     sides = [random.random() < 0.5 for _ in units]
     placed = [*zip(units, sides, strict=True)]
     side_of = {unit[0].name: side for unit, side in placed}
@@ -286,7 +289,7 @@ def _divide(units: Sequence[Unit], random: Random) -> list[bool]:
 
 
 def _stands_clear(plan: HistoryPlan, position: int) -> bool:
-    """True where no commit within CLEAR generations of ``position`` fails to compile."""
+    """Whether all commits within CLEAR generations of ``position`` compile."""
     near = {position}
     for _ in range(CLEAR):
         children = {at for at, step in enumerate(plan.steps, 1) if near & set(step.parents)}
@@ -319,8 +322,8 @@ def write_history(
 ) -> DemoAnswer:
     """Write the repository of ``seed`` to ``folder``, which must not exist or be empty.
 
-    ``drop`` is a fraction and replaces the one that the seed chooses; ``changes`` is how many are planted. Raises UsageError for a history that is not
-    possible, EnvironmentFailure where git is missing or fails.
+    ``drop``, a fraction, replaces the drop that the seed chooses; ``changes`` is the number of planted changes. Raises
+    UsageError if the history is not possible, EnvironmentFailure if git is missing or fails.
     """
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty.", "Choose a folder that does not exist yet.")
@@ -334,7 +337,7 @@ def write_history(
         marks = Path(aside) / "marks"
         _git(folder, "fast-import", "--quiet", f"--export-marks={marks}", stdin="".join(_stream(plan)))
         pairs = dict(line[1:].split() for line in marks.read_text().splitlines())
-    hashes = [pairs[str(position + 1)] for position in range(len(plan.steps) + 1)]  # the first release's included
+    hashes = [pairs[str(position + 1)] for position in range(len(plan.steps) + 1)]  # with the first release
     _git(folder, "reset", "-q", "--hard", "main")
     step = plan.steps[plan.planted - 1]
     broken = tuple(hashes[position] for position in plan.broken)
@@ -346,24 +349,24 @@ def write_history(
 
 
 def _stream(plan: HistoryPlan) -> Iterator[str]:
-    """The input of git fast-import. Position p has mark p + 1, as marks begin at 1."""
+    """The input of git fast-import. Position p has mark p + 1, because marks begin at 1."""
     trees = [first_tree()]
     yield _commit(0, "Release 1.0\n", (), {}, trees[0])
     for position, step in enumerate(plan.steps, 1):
-        first, *others = step.parents
-        after = applied(plan.history(position), trees[0]) if others else applied([step.change], trees[first])
-        trees.append(after)
+        first, *merged = step.parents
+        tree = applied(plan.history(position), trees[0]) if merged else applied([step.change], trees[first])
+        trees.append(tree)
         body = step.change.body
         message = f"{step.change.subject}\n" + (f"\n{body}" if body else "")
-        yield _commit(position, message, step.parents, trees[first], after)
+        yield _commit(position, message, step.parents, trees[first], tree)
     for tag, position in ((GOOD, 0), (BAD, len(plan.steps))):
         yield f"tag {tag}\nfrom :{position + 1}\ntagger {_signature(position)}\n{_data(f'Release {tag[1:]}')}"
 
 
-def _commit(position: int, message: str, parents: tuple[int, ...], before: Tree, after: Tree) -> str:
-    """One commit with the files that differ from those of its first parent. No change removes a file."""
+def _commit(position: int, message: str, parents: tuple[int, ...], former: Tree, tree: Tree) -> str:
+    """A commit with the files that differ from its first parent's ``former`` tree. No change removes a file."""
     links = [f"{'merge' if rank else 'from'} :{parent + 1}\n" for rank, parent in enumerate(parents)]
-    changed = sorted((path, text) for path, text in after.items() if before.get(path) != text)
+    changed = sorted((path, text) for path, text in tree.items() if former.get(path) != text)
     files = (f"M 100644 inline {path}\n{_data(text)}" for path, text in changed)
     head = f"commit refs/heads/main\nmark :{position + 1}\ncommitter {_signature(position)}\n{_data(message)}"
     return "".join((head, *links, *files))
@@ -378,7 +381,7 @@ def _data(text: str) -> str:
 
 
 def _git(folder: Path, *arguments: str, stdin: str = "") -> None:
-    """Run git in ``folder`` without the configuration of the machine."""
+    """Run git in ``folder`` without the configuration of the machine. Raises EnvironmentFailure if it fails."""
     done = run(arguments, folder, sealed(), stdin)
     if done.returncode:
         raise failure(f"git {arguments[0]} failed in {folder}", done.stderr)
