@@ -1,1 +1,1 @@
-"""Builds measured in rounds, without a search: `bisect noise`, `bisect compare` and `bisect prove`."""
+"""Trials, which measure builds in rounds without a search: `bisect noise`, `bisect compare` and `bisect prove`."""

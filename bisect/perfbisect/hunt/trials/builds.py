@@ -1,9 +1,9 @@
-"""The builds that `bisect compare` is given: revisions, and prebuilt binaries as NAME=PATH; with a variant of the compiler's
-settings or a configuration of the server: REV, REV@VARIANT, REV+CONFIG, REV@VARIANT+CONFIG and NAME=PATH+CONFIG.
+"""The builds in the arguments of `bisect compare`: revisions, and prebuilt binaries as NAME=PATH; each may have a variant of
+the compiler's settings or a configuration of the server: REV, REV@VARIANT, REV+CONFIG, REV@VARIANT+CONFIG, NAME=PATH+CONFIG.
 
-A revision may itself contain @ and +, as in ``HEAD@{1}`` or a tag ``v1+2``, and so may the path of a configuration. So what is
-a revision, or a path that exists, is not divided. Of any other word the end is cut off, at the last + before a known
-configuration; then at the last @ before a known variant, unless the rest is a revision.
+Revisions such as ``HEAD@{1}`` or a tag ``v1+2``, and paths of configurations, may contain @ and +. Therefore a word that is
+a revision, or a path that exists, is not divided. Any other word is cut at the last + before a known configuration; then,
+unless the rest is a revision, at the last @ before a known variant.
 """
 
 import re
@@ -34,13 +34,13 @@ from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_costs
 from perfbisect.wording.quantities import count, duration
 
-# An entry of a reflog, and behind it what no revision has there up to its end: git may take all of it for a date.
+# An entry of a reflog with a suffix that no revision can have: git may take the whole word for a date.
 NO_REVISION = re.compile(r"@\{[^}]*\}(?!([~^]\d*|\^\{[^}]*\})*\Z)")
 FORM = "Write NAME=PATH: a folder in which it is installed on the host, or a tarball on this machine."
 
 
 class Word(NamedTuple):
-    """What a word says."""
+    """The parts of a word of the command line."""
 
     revision: str
     variant: str = ""
@@ -53,16 +53,16 @@ def divided(
     is_config: Callable[[str], bool],
     is_revision: Callable[[str], bool] = lambda _: False,
 ) -> Word:
-    """The parts of a word. ``is_config`` is whether a configuration has that name, or a file that path."""
+    """The parts of a word. ``is_config`` returns whether a text is the name of a configuration, or the path of a file."""
     revision, config = (word, "") if is_revision(word) else cut(word, "+", is_config)
     revision, variant = (revision, "") if is_revision(revision) else cut(revision, "@", variants.__contains__)
     return Word(revision, variant, config)
 
 
-def cut(word: str, sign: str, known: Callable[[str], bool]) -> tuple[str, str]:
-    """What is before and behind the last sign that something known follows; all of the word before it where none does."""
+def cut(word: str, sign: str, is_known: Callable[[str], bool]) -> tuple[str, str]:
+    """The texts before and behind the last ``sign`` that a known text follows; if there is none, the word and ""."""
     for at in range(len(word) - 2, 0, -1):
-        if word[at] == sign and known(word[at + 1 :]):
+        if word[at] == sign and is_known(word[at + 1 :]):
             return word[:at], word[at + 1 :]
     return word, ""
 
@@ -70,13 +70,13 @@ def cut(word: str, sign: str, known: Callable[[str], bool]) -> tuple[str, str]:
 def read_builds(
     words: Sequence[str], settings: Settings, builder: Builder, clone_progress: Progress | None = None
 ) -> tuple[Settings, list[TrialBuild]]:
-    """The builds to compare, and the settings with what the revisions among them need to be built.
+    """The settings, with the repository and commits of the revisions among the builds; and the builds to compare.
 
-    Raises UsageError for fewer than two, for a name that is given twice, for a file or folder that does not exist, and for
-    an unknown variant or configuration.
+    Raises UsageError for fewer than two builds, for a repeated name, for a file or folder that does not exist, and for an
+    unknown variant or configuration.
     """
-    here = load_host(settings.host, settings.hosts_path).is_here
-    subjects = [named(word, settings.host, builder, here=here) for word in words]
+    is_here = load_host(settings.host, settings.hosts_path).is_here
+    subjects = [named(word, settings.host, builder, is_here=is_here) for word in words]
     names = [subject.name for subject in subjects]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"{twice} is given twice.", "Give each build a name of its own: NAME=PATH for binaries.")
@@ -86,7 +86,7 @@ def read_builds(
             "To measure how much one build varies against itself: bisect noise",
         )
     if all(subject.path for subject in subjects):
-        return replace(settings, repository="", variant=""), [configured(each, builder) for each in subjects]
+        return replace(settings, repository="", variant=""), [configured(build, builder) for build in subjects]
     revisions = [subject.name for subject in subjects if not subject.path]
     division = partial(divided, variants=builder.variants, is_config=partial(has_config, builder))
     if not settings.repository:
@@ -94,29 +94,29 @@ def read_builds(
         settings = replace(settings, repository=str(clone))
     repo = open_repository(Path(settings.repository))
     is_revision = partial(has, repo, release_tags=builder.release_tags)
-    own = settings.variant or builder.variant  # REV and REV@VARIANT are the same build then
+    usual = settings.variant or builder.variant  # with it REV and REV@VARIANT are one build
     read: dict[str, Word] = {}
     for word in revisions:
-        found = division(word, is_revision=is_revision)
-        if not is_revision(found.revision):
-            refuse(repo, builder, found.revision, is_revision)
-        found = found._replace(variant="") if found.variant == own else found
-        if before := next((each for each, other in read.items() if other == found), ""):
+        parts = division(word, is_revision=is_revision)
+        if not is_revision(parts.revision):
+            refuse(repo, builder, parts.revision, is_revision)
+        parts = parts._replace(variant="") if parts.variant == usual else parts
+        if twin := next((earlier for earlier, earlier_parts in read.items() if earlier_parts == parts), ""):
             raise UsageError(
-                f"{before} and {word} are the same build: it is given twice.",
+                f"{twin} and {word} are the same build: it is given twice.",
                 "Leave one out. To measure how much one build varies against itself: bisect noise",
             )
-        read[word] = found
-    settings, commits = resolve_commits(settings, builder, [each.revision for each in read.values()])
+        read[word] = parts
+    settings, commits = resolve_commits(settings, builder, [parts.revision for parts in read.values()])
     built = {
         name: TrialBuild(name, commit, variant=word.variant, config=word.config)
         for (name, word), commit in zip(read.items(), commits, strict=True)
     }
-    return settings, [configured(built.get(each.name, each), builder) for each in subjects]
+    return settings, [configured(built.get(build.name, build), builder) for build in subjects]
 
 
 def refuse(repo: Repository, builder: Builder, word: str, is_revision: Callable[[str], bool]) -> None:
-    """Raise UsageError for what is no revision: for the unknown configuration or variant behind one, or for all of it."""
+    """Raise UsageError for a word that is no revision: for an unknown configuration or variant at its end, or for all of it."""
     head, plus, config = word.rpartition("+")
     if plus and is_revision(cut(head, "@", builder.variants.__contains__)[0]):
         raise unknown_config(builder, config)
@@ -139,15 +139,15 @@ def has(repo: Repository, revision: str, release_tags: Sequence[str]) -> bool:
 
 
 def configured(subject: TrialBuild, builder: Builder) -> TrialBuild:
-    """The build with the place and the hash of its configuration, if it has one. Raises UsageError where that cannot be."""
+    """The build with the name or path, and the hash, of its configuration, if any. Raises UsageError if it is not valid."""
     if not subject.config:
         return subject
-    place = subject.config if subject.config in builder.configs else str(local(subject.config))
-    return replace(subject, config=place, config_hash=load_config(builder, place).hash)
+    config = subject.config if subject.config in builder.configs else str(local(subject.config))
+    return replace(subject, config=config, config_hash=load_config(builder, config).hash)
 
 
 def check_words(words: Sequence[str], settings: Settings, builder: Builder) -> None:
-    """Raise UsageError for builds or hosts that do not fit: builds take turns on one host, or hosts without builds."""
+    """Raise UsageError unless ``words`` name builds for one host, or the builder builds nothing and no build is named."""
     if builder.installed and words:
         raise UsageError(
             f"Nothing of {builder.name} is built, so {words[0]} is no build of it.",
@@ -163,7 +163,7 @@ def check_words(words: Sequence[str], settings: Settings, builder: Builder) -> N
 
 
 def hosts_as_builds(settings: Settings, builder: Builder, *, least: int) -> tuple[Settings, list[TrialBuild]]:
-    """The hosts of the settings as what is measured, for a builder that builds nothing, and settings without a repository.
+    """The settings without a repository, and their hosts as builds, for a builder that builds nothing.
 
     Raises UsageError for fewer hosts than ``least``.
     """
@@ -177,76 +177,76 @@ def hosts_as_builds(settings: Settings, builder: Builder, *, least: int) -> tupl
     ]
 
 
-def named(word: str, host: str, builder: Builder, *, here: bool) -> TrialBuild:
-    """One build; ``here`` says whether the host is this machine."""
+def named(word: str, host: str, builder: Builder, *, is_here: bool) -> TrialBuild:
+    """The build of a word; ``is_here``: whether the host is this machine. Raises UsageError for a path that cannot be right."""
     name, is_path, path = word.partition("=")
     if not is_path:
         return TrialBuild(word)
     if not name or not path:
         raise UsageError(f"'{word}' has no {'path' if name else 'name'}.", FORM)
-    place, config = cut(path, "+", partial(has_config, builder))
-    if not (here or is_tarball(place)):
-        if not PurePosixPath(place).is_absolute():
+    location, config = cut(path, "+", partial(has_config, builder))
+    if not (is_here or is_tarball(location)):
+        if not PurePosixPath(location).is_absolute():
             raise UsageError(
-                f"The folder {place} of {name} is on host {host}, but its path does not begin with /.", FORM
+                f"The folder {location} of {name} is on host {host}, but its path does not begin with /.", FORM
             )
-        return TrialBuild(name, path=place, config=config)
+        return TrialBuild(name, path=location, config=config)
     if is_there(path):
-        place, config = path, ""
-    elif not is_there(place):
-        before, _, behind = path.rpartition("+")
-        if before and is_there(before):
-            raise unknown_config(builder, behind)
-        what = "file" if is_tarball(place) else "folder"
-        advice = FORM if what == "file" else f"{FORM} Tarballs end in {', '.join(UNPACKERS)}."
-        raise UsageError(f"There is no {what} {local(place)} for {name}.", advice)
-    return TrialBuild(name, path=str(local(place)), config=config)
+        location, config = path, ""
+    elif not is_there(location):
+        head, _, tail = path.rpartition("+")
+        if head and is_there(head):
+            raise unknown_config(builder, tail)
+        sort = "file" if is_tarball(location) else "folder"
+        advice = FORM if sort == "file" else f"{FORM} Tarballs end in {', '.join(UNPACKERS)}."
+        raise UsageError(f"There is no {sort} {local(location)} for {name}.", advice)
+    return TrialBuild(name, path=str(local(location)), config=config)
 
 
 def local(path: str) -> Path:
-    """A path of this machine."""
+    """The absolute path of a file or folder on this machine."""
     return Path(path).expanduser().absolute()
 
 
 def is_there(path: str) -> bool:
-    """Whether a tarball, or a folder, is there."""
-    place = local(path)
-    return place.is_file() if is_tarball(str(place)) else place.is_dir()
+    """Whether the tarball or folder ``path`` exists on this machine."""
+    location = local(path)
+    return location.is_file() if is_tarball(str(location)) else location.is_dir()
 
 
 def read_releases(
     text: str, settings: Settings, builder: Builder, history: Path | None, clone_progress: Progress | None = None
 ) -> tuple[Settings, list[TrialBuild], Series]:
-    """The releases of ``A..B`` as builds, oldest first, and the settings with what they need to be built.
+    """The settings for builds of the releases in ``A..B``; the releases as builds, oldest first; and their series.
 
-    ``settings`` has the metric. Raises UsageError where there are too few for a line.
+    The metric of ``settings`` must be known. Raises UsageError if there are too few releases for a line.
     """
     if not settings.repository:
         settings = replace(settings, repository=str(cached_clone(builder, release_ends(text), clone_progress)))
-    found = release_range(open_repository(Path(settings.repository)), text, builder.release_tags)
-    if len(found.taken) < FEWEST:
+    releases = release_range(open_repository(Path(settings.repository)), text, builder.release_tags)
+    if len(releases.taken) < FEWEST:
         raise UsageError(
-            f"{text} has {count(len(found.taken), 'release')}, and a line with steps needs {FEWEST}.{skipped(found)}",
-            f"Name them instead, with the same options: bisect compare {' '.join(found.taken)} …",
+            f"{text} has {count(len(releases.taken), 'release')}, and a line with steps needs {FEWEST}.{skipped(releases)}",
+            f"Name them instead, with the same options: bisect compare {' '.join(releases.taken)} …",
         )
-    settings = replace(settings, good=found.taken[0], bad=found.taken[-1])
-    settings, commits = resolve_commits(settings, builder, found.taken)
-    subjects = [TrialBuild(name, commit) for name, commit in zip(found.taken, commits, strict=True)]
-    # A hunt compares layouts and explains, unless it is told not to.
+    settings = replace(settings, good=releases.taken[0], bad=releases.taken[-1])
+    settings, commits = resolve_commits(settings, builder, releases.taken)
+    subjects = [TrialBuild(name, commit) for name, commit in zip(releases.taken, commits, strict=True)]
+    # The hunts for steps have the defaults of `bisect run`: they compare layouts and explain.
     policy = replace(settings.policy, layouts=True, direction=worse_direction(settings.metric))
     hunt = replace(settings, policy=policy, explain=True)
     options = ("--builder", builder.name, *of_settings(hunt), *history_option(history))
-    return settings, subjects, Series(text, found.left_out, options)
+    return settings, subjects, Series(text, releases.left_out, options)
 
 
-def skipped(found: ReleaseRange) -> str:
-    """What of the range is left out, in a sentence behind another."""
-    left = ", ".join(f"{name} ({reason})" for name, reason in found.left_out)
-    return f" Left out: {left}." if left else ""
+def skipped(releases: ReleaseRange) -> str:
+    """A sentence with the releases of the range that are left out, and a blank before it; "" if there are none."""
+    omitted = ", ".join(f"{name} ({reason})" for name, reason in releases.left_out)
+    return f" Left out: {omitted}." if omitted else ""
 
 
 def cost(setup: SessionSetup, settings: Settings, history: Path | None) -> Iterator[str]:
-    """What a comparison would measure, and how long that takes as far as it is known."""
+    """Lines with the size of a comparison, and its duration as far as it is known."""
     request = setup.request
     builds, works = len(request.subjects), len(request.works)
     yield f"{count(builds, 'build')}: {', '.join(subject.name for subject in request.subjects)}"
@@ -265,15 +265,15 @@ def cost(setup: SessionSetup, settings: Settings, history: Path | None) -> Itera
         yield (
             f"a round: {duration(timed)} of runs, and in each visit {start}; all rounds: {duration(timed * request.rounds)}"
         )
-    each = build_seconds(settings, history)
-    if each is None:
+    seconds = build_seconds(settings, history)
+    if seconds is None:
         yield "builds: of unknown length, as no hunt of the history has made any; those that the host has are used again"
     else:
-        yield f"builds: {duration(each)} each in earlier hunts, {duration(each * builds)} if the host has none of them"
+        yield f"builds: {duration(seconds)} each in earlier hunts, {duration(seconds * builds)} if the host has none of them"
 
 
 def build_seconds(settings: Settings, history: Path | None) -> float | None:
-    """What a build takes in earlier hunts; None where there are none."""
+    """The seconds of a build in earlier hunts; None if there are none."""
     try:
         with closing(History.open(history, read_only=True)) as opened:
             return read_costs(opened, settings).build

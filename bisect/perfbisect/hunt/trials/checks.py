@@ -1,4 +1,4 @@
-"""Make fitness checks: once a day the same build and workload on a host, together with itself."""
+"""Fitness checks: once a day an A/A of the same build and workload on a host."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
@@ -21,9 +21,9 @@ from perfbisect.store.history import History
 from perfbisect.store.listing import FITNESS_CHECK
 from perfbisect.store.prior_data import read_checks
 
-DUE = 20 * 3600.0  # seconds after a check until the next one: a job that runs daily is not on time to the minute
-ROUNDS = 6  # of one run each; eight pairs at the same time follow
-LONGEST = {"time": 5.0, "warmup": 2.0}  # seconds, where the workload has more
+DUE = 20 * 3600.0  # seconds after a check until the next: below a day, because a daily job is not on time to the minute
+ROUNDS = 6  # of one run each; eight pairs follow
+LONGEST = {"time": 5.0, "warmup": 2.0}  # seconds at most
 
 
 def check_hosts(
@@ -33,20 +33,21 @@ def check_hosts(
     lease: Callable[[str], AbstractContextManager[None]],
     like: Settings | None = None,
 ) -> bool:
-    """Make the checks of these hosts that are due, one after the other. Returns whether none was kept from it.
+    """Make the due checks of hosts, one after the other. Returns whether no check failed.
 
-    A host is measured ``like`` a session of these settings, at once; by default, if a day has passed, as at its latest check,
-    and one without any as any host was last. ``lease`` holds the lease of a host for a block. The caller is told what
-    is measured, and what kept a host from being checked: it cannot be reached, or another session measures there. Raises Interrupted.
+    With ``like`` each host is checked at once, with these settings. By default it is checked if a day has passed, with the
+    settings of its latest check; a host without a check, with the latest settings of any host. ``lease`` holds the lease of
+    a host for a block. The caller says what is measured, and why a host is not checked: it cannot be reached, or another
+    session measures there. Raises Interrupted.
     """
-    every = True
+    all_checked = True
     for name in names:
         try:
             with lease(name):
-                if wanted := due(name, caller.path, like):
-                    what = f"{wanted.workload} of {wanted.good}"
-                    caller.say(f"How fit host {name} is, measured once a day: {what}, with itself.")
-                    begin([plan_of(wanted, name, hosts_path, caller.waiting)], caller)
+                if settings := due(name, caller.path, like):
+                    title = f"{settings.workload} of {settings.good}"
+                    caller.say(f"How fit host {name} is, measured once a day: {title}, with itself.")
+                    begin([plan_of(settings, name, hosts_path, caller.waiting)], caller)
                 else:
                     caller.say(f"Host {name} was checked within {DUE / 3600:.0f} hours, so it is not checked again.")
         except Interrupted:
@@ -54,25 +55,25 @@ def check_hosts(
         except (PerfBisectError, OSError) as trouble:
             failure = in_words(trouble)
             caller.say(f"Host {name} is not checked: {failure} {failure.advice}".rstrip())
-            every = False
-    return every
+            all_checked = False
+    return all_checked
 
 
 def due(name: str, path: Path | None, like: Settings | None) -> Settings | None:
-    """What a host is measured like; None where that is not due. Raises UsageError where it is not known."""
+    """The settings of a host's check; None if the check is not due. Raises UsageError if no settings are known."""
     machine = leases.machine(name).address if leases.is_held(name) else name
     with closing(History.open(path)) as history:
-        known = read_checks(history)
-        if machine in known and not like and CLOCK.now() - known[machine][-1].at < DUE:
+        by_host = read_checks(history)
+        if machine in by_host and not like and CLOCK.now() - by_host[machine][-1].at < DUE:
             return None
-        earlier = known.get(machine) or [each for checks in known.values() for each in checks]
+        earlier = by_host.get(machine) or [check for checks in by_host.values() for check in checks]
         if not (like or earlier):
             raise UsageError("It is not known what to measure.", "Give --like n4 for what the A/A n4 has measured.")
-        return like or history.settings(max(each.number for each in earlier))
+        return like or history.settings(max(check.number for check in earlier))
 
 
 def plan_of(like: Settings, name: str, hosts_path: str | Path, waiting: WaitCallback | None) -> SessionSetup:
-    """The A/A of a host, of the good end of ``like``. Raises UsageError for a metric that says nothing of a host's speed."""
+    """The setup of a host's A/A with the good end of ``like``. Raises UsageError if its metric does not show a host's speed."""
     if not is_speed(like.metric):
         raise UsageError(f"{like.metric} does not show how fast a host is.", "Check it like an A/A in another metric.")
     settings = replace(
@@ -82,9 +83,9 @@ def plan_of(like: Settings, name: str, hosts_path: str | Path, waiting: WaitCall
     )  # fmt: skip
     builder = requested_builder(settings)
     workloads = requested_workloads(settings, builder, settings.workload)
-    [own] = [with_overrides(each, settings.overrides) for each in workloads.values()]
-    used = [key for key in LONGEST if not own.command or f"{{{key}}}" in str(own.command)]
-    shorter = {key: min(LONGEST[key], getattr(own, key)) for key in used}
+    [workload] = [with_overrides(entry, settings.overrides) for entry in workloads.values()]
+    used = [key for key in LONGEST if not workload.command or f"{{{key}}}" in str(workload.command)]
+    shorter = {key: min(LONGEST[key], getattr(workload, key)) for key in used}
     settings = replace(settings, overrides={**settings.overrides, **shorter})
     subjects = [TrialBuild(settings.good, settings.good_commit)]
     if builder.installed:

@@ -1,8 +1,8 @@
-"""Set up what follows a hunt's verdict: its proof, and the search for the part of the culprit's diff that made it slower.
+"""Setups of the sessions after a verdict: the proof, and the search for the part of the culprit's diff that made it slower.
 
-The proof measures its good end, its bad end, and that without the culprit, in turns; the search states between the culprit
-and its parent. These builds are commits that exist for that time only, in a repository beside the user's. Everything else is
-as in the hunt, so that its builds are found again.
+The proof measures the good end, the bad end, and the bad end without the culprit; the search measures states between the
+culprit and its parent. Reverted and partial states are temporary commits in a repository beside the user's. All other
+settings are those of the hunt, so that its builds are reused.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,19 +37,19 @@ from perfbisect.wording.quantities import count
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a hunt says: these commits made bad differ from good."""
+    """The claim of a hunt: the commits ``reverts`` make bad differ from good."""
 
     settings: Settings  # of the hunt
     reverts: Reverts
-    together: tuple[Settings, ...] = ()  # of all hunts that were carried out with it, where it was one of several
+    together: tuple[Settings, ...] = ()  # of all hunts of its batch, if it was one of several in one process
 
 
 def claim_of(history: History, hunt: int | None) -> Claim:
-    """What a hunt (None: the latest that named a culprit) says. Raises UsageError when it names no culprit."""
+    """The claim of a hunt (None: the latest that named a culprit). Raises UsageError if it names no culprit."""
     if hunt is None:
         for listed in reversed(history.hunts()):
-            own = listed.culprit and not listed.origin and named_steps(verdict_of(history, listed.number))
-            if own and not history.settings(listed.number).narrows:
+            has_culprit = listed.culprit and not listed.origin and named_steps(verdict_of(history, listed.number))
+            if has_culprit and not history.settings(listed.number).narrows:
                 return claim_of(history, listed.number)
         raise UsageError(f"No hunt in the history {history.path} has named a culprit.", "Begin one with `bisect run`.")
     refuse_imported(history, hunt, "it is not proved here")
@@ -60,13 +60,13 @@ def claim_of(history: History, hunt: int | None) -> Claim:
     if not nodes:
         raise unnamed(history, hunt, verdict)
     batch = batch_together(history, hunt)
-    together = [each.hunt for each in batch.hunts if each.hunt is not None] if batch else []
+    together = [member.hunt for member in batch.hunts if member.hunt is not None] if batch else []
     reverts = Reverts(hunt, tuple(candidates[node] for node in nodes))
-    return Claim(history.settings(hunt), reverts, tuple(history.settings(each) for each in together))
+    return Claim(history.settings(hunt), reverts, tuple(history.settings(number) for number in together))
 
 
 def unnamed(history: History, hunt: int, verdict: Verdict | None) -> UsageError:
-    """Why the verdict of a hunt has nothing to revert, and what to do."""
+    """The error for a hunt whose verdict has no commit to revert, with an advice."""
     by_hand = "To test one commit, revert it on a branch and compare: bisect compare GOOD BAD BRANCH"
     match verdict:
         case None:
@@ -84,13 +84,13 @@ def unnamed(history: History, hunt: int, verdict: Verdict | None) -> UsageError:
 def proof_setup(
     claim: Claim, rounds: int, runs: int, waiting: WaitCallback | None, say: Callable[[str], None]
 ) -> Iterator[SessionSetup]:
-    """The plan of a proof; the commit without the culprit exists until the end. ``say`` is given remarks.
+    """The setup of a proof; its commit without the culprit exists until the end of the block. ``say`` is called with remarks.
 
-    Raises NotReverted where it cannot be made, UsageError when the repository lacks a commit of the hunt.
+    Raises NotReverted if that commit cannot be made, UsageError if the repository lacks a commit of the hunt.
     """
     settings = replace(claim.settings, further_hosts=())
     builder, workload = load_requested(settings)
-    trained = tuple(load_requested(each)[1] for each in claim.together)
+    trained = tuple(load_requested(measured)[1] for measured in claim.together)
     repository = open_repository(Path(settings.repository))
     commits = claim.reverts.commits
     check_there(repository, (settings.good_commit, settings.bad_commit, *commits), claim.reverts.hunt)
@@ -100,29 +100,29 @@ def proof_setup(
     compare = command_to_compare(settings, settings.good, settings.bad, "reverted")
     with reverted(
         repository, bad, commits, builder.ignore, lambda path: is_unread(tree(), path, commands), compare
-    ) as made:
-        for merge in made.merges:
+    ) as derived:
+        for merge in derived.merges:
             say(f"{merge[:10]} is a merge: it is reverted relative to its first parent")
-        if made.beside:
-            say(f"lines that later commits put right beside the reverted ones stay: {', '.join(made.beside)}")
-        if made.kept:
-            say(f"no build reads these files, whose conflicts are left as bad has them: {', '.join(made.kept)}")
+        if derived.beside:
+            say(f"lines that later commits put right beside the reverted ones stay: {', '.join(derived.beside)}")
+        if derived.kept:
+            say(f"no build reads these files, whose conflicts are left as bad has them: {', '.join(derived.kept)}")
         names = ", ".join(commit[:10] for commit in commits)
         builds = (
             TrialBuild(settings.good, settings.good_commit),
             TrialBuild(settings.bad, bad),
-            TrialBuild(f"{settings.bad} without {names}", made.commit),
+            TrialBuild(f"{settings.bad} without {names}", derived.commit),
         )
         proof = TrialDesign(
             TrialType.PROVE, builds, {workload.name: workload}, rounds, runs, claim.reverts,
-            repository=made.repository, trained=trained,
+            repository=derived.repository, trained=trained,
         )  # fmt: skip
         yield proof.set_up(settings, waiting)
 
 
 def check_there(repository: Repository, commits: Sequence[str], hunt: int) -> None:
-    """Raise UsageError when a repository lacks one of the commits of a hunt."""
-    if absent := [name for name, found in zip(commits, look_up(repository, commits), strict=True) if not found]:
+    """Raise UsageError if the repository lacks one of ``commits``, which a hunt measured."""
+    if absent := [name for name, exists in zip(commits, look_up(repository, commits), strict=True) if not exists]:
         raise UsageError(
             f"{repository.folder} has no commit {absent[0][:10]} any more, which hunt {hunt} measured.",
             "Fetch it there, or begin a new hunt with: bisect run",
@@ -130,10 +130,10 @@ def check_there(repository: Repository, commits: Sequence[str], hunt: int) -> No
 
 
 def culprits_of(history: History, hunt: int | str | None, minutes: float, say: Callable[[str], None]) -> list[Settings]:
-    """The settings of a search in the diff of each culprit of a hunt (None: the latest that named one), or of the hunts of a batch.
+    """The settings of searches in the diffs of culprits: of a hunt (None: the latest with a culprit), or of a batch (b3).
 
-    Each is a range from its parent to it. ``minutes`` is the time of each; 0: no limit. ``say`` is told which are searched, if
-    there are several, and which are not. Raises UsageError when none names a culprit.
+    The range of a search is from the culprit's parent to the culprit. ``minutes`` limits each search; 0: no limit. ``say`` is
+    called with the searches, if there are several, and with failures. Raises UsageError if there is no culprit.
     """
     if isinstance(hunt, str):
         numbers = [member.hunt for member in read_batch(history, int(hunt[1:])).hunts if member.hunt]
@@ -151,45 +151,47 @@ def culprits_of(history: History, hunt: int | str | None, minutes: float, say: C
             say(f"Not searched: {reason}")
     else:
         searches = _culprits(history, claim_of(history, hunt), minutes)
-        own = searches[0].narrows
-        batch = batch_together(history, own)
-        others = [member.hunt for member in batch.hunts if member.hunt and member.hunt != own] if batch else []
-        if batch and any(named_steps(verdict_of(history, other)) for other in others):
+        searched = searches[0].narrows
+        batch = batch_together(history, searched)
+        further = [member.hunt for member in batch.hunts if member.hunt and member.hunt != searched] if batch else []
+        if batch and any(named_steps(verdict_of(history, number)) for number in further):
             command = command_on("narrow", batch.name, history.path)
-            say(f"This is hunt {own}, of {searches[0].workload}; others of its session named culprits, too: {command}")
+            say(
+                f"This is hunt {searched}, of {searches[0].workload}; others of its session named culprits, too: {command}"
+            )
     for search in searches if searches[1:] else ():
         say(f"Hunt {search.narrows}, of {search.workload}: the diff of {search.bad}")
     return searches
 
 
 def _culprits(history: History, claim: Claim, minutes: float) -> list[Settings]:
-    """The same of one hunt."""
+    """The settings of a search in the diff of each culprit of one hunt."""
     settings, number = claim.settings, claim.reverts.hunt
-    nodes, found = history.candidates(number), []
+    nodes, searches = history.candidates(number), []
     for step in named_steps(verdict_of(history, number)):
         parent, culprit = nodes[min(step.parents, default=step.candidate - 1)], nodes[step.candidate]
         policy = replace(
             settings.policy, all_steps=False, incremental=False, max_builds=0, max_runs=0, max_minutes=minutes
         )
-        found.append(
+        searches.append(
             replace(
                 settings, good=parent[:10], bad=culprit[:10], good_commit=parent, bad_commit=culprit, policy=policy,
                 narrows=number, explain=False, remedies=False, first_parent=False, suspects={}, skips={}, noticed=False,
                 counts=False,  # a state that crashes is skipped only once it is timed
             )
         )  # fmt: skip
-    return found
+    return searches
 
 
 @contextmanager
 def narrowing(settings: Settings, waiting: WaitCallback | None, events: Iterable[Event] = ()) -> Iterator[SessionSetup]:
-    """The setup of a search in a diff, where the log with ``events`` ends; its commits exist until the end.
+    """The setup of a search in a diff that goes on after ``events``; its commits exist until the end of the block.
 
-    Raises UsageError when the repository lacks the commits, or nothing that counts differs between them.
+    Raises UsageError if the repository lacks the commits, or they differ in ignored paths only.
     """
     repository = open_repository(Path(settings.repository))
     check_there(repository, (settings.good_commit, settings.bad_commit), settings.narrows)
     [setup] = SessionSetup.set_up([settings], waiting)
-    with diff_in_parts(repository, settings.good_commit, settings.bad_commit, setup.builder.ignore) as made:
-        parts = PartSearch.begin(made).replay(events)
-        yield replace(setup, span=parts.span, repository=made.repository, parts=parts)
+    with diff_in_parts(repository, settings.good_commit, settings.bad_commit, setup.builder.ignore) as derived:
+        parts = PartSearch.begin(derived).replay(events)
+        yield replace(setup, span=parts.span, repository=derived.repository, parts=parts)

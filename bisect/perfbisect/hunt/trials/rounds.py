@@ -1,8 +1,7 @@
-"""What is measured in rounds, without a search: a comparison, an A/A, a proof, a series of releases, a night of a branch.
+"""Trials, which measure in rounds without a search: a comparison, an A/A, a proof, a series of releases, a night of a branch.
 
-Its design is set up like a hunt. Its plan has the missing builds made, and then gives the orders of the rounds: in each,
-every build is visited once for every workload. An order is one visit: it says the workload and the round, and so do the
-events of its runs.
+A trial's design is set up like a hunt. Its plan orders the missing builds, then the rounds: in a round each build is visited
+once for each workload. An order is one visit; the order and the events of its runs have the workload and the round.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,22 +36,22 @@ from perfbisect.repository.git import Repository
 from perfbisect.repository.range import CommitRange
 from perfbisect.wording.trials import pairing_chosen
 
-BOTH = 2  # rounds in turns, before builds are measured at the same time
+BOTH = 2  # interleaved rounds of the first two builds, before they are also measured paired
 
 
 @dataclass(frozen=True, slots=True)
 class RoundsPlan:
-    """Gives the orders of a trial; ``setup`` is that of this attempt."""
+    """The plan of a trial; ``setup`` is the setup of this attempt."""
 
     log: SavedLog
     setup: SessionSetup
 
     def orders(self) -> Iterator[Measure | PairingChosen]:
-        """The builds that are missing, then the visits of the rounds that are still to be made.
+        """Orders of the missing builds, then of the visits of the remaining rounds.
 
-        Without any visit ends a night whose tip cannot be built: no other attempt would help. Raises EnvironmentFailure when
-        the baseline cannot be built, or nothing to compare it with (in a series of releases: fewer than two of them); and at
-        the end where nothing could be measured.
+        A night whose tip cannot be built ends without a visit, because another attempt would fail, too. Raises
+        EnvironmentFailure if the baseline or all other builds cannot be built (in a series of releases: if fewer than two
+        can), and at the end if nothing could be measured.
         """
         trial, request = self.log.state, self.setup.request
         for number in range(len(request.subjects)):
@@ -69,8 +68,8 @@ class RoundsPlan:
                 yield from self._pass(number)
                 if changed := trial.together is not way:
                     break
-        if request.kind is TrialType.NOISE and (more := pairs_to_try(trial)):
-            yield Measure((Share(0, more), Share(0, more)), Purpose.ENDS, round=next_round(trial), together=True)
+        if request.kind is TrialType.NOISE and (pairs := pairs_to_try(trial)):
+            yield Measure((Share(0, pairs), Share(0, pairs)), Purpose.ENDS, round=next_round(trial), together=True)
         for skip in trial.skips:
             if not trial.runs or (request.kind is TrialType.NOISE and not skip.subject):
                 nothing = "" if trial.runs else "Nothing was measured: "
@@ -87,61 +86,63 @@ class RoundsPlan:
                     yield Measure(plan, Purpose.ENDS, workload=work, round=number, together=trial.together)
 
     def _both_ways(self) -> Iterator[Measure | PairingChosen]:
-        """The first two builds in turns and at the same time, until it is known which way is better."""
+        """Interleaved rounds and paired runs of the first two builds, until one way is known to be better; then the choice."""
         trial, request = self.log.state, self.setup.request
         commits = [subject.commit or subject.name for subject in request.subjects[:2]]
         if request.pairing is not Pairing.AUTO or trial.pairing or len(set(commits)) < 2:
             return
-        if not {(0, 0), (0, 1)} <= {*visits(trial)}:  # one of them has failed
+        if not {(0, 0), (0, 1)} <= {*visits(trial)}:  # a build has failed
             return
         began = next_round(trial)
         for number in range(began, began + BOTH - len({run.round for run in trial.runs})):
             yield from self._pass(number)
-        while (left := pairs_to_try(trial)) and not trial.skips:
+        while (due := pairs_to_try(trial)) and not trial.skips:
             yield Measure((Share(1, 1), Share(0, 1)), Purpose.ENDS, round=next_round(trial), together=True)
-            if left == pairs_to_try(trial):
+            if due == pairs_to_try(trial):
                 return
         first = [run for run in trial.runs if not run.work and run.subject < 2]
         entries = [(run.at, RunFinished(run.subject, run.facts)) for run in first]
-        seen = observations(entries, {name: node for node, name in enumerate(commits)}, request.metric, self.log.began)
-        if not trial.pairing and (ways := ways_of(seen)):
+        readings = observations(
+            entries, {name: node for node, name in enumerate(commits)}, request.metric, self.log.began
+        )
+        if not trial.pairing and (ways := ways_of(readings)):
             yield pairing_chosen(ways, *(subject.name for subject in request.subjects[:2]))
 
     def _check_builds(self) -> None:
         request = self.log.state.request
         failed = [subject for subject in request.subjects if subject.trouble]
-        few = len(request.subjects) - len(failed) < min(2, len(request.subjects))
-        if few or (request.subjects[0].trouble and not request.series):
+        too_few = len(request.subjects) - len(failed) < min(2, len(request.subjects))
+        if too_few or (request.subjects[0].trouble and not request.series):
             first = failed[0]
             raise EnvironmentFailure(f"Nothing can be measured, because {first.name} cannot be built: {first.trouble}")
 
 
 @dataclass(frozen=True, slots=True)
 class TrialDesign:
-    """What is measured in rounds: builds, and how often each."""
+    """The design of a trial: its builds and workloads, and the number of rounds and runs."""
 
     kind: TrialType
     subjects: Sequence[TrialBuild]
-    workloads: Mapping[str, Workload]  # of the suites, by name
+    workloads: Mapping[str, Workload]  # name → workload of a suite
     rounds: int
     runs: int  # in each visit
     reverts: Reverts | None = None
     series: Series | None = None
     branch: str = ""
-    repository: Repository | None = None  # by default that of the settings
-    # For which builds are optimised, where a variant trains with what is measured; by default the workloads
+    repository: Repository | None = None  # None: the repository of the settings
+    # Workloads with which a variant trains the builds (profile-guided optimization); empty: ``workloads``
     trained: tuple[Workload, ...] = ()
 
     def set_up(self, settings: Settings, waiting: WaitCallback | None) -> SessionSetup:
-        """Check the host, as before a hunt."""
+        """The setup of the trial, after the host was checked as before a hunt."""
         subjects, workloads = self.subjects, self.workloads
         names = tuple(subject.commit or subject.name for subject in subjects)
         alone = CommitRange(names[0], names[-1], names[0], 0, 0, Graph.line(0), names)
-        run = tuple(as_measured(each, settings) for each in workloads.values())
+        run = tuple(as_measured(workload, settings) for workload in workloads.values())
         setup = SessionSetup.of_trial(settings, waiting, alone, run)
         works = tuple(
-            TrialWorkload(name, each.group, each.warmup, each.time, setup.run_hash(each))
-            for name, each in zip(workloads, run, strict=True)
+            TrialWorkload(name, workload.group, workload.warmup, workload.time, setup.run_hash(workload))
+            for name, workload in zip(workloads, run, strict=True)
         )
         results = works[0].showing(settings)
         changed, pairing = typed_overrides(next(iter(workloads.values())), settings.overrides), pairing_of(self, setup)
@@ -149,66 +150,68 @@ class TrialDesign:
             self.kind, settings.builder, settings.variant, settings.host, settings.metric, changed, tuple(subjects),
             results or works, self.rounds, self.runs, self.reverts, self.series, pairing, self.branch, bool(results),
         )  # fmt: skip
-        configs = tuple(load_config(setup.builder, each.config) if each.config else ServerConfig() for each in subjects)
-        both = both_tag_and_branch(settings, (each.name for each in subjects if each.commit))
-        warned = (*setup.warnings, *both, *unused(subjects, configs))
+        configs = tuple(
+            load_config(setup.builder, build.config) if build.config else ServerConfig() for build in subjects
+        )
+        ambiguous = both_tag_and_branch(settings, (build.name for build in subjects if build.commit))
+        warned = (*setup.warnings, *ambiguous, *unused(subjects, configs))
         setup = replace(
             setup, measured=self.trained or setup.measured, warnings=warned, request=request, works=run, configs=configs,
             repository=self.repository,
         )  # fmt: skip
-        for subject in subjects:  # a mistake in a name ends it here
+        for subject in subjects:  # raises an error for a mistaken variant before anything is built
             replace(setup, settings=replace(settings, variant=subject.variant or settings.variant)).training()
         return setup
 
 
 def with_prebuilt(setup: SessionSetup, say: Callable[[str], None]) -> SessionSetup:
-    """The setup with what binaries that are not built are. The hosts are locked; ``say`` is given what is read.
+    """The setup with the facts of prebuilt and installed binaries: key, binary, version. The hosts must be locked.
 
-    Raises UsageError for binaries that do not exist.
+    ``say`` is called with a line for each path that is read. Raises UsageError for binaries that do not exist.
     """
-    subjects, found = list(setup.request.subjects), dict[int, InstalledBuild]()
+    subjects, builds = list(setup.request.subjects), dict[int, InstalledBuild]()
     for number, subject in enumerate(subjects):
         path = "" if setup.builder.installed else subject.path
         if setup.builder.installed:
             site = setup.hosts[number]
-            each = prebuilt.in_place(site.host, setup.builder, site.facts)
+            build = prebuilt.in_place(site.host, setup.builder, site.facts)
         elif path:
             say(f"reading {path}")
-            each = prebuilt.take(setup.host, setup.builder, subject.name, path)
+            build = prebuilt.take(setup.host, setup.builder, subject.name, path)
         else:
             continue
-        found[number], facts = each, each.facts
-        subjects[number] = replace(subject, path=path, key=facts.key, binary=facts.binary, version=each.version)
-    request, warnings = replace(setup.request, subjects=tuple(subjects)), (*setup.warnings, *borrowed(found.values()))
-    return replace(setup, request=request, prebuilt=found, warnings=warnings)
+        builds[number], facts = build, build.facts
+        subjects[number] = replace(subject, path=path, key=facts.key, binary=facts.binary, version=build.version)
+    request, warnings = replace(setup.request, subjects=tuple(subjects)), (*setup.warnings, *borrowed(builds.values()))
+    return replace(setup, request=request, prebuilt=builds, warnings=warnings)
 
 
 def borrowed(systems: Iterable[InstalledBuild]) -> Iterator[Warned]:
-    """A warning for each client of the host that is used, with the systems that have none which runs."""
+    """A warning for each client of the host that is used, with the systems that have no client that runs."""
     lacking = dict[str, list[str]]()
-    for each in systems:
-        for path in each.borrowed:
-            lacking.setdefault(path, []).append(each.facts.commit)
+    for system in systems:
+        for path in system.borrowed:
+            lacking.setdefault(path, []).append(system.facts.commit)
     for path, names in lacking.items():
         yield Warned(f"the host's {path} is used with {', '.join(names)}: none there, or none that finds its libraries")
 
 
-FEW = 3  # rounds, below which it would cost more to compare both ways
+WORTH_BOTH = 3  # rounds; with fewer, comparing both ways would cost more than it saves
 
 
 def pairing_of(trial: TrialDesign, setup: SessionSetup) -> Pairing:
-    """How the builds may be compared: in turns where they are hosts, or need labs of their own, or are counted."""
+    """How the builds may be compared: interleaved if they are hosts, need labs of their own, or are counted."""
     ways, asked = {(subject.variant, subject.config) for subject in trial.subjects}, setup.settings.policy.pairing
     if setup.builder.installed or len(ways) > 1 or setup.settings.prior.exact:
         return Pairing.TURNS
     if trial.kind is TrialType.NOISE:
         return Pairing.TURNS if asked is Pairing.TURNS else Pairing.AUTO  # both ways
-    return Pairing.TURNS if asked is Pairing.AUTO and trial.rounds < FEW else asked
+    return Pairing.TURNS if asked is Pairing.AUTO and trial.rounds < WORTH_BOTH else asked
 
 
 def unused(subjects: Sequence[TrialBuild], configs: Sequence[ServerConfig]) -> Iterator[Warned]:
-    """A warning for each configuration with settings that the recipe decides."""
-    for name, config in {each.config: config for each, config in zip(subjects, configs, strict=True)}.items():
+    """A warning for each configuration whose settings were partly left out, because the recipe decides them."""
+    for name, config in {build.config: config for build, config in zip(subjects, configs, strict=True)}.items():
         if config.left_out:
             verb = "is" if len(config.left_out) == 1 else "are"
             yield Warned(f"of {Path(name).name}, {', '.join(config.left_out)} {verb} left out: the recipe decides that")
