@@ -174,14 +174,15 @@ def executes(row: FunctionRow, found: Explanation, per: str, said: str) -> str:
     if re.search(rf"{re.escape(quoted(row.function))}( \(called by `[^`]*`\))?{re.escape(why)}", said):
         why = ""
     timed = (each for each in found.functions if each.key == row.key and each.beyond_noise and each.parent > 0)
+    often = "" if row.nameless else as_often(row)
     if (time := next(timed, None)) and not of_instructions(row, time):
         less = "less" if time.difference < 0 else "more"
         but = "though it executes" if time.difference * row.difference < 0 else "but executes only"
-        taken = f"{percent(abs(time.difference) / time.parent)} {less} time, {but} {more}{as_often(row)}"
+        taken = f"{percent(abs(time.difference) / time.parent)} {less} time, {but} {more}{often}"
         return f"{quoted(row.function)} takes {taken}: memory or branches cost {less} there."
     inlined = f", inlined into {quoted(row.into)}" if row.into else ""
     comma = "," if inlined or why else ""
-    return f"{quoted(row.function)}{inlined}{why}{comma} executes {more}{'' if row.nameless else as_often(row)}."
+    return f"{quoted(row.function)}{inlined}{why}{comma} executes {more}{often}."
 
 
 def of_instructions(row: FunctionRow, time: FunctionRow) -> bool:
