@@ -30,7 +30,7 @@ _PRIVATE = "jobs logs scripts"  # folders with commands, which may contain passw
 _PASSING = (f"{MARKER}.??????", "reflink.??????")  # left by a killed process
 _LEFT_OUT = " ".join(f"! -name {shlex.quote(pattern)}" for pattern in ("lost+found", *_PASSING))
 # folders of ~/.cache/perfbisect, which may be a root; never removed
-_IN_CACHE = ("archives", "demo", "repositories", "submodules")
+_IN_CACHE = ("archives", "demo", "repositories", "submodules", "temporary")
 _SHOWN = 4  # names that a message shows
 
 _REFUSED = 3  # status of the script, which then prints _TAG with the reason, and lines about the reason
