@@ -1,7 +1,7 @@
 """Four hunts through one commit each that were really made, decided again from what was measured.
 
 A record contains the observations of a hunt on a noisy machine: readings as logarithms of the metric with their minute, and
-what each build cost; docs/hunts.md tells the story. What is asserted is what the whole record leads to, and that
+what each build cost; benchmarks/hunts.md tells the story. What is asserted is what the whole record leads to, and that
 nothing wrong is named on the way: the orders of the search may differ.
 """
 
