@@ -1,20 +1,21 @@
-"""The finished builds of a host: ``root/builds/KEY/`` with ``prefix/``, ``log``, ``build.json``, ``files/``, and ``links/`` if
-wanted; that they are as they were made; and how one is sent to another host.
+"""The finished builds of a host: how they are kept, found, checked for changes, put in place, and sent to another host.
 
-A build appears there with its record in one rename, so that a folder of that name is always complete. What is measured
-may change or delete files of its own build. Beside ``prefix``:
+A build is the folder ``root/builds/KEY/`` with ``prefix/``, ``log``, ``build.json``, ``files/``, and ``links/`` if its links are
+recorded. The folder appears with its record in one rename, so a folder of that name is always complete. A program that is
+measured may change or delete files of its own build. A changed file may change nothing except the speed, so builds are checked
+before each visit, by three files:
 
-    files/paths   of everything that was installed
-    files/seen    its size, inode, times and mode, which are compared before each visit. Of a folder only the mode: what
+    files/paths   the path of everything that was installed
+    files/seen    size, inode, times and mode of each path: compared before each visit. Of a folder only the mode: a file that
                   a program adds is no file of the build
-    files/held    what it contains: digests, and the targets of links. Compared where ``seen`` differs; where that is all
-                  that differs, it is noted anew
+    files/held    the content of each path: digests, and the targets of links. Compared if ``seen`` differs; if only ``seen``
+                  differs, ``seen`` is noted anew
 
-All entries end with a NUL and are compared as bytes. A program can change the speed alone, so nothing else shows that its
-build is no longer what was built.
+All entries end with a NUL and are compared as bytes.
 
-A layout shares files with its build and the other layouts of it. To link or remove one of these changes times of such files,
-so ``seen`` of the build, and of layouts that are linked together, is noted anew then: otherwise everything would be read.
+A layout shares files with its build and with other layouts of the build. To link or to remove a layout changes the times of
+these files. Then ``seen`` of the build, and of layouts that are linked together, is noted anew: otherwise all contents would be
+read.
 """
 
 import hashlib
@@ -31,9 +32,10 @@ from perfbisect.errors import BuildChanged, ConnectionLost, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
 
-LONG = 3600.0  # seconds: reading everything of a large system
+LONG = 3600.0  # seconds: enough to read all files of a large system
 
-# ``changed`` prints a few of the paths, one a line. A folder without a record, as of an earlier version, has not changed.
+# ``changed`` prints a few of the changed paths, one per line. A folder without ``files/seen``, as of an earlier version of
+# perfbisect, counts as unchanged.
 FUNCTIONS = r"""
 seen() { # in folder $1, of the paths on standard input
     (cd -- "$1/prefix" && LC_ALL=C xargs -0 -r sh -c \
@@ -69,18 +71,18 @@ _NOTE = f'{FUNCTIONS}for each do note "$each" || exit; done'
 
 
 def changes(host: Host, folder: PurePosixPath) -> str:
-    """What of the build in that folder is not as it was made, a path a line; "" where all is."""
+    """The changed files of the build in that folder, a path per line; "" if nothing has changed."""
     return host.script(_CHANGED, folder, timeout=LONG).stdout
 
 
 def note(host: Host, layouts: list[PurePosixPath]) -> None:
-    """Note the times of layouts in these folders, once all are linked: each link changes those of the ones before."""
+    """Note the times of the layouts in these folders. Call it once all are linked: each link changes the times of earlier ones."""
     host.script(_NOTE, *layouts, timeout=LONG)
 
 
 # Idempotent: interrupted and run again, it continues. Files are synced first, so that a build is complete even after a
-# power failure; by their file system, as 8,000 files took forty times as long one by one. $4 are its recorded links, if any:
-# they stay there for an incremental build, which does not make all links again.
+# power failure. The whole file system is synced: to sync 8,000 files separately took forty times as long. $4 is the folder of
+# recorded links, which may be absent. It is copied, and stays for an incremental build, which does not repeat all links.
 _KEEP = f"""\
 {FUNCTIONS}set -e
 mkdir -p "${{1%/*}}"
@@ -98,16 +100,16 @@ fi
 _FIND = """\
 cd -- "$1" 2>/dev/null && cat build.json && { [ -e links/plan ] || printf '\\f'; }
 """
-# The time of a build's folder ($3; empty for one outside the root folder) is that of its last use.
+# $3 is the build's folder, or empty for a build outside the root folder. The time of the folder is that of its last use.
 _POINT = f"""\
 {FUNCTIONS}mkdir -p "${{2%/*}}" && rm -rf "$2" && ln -s -- "$1" "$2" || exit
 [ -n "$3" ] || exit 0
 touch -c -- "$3" && changed "$3"
 [ -e "$3/files/seen" ] || [ ! -d "$1" ] || record "$3"
 """
-# The same with the copy $4 of the build, which has that place in its paths: files and links with $2 are changed by the
-# expression $5 of sed, all others are shared. $6 matches the links. ``copy`` beside it has the record of the copy, and leads
-# to it: the path of the copy itself is as long as that of the build.
+# Like _POINT, with a copy $4 of the build that has the second path in place of $2. In files and links that contain $2 the
+# expression $5 of sed replaces it; all other files are shared. $6 is a pattern of the links' targets. The folder ``copy`` of
+# the build has the record of the copy, and leads to it: the path of the copy itself must be as long as that of the build.
 _COPY = f"""\
 {FUNCTIONS}copy() {{
     rm -rf -- "$3" "$6/copy" && cp -al -- "$1" "$3" && mkdir -- "$6/copy" && ln -s -- "$3" "$6/copy/prefix" && cd -- "$3" || return
@@ -135,17 +137,17 @@ rm -rf -- "$7" && mkdir -p "${{7%/*}}" && ln -s -- "$4" "$7" || exit
 touch -c -- "$3" && changed "$3" && changed "$3/copy"
 """
 
-# $1 a build, or a layout of that in $2, whose times the removal changes.
+# $1 is a build; or a layout of the build in $2, whose times the removal changes.
 _REMOVE = f"""\
 {FUNCTIONS}remove() {{ rm -rf --one-file-system -- "$1"; }}
 if alike "$2" 2>/dev/null; then remove "$1" && note "$2"; else remove "$1"; fi
 """
 
 
-REFUSED = 3  # the status for an archive that would do harm
+REFUSED = 3  # exit status for an archive that would do harm
 
-# Of archives that came from elsewhere. tar itself leaves out names with .. and follows no link that leads out of the folder;
-# where it makes an absolute name relative, it only warns. Set-user-ID bits and owners are dropped.
+# For archives from elsewhere. tar itself skips names with .. and follows no link that leads out of the folder. If it makes an
+# absolute name relative, it only warns; here that is refused. Set-user-ID bits and owners are dropped.
 UNPACK = f"""\
 refuse() {{ printf '%s\n' "$1" | head -n 1 | cut -c -300; exit {REFUSED}; }}
 unpack() {{ # standard input into the folder $1, by these options of tar
@@ -164,40 +166,41 @@ odd() {{ # the first thing below the folder $1 that is neither a file nor a fold
 
 
 class BuildRecord(msgspec.Struct, frozen=True):
-    """The stored facts of a build. The recipe is not among them: parts that do not affect the build may change."""
+    """The stored facts of a build. The recipe is not stored: parts of it that do not affect the build may change."""
 
     facts: BuildFacts
     version: str  # of the system, as printed by the recipe's version command
 
 
 def folder(host: Host, key: str) -> PurePosixPath:
-    """Where the build with that key is, or would be."""
+    """The folder of the build with that key, whether it exists or not."""
     return host.root / "builds" / key
 
 
 def prefix(host: Host, key: str) -> PurePosixPath:
-    """Where the build with that key is installed."""
+    """The folder in which the build with that key is installed."""
     return folder(host, key) / "prefix"
 
 
 def find(host: Host, key: str, sha: str) -> BuildRecord | None:
-    """A finished build, as one of commit ``sha``; None where it has to be built again.
+    """A finished build, with ``sha`` as its commit; None if it has to be built again.
 
-    That is where none exists, its record is unreadable, or its links were freed, with which it could be linked again.
+    A build has to be built again if there is none with that key, if its record is unreadable, or if the links of a build that
+    could be linked again were removed.
     """
     stored, unlinked = _stored(host, key)
     if stored is None:
         return None
     if unlinked and stored.facts.linker:
         return None
-    log = str(folder(host, key) / "log")  # it may come from a host with another root folder
+    log = str(folder(host, key) / "log")  # the build may come from a host with another root folder
     facts = replace(stored.facts, key=key, commit=sha, seconds=0.0, reused=True, log=log)
     facts = replace(facts, cache_hits=0, cache_misses=0, remote_hits=0)
     return BuildRecord(facts, stored.version)
 
 
 def _stored(host: Host, key: str) -> tuple[BuildRecord | None, bool]:
-    """The record of a finished build, None where none exists or it is unreadable; and whether the build has no links."""
+    """The record of a finished build, None if it is absent or unreadable; and whether the build has no links."""
     record, mark, _ = host.script(_FIND, folder(host, key), check=False).stdout.partition("\f")
     with suppress(msgspec.DecodeError):
         return msgspec.json.decode(record, type=BuildRecord), bool(mark)
@@ -205,40 +208,40 @@ def _stored(host: Host, key: str) -> tuple[BuildRecord | None, bool]:
 
 
 def has(host: Host, key: str) -> bool:
-    """Whether the host has a build with that key, or a layout of one."""
+    """Whether the host has a build, or a layout, with that key."""
     return host.run(["test", "-f", str(folder(host, key) / "build.json")], check=False).ok
 
 
 def check(host: Host, key: str) -> None:
-    """Raise BuildChanged where the files of the build with that key are not as they were made."""
+    """Raise BuildChanged if files of the build with that key have changed since it was made."""
     _unchanged(host, key, _CHANGED, folder(host, key))
 
 
 def _unchanged(host: Host, key: str, script: str, *arguments: object) -> None:
-    """Run a script that prints which files of the build with that key have changed. Raises BuildChanged if there are any."""
+    """Run a script that prints the changed files of the build with that key. Raises BuildChanged if it prints any."""
     if paths := host.script(script, *arguments, timeout=LONG).stdout:
         raise BuildChanged(host.name, key, paths)
 
 
 def remove(host: Host, key: str, of: str = "") -> None:
-    """Remove the build with that key, or a layout ``of`` one."""
+    """Remove the build with that key; or the layout with that key ``of`` a build."""
     host.script(_REMOVE, folder(host, key), folder(host, of), timeout=600)
 
 
 def keep(host: Host, facts: BuildFacts, version: str, installed: PurePosixPath, log: PurePosixPath) -> BuildFacts:
-    """Move what was installed to its place for good, with its log and facts; returns the facts, the log's place set."""
-    place = folder(host, facts.key)
-    facts = replace(facts, log=str(place / "log"))
+    """Move an installation, its log and its facts to the build's folder; returns the facts with the path of the log there."""
+    final_folder = folder(host, facts.key)
+    facts = replace(facts, log=str(final_folder / "log"))
     stdin = msgspec.json.encode(BuildRecord(facts, version)).decode()
-    host.script(_KEEP, place, installed, log, installed.parent / "links", stdin=stdin, timeout=LONG)
+    host.script(_KEEP, final_folder, installed, log, installed.parent / "links", stdin=stdin, timeout=LONG)
     return facts
 
 
 def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
-    """Make ``root/work/BUILDER/prefix`` lead to a finished build, or to what is installed ``elsewhere``; return that path.
+    """Make ``root/work/BUILDER/prefix`` lead to a finished build, or to the installation ``elsewhere``; return that path.
 
-    It is the path of the installation, so paths that the build contains are valid; and it is the same for every build
-    that is measured. Raises BuildChanged where the files of the build are not as they were made.
+    Builds are installed at this path, so paths that a build contains are valid; and all builds are measured at this path.
+    Raises BuildChanged if files of the build have changed since it was made.
     """
     fixed = host.root / "work" / builder / "prefix"
     installed, touched = (elsewhere, "") if elsewhere else (prefix(host, key), str(folder(host, key)))
@@ -247,10 +250,10 @@ def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | 
 
 
 def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | None = None) -> PurePosixPath:
-    """The same at a second place, for a build that runs while another one is in the first.
+    """Like ``put_in_place``, at a second path: for a build that runs while another build is at the first path.
 
-    What leads to the first place, as the search path of a library, leads to the second in a copy of the build, which is
-    ``beside`` its ``prefix`` and must not change either. Both paths have the same length, so that one can be written in place of the other, and nothing moves.
+    The build is copied to its folder ``beside``, with each mention of the first path, as in the search path of a library,
+    replaced by the second. Both paths have the same length, so that nothing moves. The copy is checked for changes, too.
     """
     first = host.root / "work" / builder / "prefix"
     fixed = first.with_name("second")
@@ -269,13 +272,13 @@ def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | No
 
 
 def _incremental(host: Host, key: str) -> str:
-    """The binary of an incremental build, which may have been made in several trees; "" for one whose key says all of it."""
+    """The hash of an incremental build's programs, as several trees may have led to it; "" for a clean build."""
     stored, _ = _stored(host, key)
     return stored.facts.binary if stored and stored.facts.incremental else ""
 
 
-ATTEMPTS = 3  # at a stream during which a connection broke off
-CHUNK = 1 << 20  # bytes of it at once
+ATTEMPTS = 3  # to stream a build, if the connection breaks off
+CHUNK = 1 << 20  # bytes that are streamed at a time
 
 NOT_SENT = ("links", "beside", "copy")
 
@@ -287,11 +290,11 @@ _DONE = (
 
 
 def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
-    """Send the build with that key to ``host``, unless it has it: an incremental one, if it is of the same binary. Its links
-    stay where it was built.
+    """Send the build with that key to ``host``, unless the host has it; of an incremental build, with the same programs. The
+    links of the build are not sent.
 
-    Raises EnvironmentFailure when the build contains the path of its installation, which differs on ``host``, and
-    BuildChanged where it is not as it was made.
+    Raises EnvironmentFailure if the build contains the path of its installation and that path differs on ``host``, and
+    BuildChanged if files of the build have changed since it was made.
     """
     source, target = folder(build_host, key), folder(host, key)
     if has(host, key) and _incremental(host, key) == _incremental(build_host, key):
@@ -307,10 +310,10 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
         )
 
     def send() -> None:
-        """Both ends report how they ended. The error of the packing side comes first, since a truncated stream looks damaged to
-        the other; unless the unpacking side has ended early.
+        """Pack, stream and unpack. The error of the packing side is raised first: a stream that it cuts short looks damaged to the
+        unpacking side. If the unpacking side has ended early, its error is raised first.
         """
-        build_host.run(["test", "-d", str(source)])  # which also waits for a lost connection, as the next command does
+        build_host.run(["test", "-d", str(source)])  # waits for a lost connection, like the next command
         host.script(_READY, target, timeout=600)
         pack = ["tar", "-cf", "-", "-C", str(source), *(f"--exclude=./{name}" for name in NOT_SENT), "."]
         with (
@@ -325,10 +328,10 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
     host.script(_DONE, target, timeout=600)
 
 
-def send_archive(host: Host, place: PurePosixPath, read: Callable[[int], bytes], size: int) -> Iterator[int]:
-    """Bring an archive of that size to ``place.part/archive``, where ``place`` is the folder of its build; yields the bytes sent."""
-    host.script(_READY, place, timeout=LONG)
-    with host.stream(["sh", "-c", 'cat >"$1.part/archive"', "receive", str(place)]) as target:
+def send_archive(host: Host, final_folder: PurePosixPath, read: Callable[[int], bytes], size: int) -> Iterator[int]:
+    """Bring an archive of ``size`` bytes to ``place.part/archive``, for the build's folder ``place``; yields the bytes sent."""
+    host.script(_READY, final_folder, timeout=LONG)
+    with host.stream(["sh", "-c", 'cat >"$1.part/archive"', "receive", str(final_folder)]) as target:
         done = 0
         while done < size and (part := read(min(CHUNK, size - done))):
             try:
@@ -340,15 +343,15 @@ def send_archive(host: Host, place: PurePosixPath, read: Callable[[int], bytes],
 
 
 def persistently(stream: Callable[[], None]) -> None:
-    """Stream something to a host, and again from its beginning when a connection breaks off."""
+    """Call ``stream``, which sends to a host, and call it again if the connection breaks off."""
     for _ in range(ATTEMPTS - 1):
         with suppress(ConnectionLost):
             return stream()
     return stream()
 
 
-# The 17th byte of an ELF header, in either byte order, is its type: 2 a program, 3 a shared library. In an
-# object file (1) the image alone would miss the relocations. $1 is the folder of temporary files, then paths.
+# The 17th byte of an ELF header, in either byte order, is its type: 2 is a program, 3 a shared library. Of an object file
+# (type 1) the image alone would lack the relocations. $1 is the folder for temporary files, the rest are paths.
 _HASH = """\
 mkdir -p "$1" && image=$(mktemp -p "$1") && trap 'rm -f "$image"' EXIT || exit 1
 shift
@@ -365,14 +368,14 @@ done
 """
 
 
-# Prints the shared libraries below $1, which is absent where nothing was installed.
+# Prints the shared libraries below $1, which does not exist if nothing was installed.
 _LIBRARIES = """[ -d "$1" ] || exit 0; cd -- "$1" && find . -type f '(' -name '*.so' -o -name '*.so.*' ')' -print0 | LC_ALL=C sort -z"""
 
 
 def measured(host: Host, prefix: PurePosixPath, artifacts: Sequence[str], *, with_libraries: bool) -> list[str]:
-    """The paths below ``prefix`` of what is measured: these artifacts, and all libraries if a program may load any of them.
+    """The paths below ``prefix`` that identify a build: these artifacts, and all libraries if a program may load any of them.
 
-    None where that is unknown, as with a library whose name is not UTF-8: commands cannot be given such a name.
+    Empty if that is unknown, as with a library whose name is not UTF-8: commands cannot get such a name.
     """
     if not (artifacts and with_libraries):
         return [*artifacts]
@@ -381,9 +384,9 @@ def measured(host: Host, prefix: PurePosixPath, artifacts: Sequence[str], *, wit
 
 
 def hash_artifacts(host: Host, prefix: PurePosixPath, artifacts: Sequence[str]) -> str:
-    """One hash of all artifacts, given by their paths below ``prefix``.
+    """One hash of all artifacts, which are paths below ``prefix``.
 
-    Raises FileNotFoundError with the path of the first that is missing.
+    Raises FileNotFoundError with the path of the first artifact that is missing.
     """
     paths = [prefix / artifact for artifact in artifacts]
     answers = host.script(_HASH, jobs.scratch(host), *paths, timeout=600).stdout.splitlines()

@@ -1,6 +1,6 @@
-"""The candidates of a lab: what is built and measured, by number; and what its build hosts have built of them.
+"""The candidates of a lab: their commits by number, and which host has built which of them.
 
-What mends a known error is tried on the commit that fails; the hunt then goes on with it.
+If commits fail with a known error, options that mend it are tried on the failing commit; the hunt then goes on with them.
 """
 
 import shlex
@@ -25,7 +25,7 @@ from perfbisect.lab.building.shared_builds import SharedBuilds
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.git import Repository
 
-ALIKE = 3  # candidates that fail for one reason, after which what mends it is tried
+ALIKE = 3  # candidates that fail for one reason before its remedy is tried
 
 
 class FairLock:
@@ -33,7 +33,7 @@ class FairLock:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self.waiting: deque[object] = deque()  # who wants it; the first holds it
+        self.waiting: deque[object] = deque()  # tickets of threads; the first ticket holds the lock
 
     def __enter__(self) -> None:
         mine = object()
@@ -49,10 +49,11 @@ class FairLock:
 
 @dataclass(frozen=True, slots=True)
 class LabHost:
-    """A host on which a lab works, while it holds ``lock``: several labs may share the host.
+    """A host on which a lab works, while the lab holds ``lock``: several labs may share the host.
 
-    On a host that ``only_builds`` what needs its files for a moment, to send or to link a build, does not wait for the end of
-    the present one: that is another lock. What it builds is given to the ``shared`` builds, and taken from them.
+    Work that needs only files of the host for a moment, to send or to link a build, holds ``beside``. On a host that
+    ``only_builds`` that is a second lock, so that this work does not wait for the end of the present build. The host's builds
+    are given to the ``shared`` builds and fetched from them.
     """
 
     host: Host
@@ -60,11 +61,11 @@ class LabHost:
     lock: FairLock = field(default_factory=FairLock)
     only_builds: FairLock | None = None
     shared: SharedBuilds | None = None
-    held: HostLock | None = None  # by the session; None: whoever asks for the work looks after it
+    held: HostLock | None = None  # held by the session; None: the caller of the work holds a lock
 
     @property
     def beside(self) -> FairLock:
-        """Held for a moment by what needs no more of the host than its files."""
+        """The lock for work that needs only files of the host, for a moment."""
         return self.only_builds or self.lock
 
 
@@ -72,15 +73,17 @@ class LabHost:
 class Candidates:
     """A commit for each candidate; for prebuilt binaries the name that the user gave them."""
 
-    repository: Repository | None  # None where no candidate has to be built
+    repository: Repository | None  # None if no candidate has to be built
     commits: tuple[str, ...]
     describe: Callable[[str], Commit]  # date, author and title of a commit
     ends: Mapping[str, str] = field(default_factory=dict)  # commit → its name in a message: "the good end"
-    prebuilt: Mapping[int, InstalledBuild] = field(default_factory=dict)  # candidate → what needs no building
-    patches: tuple[Patch, ...] = ()  # for each that they apply to
-    remedies: bool = False  # what mends a known error is tried
-    in_line: bool = True  # of a range: from the last all others can be reached
-    is_range: bool = True  # nothing can be measured without the first and the last; otherwise each is independent
+    prebuilt: Mapping[int, InstalledBuild] = field(default_factory=dict)  # candidate → a build that exists already
+    patches: tuple[Patch, ...] = ()  # for every commit to which they apply
+    remedies: bool = False  # whether options that mend a known error are tried
+    in_line: bool = True  # whether the last candidate of the range has all others as ancestors
+    is_range: bool = (
+        True  # whether nothing can be measured without the first and the last; else candidates are independent
+    )
 
     def name(self, candidate: int) -> str:
         """The name of a candidate in a message."""
@@ -92,7 +95,7 @@ class Candidates:
         return "" if candidate in self.prebuilt else self.commits[candidate]
 
     def end(self, candidate: int) -> str:
-        """The name of the end of the range that a candidate is; "" for every other candidate."""
+        """Which end of the range a candidate is; "" for every other candidate."""
         if not self.is_range or candidate not in (0, len(self.commits) - 1):
             return ""
         return self.ends.get(self.commits[candidate], "an end of the range")
@@ -103,14 +106,14 @@ class Candidates:
         return [commits[0], commits[-1]] if commits and self.is_range and self.in_line else commits
 
 
-# A header that is included before a source can define _GNU_SOURCE may leave functions undeclared: these return an int then, and
-# half of what was a pointer.
-WHOLE = Flags("-Werror=int-conversion -Werror=int-to-pointer-cast")
-MOST = 3  # builds: a compiler that stops at one header does not say that others are missing, too
+# A header that is included before a source can define _GNU_SOURCE may leave functions undeclared. Such functions return an int,
+# which loses half of a pointer: these options make that an error.
+POINTER_ERRORS = Flags("-Werror=int-conversion -Werror=int-to-pointer-cast")
+MAX_REMEDIES = 3  # in a row: a compiler that stops at one missing header does not report the next
 
 
 class Mended(Exception):
-    """A commit builds with further options, which all builds of its hunt get from here on: no failure."""
+    """Not a failure: a commit builds with further options, which from here on all builds of its hunt get."""
 
     def __init__(self, event: Remedied) -> None:
         super().__init__(event.why)
@@ -118,14 +121,14 @@ class Mended(Exception):
 
 
 def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[BuildStep | Warned]:
-    """Build a commit that fails for a known reason with what mends that. Raises Mended where it builds then."""
+    """Build a commit that fails with a known error, with options that mend the error. Raises Mended if it builds then."""
     error, flags = failure.known, context.builder.flags
-    for _ in range(MOST):
+    for _ in range(MAX_REMEDIES):
         mended = flags.plus(error.flags)
-        undone = "-Wno-error=int-" in error.flags.cflags and WHOLE.cflags in flags.cflags
+        undone = "-Wno-error=int-" in error.flags.cflags and POINTER_ERRORS.cflags in flags.cflags
         if mended == flags or undone or not error.by_itself:
             return
-        flags = mended.plus(WHOLE) if "-include" in error.flags.cflags else mended
+        flags = mended.plus(POINTER_ERRORS) if "-include" in error.flags.cflags else mended
         options = shlex.join(flags.words)
         yield Warned(
             f"{sha[:10]} does not build for {error.name}: it is tried with {error.option}",
@@ -145,15 +148,17 @@ def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[Bu
 
 
 class BuildsMade:
-    """Builds by candidate, and the name of the host that has each. Threads that change it hold ``lock``."""
+    """Builds by candidate, and the name of the host that has each. A thread that changes them holds ``lock``."""
 
     def __init__(
         self, candidates: Candidates, known: Mapping[str, str] | None = None, places: Mapping[str, str] | None = None
     ) -> None:
-        """Prebuilt candidates are there. Of earlier sessions ``known`` has the key of each commit's build, ``places`` its host."""
+        """Prebuilt candidates count as built. ``known`` has the key of each commit's build of earlier sessions, ``places`` its
+        host.
+        """
         self.built: dict[int, InstalledBuild] = dict(candidates.prebuilt)
         self.places: dict[int, str] = {}
-        self.contexts: dict[str, BuildContext] = {}  # by host: what all builds there share, once it is known
+        self.contexts: dict[str, BuildContext] = {}  # host → what all its builds share, from its first build on
         self.lost: set[str] = set()  # hosts that build no further
         self.lock = threading.RLock()
         self._candidates = candidates
@@ -161,16 +166,16 @@ class BuildsMade:
         self._earlier_places = places or {}
         self._tidied: set[str] = set()
         self._failed: dict[str, set[int]] = {}  # class of a known error → candidates
-        self._first: tuple[str, str, str] | None = None  # host, commit and key of one build, as the first host has it
+        self._first: tuple[str, str, str] | None = None  # of one build: host, commit, and key on the first host
 
     def place(self, candidate: int) -> str:
-        """The host that has built a candidate in this session or an earlier one; "" where none is known."""
+        """The host that has built a candidate in this session or an earlier one; "" if none has."""
         return self.places.get(candidate) or self._earlier_places.get(self._candidates.commits[candidate], "")
 
     def open(self, context: BuildContext, candidate: int) -> None:
-        """Take a host for builds, as it will build ``candidate``.
+        """Add a host for builds; ``candidate`` is the first that it will build.
 
-        Raises UsageError when it would build differently than earlier in the hunt, EnvironmentFailure when it would build
+        Raises UsageError if the host would build differently than earlier in the hunt, EnvironmentFailure if it would build
         differently than another host.
         """
         name, commits, earlier = context.host.name, self._candidates.commits, self._earlier
@@ -184,18 +189,18 @@ class BuildsMade:
             )
         with self.lock:
             if self._first is None:
-                with suppress(BuildFailed):  # it cannot be checked out, which its build will report
+                with suppress(BuildFailed):  # the commit cannot be checked out: its build will report that
                     self._first = name, commits[candidate], pipeline.key_of(context, commits[candidate])
             elif self._first[0] != name and pipeline.key_of(context, self._first[1]) != self._first[2]:
-                other, commit, _ = self._first
+                first_host, commit, _ = self._first
                 raise EnvironmentFailure(
-                    f"host {name} would build {commit[:10]} differently than host {other}: their compilers differ",
+                    f"host {name} would build {commit[:10]} differently than host {first_host}: their compilers differ",
                     "Builds of the two could not be compared: install the same compilers on all build hosts.",
                 )
             self.contexts[name] = context
 
     def tidy_once(self, host: str, work: Iterator[Warned]) -> Iterator[Warned]:
-        """End and remove what earlier sessions have left on a host, unless that was done; the warnings about it."""
+        """End and remove what earlier sessions left on a host, once per host; yields the warnings about it."""
         with self.lock:
             first = host not in self._tidied
             self._tidied.add(host)
@@ -203,13 +208,13 @@ class BuildsMade:
             yield from work
 
     def add(self, candidate: int, built: InstalledBuild, host: str) -> int | None:
-        """Keep a build; the first candidate with the same binary, if that is another."""
+        """Add a build; returns the first candidate with the same binary, None if that is ``candidate`` itself."""
         self.built[candidate], self.places[candidate] = built, host
         first = self.same_binary(candidate)
         return None if first == candidate else first
 
     def unlike(self, built: InstalledBuild) -> str:
-        """Why a build may have another program than one of the others, as one of the two lacks a part of its tree; or ""."""
+        """Why a build may have another program than an earlier build: one of the two lacks a part of its tree; or ""."""
         builds = [build for build in self.built.values() if build.facts.system == built.facts.system]
         for partial, complete in [*((built, build) for build in builds), *((build, built) for build in builds)]:
             for program, (path, *rivals) in partial.facts.programs.items() if partial.facts.partial else ():
@@ -220,7 +225,7 @@ class BuildsMade:
         return ""
 
     def tries_remedies(self, candidate: int, failure: KnownFailure) -> bool:
-        """Whether what mends a failure is to be tried: of an end, and once so many candidates have failed alike."""
+        """Whether to try options that mend a failure: at an end of the range, or once ``ALIKE`` candidates have failed alike."""
         with self.lock:
             alike = self._failed.setdefault(failure.known.name, set())
             alike.add(candidate)
@@ -228,15 +233,15 @@ class BuildsMade:
             return self._candidates.remedies and many
 
     def has(self, candidate: int) -> bool:
-        """Whether a candidate is built, and the host that has it is known; prebuilt ones have none."""
+        """Whether a candidate is built and its host is known; prebuilt candidates have no host."""
         return candidate in self.places or candidate in self._candidates.prebuilt
 
     def usable(self, candidate: int, *, clean: bool) -> bool:
-        """Whether a candidate is built, and by a clean build if it has to be."""
+        """Whether a candidate is built; with ``clean``, by a clean build."""
         return self.has(candidate) and not (clean and self.built[candidate].facts.incremental)
 
     def same_binary(self, candidate: int) -> int:
-        """The first candidate with the binary of a built one."""
+        """The first candidate with the same binary as ``candidate``, which is built."""
         binary = self.built[candidate].facts.binary
         with self.lock:
             return next(number for number, build in self.built.items() if build.facts.binary == binary)

@@ -1,13 +1,13 @@
 """Sources on a host: a bare repository with the objects, patches, and a checkout at a fixed path without the ignored paths.
 
-The checkout has no ``.git``. What a build could read from there, such as the commit's hash, would make different
-binaries of equal code; and without it nothing a build does can harm the repository. Ignored paths are git's glob pathspecs,
-from the top of the tree, as for the range. git makes a tree without them: its sparse checkout would read them in another way.
+The checkout has no ``.git``. A build that could read the commit's hash, for example, would make different binaries of equal
+code; and without ``.git`` no build can harm the repository. Ignored paths are git's glob pathspecs, from the top of the tree, as
+for the range. git makes a tree without them: its sparse checkout would read the pathspecs in another way.
 
-git runs there without the user's configuration and environment: what a command inherits is listed; the rest may contain any
-variable that git or a program of it reads. Commits come to the bare repository by git's own push, through the host's
-connection: git talks to a socket whose other end is its receiving side there. So each host has one connection with one set
-of settings, and only missing objects are sent. It pushes from a temporary repository that borrows the objects, so that no
+git runs there without the user's configuration, and with listed variables of the environment only: any other variable might
+change what git or a program of git does. Commits come to the bare repository by git's own push through the host's connection:
+git talks to a socket whose other end is git's receiving side on the host. So each host has one connection with one group of
+settings, and only missing objects are sent. The push comes from a temporary repository that borrows the objects, so that no
 hook, address or signature that a user or the repository has configured takes part.
 """
 
@@ -49,7 +49,7 @@ from perfbisect.repository.submodules import Unavailable, find, find_locally, or
 
 SHORT = 60.0  # seconds that a single command takes at most
 
-# Of lists of folders, those that are absolute: others would be below a checkout.
+# Of lists of folders, keeps the absolute paths: relative ones would be below a checkout.
 _ABSOLUTE = """\
 absolute() { kept=; for each in $1; do case $each in /*) kept=$kept${kept:+:}$each;; esac; done; }
 set -f; IFS=:
@@ -57,13 +57,13 @@ set -f; IFS=:
 _SEARCHED = "".join(f'absolute "${{{name}-}}"; {name}=$kept\n' for name in SEARCHED)
 _INHERITED = " ".join(f'${{{name}:+"{name}=${name}"}}' for name in PROGRAMS)
 _FIXED = " ".join(f"{name}={shlex.quote(value)}" for name, value in SEALED.items())
-ALONE = ("sh", "-c", f'{_ABSOLUTE}{_SEARCHED}exec env -i {_INHERITED} {_FIXED} "$@"', "alone")  # before a command
+ALONE = ("sh", "-c", f'{_ABSOLUTE}{_SEARCHED}exec env -i {_INHERITED} {_FIXED} "$@"', "alone")  # put before a command
 GIT = (*ALONE, "git", *OPTIONS)
 _FUNCTION = f'git() {{ command git {shlex.join(OPTIONS)} "$@"; }}\n'
 
 
 def scripted(host: Host, script: str, arguments: Sequence[str], *, stdin: str = "", timeout: float = SHORT) -> Result:
-    """Run a script in which ``git`` has all safe options."""
+    """Run a script in which ``git`` is called with all safe options."""
     argv = [*ALONE, "sh", "-c", _FUNCTION + script, "git", *arguments]
     done = host.run(argv, stdin=stdin, timeout=timeout, check=False)
     return check_result(host.name, replace(done, argv=("sh", "-c", script, "git", *arguments)), True)
@@ -76,23 +76,25 @@ def git(host: Host, *arguments: str, check: bool = True) -> Result:
 
 
 REFS = "refs/perfbisect"
-SENDING = "Writing objects"  # as git calls it
-_NOT_SENT = 'cd -- "$1" && shift && for sha do [ -f "$sha" ] || echo "$sha"; done'  # of these commits
-ATTEMPTS = 5  # at a push during which the connection broke off
+SENDING = "Writing objects"  # git's name of this step
+_NOT_SENT = (
+    'cd -- "$1" && shift && for sha do [ -f "$sha" ] || echo "$sha"; done'  # prints the commits that were not sent
+)
+ATTEMPTS = 5  # to push, if the connection breaks off
 
 # git collects no garbage in the background, which would disturb a measurement.
 _RECEIVE = (*GIT, "-c", "gc.auto=0", "-c", "receive.autogc=false", "-c", "receive.fsckObjects=false", "receive-pack")
 
 
 def push(host: Host, bare: PurePosixPath, repository: Repository, commits: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Bring ``commits`` and all that they reach; a reference keeps each of them there.
+    """Bring ``commits`` and all their ancestors; a reference keeps each of ``commits`` there.
 
-    Yields steps done and steps in all, the first once it is known that something has to be sent.
-    Raises EnvironmentFailure for a partial clone, and when the connection stays lost.
+    Yields (steps done, steps in all), for the first time once it is clear that something has to be sent.
+    Raises EnvironmentFailure for a partial clone, and if the connection stays lost.
     """
     for attempts_left in reversed(range(ATTEMPTS)):
         unique = list(dict.fromkeys(commits))
-        listing = host.script(_NOT_SENT, bare / REFS, *unique, check=False)  # waits while it is lost
+        listing = host.script(_NOT_SENT, bare / REFS, *unique, check=False)  # waits while the connection is lost
         absent = listing.stdout.split() if listing.ok else unique
         if not absent:
             return
@@ -112,7 +114,7 @@ def push(host: Host, bare: PurePosixPath, repository: Repository, commits: Seque
 
 def _push(host: Host, bare: PurePosixPath, repository: Repository, commits: Sequence[str]) -> Iterator[tuple[int, int]]:
     refs = [f"{commit}:{REFS}/{commit}" for commit in commits]
-    what = f"{repository.folder} cannot be pushed to host {host.name}"
+    failure = f"{repository.folder} cannot be pushed to host {host.name}"
     env = sealed() | {"GIT_ALLOW_PROTOCOL": "fd"}
     failed: EnvironmentFailure | None = None
     try:
@@ -120,24 +122,24 @@ def _push(host: Host, bare: PurePosixPath, repository: Repository, commits: Sequ
             end = socket.fileno()
             try:
                 sending = [f"--git-dir={lender}", "push", "--progress", f"fd::{end}", *refs]
-                for stage, done, total in run_with_progress(what, sending, env, [end]):
+                for stage, done, total in run_with_progress(failure, sending, env, [end]):
                     if stage == SENDING:
                         yield done, total
-            except EnvironmentFailure as error:  # the other end may report a better reason
+            except EnvironmentFailure as error:  # the receiving side may report a better reason
                 failed = error
     except CommandFailed as refused:
         why = refused.output or f"git receive-pack ended with status {refused.status}"
-        raise git_failure(what, why) from refused
+        raise git_failure(failure, why) from refused
     if failed:
         raise failed
 
 
-LONG = 3600.0  # seconds, for what moves all files of a large tree
+LONG = 3600.0  # seconds, for a command that moves all files of a large tree
 
-_REFUSED = 128  # status of git for what it cannot do
+_REFUSED = 128  # status of git for a request that it cannot fulfil
 
-# $1 the repository, $2 the checkout, $3 a commit or tree, $4 where in the checkout its tree goes, $5 "keep" where what is not
-# git's stays, then pathspecs of what is left out. A link in that place may have been left by a build, and leads elsewhere.
+# $1 is the repository, $2 the checkout, $3 a commit or tree, $4 the folder in the checkout for this tree, $5 "keep" if files
+# that git does not know stay; then pathspecs of the ignored paths. A link at $4 may have been left by a build, and lead elsewhere.
 _SWITCH = f"""\
 bare=$1 source=$2${{4:+/}}$4 tree=$3 keep=$5
 real() {{ (cd -P -- "$1" && pwd -P); }}
@@ -163,8 +165,8 @@ switch read-tree --reset -u "$tree"
 [ -n "$keep" ] || switch clean -q -ffdx
 """
 
-# $1 the repository, $2 the commit, then paths. Submodules count, whatever `submodule.NAME.ignore` in the .gitmodules of the
-# commit that is checked out now. No temporary file, which a script that is killed would leave behind.
+# $1 is the repository, $2 the commit; then paths. Submodules count, whatever `submodule.NAME.ignore` says in the .gitmodules of
+# the commit that is checked out now. There is no temporary file: a script that is killed would leave it behind.
 _IDENTITY = """\
 bare=$1 sha=$2; shift 2
 empty=$(git --git-dir="$bare" hash-object -t tree /dev/null) || exit
@@ -190,11 +192,10 @@ _ABSENT = re.compile(r"unable to read (?:sha1 file|tree)|missing|bad object")
 def mirror(
     host: Host, repository: Repository, name: str, commits: Sequence[str]
 ) -> Generator[tuple[int, int], None, PurePosixPath]:
-    """The bare repository ``root/git/NAME.git`` with everything that ``commits`` of the local ``repository`` reach.
+    """The bare repository ``root/git/NAME.git``, with everything that is reachable from ``commits`` of the local ``repository``.
 
-    On this machine no object is copied: the mirror borrows them, so that even a repository which lacks some serves for
-    the commits and paths which it has. To another machine git pushes those that it lacks, and the steps done and those
-    in all are yielded.
+    On this machine no object is copied: the mirror borrows them, so even a repository that lacks some objects serves for the
+    commits and paths that it has. To another machine git pushes the objects that it lacks. Yields (steps done, steps in all).
     """
     bare = host.root / "git" / f"{name}.git"
     borrows = alternates_line(repository.objects) if host.is_local else ""
@@ -208,9 +209,9 @@ def mirror(
 class SubTree:
     """What is checked out below the checkout of a commit: the tree of a submodule."""
 
-    bare: PurePosixPath  # the repository on the host that has it, and its index: one for each path
+    bare: PurePosixPath  # the repository on the host that has the tree, and an index: one repository for each path
     tree: str
-    path: str  # in the checkout
+    path: str  # relative to the checkout
     ignore: Sequence[str]
 
 
@@ -224,20 +225,20 @@ def checkout(
     *,
     keep: bool = False,
 ) -> None:
-    """Make ``to`` exactly the tree of commit ``sha`` without the ignored paths, and with those submodules in it.
+    """Make ``to`` exactly the tree of commit ``sha`` without the ignored paths, and with the submodules ``parts`` in it.
 
-    With ``keep`` files that git does not know stay there. Other submodules are empty folders. An inner submodule follows the one that contains it.
-    Raises BuildFailed for a commit that git cannot check out: with a path that it forbids or that is too long, or a file
-    that the repository lacks. Raises EnvironmentFailure when the repository lacks the commit, and when the reason is the
-    host's. So do the functions below.
+    With ``keep`` files that git does not know stay there. Other submodules are empty folders. In ``parts`` an inner submodule
+    follows the submodule that contains it. Raises BuildFailed for a commit that git cannot check out: it has a path that git
+    forbids or that is too long, or the repository lacks one of its files. Raises EnvironmentFailure if the repository lacks the
+    commit, or if the host is the reason. The functions below raise the same errors.
     """
     trees = [SubTree(bare, sha, "", ignore), *parts]
     try:
         for part in trees:
             _switch(host, to, part, keep=keep)
     except CommandFailed:
-        # The last checkout may have been of another repository, or have been cut short by a power failure: once more,
-        # from nothing.
+        # The last checkout may have been of another repository, or was cut short by a power failure: check out once more,
+        # into an empty folder.
         for part in trees:
             scripted(host, 'rm -rf "$1/index" "$2"', [str(part.bare), str(to)], timeout=LONG)
         for part in trees:
@@ -246,7 +247,7 @@ def checkout(
 
 
 def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[str]) -> str:
-    """An id of what the tree of ``sha`` holds beyond the ignored paths: names, modes and contents, no blob needed."""
+    """An id of the tree of ``sha`` without the ignored paths: of names, modes and contents. No blob is needed."""
     paths = ["--", *all_but(ignore)]
     with failures_of(host, bare, sha):
         return scripted(host, _IDENTITY, [str(bare), sha, *paths]).stdout.split()[0]
@@ -255,7 +256,7 @@ def filtered_tree(host: Host, bare: PurePosixPath, sha: str, ignore: Sequence[st
 def present(
     host: Host, bare: PurePosixPath, sha: str, paths: Collection[str], files: Collection[str] = ()
 ) -> frozenset[str]:
-    """Those of ``paths`` that are files or folders in the tree of ``sha``, ignored or not, and those of ``files`` that are files."""
+    """The files and folders of ``paths``, and the files of ``files``, that the tree of ``sha`` has, ignored or not."""
     names = {path: path.rstrip("/") for path in (*paths, *files)}
     if not names:
         return frozenset()
@@ -268,7 +269,7 @@ def present(
 
 @contextmanager
 def failures_of(host: Host, bare: PurePosixPath, sha: str, part: SubTree | None = None) -> Iterator[None]:
-    """A block in which git may refuse a commit: an error of the commit, unless git names a failure of the host.
+    """A block in which git may refuse a commit: that is an error of the commit, unless git names a failure of the host.
 
     Raises BuildFailed, or EnvironmentFailure.
     """
@@ -296,9 +297,9 @@ def failures_of(host: Host, bare: PurePosixPath, sha: str, part: SubTree | None 
 
 def cannot(host: Host, sha: str, reason: str, log: str, hint: str) -> BuildFailed:
     """The error for a commit that cannot be checked out; its log is saved on the host."""
-    place = host.root / "logs" / f"checkout-{sha[:10]}-{sha[-10:]}.log"
-    host.script(_SAVE, place, stdin=log)
-    return BuildFailed(f"{sha[:10]} cannot be checked out: {reason}", stage=CHECKOUT, log=str(place), hint=hint)
+    log_path = host.root / "logs" / f"checkout-{sha[:10]}-{sha[-10:]}.log"
+    host.script(_SAVE, log_path, stdin=log)
+    return BuildFailed(f"{sha[:10]} cannot be checked out: {reason}", stage=CHECKOUT, log=str(log_path), hint=hint)
 
 
 def _switch(host: Host, source: PurePosixPath, part: SubTree, *, keep: bool = False) -> None:
@@ -309,15 +310,15 @@ def _switch(host: Host, source: PurePosixPath, part: SubTree, *, keep: bool = Fa
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """A commit, and what is built of it."""
+    """A commit, and the commit that is built for it."""
 
     sha: str
-    commit: str  # that is checked out: the same, or one that git has made of it and of patches
+    commit: str  # the commit that is checked out: the same, or a new commit with patches
     patches: Mapping[str, bool] = field(default_factory=dict)  # name → whether it was applied
 
 
 def for_all(host: Host, bare: PurePosixPath, sha: str, patches: Sequence[Patch]) -> Sources:
-    """A commit with the patches for all versions: what of it is known before it is checked out.
+    """A commit with the patches for all versions: the sources as far as they are known before the checkout.
 
     Raises BuildFailed for a commit that git cannot read, and EnvironmentFailure, as a checkout does.
     """
@@ -326,7 +327,7 @@ def for_all(host: Host, bare: PurePosixPath, sha: str, patches: Sequence[Patch])
 
 
 def for_version(host: Host, bare: PurePosixPath, sources: Sources, patches: Sequence[Patch], version: str) -> Sources:
-    """The same with the patches for its version, too. They come last, as a version is read from a checkout."""
+    """``sources`` with the patches for this version, too. They come last, as the version is read from a checkout."""
     fitting = [patch for patch in patches if patch.version and satisfies(version, patch.version)]
     return _with(host, bare, sources, fitting)
 
@@ -341,13 +342,13 @@ def _with(host: Host, bare: PurePosixPath, sources: Sources, patches: Sequence[P
     return sources
 
 
-MOST = 1000  # submodules of one commit: those of a commit that was made to have no end are not counted
+MAX_SUBMODULES = 1000  # of one commit: an endless chain of submodules is not followed further
 
 
 def with_submodules(tree: str, repository: Repository, sha: str, ignore: Sequence[str]) -> str:
-    """The id of the filtered ``tree`` of a commit, together with those of its submodules that are checked out.
+    """The id of the filtered ``tree`` of a commit together with its filtered submodules that are checked out.
 
-    Their hashes are in the tree's id already; what is ignored below them is not.
+    The id of ``tree`` covers the hashes of the submodules already, but not which paths are ignored in them.
     """
     needed = submodules(repository, sha, ignore)
     if not needed:
@@ -359,10 +360,10 @@ def with_submodules(tree: str, repository: Repository, sha: str, ignore: Sequenc
 def bring_submodules(
     host: Host, name: str, repository: Repository, sha: str, ignore: Sequence[str], upstream: str
 ) -> Generator[BuildStep, None, tuple[SubTree, ...]]:
-    """Bring the submodules of a commit to the host, the inner ones as well; yields the stages "fetch" and "send".
+    """Bring the submodules of a commit to the host, inner ones included; yields the stages "fetch" and "send".
 
-    ``name`` is that of the repository on the host; ``upstream`` the address of the local ``repository`` if it has none
-    configured. Raises BuildFailed when one cannot be had.
+    ``name`` is the name of the repository on the host; ``upstream`` is the address of the local ``repository`` if it has none
+    configured. Raises BuildFailed if a submodule cannot be had.
     """
     parts: list[SubTree] = []
     pending = deque((repository, sha, upstream, "", module) for module in submodules(repository, sha, ignore))
@@ -370,14 +371,16 @@ def bring_submodules(
         parent, tree, address, prefix, submodule = pending.popleft()
         path = prefix + submodule.path
         try:
-            if len(parts) == MOST:
-                raise Unavailable(f"it has more than {MOST} submodules")
+            if len(parts) == MAX_SUBMODULES:
+                raise Unavailable(f"it has more than {MAX_SUBMODULES} submodules")
             source = yield from staged(FETCH, find(parent, tree, submodule, address))
         except Unavailable as failed:
             log = "".join(f"{line}\n" for line in (str(failed), failed.advice, *failed.tried))
             raise cannot(host, sha, str(failed), masked(log), failed.advice) from failed
-        place = hashlib.sha256(path.encode()).hexdigest()[:16]
-        bare = yield from staged(SEND, mirror(host, source.repository, f"{name}.git/modules/{place}", [source.tree]))
+        path_hash = hashlib.sha256(path.encode()).hexdigest()[:16]
+        bare = yield from staged(
+            SEND, mirror(host, source.repository, f"{name}.git/modules/{path_hash}", [source.tree])
+        )
         parts.append(SubTree(bare, source.tree, path, submodule.ignore))
         inner = submodules(source.repository, source.tree, submodule.ignore)
         pending.extend((source.repository, source.tree, source.address, f"{path}/", module) for module in inner)
@@ -385,7 +388,7 @@ def bring_submodules(
 
 
 def listed_submodules(repository: Repository, sha: str, ignore: Sequence[str], upstream: str) -> Iterator[str]:
-    """Where each submodule of a commit would come from, a line for each; inner ones are left out. Nothing is fetched."""
+    """The origin of each submodule of a commit, one line each; inner submodules are left out. Nothing is fetched."""
     for module in submodules(repository, sha, ignore):
         origin = origin_of(repository, sha, module, upstream)
         source, _ = find_locally(origin, repository, module)

@@ -1,4 +1,4 @@
-"""The build of a commit on a host, stage by stage: checkout, configure, compile, install, and what is kept of it."""
+"""The build of a commit on a host, stage by stage: checkout, configure, compile, install, and the files that are kept of it."""
 
 import hashlib
 import re
@@ -59,11 +59,11 @@ from perfbisect.lab.building.toolchain import (
 from perfbisect.recipes.build_systems import system_of
 from perfbisect.recipes.builder_reader import build_of
 
-JOB_PREFIX = "build-"  # of their names
+JOB_PREFIX = "build-"  # of the names of jobs that build
 
 
 def end_all(host: Host, *, but: Collection[str] = ()) -> jobs.Job | None:
-    """End the builds that run, but for one whose job has one of these names; that one is returned if it runs."""
+    """End the running builds, except a build whose job has one of the names ``but``; returns that job if it runs."""
     spared = None
     for job in jobs.running(host):
         if job.name in but:
@@ -73,32 +73,32 @@ def end_all(host: Host, *, but: Collection[str] = ()) -> jobs.Job | None:
     return spared
 
 
-_ALONE = "-alone"  # ends the name of one that is repeated with one job
-_AGAIN = "-again"  # ends the name of one in the tree of the last build
-# Prints the steps that the last build took.
+_ALONE = "-alone"  # ends the name of a build that is repeated with one job
+_AGAIN = "-again"  # ends the name of an incremental build
+# Prints how many steps the last build took.
 _STEPS = 'cat "$1/steps" 2>/dev/null || :'
 _EMPTY = 'mkdir -p "$1" && cd "$1" && rm -rf base build prefix links objects ccache.log && mkdir build && cat steps 2>/dev/null || :'
 _REMEMBER = f'cd -- "$1" && rm -rf profile && {{ [ -z "$2" ] || printf "%s" "$2" >steps; }} && {EVENTS}'
-_LATE = (TIMED_OUT, 128 + 9)  # statuses of a job that has run out of time
+_LATE = (TIMED_OUT, 128 + 9)  # statuses of a job whose time ran out
 _SAVE_LOG = '(umask 077; mkdir -p "${2%/*}") && cp -- "$1" "$2"'
 
 
 def incremental_key(key: str) -> str:
-    """The key of the incremental build of a commit whose clean build has this key."""
+    """The key of the incremental build of a commit; ``key`` is that of its clean build."""
     return hashlib.sha256(f"{key} incremental".encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class BuildAttempt:
-    """An attempt to build that has ended."""
+    """A build that has ended, well or not, before it is kept."""
 
     plan: BuildPlan
     job: jobs.Job
     output: BuildLog
     status: int
     failed: bool = True
-    artifacts: Sequence[str] = ()  # what is measured, below the prefix
-    binary: str = ""  # what was installed, by its hash; "" when the recipe names no artifacts
+    artifacts: Sequence[str] = ()  # the measured files, as paths below the prefix
+    binary: str = ""  # a hash of the artifacts; "" if the recipe names none
     incremental: bool = False
 
 
@@ -108,15 +108,15 @@ class CommitBuild:
 
     context: BuildContext
     sources: Sources
-    paths: frozenset[str]  # as ``present`` has them
+    paths: frozenset[str]  # see ``present``
     needed: Mapping[str, prebuilt.Needed]  # archives, by name
     key: str
-    clock: Stopwatch  # which has run while the patches were applied that the key depends on
-    incremental: bool = False  # it may be made in the tree of the last build
+    clock: Stopwatch  # has the seconds of the patches already, as the key depends on them
+    incremental: bool = False  # whether an incremental build is allowed
 
     @property
     def name(self) -> str:
-        """The name of the job that builds, by which later sessions find it."""
+        """The name of the job that builds: later sessions find the job by it."""
         return f"{JOB_PREFIX}{self.context.builder.name}-{self.key}"
 
     def stored(self) -> InstalledBuild | None:
@@ -129,18 +129,18 @@ class CommitBuild:
         return InstalledBuild(facts, resolved_for(self.context, self.paths, built.version), built.version)
 
     def patches(self, version: str) -> Mapping[str, bool]:
-        """The patches by their names, and whether they are applied to this version."""
+        """The name of each patch, and whether it is applied to this version."""
         context = self.context
         with self.clock.timed(PATCH):
             return for_version(context.host, context.bare, self.sources, context.patches, version).patches
 
     def plan(self, context: BuildContext) -> BuildPlan:
-        """How what is checked out is built."""
-        sums = {name: each.sha256 for name, each in self.needed.items()}
+        """How the checkout is built."""
+        sums = {name: archive.sha256 for name, archive in self.needed.items()}
         return plan_for(context, self.sources.sha, self.paths, sums)
 
     def build(self) -> Generator[BuildStep | Warned, None, InstalledBuild]:
-        """Make the build, and keep it."""
+        """Build the commit, and keep the build."""
         began, context, host = time.monotonic() - self.clock.total, self.context, self.context.host
         yield BuildStep(CHECKOUT)
         job = end_all(host, but=(self.name, f"{self.name}{_ALONE}", *([f"{self.name}{_AGAIN}"] * self.incremental)))
@@ -150,7 +150,7 @@ class CommitBuild:
                     yield from self.train(context.training)
                 context = replace(context, phase=BuildPhase.OPTIMISED)
             ended = yield from replace(self, context=context).made(self.name, job)
-        except BuildFailed:  # a build that was interrupted may still run, and reads the profile
+        except BuildFailed:  # not for other errors: an interrupted build may still run, and reads the profile
             host.run(["rm", "-rf", "--", str(context.profile)], timeout=600)
             raise
         plan = ended.plan
@@ -171,20 +171,20 @@ class CommitBuild:
             yield BuildStep(LINK)
             with self.clock.timed(RELINK):
                 facts = links.keep(host, context.work, ended.artifacts, context.variant, context.recorder, facts)
-            if facts.fixed and ended.incremental:  # a link that was not made again may lack its record
+            if facts.fixed and ended.incremental:  # a link that was not repeated may lack its record
                 jobs.remove(host, ended.job)
                 return (yield from replace(self, incremental=False).build())
         with self.clock.timed(RECORD):
             facts = build_store.keep(host, facts, plan.version, context.work / "prefix", ended.job.folder / "stdout")
-            if not ended.output.partial:  # what of that is absent would be looked for again, in vain
+            if not ended.output.partial:  # of a partial build, absent programs would be looked for in vain
                 incremental.note(context, plan, self.sources.commit, key)
         jobs.remove(host, ended.job)
-        phases = self.clock.phases(time.monotonic() - began)  # of a job that was followed, more than that
+        phases = self.clock.phases(time.monotonic() - began)  # a job that an earlier session began took longer
         facts = replace(facts, phases=phases, seconds=sum(phases.values()))
         return InstalledBuild(facts, plan.builder, plan.version)
 
     def train(self, training: Training) -> Generator[BuildStep | Warned]:
-        """Make the profile by which the commit is then built: of an instrumented build of it."""
+        """Make the profile for the final build: build the commit instrumented, and train that build."""
         training.check()
         context = replace(self.context, phase=BuildPhase.INSTRUMENTED)
         ended = yield from replace(self, context=context).made(f"{self.name}-{BuildPhase.INSTRUMENTED}")
@@ -208,7 +208,7 @@ class CommitBuild:
             jobs.remove(context.host, ended.job)
 
     def made(self, name: str, job: jobs.Job | None = None) -> Generator[BuildStep | Warned, None, BuildAttempt]:
-        """A build that ended well, by a job of that name; from its checkout on, unless ``job`` makes it already."""
+        """A build that ended well, by a job of that name. It begins with the checkout, unless ``job`` builds already."""
         context, sha = self.context, self.sources.sha[:10]
         if job is None:
             with self.clock.timed(CHECKOUT):
@@ -232,7 +232,7 @@ class CommitBuild:
             yield Warned(f"{failure}: it is repeated with one job instead of {at_once}", failure.advice)
             yield BuildStep(CHECKOUT)
             yield from self.check_out()
-            # Without the error, which would be found in the second log, too.
+            # The error of this log is left out: the second log would be searched for it, too.
             stage = ended.output.stage
             note = f"perfbisect: with {at_once} jobs at once this build did not {stage}, and is repeated with one"
             ended = yield from self.attempt(alone, f"{name}{_ALONE}", None, note)
@@ -247,7 +247,7 @@ class CommitBuild:
         return ended
 
     def again(self, base: Base) -> Generator[BuildStep, None, BuildAttempt | None]:
-        """An attempt to build what is checked out in the tree of the last build; None where that cannot be."""
+        """An incremental build of the checkout; None if it is not possible."""
         context, plan = self.context, self.plan(self.context)
         with self.clock.timed(CHECKOUT):
             way = incremental.incremental(context, plan, self.sources.commit, base)
@@ -256,13 +256,13 @@ class CommitBuild:
         if way is None:
             return None
         ended = yield from self.attempt(replace(plan, commands=way.commands), f"{self.name}{_AGAIN}", None)
-        failed = ended.failed or bool(ended.output.partial)  # a program may be there that the last build has left
+        failed = ended.failed or bool(ended.output.partial)  # a program may be left from the last build
         if failed:
             jobs.remove(context.host, ended.job)
         return replace(ended, plan=plan, incremental=True, failed=failed)
 
     def check_out(self, *, keep: bool = False) -> Generator[BuildStep]:
-        """Check out the commit and its submodules; with ``keep``, what a build has left there stays."""
+        """Check out the commit and its submodules; with ``keep``, other files in the checkout stay."""
         context, builder = self.context, self.context.builder
         of = (context.host, builder.work_name, context.repository, self.sources.sha, builder.ignore, builder.repository)
         with self.clock.timed(CHECKOUT):
@@ -271,8 +271,8 @@ class CommitBuild:
     def attempt(
         self, plan: BuildPlan, name: str, job: jobs.Job | None, note: str = ""
     ) -> Generator[BuildStep, None, BuildAttempt]:
-        """Build what is checked out as a job of that name, or follow ``job``, which does; in an empty folder, unless it is
-        built in the tree of the last build.
+        """Build the checkout with a job of that name, or follow ``job``, which builds it already. The folder is empty, except for
+        an incremental build.
         """
         host, work, how = self.context.host, self.context.work, build_of(plan.builder)
         with self.clock.timed(CHECKOUT):
@@ -280,7 +280,7 @@ class CommitBuild:
         output = BuildLog(expected=int(steps) if steps.isdecimal() else 0)
         commands = plan.commands if name.endswith(_AGAIN) else with_results(self.context, plan)
         argv = ["sh", "-c", script(commands, note)]
-        if COMPILERS in plan.env:  # which the build finds first
+        if COMPILERS in plan.env:  # the folder that is searched first
             argv = ["sh", "-c", 'PATH=$0:$PATH exec "$@"', plan.env[COMPILERS], *argv]
         job = job or jobs.start(
             host, argv, name=name, cwd=work / "build", env=plan.env, timeout=how.timeout, merged=True
@@ -302,8 +302,8 @@ class CommitBuild:
         return BuildAttempt(plan, job, output, 0, False, artifacts, binary)
 
     def hash_programs(self, plan: BuildPlan) -> str:
-        """A hash of the commit and of what was compiled of it, by which its clean build and its incremental build may be equal; ""
-        where there is no incremental build.
+        """A hash of the commit and its compiled programs, which is equal for the clean and the incremental build if their programs
+        are; "" if there is no incremental build.
         """
         host, prefix = self.context.host, self.context.work / "prefix"
         if not incremental.how(self.context, plan) or not (programs := incremental.programs(host, prefix)):
@@ -311,7 +311,7 @@ class CommitBuild:
         return hashlib.sha256(f"{self.key} {hash_artifacts(host, prefix, programs)}".encode()).hexdigest()
 
     def alone(self, ended: BuildAttempt) -> BuildPlan | None:
-        """How a failed build is repeated with one job; None where that would change nothing."""
+        """How a failed build is repeated with one job; None if that would change nothing."""
         trouble = ended.output.host_trouble
         of_the_host = (bool(trouble) and not trouble.startswith(OUT_OF_MEMORY)) or facts.is_full(self.context.host)
         if of_the_host or ended.output.stage == CONFIGURE or ended.status in _LATE:
@@ -320,18 +320,18 @@ class CommitBuild:
         return alone if (alone.commands, alone.env) != (ended.plan.commands, ended.plan.env) else None
 
     def saved_log(self, ended: BuildAttempt) -> str:
-        """Where the log of a build now is, for as long as the user may want it."""
+        """Save the log of a build where it stays, for the user to read; returns the path."""
         host, sha = self.context.host, self.sources.sha
         log = str(host.root / "logs" / f"{self.context.builder.name}-{sha[:10]}-{self.key[:10]}.log")
         host.script(_SAVE_LOG, ended.job.folder / "stdout", log)
         return log
 
     def short_paths(self, text: str) -> str:
-        """A line of a compiler; ccache makes paths relative to the build folder."""
+        """A line of a compiler without the folders of the build; ccache makes paths relative to the build folder."""
         return re.sub(rf"(?:{re.escape(str(self.context.work))}/|(?<![\w./])(?:\.\./)+)(?:source/)?", "", text)
 
     def failure(self, ended: BuildAttempt) -> BuildFailed | EnvironmentFailure:
-        """The error for a failed build; its log is saved."""
+        """The error for a failed build. The log of the build is saved."""
         host, output, sha = self.context.host, ended.output, self.sources.sha[:10]
         if output.host_trouble.startswith("no space") or facts.is_full(host):
             return no_space(host.name, f"the build of {sha} stopped at: {output.why()}")
@@ -348,8 +348,8 @@ class CommitBuild:
         )
         hint = how_to_build(builder, facts.ask_all(host, SYSTEM_FACTS)) if stage == CONFIGURE else ""
         hint = hint and f"{hint}."
-        which = f"the {self.context.phase} build of " if self.context.phase else ""
-        sentence = f"{which}{sha} does not {stage}: {reason}"
+        phase = f"the {self.context.phase} build of " if self.context.phase else ""
+        sentence = f"{phase}{sha} does not {stage}: {reason}"
         errors = tuple(map(self.short_paths, output.reports)) if len(output.reports) > 1 and not late else ()
         if output.known and not late:
             return KnownFailure(sentence, output.known, stage=stage, log=log, hint=hint, errors=errors)
@@ -357,7 +357,10 @@ class CommitBuild:
 
 
 def commit_build(context: BuildContext, sha: str) -> CommitBuild:
-    """Raises BuildFailed for a commit that git cannot read or whose archives are unknown, and EnvironmentFailure."""
+    """How a commit is built on a host; see ``CommitBuild``.
+
+    Raises BuildFailed for a commit that git cannot read or that needs an unknown archive, and EnvironmentFailure.
+    """
     host, builder, bare = context.host, context.builder, context.bare
     with (clock := Stopwatch()).timed(PATCH):
         sources = for_all(host, bare, sha, context.patches)
@@ -365,7 +368,7 @@ def commit_build(context: BuildContext, sha: str) -> CommitBuild:
     tree = checkout.filtered_tree(host, bare, sources.commit, builder.ignore)
     tree = checkout.with_submodules(tree, context.repository, sha, builder.ignore)
     needed = prebuilt.needed(host, bare, sources, builder, paths)
-    sums = [each.sha256 for each in needed.values()]
+    sums = [archive.sha256 for archive in needed.values()]
     key = build_key(context, tree, paths, sha, system_of(builder, paths) or "", sums)
     return CommitBuild(context, sources, paths, needed, key, clock)
 
@@ -378,12 +381,12 @@ def check_out(
     *,
     keep: bool = False,
 ) -> None:
-    """Check out what is built of a commit, with these submodules; see ``checkout.checkout``."""
-    host, bare, place = context.host, context.bare, (context.work / "source", context.builder.ignore, parts)
-    checkout.checkout(host, bare, sources.commit, *place, keep=keep)
+    """Check out the sources of a commit, with the submodules ``parts``; see ``checkout.checkout``."""
+    host, bare, destination = context.host, context.bare, (context.work / "source", context.builder.ignore, parts)
+    checkout.checkout(host, bare, sources.commit, *destination, keep=keep)
     if any(patch.version for patch in context.patches):
         version = version_of(context, sources.sha)
         with clock.timed(PATCH):
             fitting = for_version(host, bare, sources, context.patches, version)
         if fitting.commit != sources.commit:
-            checkout.checkout(host, bare, fitting.commit, *place)
+            checkout.checkout(host, bare, fitting.commit, *destination)

@@ -1,16 +1,17 @@
-"""What cmake's configure step found out, for the next clean build of a session whose configure step would find the same.
+"""Results of cmake's configure step, for the next clean build of a session whose configure step would find the same results.
 
-A clean build that configures in full keeps results of checks, as ``HAVE_FSEEKO``, and what was found of the compiler, in
-``root/work/BUILDER/configured``. The next one starts with them if it would run the same checks: by the same commands, in the same session,
-on the same host, with the same ``CMakeLists.txt``, ``*.cmake`` and ``*.in``. It must then generate the same files, byte for byte, as the
-build that configured in full; else it configures in full, too, and so do the following ones. Left out are results that may depend on other files of the tree: of
-``try_compile`` itself, and of programs that are checked where a tree reads files.
+A clean build that configures in full keeps results of checks, such as ``HAVE_FSEEKO``, and the facts about the compiler, in
+``root/work/BUILDER/configured``. The next clean build starts with them if it would run the same checks: by the same commands, in
+the same session, on the same host, with the same ``CMakeLists.txt``, ``*.cmake`` and ``*.in``. It must then generate the same
+files, byte for byte, as the build that configured in full. If it does not, it configures in full, too, and so do all builds after
+it. Results that may depend on other files of the tree are not kept: results of ``try_compile`` itself, and of checks of programs in
+a tree that reads files.
 
-Commands of ``--build`` do so, if they are those of build systems alone and the first is a configure step of cmake, the only one, that
-makes a folder of the copy of the tree. All of that copy counts as the tree.
+Commands of ``--build`` use these results, too, if all of them are commands of build systems, and the first is the only configure
+step, is cmake's, and makes a folder in the copy of the tree. Then the whole copy counts as the tree.
 
-autotools have a cache of their own for this, which is not used: what many a configure script does besides, within a check, is left out
-where its result is known, and checks read headers of the tree.
+The cache of autotools is not used: with a known result, many a configure script skips other work that it does within the check,
+and checks read headers of the tree.
 """
 
 import re
@@ -22,9 +23,9 @@ from perfbisect.lab.building.log_parser import CONFIGURE
 from perfbisect.lab.building.plan import BuildContext, BuildPlan
 from perfbisect.recipes.programs import AGAIN, SAID
 
-MOST = 16  # results of so many configure steps are kept
-# $0 where results are kept, $1 the tree, $2 the folder of the build, then cmake's command, which may read an earlier CMakeCache.txt there.
-# Generated files are compared without lists of the modules that were read. Checks leave files in folders of temporary ones.
+MAX_KEPT = 16  # configure steps whose results are kept
+# $0 is the path of the kept results, $1 the tree, $2 the folder of the build; then cmake's command. $2 may have a CMakeCache.txt
+# already. Generated files are compared without lists of modules that were read. Checks leave files in temporary folders.
 _CONFIGURE = rf"""
 all=$0 tree=$1 folder=$2
 shift 2
@@ -64,44 +65,44 @@ rm -rf "$new" && mkdir -p "$new/found/CMakeFiles" && awk -v kind="^//(Have$tests
     NR > FNR && ((help ~ kind || name in sized) && /:INTERNAL=/ || /^CMAKE_[A-Za-z0-9_-]+:(FILEPATH|INTERNAL)=/) {{ print help; print }}
     {{ help = "" }}' "$folder/CMakeCache.txt" "$folder/CMakeCache.txt" >"$new/found/CMakeCache.txt" &&
     cp -R -- "$folder"/CMakeFiles/[0-9]* "$new/found/CMakeFiles" && result >"$new/result" && mv -T -- "$new" "$kept" &&
-    cd -- "${{all%/*}}" && ls -t | tail -n +{MOST + 1} | xargs -r rm -rf --
+    cd -- "${{all%/*}}" && ls -t | tail -n +{MAX_KEPT + 1} | xargs -r rm -rf --
 :
 """
 
 
 def with_results(context: BuildContext, plan: BuildPlan) -> Sequence[tuple[str, list[str]]]:
-    """The commands of a clean build, with a configure step that uses and keeps results of checks where that is safe."""
-    made = incremental.how(context, plan)
-    if plan.system not in ("cmake", "") or not (made and context.session):
+    """The commands of a clean build, with a configure step that uses and keeps results of checks if that is safe."""
+    how_hash = incremental.how(context, plan)
+    if plan.system not in ("cmake", "") or not (how_hash and context.session):
         return plan.commands
-    kept = str(context.work / "configured" / f"{context.session}-{made}")
+    results = str(context.work / "configured" / f"{context.session}-{how_hash}")
     if not plan.system:
-        copying, (stage, first), *others = plan.commands
+        copying, (stage, first), *further = plan.commands
         at, folder = configured_in(first, str(context.work / "prefix"))
         if not folder or any(
-            "cmake" in map(_name, argv) and not {"--build", "--install"} & {*argv} for _, argv in others
+            "cmake" in map(_name, argv) and not {"--build", "--install"} & {*argv} for _, argv in further
         ):
             return plan.commands
-        return (copying, (stage, [*first[:at], "sh", "-c", _CONFIGURE, kept, ".", folder, *first[at:]]), *others)
-    return tuple((stage, _kept(kept, argv) if stage == CONFIGURE else argv) for stage, argv in plan.commands)
+        return (copying, (stage, [*first[:at], "sh", "-c", _CONFIGURE, results, ".", folder, *first[at:]]), *further)
+    return tuple((stage, _kept(results, argv) if stage == CONFIGURE else argv) for stage, argv in plan.commands)
 
 
-def _kept(kept: str, argv: list[str]) -> list[str]:
-    if "-S" not in argv:  # the copy of the tree, or what looks at the log
+def _kept(results: str, argv: list[str]) -> list[str]:
+    if "-S" not in argv:  # a command that copies the tree, or reads the log
         return argv
     tree, folder = (argv[argv.index(option) + 1] for option in ("-S", "-B"))
-    return ["sh", "-c", _CONFIGURE, kept, tree, folder, *argv]
+    return ["sh", "-c", _CONFIGURE, results, tree, folder, *argv]
 
 
-_BELOW = r"[\w+-][\w.+-]*"  # the name of a file or a folder, which leads nowhere else
+_BELOW = r"[\w+-][\w.+-]*"  # the name of a file or a folder, never "..", nor a path
 
 
 def configured_in(argv: Sequence[str], prefix: str) -> tuple[int, str]:
-    """Where in a command of ``--build`` its program is, and the folder that this makes, if it is cmake's configure step.
+    """(index of the program in a command of ``--build``, folder that it makes): the folder is "" unless the program is cmake.
 
-    "" where it is not, or is not sure to read the copy of the tree in ``prefix`` alone and to make a new folder of it.
+    The folder is also "" unless the command surely configures the copy of the tree in ``prefix`` alone, into a new folder.
     """
-    at = next((place for place, word in enumerate(argv) if place > 2 and not re.match(r"\w+=", word)), len(argv))
+    at = next((index for index, word in enumerate(argv) if index > 2 and not re.match(r"\w+=", word)), len(argv))
     folder, source, words = "", ".", iter(argv[at + 1 :])
     if at == len(argv) or _name(argv[at]) != "cmake":
         return at, ""

@@ -1,20 +1,23 @@
-"""Builds in the tree of the last build: when a commit may be built so, and what brings that tree to the commit.
+"""Builds in the tree of the last build: when a commit may be built so, and how that tree is brought to the commit.
 
 After a build, ``root/work/BUILDER/base`` says how it was made, of which commit, and under which key it is kept. The next commit
-is checked out over its sources, where git leaves files alone that do not change, and the build system makes what is left:
+is checked out over its sources, where git does not touch unchanged files. The build system then makes everything that depends on
+changed files:
 
-- cmake, meson and cargo know which files an object depends on. Where a file has changed that the configure step reads, that
-  step begins anew: what it has found out about options and the compiler may be wrong now. Else it is left out; except by
-  cmake where files came or went, which it may look for by a pattern.
-- make and autotools know it by dependency files, if each object has one. Without these only sources may have changed that no file
-  includes, and texts. Where a Makefile has changed, or files came or went, autotools make their Makefiles again by config.status.
-  Where options of compilers in a Makefile, a configure script or what it is made from have changed, the folder is empty.
+- cmake, meson and cargo know which files an object depends on. If a file has changed that the configure step reads, this step
+  begins anew: its results about options and the compiler may be wrong now. Otherwise it is left out; except with cmake if files
+  came or went, as cmake may look for files by a pattern.
+- make and autotools know it by dependency files, if each object has one. Without these, an incremental build is possible only if
+  the changed files are sources that no file includes, and texts. If a Makefile has changed, or files came or went, autotools make
+  their Makefiles again by config.status. If options of compilers have changed in a Makefile, a configure script or an input of
+  one, the build begins in an empty folder.
 
-Programs and archives are removed, by make always, else where files came or went: one that is not made any more is not measured.
+Programs and archives are removed first, by make always, otherwise if files came or went: a program that is no longer made must
+not be measured.
 
-Commands of ``--build`` are such systems', if they start nothing else.
+Commands of ``--build`` count as such build systems if they start nothing else.
 
-What is known to be safe is no proof: a rule may lack a dependency. So the search proves what it names by other builds
+These rules are no proof: a rule of a tree may lack a dependency. So the search proves what it finds by clean builds
 (``core/search/clean_builds.py``).
 """
 
@@ -35,7 +38,7 @@ from perfbisect.repository.git import all_but
 
 SOURCE = re.compile(r"\.(?:c|cc|cpp|cxx|c\+\+|C|s|S|asm|f|f90|m|mm)$")
 HEADER = re.compile(r"\.(?:h|hh|hpp|hxx|h\+\+|H|inc|inl|ipp|tcc|tpp|def)$")
-# What no build reads, or no part of it that is measured; sources and headers of such folders count as any other.
+# Files that no build reads, or that only parts read that are not measured. Sources and headers in such folders count as any other.
 NEUTRAL = re.compile(
     r"\.(?:md|rst|txt|html?|texi|adoc|pod|[1-8]|po|pot|png|svg|jpe?g|pdf|ya?ml)$|(?:^|/)(?:docs?|tests?|testsuite|t|man|ci)/"
     r"|(?:^|/)(?:README|NEWS|ChangeLog|CHANGES|AUTHORS|TODO|COPYING|LICENSE)[^/]*$|(?:^|/)\.git"
@@ -43,8 +46,8 @@ NEUTRAL = re.compile(
 
 _NOTE = 'printf "%s\\n" "$2" "$3" "$4" >"$1/base"'
 _TAKE = 'cd -- "$1" 2>/dev/null && [ -e base ] && cat base && rm -f base || :'
-# Whether each object below $1 has a dependency file of its name, here or in another folder; one that automake has begun
-# is empty but for a comment. Objects of assembly code in the tree $2 need none, as they are removed. Prints "yes", or nothing.
+# Prints "yes" if each object below $1 has a dependency file of its name, in this or another folder. automake begins such a file
+# with a comment only, which does not count. Objects of assembly code of the tree $2 need none, as they are removed.
 _TRACKED = r"""
 cd -- "$1" && {
     find . -name '*.o' -type f -printf 'o %f\n'
@@ -54,9 +57,9 @@ cd -- "$1" && {
     $1 == "d" { known[$2] } $1 == "o" { objects[$2] }
     END { for (each in objects) { some = 1; if (!(each in known)) exit } if (some) print "yes" }'
 """
-# Whether a file below $1 includes one with a name that the pattern $2 matches.
+# Whether a file below $1 includes a file with a name that the pattern $2 matches.
 _INCLUDED = 'grep -rqsE -e "$2" -- "$1"'
-# Whether options of compilers differ between the commits $2 and $3 in Makefiles, the paths that follow. Prints "yes", or nothing.
+# Prints "yes" if options of compilers differ between the commits $2 and $3 in the Makefiles at the paths that follow.
 _OPTIONS = r"""
 bare=$1 before=$2 after=$3
 shift 3
@@ -65,9 +68,9 @@ git --git-dir="$bare" diff -U0 --no-color --no-ext-diff --no-textconv "$before" 
     -e '^[+-].*[[:space:]=]-(O|std=|[DU][A-Za-z_]|[fm][a-z0-9]{2})' && echo yes || :
 """
 _MAKEFILE = re.compile(r"(?:^|/)(?:GNUm|m|M)akefile[^/]*$|\.(?:am|in|mk|inc|make)$")
-# Removes what links make, and objects of assembly code, below $1, at most $3 folders deep, where $2 is the tree; libtool has a
-# script, or a list, beside each. The next build makes it again, unless nothing does any more. By make that is always done: a
-# program may be made of sources at once, and a library of objects that have gone.
+# Removes the products of linkers, and objects of assembly code, below $1, at most $3 folders deep; $2 is the tree. libtool has a
+# script, or a list, beside each product. The next build makes them again, unless nothing makes them any more. With make they are
+# always removed: a program may be made directly from sources, and a library of objects that are gone.
 _UNLINK = r"""
 [ -d "$1" ] || exit 0
 cd -- "$1" && find . -maxdepth "$3" -type f '(' -perm -u+x -o -name '*.a' -o -name '*.so' -o -name '*.so.*' ')' ! -path './.perfbisect/*' -exec sh -c '
@@ -82,10 +85,10 @@ find "$2" -type f -name '*.[sS]' -printf '%f\n' | while IFS= read -r name; do
     find . -maxdepth "$3" -type f '(' -name "${name%.[sS]}.o" -o -name "${name%.[sS]}.lo" ')' -exec rm -f {} +
 done
 """
-# $1 the folder of fixed paths; $2 the folder of a kept build whose installation is copied, of a tree that is built in place;
-# $3 where below $1 the tree has a copy. Standard input: paths of the tree that have changed, behind A, M, D or T: where a file
-# went, a link may be in its place that leads elsewhere. Hard links to kept builds are broken, as tools may write into a file
-# that exists.
+# $1 is the folder of fixed paths; $2 the folder of a kept build whose installation is copied, for a tree that is built in place;
+# $3 the folder below $1 with a copy of the tree. Standard input: changed paths of the tree, each after A, M, D or T. Changed
+# files of the copy are removed first: at the path of a removed file a link may lead elsewhere. Hard links to kept builds are
+# broken, as tools may write into existing files.
 _BEGIN = r"""
 cd -- "$1" && rm -rf base prefix objects ccache.log || exit
 if [ -n "$2" ]; then
@@ -98,16 +101,16 @@ fi || exit
 cat >changed && (cd -- "$3" && cut -zc 2- | xargs -0 -r rm -rf --) <changed &&
     grep -zv '^D' changed | cut -zc 2- | tar -C source --null --no-recursion --format=pax -cf - -T - | tar -C "$3" -xpf -
 """
-# Programs of commands that build: some know which files an object depends on.
+# Programs that build, as a command may call them: those of KNOWS know which files an object depends on.
 MAKES, KNOWS = {"make", "gmake", "configure"}, {"cmake", "ninja", "meson", "cargo"}
-# Makes configure steps begin anew: of cmake's cache results of checks stay, and what was found of the system, while options have
-# their defaults again; meson asks for everything again.
+# Makes configure steps begin anew. Of cmake's cache, results of checks and facts about the system stay, while options get their
+# defaults again; meson checks everything again.
 _ANEW = r"""
 find . -name CMakeCache.txt -exec sed -i -E '/^\/\/|^[^:]*:(BOOL|STRING|PATH|UNINITIALIZED)=/d' {} + &&
     find . -type d '(' -name meson-private -o -name meson-info ')' -prune -exec rm -rf {} +
 """
-# Of those that ``build_commands.AGED`` ages in a new tree: what has changed of the others, such as x.h.in, is newer than what is
-# made from it. $0 the tree.
+# The files that ``build_commands.AGED`` ages in a new tree, except templates: a changed template, such as x.h.in, is newer than
+# the file that is made from it. $0 is the tree.
 _AGED = """\
 find "$0" -type f '(' -name configure -o -name '*.ac' -o -name '*.am' -o -name '*.m4' ')' -exec touch -d @315532800 {} +
 """
@@ -117,7 +120,7 @@ _PROGRAMS = r"""
 find . '(' -name CMakeFiles -o -name meson-private ')' -prune -o -type f '(' -perm -u+x -o -name '*.so' -o -name '*.so.*' ')' -print0 |
 LC_ALL=C sort -z | xargs -0 -r sh -c 'for each do case $(head -c 4 -- "$each" | tr -d "\0") in ?ELF) printf "%s\0" "$each";; esac; done' find
 """
-MOST = 200  # of them that are compared
+MAX_PROGRAMS = 200  # programs that are compared
 DEEP = 100  # folders
 LONG = 3600.0  # seconds, for copying a large tree
 
@@ -128,9 +131,9 @@ class IncrementalBuild:
 
     commands: tuple[tuple[str, list[str]], ...]  # stage, argv
     kept: str  # the folder of a kept build whose installation is copied; "" unless the tree is built in place
-    copy: str  # where the tree has a copy below the folder of fixed paths; "" where it has none
-    changed: tuple[str, ...]  # A, M, D or T, and a path of the tree
-    unlinked: tuple[str, int] | None = None  # the folder in which what links make is removed, and how deep
+    copy: str  # the folder of the tree's copy below the folder of fixed paths; "" without a copy
+    changed: tuple[str, ...]  # A, M, D or T, followed by a path of the tree
+    unlinked: tuple[str, int] | None = None  # the folder in which products of linkers are removed, and how deep
 
     def begin(self, host: Host, work: PurePosixPath) -> None:
         """Bring the tree of the last build to the commit that is checked out."""
@@ -142,14 +145,14 @@ class IncrementalBuild:
 
 
 def rules(plan: BuildPlan, prefix: str) -> Incremental | None:
-    """When a commit may be built in the tree of another: by its build system, or by commands in a copy of the tree that are
-    those of build systems alone. None where it may not.
+    """When a commit may be built in the tree of another commit: by the rules of its build system; or of the build systems of its
+    commands, if these run in a copy of the tree and start nothing else. None if it may not.
     """
     if plan.system:
         return SYSTEMS[plan.system].incremental
-    (_, copying), *others = plan.commands or (("", []),)
+    (_, copying), *further = plan.commands or (("", []),)
     programs = set()
-    for _, argv in others:
+    for _, argv in further:
         words = [word for word in argv[3:] if not re.match(r"\w+=", word)]  # without variables
         programs.add(PurePosixPath(words[0]).name if words and argv[:3] == ["env", "-C", prefix] else "")
     if copying[:2] != ["cp", "-a"] or copying[-1] != prefix or not programs or not programs <= MAKES | KNOWS:
@@ -160,7 +163,7 @@ def rules(plan: BuildPlan, prefix: str) -> Incremental | None:
 
 
 def how(context: BuildContext, plan: BuildPlan) -> str:
-    """A hash of how a commit is built; "" where nothing may be built in its tree afterwards."""
+    """A hash of how a commit is built; "" if its tree does not serve for incremental builds."""
     alone = context.training or any(patch.version for patch in context.patches)
     if alone or rules(plan, str(context.work / "prefix")) is None:
         return ""
@@ -169,20 +172,20 @@ def how(context: BuildContext, plan: BuildPlan) -> str:
 
 
 def programs(host: Host, prefix: PurePosixPath) -> list[str]:
-    """The programs and shared libraries below ``prefix``; none where they are too many, or a name is no text."""
+    """The programs and shared libraries below ``prefix``; [] if there are more than ``MAX_PROGRAMS``, or a name is not UTF-8."""
     paths = host.script(_PROGRAMS, prefix, timeout=LONG).stdout.split("\0")[:-1]
-    return [] if len(paths) > MOST or any("\N{REPLACEMENT CHARACTER}" in path for path in paths) else paths
+    return [] if len(paths) > MAX_PROGRAMS or any("\N{REPLACEMENT CHARACTER}" in path for path in paths) else paths
 
 
 def note(context: BuildContext, plan: BuildPlan, commit: str, key: str) -> None:
-    """Note what the tree of the last build is, for the next one."""
+    """Note how and of which commit the tree of the last build was made, for the next build."""
     if made := how(context, plan):
         context.host.script(_NOTE, context.work, made, commit, key)
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What the tree of the last build is."""
+    """How and of which commit the tree of the last build was made."""
 
     made: str  # see ``how``
     commit: str
@@ -190,15 +193,15 @@ class Base:
 
 
 def take(context: BuildContext) -> Base | None:
-    """What the tree of the last build is; None without one. It is that no more: whatever is interrupted from here on, the next
-    build begins in an empty folder.
+    """The noted ``Base``; None if there is none. The note is removed: if anything is interrupted from here on, the next build
+    begins in an empty folder.
     """
     made, commit, key, *_ = [*context.host.script(_TAKE, context.work).stdout.split("\n"), "", ""]
     return Base(made, commit, key) if key else None
 
 
 def incremental(context: BuildContext, plan: BuildPlan, commit: str, base: Base) -> IncrementalBuild | None:
-    """How a commit, which is checked out, is built in the tree of the last build; None where it is built in an empty folder."""
+    """How a commit, which is checked out, is built in the tree of the last build; None if it needs an empty folder."""
     rule = rules(plan, str(context.work / "prefix"))
     if rule is None or base.made != how(context, plan):
         return None
@@ -211,7 +214,7 @@ def incremental(context: BuildContext, plan: BuildPlan, commit: str, base: Base)
 
 @dataclass(frozen=True, slots=True)
 class _TreeChange:
-    """What has changed since the last build: whether the build system can make it in the tree of that, and by what."""
+    """The changes since the last build: whether the build system can make them in the tree of that build, and how."""
 
     context: BuildContext
     plan: BuildPlan
@@ -226,13 +229,13 @@ class _TreeChange:
 
     @property
     def last(self) -> PurePosixPath:
-        """Where the objects of the last build are."""
-        kept = build_store.folder(self.context.host, self.base.key) / "prefix"
-        return kept if self.in_place else self.context.work / "build"
+        """The folder with the objects of the last build."""
+        installation = build_store.folder(self.context.host, self.base.key) / "prefix"
+        return installation if self.in_place else self.context.work / "build"
 
     @property
     def asks(self) -> bool:
-        """Whether the configure step has to find out everything anew."""
+        """Whether the configure step has to begin anew."""
         return any(re.search(self.rule.inputs, path) for _, path in self.changed)
 
     @property
@@ -241,21 +244,21 @@ class _TreeChange:
 
     @property
     def makefiles(self) -> tuple[str, ...]:
-        """Those that have changed, where they alone say what is made."""
+        """The changed Makefiles, if the build system takes its rules from Makefiles alone."""
         return tuple(path for _, path in self.changed if not self.rule.tracks and _MAKEFILE.search(path))
 
     def possible(self) -> bool:
-        """Whether nothing is known to become stale."""
+        """Whether the build system will make everything that depends on the changes, as far as is known."""
         host = self.context.host
-        there = host.run(["test", "-d", str(self.last)], check=False).ok
-        if not there or (self.asks and not self.rule.anew):
+        has_objects = host.run(["test", "-d", str(self.last)], check=False).ok
+        if not has_objects or (self.asks and not self.rule.anew):
             return False
-        # What was measured may have written to its own files.
+        # Programs that were measured may have written into their own files.
         if self.in_place and build_store.changes(host, build_store.folder(host, self.base.key)):
             return False
         if self.rule.tracks:
             return True
-        if self.plan.system == "autotools":  # config.status makes again what is made from templates
+        if self.plan.system == "autotools":  # config.status makes files from templates again
             am, templates = (any(path.endswith(end) for _, path in self.changed) for end in (".am", ".in"))
             if am and not checkout.present(host, self.context.bare, self.commit, ["configure"]):
                 return False
@@ -289,7 +292,7 @@ class _TreeChange:
         if self.asks:
             first.append(["env", "-C", str(folder), "sh", "-c", _ANEW])
         relinked, unlinked = self.asks or self.came_or_went or not self.rule.tracks, (folder.name, DEEP)
-        if system == "cargo":  # what is deeper are its own files, of which it knows all
+        if system == "cargo":  # deeper files are cargo's own, and it knows all of them
             relinked, unlinked = True, (f"{folder.name}/{'target/' * self.in_place}release", 1)
         return IncrementalBuild(
             (*((CONFIGURE, argv) for argv in first), *commands),
@@ -300,16 +303,14 @@ class _TreeChange:
         )
 
 
-def changes(
-    host: Host, bare: PurePosixPath, before: str, after: str, ignore: Sequence[str]
-) -> list[tuple[str, str]] | None:
-    """The files that differ between two commits beyond the ignored paths: A, M, D or T, and the path.
+def changes(host: Host, bare: PurePosixPath, old: str, new: str, ignore: Sequence[str]) -> list[tuple[str, str]] | None:
+    """The files that differ between two commits, without the ignored paths: (A, M, D or T; path).
 
-    None where that is not known: a submodule differs, a commit is absent, or a name is not UTF-8, which no command can be given.
+    None if that is unknown: a submodule differs, a commit is absent, or a name is not UTF-8, which no command can get.
     """
     options = ["-r", "-z", "--raw", "--no-renames", "--no-ext-diff", "--ignore-submodules=none"]
     listing = checkout.git(
-        host, f"--git-dir={bare}", "diff-tree", *options, before, after, "--", *all_but(ignore), check=False
+        host, f"--git-dir={bare}", "diff-tree", *options, old, new, "--", *all_but(ignore), check=False
     )
     fields = listing.stdout.split("\0")[:-1]
     entries = [(facts.split(" "), path) for facts, path in zip(fields[::2], fields[1::2], strict=True)]
@@ -323,8 +324,12 @@ def changes(
 
 
 def _safe(host: Host, work: PurePosixPath, changed: Sequence[tuple[str, str]]) -> bool:
-    """Whether a Makefile without dependency files makes what depends on these files."""
-    read = [each for each in changed if SOURCE.search(each[1]) or HEADER.search(each[1]) or not NEUTRAL.search(each[1])]
+    """Whether a Makefile without dependency files makes everything that depends on the ``changed`` files."""
+    read = [
+        change
+        for change in changed
+        if SOURCE.search(change[1]) or HEADER.search(change[1]) or not NEUTRAL.search(change[1])
+    ]
     if any(status != "M" or not SOURCE.search(path) for status, path in read):
         return False
     sources = [PurePosixPath(path).name for _, path in read]

@@ -1,17 +1,17 @@
 """Links that can be repeated: recorded while a build runs, and repeated by a linker that puts functions in another order.
 
 While a build runs, COMPILER_PATH leads gcc and clang to ``recorder/ld`` in place of each linker: it links, and records how.
-The variable has the same value in all builds of a host, so ccache, which hashes it, finds what it knows. After the
-installation ``keep`` repeats the links of what was installed, each as it was: a link that gives other code than what is
-installed is not used. What is needed for the others stays beside the build, in ``links``:
+The variable has one value in all builds of a host: ccache hashes it, and would otherwise find nothing. After the installation
+``keep`` repeats the links of the installed files, unchanged: a link that gives other code than the installed file is not used.
+The records of the other links stay beside the build, in ``links``:
 
     plan               one line for each installed file that can be linked again: the id of its link, its path
     ID/argv, cwd …     see ``recorder/ld``
     ID/functions       the sections ``.text.NAME`` of its inputs
-    root               the root folder of the host that recorded, where that has another
+    root               the root folder of the host that recorded, if it differs
 
 ``link`` makes a build's layout of a seed: a copy of its installation by hard links, in which these files are replaced.
-No seed is ever an argument of a compiler, where ccache could take one for another.
+No seed is ever an argument of a compiler: ccache could take one seed for another.
 """
 
 import hashlib
@@ -33,9 +33,9 @@ from perfbisect.lab.building import build_store
 from perfbisect.lab.building.log_parser import LINK
 from perfbisect.recipes.builder import Build, Variant
 
-# By preference. The last moves whole object files only, in the order of its arguments; the others move functions.
+# By preference. OBJECTS moves whole object files only, in the order of its arguments; the others move functions.
 MOLD, LLD, GOLD, OBJECTS = "mold", "lld", "gold", "ld"
-# Prints the name of the first that is installed and able, and the first line of its version text.
+# Prints the name of the first linker that is installed and able, and the first line of its version text.
 _FIND_LINKER = """\
 while [ $# != 0 ]; do
     if command -v "$2" >/dev/null && "$2" --help 2>/dev/null | grep -q -e "$3"; then
@@ -57,12 +57,12 @@ PROGRAMS = {
 class Linker:
     """A linker that makes randomized layouts."""
 
-    name: str  # MOLD, LLD, GOLD or OBJECTS, which moves no single functions
+    name: str  # MOLD, LLD, GOLD or OBJECTS
     version: str  # the first line of its version text
 
 
 def find_linker(host: Host) -> Linker | None:
-    """The best linker of the host; None where it has none at all."""
+    """The best linker of the host; None if the host has none."""
     forms = [word for name, (program, option) in PROGRAMS.items() for word in (name, program, option)]
     name, _, version = host.script(_FIND_LINKER, *forms).stdout.strip().partition("\n")
     return Linker(name, version.strip()) if name else None
@@ -70,35 +70,35 @@ def find_linker(host: Host) -> Linker | None:
 
 @dataclass
 class LayoutSeeds:
-    """The seeds of one host: its n-th run of a commit in a randomized layout has the n-th of ``first``, ``first + step`` …
+    """The seeds of one host: its n-th run of a commit in a randomized layout has the n-th seed of ``first``, ``first + step`` …
 
-    So a resumed hunt continues with layouts that it has not measured, and hosts that start apart never share one.
+    So a resumed hunt continues with layouts that it has not measured, and hosts with different ``first`` never share a layout.
     """
 
     first: int = 1
     step: int = 1
-    used: dict[str, int] = field(default_factory=dict)  # commit → the last
+    used: dict[str, int] = field(default_factory=dict)  # commit → the last seed
 
     def take(self, run: RunFacts) -> None:
-        """A run has ended."""
+        """Note the seed of a run that has ended."""
         if run.layout:
             self.used[run.commit] = max(run.layout, self.used.get(run.commit, 0))
 
     def following(self, commit: str) -> Iterator[int]:
-        """The seeds that are next for a commit."""
+        """The next seeds for a commit."""
         return count(self.used[commit] + self.step if commit in self.used else self.first, self.step)
 
 
 REVISION = "3"  # part of the key of every build that can be linked again: raise it when records change
 FOLDER = "links"
 SECTIONS = "-ffunction-sections"
-MOST = 40  # programs and libraries that one build may have, where its recipe names none
-LONG = 1800.0  # seconds: of the links of the largest servers, all of them
+MAX_FILES = 40  # programs and libraries of a build that are linked again, if its recipe names none
+LONG = 1800.0  # seconds: for all links of the largest servers
 _NAMES = ("ld", "ld.bfd", "ld.gold", "ld.lld", "ld.mold")
 
-# The arguments of a recorded link as they are for its copy below $2/files: paths below the root folder $1 lead there, and
-# what would write further files is left out. Where $3 is not "same", it is the RUNPATH of the output: an installation
-# changes that. Paths are escaped, as in a response file.
+# The arguments of a recorded link, changed for its copy below $2/files: paths below the root folder $1 lead there, and options
+# that would write further files are left out. $3 is the RUNPATH of the output, which an installation changes, or "same". Paths
+# are escaped, as in a response file.
 _ARGUMENTS = r"""
 arguments() {
     awk -v root="$1/" -v to="$2/files$1/" -v runpath="$3" '
@@ -130,8 +130,8 @@ objects() { # of the build, among the arguments in file $2; $1 as the second abo
 }
 in_awk() { escaped "$1" | sed 's/\\/\\\\/g'; } # awk takes the escapes of a variable away
 """
-# $1 root, $2 temporary folder, $3 links, $4 the installation, $5 the linker's name, then paths below the installation. Prints
-# each path, and why that file cannot be linked again.
+# $1 is the root, $2 a temporary folder, $3 the links, $4 the installation, $5 the linker's name, then paths below the installation.
+# Prints each path, and why that file cannot be linked again.
 _KEEP = r"""
 root=$(in_awk "$1")
 mkdir -p "$2" && scratch=$(mktemp -d -p "$2") && trap 'rm -rf "$scratch"' EXIT || exit
@@ -174,7 +174,7 @@ for id in *; do
     [ ! -d "$id" ] || grep -qs "^$id" plan || rm -rf "$id"
 done
 """
-# $1 root, $2 temporary folder, $3 the build's folder, $4 that of its layout, $5 the seed, $6 the linker's name, $7 its command.
+# $1 is the root, $2 a temporary folder, $3 the build's folder, $4 the layout's, $5 the seed, $6 the linker's name, $7 its command.
 _LINK = r"""
 set -e
 from=$1 # the root folder of the host where the links were recorded
@@ -219,8 +219,8 @@ done <"$build/links/plan"
 record_layout "$made.part" "$build" "$scratch/linked"
 mv -T -- "$made.part" "$made"
 """
-# $1 links, $2 the installation, then what is measured: prints that where a file of it is compiled, which a script is not; else the
-# paths of all programs and libraries whose link was recorded, but for those that cmake and meson try the compiler with.
+# $1 is the links, $2 the installation, then the measured paths. If one of these files is compiled, unlike a script, prints them;
+# otherwise the paths of all programs and libraries with a recorded link, except programs with which cmake and meson test compilers.
 _MEASURED = """\
 links=$1
 cd -- "$2" && shift 2 || exit
@@ -234,7 +234,7 @@ LC_ALL=C sort -z | xargs -0 -r sh -c '
         [ -z "$id" ] || [ ! -d "$0/$id" ] || printf "%s\\0" "$file"
     done' "$links"
 """
-# Prints the sections of all programs in $1 that tell whether one is compiled, and whether by Go.
+# Prints the sections of all programs in $1 that tell whether a program is compiled, and whether by Go.
 _SECTIONS = r"""find -- "$1" -type f -perm -u+x -exec readelf -SW -- {} + 2>/dev/null | grep -owE '\.text|\.go\.buildinfo' | sort -u"""
 GO = "Go's linker knows one order of functions only"
 NOT_COMPILED = "nothing that is run is compiled"  # then no order of functions can matter
@@ -242,42 +242,42 @@ NOT_COMPILED = "nothing that is run is compiled"  # then no order of functions c
 
 @dataclass(frozen=True, slots=True)
 class Recorder:
-    """What builds of a host need so that they can be linked again."""
+    """The files with which builds of a host record their links."""
 
-    linker: Linker  # that makes their layouts
-    folder: PurePosixPath  # with the programs that record
+    linker: Linker  # the linker that makes the layouts of these builds
+    folder: PurePosixPath  # with the recording programs
 
     @property
     def identity(self) -> str:
-        """What belongs to the keys of builds: layouts of two linkers are not compared."""
+        """A part of the keys of builds: layouts by different linkers are not compared."""
         return f"{REVISION} {self.linker.name} {self.linker.version}"
 
     def environment(self, work: PurePosixPath) -> dict[str, str]:
-        """The variables of a build in ``work``."""
+        """The environment variables of a build in ``work``."""
         return {"COMPILER_PATH": str(self.folder), "PERFBISECT_LINKS": str(work / FOLDER)}
 
 
 def recorder(host: Host) -> Recorder | None:
-    """Bring the recorder to the host; None where it has no linker."""
+    """Bring the recorder to the host; None if the host has no linker."""
     linker = find_linker(host)
     script = Path(__file__).parent / "recorder" / "ld"
     return Recorder(linker, upload.place(host, "linker", dict.fromkeys(_NAMES, script))) if linker else None
 
 
 def movable(variant: Variant, recorder: Recorder | None) -> Variant:
-    """The variant with each function in a section of its own where links are recorded: a linker can move sections."""
+    """The variant, with each function in a section of its own if links are recorded: a linker can move sections."""
     return msgspec.structs.replace(variant, cflags=f"{variant.cflags} {SECTIONS}".strip()) if recorder else variant
 
 
 def for_compiler(build: Build, recorder: Recorder | None) -> str:
-    """What follows the compiler's name in a recipe that has flags of its own, and would not be given those of ``movable``."""
+    """Options to follow the compiler's name in a recipe with flags of its own, which does not use the flags of ``movable``."""
     commands = repr([build.configure, build.compile, build.install, build.env])
-    own = not build.system and "{cflags}" not in commands
-    return f" {SECTIONS}" if recorder and own else ""
+    own_flags = not build.system and "{cflags}" not in commands
+    return f" {SECTIONS}" if recorder and own_flags else ""
 
 
 def why_fixed(variant: Variant) -> str:
-    """Why no build of a variant could be linked again; "" where one may be."""
+    """Why no build of a variant can be linked again; "" if a build may be."""
     if "-flto" in f"{variant.cflags} {variant.ldflags}":
         return "code that is optimised at link time has the order that the compiler gives it"
     if variant.train:
@@ -286,26 +286,26 @@ def why_fixed(variant: Variant) -> str:
 
 
 def unavailable(reason: str) -> Warned:
-    """The warning that builds cannot be linked again; it is the same for all of a hunt."""
+    """The warning that builds cannot be linked again; its text is equal for all builds of a hunt."""
     return Warned(f"Layouts are not available: {reason}", "Code placement may look like a change.")
 
 
 def keep(
     host: Host, work: PurePosixPath, paths: Sequence[str], variant: Variant, recorder: Recorder, built: BuildFacts
 ) -> BuildFacts:
-    """Keep the links of what is installed in ``work``: of these paths below its prefix, by default of all.
+    """Keep the links of installed files in ``work``: of these ``paths`` below its prefix, or of all files if there are none.
 
-    Returns the facts of the build, with the linker of its layouts, or why it cannot be linked again.
+    Returns the facts of the build, with the linker of its layouts, or the reason why it cannot be linked again.
     """
     fixed = why_fixed(variant) or _keep(host, work, paths, recorder)
     return replace(built, linker="" if fixed else recorder.linker.version, fixed=fixed)
 
 
 def _keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recorder) -> str:
-    """Keep links; why there are none to keep, "" where there are."""
+    """Keep links; returns why there are none to keep, or ""."""
     links, prefix = work / FOLDER, work / "prefix"
     files = host.script(_MEASURED, links, prefix, *paths, timeout=LONG).stdout.split("\0")[:-1]
-    if len(files) > max(MOST, len(paths)):
+    if len(files) > max(MAX_FILES, len(paths)):
         return f"it has {len(files)} programs and libraries, and its recipe does not name the `artifacts` to measure"
     where = (host.root, jobs.scratch(host), links, prefix, recorder.linker.name)
     printed = host.script(_ARGUMENTS + _KEEP, *where, *files, timeout=LONG).stdout
@@ -314,19 +314,21 @@ def _keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recor
         sections = host.script(_SECTIONS, prefix, timeout=LONG).stdout
         recorded = "the link of no installed program was recorded"
         return GO if ".go" in sections else recorded if sections else NOT_COMPILED
-    path, reason = min(reasons, key=lambda each: each[1] != "")  # one that can be is enough; else the first says why
+    path, reason = min(
+        reasons, key=lambda path_and_reason: path_and_reason[1] != ""
+    )  # one file that can be linked again is enough; else the first has the reason
     return reason and f"{path}: {reason}"
 
 
 def link(host: Host, key: str, seed: int, linker: Linker) -> str:
-    """Link the build with that key again, in the layout of a seed, or find it linked; returns the key of the result.
+    """Link the build with that key again, in the layout of a seed, unless that exists; returns the key of the layout.
 
-    Raises BuildFailed where the linker fails, and BuildChanged where the build is not as it was made.
+    Raises BuildFailed if the linker fails, and BuildChanged if files of the build have changed since it was made.
     """
     build_store.check(host, key)
-    made = hashlib.sha256(f"{key} {seed} {linker.name} {linker.version}".encode()).hexdigest()[:32]
-    build, place = build_store.folder(host, key), build_store.folder(host, made)
-    places, (program, _) = (host.root, jobs.scratch(host), build, place), PROGRAMS[linker.name]
+    layout_key = hashlib.sha256(f"{key} {seed} {linker.name} {linker.version}".encode()).hexdigest()[:32]
+    build, layout = build_store.folder(host, key), build_store.folder(host, layout_key)
+    places, (program, _) = (host.root, jobs.scratch(host), build, layout), PROGRAMS[linker.name]
     script = build_store.FUNCTIONS + _ARGUMENTS + _LINK
     linked = host.script(script, *places, seed, linker.name, program, check=False, timeout=LONG)
     if not linked.ok:
@@ -334,4 +336,4 @@ def link(host: Host, key: str, seed: int, linker: Linker) -> str:
         named = (line for line in lines if re.search(r"error|undefined|fatal|cannot", line, re.IGNORECASE))
         reason = next(named, lines[-1] if lines else "no reason was printed")
         raise BuildFailed(f"its layout {seed} cannot be linked: {reason}", stage=LINK, log=str(build / "log"))
-    return made
+    return layout_key

@@ -1,10 +1,10 @@
-"""How far a build is and why it failed, from the output of build tools: a parser, line by line.
+"""A parser of the output of build tools, line by line: how far a build is and why it failed.
 
-Some errors a tree has because its compiler is years younger than itself: ``known_errors.toml`` says which options mend them.
-Nothing takes longer than in proportion to a line: repetitions have bounds, and begin at a fixed text.
+Some errors occur because the compiler is years younger than the tree: ``known_errors.toml`` says which options mend them.
+The time to parse a line is at most proportional to its length: repetitions have bounds, and begin at a fixed text.
 
-Where the time of a build goes (``Stopwatch``): what is done beside the job that builds is timed around its calls. The job itself
-prints when its stages began, by the clock of the host, so that a build has the same seconds if a later session follows it.
+The time of a build is split into phases by ``Stopwatch``: work beside the job that builds is timed around its calls. The job
+itself prints when its stages began, by the clock of the host, so that the seconds are equal if a later session follows the job.
 """
 
 import re
@@ -44,7 +44,7 @@ _OF_C = re.compile(r"^[^:]{0,400}\.c:|\.h:\d{1,9}:\d{1,9}: error: unknown type n
 
 
 class ErrorPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A pattern of lines that tell an error, and what is known of it; {} in its flags is the group of the pattern."""
+    """A pattern of lines that report an error, and its remedy; {} in the remedy's flags is the group of the pattern."""
 
     pattern: re.Pattern[str]
     known: Known
@@ -53,19 +53,19 @@ class ErrorPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class KnownErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The tables of ``known_errors.toml``."""
 
-    headers: dict[str, tuple[str, re.Pattern[str]]]  # C++'s header → that of C, a pattern of what both declare
+    headers: dict[str, tuple[str, re.Pattern[str]]]  # C++ header → C header, a pattern of the names that both declare
     errors: list[ErrorPattern]
 
 
 @cache
 def known_errors() -> KnownErrors:
-    """What is known of errors of builds."""
+    """The known errors of builds."""
     text = Path(__file__).with_name("known_errors.toml").read_bytes()
     return msgspec.toml.decode(text, type=KnownErrors, dec_hook=lambda _, pattern: re.compile(pattern))
 
 
 class KnownFailure(BuildFailed):
-    """A build that fails for a known reason."""
+    """A build that fails with a known error."""
 
     def __init__(self, sentence: str, known: Known, *, hint: str, **how: Any) -> None:
         super().__init__(sentence, hint=f"For {known.name}: {known.option}. {hint}".strip(), **how)
@@ -73,7 +73,7 @@ class KnownFailure(BuildFailed):
 
 
 def known_error(line: str) -> Known | None:
-    """What is known of an error in a line of a compiler, a linker or an interpreter, if it is one."""
+    """The known error that a line of a compiler, a linker or an interpreter reports; None if there is none."""
     tables = known_errors()
     if note := _NOTE.search(line):
         of_c = any(note[1] == c for c, _ in tables.headers.values())
@@ -93,7 +93,7 @@ def known_error(line: str) -> Known | None:
 
 
 def _missing(header: str, of_c: bool) -> Known:
-    # Under -std=c99 those of the system declare little without it.
+    # Under -std=c99 headers of the system declare little without _DEFAULT_SOURCE.
     text = f"{'-D_DEFAULT_SOURCE ' if of_c and header in _OF_THE_SYSTEM else ''}-include {header}"
     return Known(HEADER, Flags(cflags=text) if of_c else Flags(cxxflags=text), by_itself=True)
 
@@ -101,15 +101,15 @@ def _missing(header: str, of_c: bool) -> Known:
 T = TypeVar("T")
 
 STAGE = "[perfbisect] "  # begins the lines that the build script adds to the output; the stage's name follows
-# The last line of that script: its stages, each with the moment when it began, and the end.
+# The last line of that script begins with it: its stages, each with the moment when it began, and the end.
 TOOK = "took"
 _BEGAN = re.compile(r"([a-z]{1,20}) ([0-9]{1,10}\.[0-9]{1,9})(?!\S)")
 _NOW = '"$(read -r up _ </proc/uptime && echo "$up")"'
-# The stages of a build in their order. The job that builds prints the names of those from CONFIGURE to INSTALL.
+# The stages of a build in their order. The job that builds prints the names of the stages from CONFIGURE to INSTALL.
 FETCH, SEND, CHECKOUT, CONFIGURE = "fetch", "send", "checkout", "configure"
 COMPILE, INSTALL, TRAIN, LINK, SHARE = "compile", "install", "train", "link", "share"
-OUT_OF_MEMORY = "out of memory"  # begins the trouble of a host that lacks it
-LONGEST = 500  # characters of a line, in a sentence
+OUT_OF_MEMORY = "out of memory"  # begins the error of a host without free memory
+LONGEST = 500  # characters of a line that is quoted in a sentence
 REPORTS = 50  # lines with errors that are kept
 
 _NINJA = re.compile(r"^\[([0-9]{1,9})/([0-9]{1,9})\] ")
@@ -124,15 +124,15 @@ _ERROR = re.compile(
     r"|^error\[E\d+\]: |^npm (?:error|ERR!) code "
     r"|^\S+\.go:\d+:\d+: |^go: (?!downloading |finding |found |added |warning)"
 )
-_FOLLOWING = "error: variable or field '"  # of a function whose parameters have the type that the next line misses
+_FOLLOWING = "error: variable or field '"  # for a function; the next line names the missing type
 _PLACE = re.compile(r"^configure: error: in [`']")  # the reason is on the next line
 _OF_CMAKE = re.compile(r"^CMake Error.*:$")
 _OF_CONFIGURE = re.compile(r"^configure: error: .*:$")
 _REPORTER = re.compile(r"^(?:configure: error: |\S+:\d+:\d+: ERROR: )")
 _MISSING = re.compile(r"\bCould NOT find ([\w.+-]+)[^()]*\(missing: ([^()]*)\)")
-# All expressions take a time that grows with the length of a line, and not with its square.
+# The time of each expression grows linearly with the length of a line, not with its square.
 _MAKE = r"^(?:\S*/)?\w*make(?:\[\d+\])?: \*\*\* \["
-_GAVE_UP = re.compile(_MAKE + r".*\] Error \d+")  # a command failed, which may have printed a reason or not
+_GAVE_UP = re.compile(_MAKE + r".*\] Error \d+")  # a command failed, with or without a reason before
 _TROUBLES = {
     r"No space left on device|Disk quota exceeded": "no space left",
     rf"Killed signal terminated program|terminated with signal 9\b|{_MAKE}.*\] Killed": OUT_OF_MEMORY,
@@ -147,29 +147,29 @@ _OF_THE_HOST = [(re.compile(pattern), trouble) for pattern, trouble in _TROUBLES
 class BuildLog:
     """The state of a build. ``total`` is 0 while the number of steps is unknown."""
 
-    expected: int = 0  # steps that an earlier build of the same system took
+    expected: int = 0  # steps of an earlier build of the system
     stage: str = CONFIGURE
     done: int = 0
     total: int = 0
     steps: int = 0  # compiled by plain make, which does not number its steps
-    error: str = ""  # the first line that reports one, with those that belong to it
-    errors: int = 0  # lines that report one
+    error: str = ""  # the first line that reports an error, and the lines that belong to it
+    errors: int = 0  # lines that report an error
     reports: dict[str, None] = field(default_factory=dict)  # the first of these lines, in their order
-    known: Known | None = None  # what is known of the first, and of others of its class
-    unfinished: bool = False  # the next lines may belong to it, too
+    known: Known | None = None  # the first known error, together with others of its class
+    unfinished: bool = False  # the next lines may belong to the error, too
     host_trouble: str = ""  # a failure of the host rather than of the commit
-    partial: str = ""  # why not all was built, where what is started was
-    # Program → its file in the build, others of its name.
+    partial: str = ""  # why only the started programs were built, not all
+    # Program → its file in the build, other files with that name.
     programs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)  # stage → seconds, once the job has ended
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=100))
 
     def read(self, line: str) -> bool:
-        """Parse one line, of which the caller bounds the length; returns whether the progress has changed."""
+        """Parse one line, whose length the caller bounds; returns whether the progress has changed."""
         if line.startswith(STAGE):
             self.stage = line.removeprefix(STAGE).partition(":")[0]
             self.done, self.total = 0, self.expected if self.stage == COMPILE else 0
-            self._forget()  # errors of an earlier stage did not stop it
+            self._forget()  # errors of an earlier stage did not stop the build
             return True
         if line.startswith(SAID):
             word, _, text = line.removeprefix(SAID).partition("] ")
@@ -196,7 +196,7 @@ class BuildLog:
 
     def why(self) -> str:
         """The line that best explains a failure."""
-        if missing := _MISSING.search(self.error):  # what CMake does not find, in few words
+        if missing := _MISSING.search(self.error):  # CMake does not find a package: say it in few words
             return f"{missing[1]} is missing ({missing[2].strip()})"
         last = next((line.strip() for line in reversed(self.tail) if line.strip()), "it printed nothing")
         return _REPORTER.sub("", self.error) or last
@@ -212,11 +212,11 @@ class BuildLog:
             self.errors += _FOLLOWING not in line
             if len(self.reports) < REPORTS:
                 self.reports.setdefault(_short(line))
-        if (is_error or "note: '" in line) and (known := known_error(line)):
+        if (is_error or "note: '" in line) and (error := known_error(line)):
             if self.known:
-                self.known = self.known.also(known)
+                self.known = self.known.also(error)
             elif self.errors == 1:
-                self.known = known
+                self.known = error
         if is_error and not self.error and not _PLACE.match(line):
             lines = [earlier.strip() for earlier in list(self.tail)[:-1] if earlier.strip()]
             cause = lines[-1] if lines and _GAVE_UP.match(line) else ""
@@ -224,7 +224,7 @@ class BuildLog:
             self.unfinished = bool(_OF_CMAKE.match(line) or _OF_CONFIGURE.match(line))
 
     def _continue_error(self, line: str) -> None:
-        """CMake's message is indented and may have several paragraphs, configure's reason is the next one."""
+        """Add a line to the error: CMake's message is indented, with several paragraphs; configure's reason is the next line."""
         of_cmake = self.error.startswith("CMake")
         if not line.strip():
             self.unfinished = self.error.endswith(":") or (of_cmake and not self.error.endswith((".", ")", "!")))
@@ -245,21 +245,21 @@ class BuildLog:
 
 
 def _short(line: str) -> str:
-    line = masked(line).strip()  # a password that is cut in two is no longer known as one
+    line = masked(line).strip()  # masked first: half a password would not be recognized
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 
 def lasted(moments: str) -> dict[str, float]:
-    """The seconds of each of a job's stages, from the last line of its script."""
-    found, seconds = _BEGAN.findall(moments), dict.fromkeys((CONFIGURE, COMPILE, INSTALL), 0.0)
-    for (stage, began), (_, ended) in pairwise(found):
+    """Stage → seconds, from the last line of a job's script."""
+    began_at, seconds = _BEGAN.findall(moments), dict.fromkeys((CONFIGURE, COMPILE, INSTALL), 0.0)
+    for (stage, began), (_, ended) in pairwise(began_at):
         if stage in seconds:
             seconds[stage] += max(0.0, float(ended) - float(began))
     return seconds
 
 
 def script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str:
-    """One shell script that runs every command of a build until one fails, saying which stage it is in, and how long each took.
+    """A shell script that runs the commands of a build until one fails, and prints each stage and, at the end, when it began.
 
     ``note`` is its first line. No variable is set that a command might inherit.
     """
@@ -267,7 +267,7 @@ def script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str
     lines.append(f"""trap 'printf "\\n%s\\n" "{SAID}{TOOK}] $* end "{_NOW}' EXIT""")
     for stage, command in commands:
         words = shlex.join(command)
-        shown = " ".join(words.split())  # in one line, or the lines of a script would be taken for output
+        shown = " ".join(words.split())  # in one line: further lines would be taken for output
         lines += [
             f"printf '%s\\n' {shlex.quote(f'{STAGE}{stage}: {shown}')}",
             f'set -- "$@" {stage} {_NOW}',
@@ -278,7 +278,7 @@ def script(commands: Sequence[tuple[str, Sequence[str]]], note: str = "") -> str
 
 @dataclass(frozen=True, slots=True)
 class BuildStep:
-    """Steps done of steps known in one stage of a build; ``total`` 0 when unknown."""
+    """Progress within one stage of a build: steps done of ``total``, which is 0 if unknown."""
 
     stage: str
     done: int = 0
@@ -286,7 +286,7 @@ class BuildStep:
 
 
 def follow(host: Host, job: jobs.Job, output: BuildLog) -> Generator[BuildStep, None, int]:
-    """The progress of a build's job, read from its output; its status is the return value."""
+    """Yield the progress of a build's job, read from its output; returns the status of the job."""
     lines = Work(jobs.wait(host, job))
     with closing(lines.work):
         for line in lines:
@@ -296,7 +296,7 @@ def follow(host: Host, job: jobs.Job, output: BuildLog) -> Generator[BuildStep, 
 
 
 def staged(stage: str, work: Generator[tuple[int, int], None, T]) -> Generator[BuildStep, None, T]:
-    """The steps of the work as a build's progress in that stage."""
+    """Yield the steps of the work as a build's progress in that stage; returns the result of the work."""
     steps = Work(work)
     for done, total in steps:
         yield BuildStep(stage, done, total)
@@ -305,7 +305,7 @@ def staged(stage: str, work: Generator[tuple[int, int], None, T]) -> Generator[B
 
 @dataclass(frozen=True, slots=True)
 class Stopwatch:
-    """The seconds of each phase so far; of one that is repeated, of all its times."""
+    """The seconds of each phase so far; a repeated phase counts each time."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -321,14 +321,14 @@ class Stopwatch:
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """A block whose seconds are of that phase, without those of phases within it."""
-        began, before = time.monotonic(), self.total
+        """A block whose seconds belong to that phase, except the seconds of phases within it."""
+        began, earlier = time.monotonic(), self.total
         try:
             yield
         finally:
-            self.add({phase: time.monotonic() - began - (self.total - before)})
+            self.add({phase: time.monotonic() - began - (self.total - earlier)})
 
     def phases(self, elapsed: float) -> dict[str, float]:
-        """The phases of a build that has taken ``elapsed`` seconds; what belongs to none of them is ``OTHER``."""
+        """The phases of a build that took ``elapsed`` seconds; seconds that belong to no phase are ``OTHER``."""
         seconds = self.seconds | {OTHER: elapsed - self.total}
         return {phase: rounded for phase, took in seconds.items() if (rounded := round(took, 3)) > 0}

@@ -1,9 +1,9 @@
 """From a commit to an installed system, with ccache.
 
-Everything happens at fixed paths below ``root/work/BUILDER``: ``source``, an empty ``build``, and ``prefix``, where it
-is installed before it moves to its place among the finished builds. All builds see the same paths and the same
-environment, so that only the commit makes a difference. For the search a commit may be built in the tree of the last build
-instead (``incremental``). Configure, compile and install are one job on the host.
+Everything happens at fixed paths below ``root/work/BUILDER``: ``source``, an empty ``build``, and ``prefix``, from which the
+installation moves to its folder among the finished builds. All builds have equal paths and an equal environment, so that only
+the commit makes a difference. For the search a commit may be built in the tree of the last build instead (``incremental``).
+Configure, compile and install are one job on the host.
 """
 
 import time
@@ -53,9 +53,9 @@ def build_context(
     *,
     layouts: bool = False,
 ) -> BuildContext:
-    """What builds of a variant ("" is the recipe's own choice) need on a host; with ``layouts`` to be linked again, too.
+    """What the builds of a variant ("" is the recipe's choice) share on a host; with ``layouts`` they can be linked again.
 
-    Raises EnvironmentFailure, naming the packages to install, when the host lacks a program.
+    Raises EnvironmentFailure, naming the packages to install, if the host lacks a program.
     """
     name = variant or builder.variant
     recorder = links.recorder(host) if layouts else None
@@ -75,27 +75,27 @@ def build_context(
 
 
 def key_of(context: BuildContext, sha: str) -> str:
-    """The key of the build of a commit, built or not. Raises BuildFailed for one that git cannot read."""
+    """The key of the build of a commit, built or not. Raises BuildFailed for a commit that git cannot read."""
     return commit_build(context, sha).key
 
 
 def find(context: BuildContext, sha: str) -> InstalledBuild | None:
-    """The stored build of commit ``sha``; None where there is none. Raises as ``key_of``."""
+    """The stored build of commit ``sha``, or None. Raises as ``key_of``."""
     return commit_build(context, sha).stored()
 
 
 def build(
     context: BuildContext, sha: str, shared: SharedBuilds | None = None, *, clean: bool = True
 ) -> Generator[BuildStep | Warned, None, InstalledBuild]:
-    """Build commit ``sha``, or find it built; yields progress. A build that others have made is fetched from the ``shared``
-    ones, and one that they lack is given to them: while the host does nothing else, so that no run is disturbed.
-    It may be an incremental one unless it has to be ``clean``; such a build is never shared.
+    """Build commit ``sha``, unless its build is stored; yields progress. If others have built the commit, their build is fetched
+    from the ``shared`` builds; otherwise the new build is offered to them. Both happen while the host does nothing else, so that
+    no run is disturbed. The build may be incremental unless it must be ``clean``; an incremental build is never shared.
 
-    A build with several jobs at once that fails is no verdict on the commit: it may depend on their order, or have taken
-    all memory. It is repeated with one job. A build that a killed session has left running is followed to its end.
-    Closing the generator ends the build and leaves nothing running. Raises BuildFailed when the commit cannot be checked
-    out, does not configure, compile or install, or fails in its training, JobLost when the host was restarted meanwhile,
-    EnvironmentFailure when something else is the host's fault.
+    If a build with several jobs at once fails, that is no verdict on the commit: the failure may depend on the order of the jobs,
+    or they have taken all memory. The build is repeated with one job. A build that a killed session has left running is followed
+    to its end. Closing the generator ends the build; nothing is left running. Raises BuildFailed if the commit cannot be checked
+    out, does not configure, compile or install, or fails in its training; JobLost if the host was restarted meanwhile;
+    EnvironmentFailure if something else is the host's fault.
     """
     began = time.monotonic()
     commit = commit_build(context, sha)

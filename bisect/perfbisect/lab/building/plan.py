@@ -1,10 +1,10 @@
-"""What all builds on a host share; how a commit of them is built: which commands, in which environment; and by which key it is
-found again.
+"""What all builds on a host share; how a commit is built, by which commands in which environment; and the key of its build.
 
-Optimisation with a profile: a build that counts what it executes, training, and a build by these counts. Both are made at the
-same paths, by which the compiler finds the counts of each object file again. They are kept in ``root/work/BUILDER/profile`` until
-the second build is made. That they differ a little from one training to the next is no part of a build's key: variant, workloads
-and options are. ccache is switched off for both builds: counts are never the same twice, and paths, which it rewrites, name them.
+Optimisation with a profile: an instrumented build counts what it executes, is trained, and a second build uses these counts. Both
+have the same paths, by which the compiler finds the counts of each object file. The counts are kept in
+``root/work/BUILDER/profile`` until the second build is made. They differ a little from one training to the next, so they are no
+part of a build's key; variant, workloads and options are. ccache is switched off for both builds: counts are never equal twice,
+and ccache rewrites the paths that name them.
 """
 
 import hashlib
@@ -49,19 +49,19 @@ MERGED = "merged.profdata"  # clang's counts of all processes, in the folder of 
 
 
 class BuildPhase(StrEnum):
-    """Which of the builds of a commit it is."""
+    """Which of the builds of a commit this is."""
 
-    PLAIN = ""  # the only one
+    PLAIN = ""  # the only build
     INSTRUMENTED = "instrumented"  # counts what it executes
-    OPTIMISED = "optimised"  # is made by these counts
+    OPTIMISED = "optimised"  # is made with these counts
 
 
 @dataclass(frozen=True, slots=True)
 class Instrumented:
-    """A build that is to be trained; it is where every build is installed first."""
+    """A build that is to be trained. It is installed at the fixed path, not yet among the finished builds."""
 
     commit: str
-    key: str  # of the build that it is made for
+    key: str  # of the final build
     builder: Builder  # its conditions applied
     version: str
     prefix: PurePosixPath
@@ -75,17 +75,17 @@ class Training(Protocol):
 
     @property
     def identity(self) -> str:
-        """What belongs to the keys of builds; equal on all hosts."""
+        """A part of the keys of builds; equal on all hosts."""
 
     @property
     def named(self) -> str:
-        """The workloads, for a message."""
+        """The names of the workloads, for a message."""
 
     def check(self) -> None:
-        """Raise EnvironmentFailure when the host lacks what the workloads need; before anything is built."""
+        """Raise EnvironmentFailure if the host lacks a program of the workloads. It is called before anything is built."""
 
     def train(self, build: Instrumented) -> Generator[Warned, None, bool]:
-        """Run the workloads once; false where that gave no profile. Raises BuildFailed."""
+        """Run the workloads once; returns whether that gave a profile. Raises BuildFailed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +94,10 @@ class InstalledBuild:
 
     facts: BuildFacts
     builder: Builder  # its conditions applied
-    version: str  # of the system, "" when the recipe has no command for it, or it fails
+    version: str  # of the system; "" if the recipe has no command for it, or the command fails
     prefix: PurePosixPath | None = None  # where it is installed, if that is outside the root folder
-    tarball: str = ""  # the path of that which was unpacked in place of a build
-    borrowed: tuple[str, ...] = ()  # clients of the host that are used, as it has none that run
+    tarball: str = ""  # the path of the tarball that was unpacked in place of a build
+    borrowed: tuple[str, ...] = ()  # paths of the host's clients that are used, as the installation has none that run
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,11 @@ class BuildPlan:
     """How a commit is built."""
 
     builder: Builder  # its conditions applied
-    version: str  # of the system, "" when the recipe has no command for it, or it fails
+    version: str  # of the system; "" if the recipe has no command for it, or the command fails
     commands: tuple[tuple[str, list[str]], ...]  # stage, argv
     env: Mapping[str, str]
-    system: str = ""  # the build system; "" where the recipe has commands
-    # Builds are equal only if all shared libraries are, too: the recipe names no artifacts.
+    system: str = ""  # the build system; "" if the recipe has commands
+    # The recipe names no artifacts: builds are equal only if all their shared libraries are, too.
     with_libraries: bool = False
 
 
@@ -127,10 +127,10 @@ class BuildContext:
     repository: Repository  # the local one, where submodules are looked for
     namespace: str = ""  # of the compiler cache
     patches: tuple[Patch, ...] = ()
-    recorder: links.Recorder | None = None  # where builds are to be linked again in other layouts
-    training: Training | None = None  # where builds are optimised with a profile
+    recorder: links.Recorder | None = None  # if builds are to be linked again in other layouts
+    training: Training | None = None  # if builds are optimised with a profile
     phase: BuildPhase = BuildPhase.PLAIN
-    session: str = ""  # what its configure steps find out stays the same for so long
+    session: str = ""  # results of configure steps are kept for one session
 
     @property
     def work(self) -> PurePosixPath:
@@ -144,15 +144,17 @@ class BuildContext:
 
 
 def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: Mapping[str, str]) -> BuildPlan:
-    """How commit ``sha``, which is checked out, is built; ``paths`` as ``present`` has them, ``archives`` by name their sums.
+    """How commit ``sha``, which is checked out, is built; for ``paths`` see ``present``, ``archives`` is name → sum.
 
-    Raises BuildFailed for a tree without a build system, where the recipe has no commands.
+    Raises BuildFailed for a tree without a build system if the recipe has no commands.
     """
     version = version_of(context, sha)
     resolved = resolved_for(context, paths, version)
     values = _values(context, resolved, sha, version)
     values |= {f"archives.{name}": "" for name in resolved.archives}
-    values |= {f"archives.{name}": str(build_store.prefix(context.host, each[:32])) for name, each in archives.items()}
+    values |= {
+        f"archives.{name}": str(build_store.prefix(context.host, checksum[:32])) for name, checksum in archives.items()
+    }
     how = build_of(resolved)
     options = [option for option in how.options if archives_in(option) <= archives.keys()]
     resolved = msgspec.structs.replace(resolved, build=msgspec.structs.replace(how, options=options))
@@ -168,7 +170,7 @@ def plan_for(context: BuildContext, sha: str, paths: frozenset[str], archives: M
 
 
 def present(context: BuildContext, sha: str) -> frozenset[str]:
-    """The paths of the tree that the recipe's conditions and archives depend on, and by which its build system is known."""
+    """The paths of the tree on which the recipe's conditions and archives, and the choice of the build system, depend."""
     builder = context.builder
     conditions = [(block.file, block.missing) for block in builder.when]
     conditions += [(archive.file, archive.unless) for archive in builder.archives.values()]
@@ -179,7 +181,7 @@ def present(context: BuildContext, sha: str) -> frozenset[str]:
 
 
 def version_of(context: BuildContext, sha: str) -> str:
-    """What the recipe's version command prints for the checkout; "" when it fails or is missing."""
+    """The output of the recipe's version command for the checkout; "" if it fails or is missing."""
     if not context.builder.version:
         return ""
     checkout = context.work / "source"
@@ -192,14 +194,12 @@ def version_of(context: BuildContext, sha: str) -> str:
 
 
 def resolved_for(context: BuildContext, paths: frozenset[str], version: str) -> Builder:
-    """The recipe with its conditions applied, for a tree of that version that has these paths."""
-    return recipe_for_tree(
-        context.builder, TreeFacts(version, paths.__contains__, context.tools.name, context.tools.version)
-    )
+    """The recipe with its conditions applied, for a tree of that version with these paths."""
+    return recipe_for_tree(context.builder, TreeFacts(version, paths.__contains__, context.tools.name, context.tools.version))
 
 
 def _values(context: BuildContext, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
-    """The placeholders of a build."""
+    """The values of the placeholders in a build's commands."""
     variant = links.movable(variant_of(resolved, context.name), context.recorder)
     variant = profiled(variant, context.tools.name, context.phase, context.profile)
     return {
@@ -229,45 +229,47 @@ def _environment(context: BuildContext, builder: Builder, values: dict[str, str 
         "TZ": "UTC",
         "SOURCE_DATE_EPOCH": "315532800",  # 1980: the first year that every archive format can hold
         "ZERO_AR_DATE": "1",
-        # A repository that contains the root folder is not the one being built.
+        # If a repository contains the root folder, git must not take it for the repository of the build.
         "GIT_CEILING_DIRECTORIES": str(context.work),
     }
     recorded = context.recorder.environment(context.work) if context.recorder else {}
     uncached = {"CCACHE_DISABLE": "1"} if context.phase else {}
-    own = {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
+    recipe_variables = {name: fill_text(text, values) for name, text in build_of(builder).env.items()}
     compilers = compiler_environment(context.host, builder.flags, context.variant, system)
-    return cache | fixed | recorded | uncached | own | compilers
+    return cache | fixed | recorded | uncached | recipe_variables | compilers
 
 
 def profiled(variant: Variant, compiler: str, phase: BuildPhase, folder: PurePosixPath) -> Variant:
-    """The variant with what the compiler ("gcc" or "clang") needs in that phase; ``folder`` is that of the counts."""
+    """The variant with the options of that phase for the compiler ("gcc" or "clang"); ``folder`` is that of the counts."""
     if phase is BuildPhase.PLAIN:
         return variant
-    place = shlex.quote(str(folder))
+    counts = shlex.quote(str(folder))
     if phase is BuildPhase.INSTRUMENTED:
-        further = f"-fprofile-generate={place}"
+        further = f"-fprofile-generate={counts}"
         only_c = " -fprofile-update=prefer-atomic" if compiler == "gcc" else ""  # threads count together
     elif compiler == "clang":
         further = f"-fprofile-use={shlex.quote(str(folder / MERGED))}"
-        only_c = "".join(f" -Wno-profile-instr-{each}" for each in ("unprofiled", "out-of-date", "missing"))
+        only_c = "".join(f" -Wno-profile-instr-{warning}" for warning in ("unprofiled", "out-of-date", "missing"))
     else:
-        # Code that was never executed has no counts. A file that is compiled twice under one name has those of one.
-        further = f"-fprofile-use={place}"
+        # Code that was never executed has no counts. A file that is compiled twice under one name has the counts of one compilation.
+        further = f"-fprofile-use={counts}"
         only_c = " -fprofile-correction -Wno-missing-profile -Wno-error=coverage-mismatch"
     cflags, ldflags = f"{variant.cflags} {further}{only_c}".strip(), f"{variant.ldflags} {further}".strip()
     return msgspec.structs.replace(variant, cflags=cflags, ldflags=ldflags)
 
 
 def training_identity(training: Training | None, variant: Variant, compiler: str) -> dict[str, Any]:
-    """What belongs to the key of a build; nothing where none is trained."""
+    """The part of a build's key for its training; {} if there is none."""
     if training is None:
         return {}
     phases = (BuildPhase.INSTRUMENTED, BuildPhase.OPTIMISED)
-    made = [profiled(variant, compiler, phase, PurePosixPath("profile")) for phase in phases]
-    return {"training": [training.identity, *([each.cflags, each.ldflags] for each in made)]}
+    variants = [profiled(variant, compiler, phase, PurePosixPath("profile")) for phase in phases]
+    return {
+        "training": [training.identity, *([phase_variant.cflags, phase_variant.ldflags] for phase_variant in variants)]
+    }
 
 
-_LAYOUT = "2"  # part of every key: raise it when what a build folder holds changes its meaning
+_LAYOUT = "2"  # part of every key: raise it when the contents of build folders change their meaning
 
 
 def build_key(
@@ -278,19 +280,18 @@ def build_key(
     system: str = "",
     archives: Collection[str] = (),
 ) -> str:
-    """The key of a build: everything that can change it, and nothing else.
+    """The key of a build: a hash of everything that can change the build, and of nothing else.
 
-    ``system`` is the build system of this commit, "" where the recipe has commands; ``archives`` are the sums of those that
-    it needs. The patches that it may get are in
-    the ``tree``, except for those of some versions: which of them it gets follows from the tree.
+    ``system`` is the build system of the commit, "" if the recipe has commands; ``archives`` are the sums of the archives that the
+    commit needs. Patches are in the ``tree``, except patches for some versions: whether they are applied follows from the tree.
 
-    The effect of the recipe's conditions follows from the tree, the toolchain, and which of their paths are ``present``,
-    ignored or not; so these and the conditions are in the key instead.
+    The effect of the recipe's conditions follows from the tree, the toolchain, and which of the conditions' paths are
+    ``present``, ignored or not; so these and the conditions are in the key instead.
     """
     builder, variant = context.builder, context.variant
     tools, compiler = context.tools, SYSTEMS[system].compiler if system else ()
     identity = tools.identity + (context.host.run(compiler, check=False).stdout if compiler else "")
-    if system:  # builds have the path of their home in them: cmake's RPATH
+    if system:  # builds contain the path of their installation: cmake's RPATH
         how = msgspec.structs.replace(build_of(builder), system=system)
         builder = msgspec.structs.replace(builder, build=how, home=builder.work_name)
     recipe = _recipe(builder, variant) | ({"system": revision(system)} if system else {})
@@ -311,7 +312,7 @@ def for_processor(builder: Builder, variant: Variant) -> bool:
 
 
 def build_fingerprint(builder: Builder, variant: Variant, patches: Sequence[Patch] = ()) -> str:
-    """A hash of everything in a recipe that affects builds, and of the patches."""
+    """A hash of all parts of a recipe that affect builds, and of the patches."""
     return _hash(_recipe(builder, variant) | _identity(patches))[:16]
 
 
@@ -326,7 +327,7 @@ def _recipe(builder: Builder, variant: Variant) -> dict[str, Any]:
         del build["then"]
     if not has_commands(build_of(builder)):
         build |= by_system | {"programs": builder.programs, "library": builder.library}
-        build |= {"server": True} if builder.server else {}  # then all has to build
+        build |= {"server": True} if builder.server else {}  # then everything has to build
         build |= {"started": started_programs(builder)} if builder.started or builder.chosen else {}
     commands = json.dumps(build) + json.dumps(msgspec.to_builtins(builder.when))
     parts = {

@@ -1,8 +1,8 @@
-"""What is not built, but unpacked: prebuilt binaries, and archives that a tree needs beside git, as MySQL its boost.
+"""Unpacked in place of a build: prebuilt binaries, and archives that a tree needs besides git, as MySQL needs its boost.
 
 Prebuilt binaries are a folder on the host, or a tarball on this machine. A folder is used in place, through the same path
 as every build, and never written. A tarball is sent to the host once and kept among the finished builds, where
-``bisect gc`` finds it. So is an archive, by its sum; its version follows from the commit.
+``bisect gc`` finds it. An archive is kept there, too, under its sum; its version follows from the commit.
 """
 
 import hashlib
@@ -46,9 +46,9 @@ cd -- "$1" || exit
 { find . -type f -print0 | LC_ALL=C sort -z | xargs -0 -r sha256sum -- && find . -type l -printf '%p %l\\n' | LC_ALL=C sort
 } | sha256sum
 """
-# $1 the folder of the build, $2 the path that the user gave, then options of tar. Prints why the archive is refused. A single
-# folder at the top is the release's own name and is left out, unless it is one that installed systems have. The file system is
-# synced at once: file by file, 60,000 headers take minutes.
+# $1 is the folder of the build, $2 the path that the user gave, then options of tar. Prints why the archive is refused. A single
+# folder at the top is the release's own name and is left out, unless installed systems have a folder of that name. The file
+# system is synced as a whole: file by file, 60,000 headers take minutes.
 _UNPACK = f"""\
 {FUNCTIONS}{UNPACK}
 place=$1 given=$2
@@ -72,8 +72,8 @@ printf '%s\n' "$given" >log && rm archive && sync -f . && record "$place.part" &
 """
 
 
-# $1 a prefix, then the names of each client: prints for each that is not there, or lacks libraries, the path of the host's,
-# or its names where the host has none either.
+# $1 is a prefix, then the names of each client. For each client that is absent there, or lacks libraries, prints the path of the
+# host's client; or the client's names, if the host has none either.
 _CLIENTS = """\
 prefix=$1
 shift
@@ -97,10 +97,10 @@ def is_tarball(path: str) -> bool:
 
 
 def take(host: Host, builder: Builder, name: str, path: str) -> InstalledBuild:
-    """The system in the folder of the host or the tarball of this machine at ``path``, which the user named ``name``.
+    """The installed system at ``path``, a folder of the host or a tarball of this machine; the user named it ``name``.
 
-    The recipe's conditions on the version are evaluated for the version that the installed system prints; those on a
-    tree or a compiler never hold. Raises UsageError when no such system is found, EnvironmentFailure when the host cannot
+    The recipe's conditions on the version are evaluated for the version that the installed system prints; conditions on a
+    tree or a compiler never hold. Raises UsageError if no such system is found, EnvironmentFailure if the host cannot
     unpack it.
     """
     began = time.monotonic()
@@ -128,10 +128,10 @@ def take(host: Host, builder: Builder, name: str, path: str) -> InstalledBuild:
 
 
 def in_place(host: Host, builder: Builder, facts: HostFacts) -> InstalledBuild:
-    """The programs of a host itself, in the folder ``installed`` of the recipe: what is measured is the host.
+    """The programs of a host itself, in the folder ``installed`` of the recipe: the host is measured.
 
-    Its key is made from what can change its speed and is known: processor, memory, kernel, and what ``installed_version``
-    prints.
+    The key is made from everything known that can change the speed: processor, memory, kernel, and the output of
+    ``installed_version``.
     """
     prefix = PurePosixPath(builder.installed)
     printed = _printed(host, builder, prefix)
@@ -142,23 +142,23 @@ def in_place(host: Host, builder: Builder, facts: HostFacts) -> InstalledBuild:
 
 
 def _borrowed(host: Host, recipe: Builder, path: str, prefix: PurePosixPath) -> tuple[str, ...]:
-    """The paths of the host's clients that are used, since the installed system has none that run."""
+    """The paths of the host's clients that are used, as the installed system has none that run."""
     if recipe.server is None or not recipe.server.clients:
         return ()
-    found = host.script(_CLIENTS, prefix, *recipe.server.clients).stdout.splitlines()
-    if none := [client.split()[-1] for client in found if "/" not in client]:
+    clients = host.script(_CLIENTS, prefix, *recipe.server.clients).stdout.splitlines()
+    if none := [client.split()[-1] for client in clients if "/" not in client]:
         raise absent(none, host.name, besides=f"{path} has none that runs")
-    return tuple(found)
+    return tuple(clients)
 
 
 def _printed(host: Host, builder: Builder, prefix: PurePosixPath) -> str:
-    """What the installed system prints of itself; "" where the recipe has no command for it."""
+    """The output of the recipe's version command for the installed system; "" if the recipe has no such command."""
     values = {"prefix": str(prefix), "recipe": str(upload.place_recipe(host, builder))}
     return host.run(fill(builder.installed_version, values)).stdout if builder.installed_version else ""
 
 
 def _version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> str:
-    """The version that the installed system prints; "" where the recipe has no command for it."""
+    """The version that the installed system prints; "" if the recipe has no command for it."""
     try:
         printed = _printed(host, builder, prefix)
     except ConnectionLost:
@@ -167,14 +167,14 @@ def _version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> 
         if library := isinstance(failure, CommandFailed) and _LIBRARY.search(failure.output):
             raise absent([library[1]], host.name, besides=f"{path} needs it") from failure
         raise UsageError(f"{path} is no installed {builder.name}: {failure}", _ADVICE) from failure
-    # programs begin with their own path, which may hold a number
+    # Programs begin with their own path, which may contain a number.
     if (version := version_text(re.sub(r"(?<!\S)/\S*", "", printed))) or not builder.installed_version:
         return version
     raise UsageError(f"{path} does not print its version: it printed {printed.strip()[:80]!r}.", _ADVICE)
 
 
 def _folder(host: Host, path: str) -> PurePosixPath:
-    """Where a folder of the host really is: what links lead to it may change meanwhile."""
+    """The real path of a folder of the host: links that lead to it may change meanwhile."""
     target = host.run(["readlink", "-f", "--", path], check=False).stdout.removesuffix("\n")
     if not target or not host.run(["test", "-d", target], check=False).ok:
         raise UsageError(f"There is no folder {path} on host {host.name}.", _ADVICE)
@@ -182,32 +182,32 @@ def _folder(host: Host, path: str) -> PurePosixPath:
 
 
 def unpack(host: Host, path: str, advice: str = _ADVICE) -> str:
-    """Unpack a tarball among the builds of the host, unless it is there as it was unpacked; returns its key.
+    """Unpack a tarball among the builds of the host, unless it is there and unchanged; returns its key.
 
-    Raises UsageError, with that advice, for one that cannot be read, or would do harm.
+    Raises UsageError, with ``advice``, for a tarball that cannot be read, or would do harm.
     """
     programs = next(programs for ending, programs in UNPACKERS.items() if path.endswith(ending))
     through = [f"--use-compress-program={program}" for program in programs]
 
     def send() -> None:
         file.seek(0)
-        deque(build_store.send_archive(host, place, file.read, os.fstat(file.fileno()).st_size), maxlen=0)
+        deque(build_store.send_archive(host, target, file.read, os.fstat(file.fileno()).st_size), maxlen=0)
 
     try:
         with Path(path).open("rb") as file:
             key = hashlib.file_digest(file, "sha256").hexdigest()[:32]
-            place = build_store.folder(host, key)
-            if not build_store.changes(host, place):
+            target = build_store.folder(host, key)
+            if not build_store.changes(host, target):
                 return key
             require(host, ("tar", *programs))
             build_store.persistently(send)
-        host.script(_UNPACK, place, path, *through, timeout=LONG)
+        host.script(_UNPACK, target, path, *through, timeout=LONG)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", advice) from error
     except CommandFailed as failure:
         if is_full(host):
             raise no_space(host.name, f"{path} is not unpacked") from failure
-        host.run(["rm", "-rf", "--", f"{place}.part"], timeout=LONG)
+        host.run(["rm", "-rf", "--", f"{target}.part"], timeout=LONG)
         if failure.status == REFUSED:
             raise UsageError(f"{path} is refused: {failure.output.splitlines()[0]}.", advice) from failure
         lines = failure.output.strip().splitlines()
@@ -231,9 +231,9 @@ class Needed:
 def needed(
     host: Host, bare: PurePosixPath, sources: Sources, builder: Builder, paths: Collection[str]
 ) -> dict[str, Needed]:
-    """The archives that a build of a commit which has these paths needs, by their names.
+    """The archives that the build of a commit with these ``paths`` needs, by their names.
 
-    Raises BuildFailed where the version of one is not found, or has no sum.
+    Raises BuildFailed if the version of an archive is not found, or has no sum.
     """
     archives, sha = {}, sources.sha
     for name in sorted(archives_in(builder.build, builder.when)):
@@ -257,9 +257,9 @@ def needed(
 
 
 def bring(host: Host, archives: Collection[Needed]) -> Generator[BuildStep]:
-    """Unpack the archives on the host, unless they are there; those that this machine lacks are fetched.
+    """Unpack the archives on the host, unless they are there; archives that this machine lacks are fetched.
 
-    Raises EnvironmentFailure when one cannot be had, or is not what the recipe says.
+    Raises EnvironmentFailure if an archive cannot be had, or differs from its sum in the recipe.
     """
     for archive in archives:
         folder = build_store.folder(host, archive.sha256[:32])

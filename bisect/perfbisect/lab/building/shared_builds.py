@@ -1,8 +1,8 @@
 """Finished builds that several machines share: asked for before a commit is built, and offered once it is.
 
-The controller transfers them, so hosts need no access to the store. What arrives is checked on the host before it is
-unpacked; what fails is removed from the store, and the commit is built. A store that does not answer is left alone for some
-minutes, and nothing is sent twice: a hunt goes on by building.
+The controller transfers them, so hosts need no access to the store. An archive is checked on the host before it is unpacked. If
+the check fails, it is removed from the store, and the commit is built. A store that does not answer is not asked for some
+minutes, and no build is sent twice: a hunt goes on by building.
 """
 
 import secrets
@@ -42,14 +42,14 @@ lacking() { # libraries that programs below the folder $1 load, and that neither
         [ -n "$(find "$1" -name "$library" -print -quit)" ] || printf '%s\\n' "$library"; done
 }
 """
-# Prints what a build depends on besides its key: it names no package, so hosts of one distribution share builds.
+# Prints what a build depends on besides its key. It names no package, so hosts of one distribution share builds.
 _SURROUNDINGS = """\
 uname -m
 [ ! -r /etc/os-release ] || ( . /etc/os-release && printf '%s %s\\n' "$ID" "$VERSION_ID" )
 getconf GNU_LIBC_VERSION 2>/dev/null || :
 """
-# $1 the folder of a build, $2 where its builder installs. Leaves $1.part/archive, and prints its compression, size and hash,
-# whether the build contains the path $2, and the libraries that it lacks. The same folder gives the same archive.
+# $1 is the folder of a build, $2 where its builder installs. Leaves $1.part/archive, and prints its compression, size and hash,
+# whether the build contains the path $2, and the libraries that it lacks. Equal folders give equal archives.
 _PACK = f"""\
 {UNPACK}{_LEAVING}{_LACKING}
 cd -- "$1" && rm -rf "$1.part" && mkdir "$1.part" || exit
@@ -63,8 +63,8 @@ echo "$way" && stat -c %s "$1.part/archive" && sha256sum <"$1.part/archive" | cu
 if grep -rlqF -e "$2" prefix 2>/dev/null || find prefix -type l -printf '%l\\n' | grep -qF -e "$2"; then echo rooted; else echo free; fi
 lacking prefix
 """
-# $1 the folder of the build, $2 the archive's hash, $3 what uncompresses it, $4 the key, $5 the root folder where it was
-# built, $6 the one here, then libraries that it may lack. Prints why it is not used.
+# $1 is the folder of the build, $2 the archive's hash, $3 the program that uncompresses, $4 the key, $5 the root folder where it
+# was built, $6 the root folder here, then libraries that it may lack. Prints why the build is not used.
 _UNPACK_BUILD = f"""\
 {FUNCTIONS}{UNPACK}{_LEAVING}{_LACKING}
 place=$1 sum=$2 through=--use-compress-program=$3 key=$4 from=$5 root=$6
@@ -94,19 +94,19 @@ sync -f build && record "$PWD/build" && rm -rf "$place" && mv -T -- build "$plac
 
 
 class SharedBuilds:
-    """The store at ``address``; ``secret`` signs, and decides what is taken; empty: every build is."""
+    """The store at ``address``. ``secret`` signs builds, and only builds signed with it are taken; empty: every build is taken."""
 
     def __init__(self, address: str, secret: bytes = b"", clock: Callable[[], float] = time.monotonic) -> None:
         self.address = masked(address)
-        self.signed = bool(secret)  # only builds of those who have the key are taken
+        self.signed = bool(secret)  # whether only builds by holders of the key are taken
         self._address, self._secret, self._clock = address, secret, clock
-        self._quiet: dict[str, float] = {}  # what cannot be done with the store → until when it is not tried
+        self._quiet: dict[str, float] = {}  # "read" or "written", as the store cannot be → until when that is not tried
         self._said: set[str] = set()
         self._surroundings: dict[str, str] = {}  # by host
 
     def fetch(self, context: BuildContext, key: str) -> Generator[BuildStep | Warned, None, bool]:
-        """Bring the build with that key to the host of ``context``; true if it is there then."""
-        host, place = context.host, build_store.folder(context.host, key)
+        """Bring the build with that key to the host of ``context``; returns whether it is there then."""
+        host, target = context.host, build_store.folder(context.host, key)
         for name in self._names(context, key):
             if not self._may("read"):
                 return False
@@ -116,7 +116,7 @@ class SharedBuilds:
                     yield BuildStep(FETCH)
                     if missing(host, ["tar", manifest.way]):
                         raise EnvironmentFailure(f"unpacking it needs {manifest.way}, which is not installed there")
-                    for done in send_archive(host, place, source.read, manifest.size):
+                    for done in send_archive(host, target, source.read, manifest.size):
                         yield BuildStep(FETCH, done // MB, manifest.size // MB)
                 _unpack(host, key, manifest)
                 return True
@@ -134,15 +134,15 @@ class SharedBuilds:
                 )
             except EnvironmentFailure as reason:
                 why = _first(reason.output if isinstance(reason, CommandFailed) else str(reason))
-                if is_full(host):  # where nothing can be built, either
+                if is_full(host):  # then nothing can be built, either
                     raise no_space(host.name, f"a shared build is not unpacked: {why}") from reason
                 yield from self._once(f"shared builds are not used on host {host.name}: {why}", "It builds for itself.")
-            host.run(["rm", "-rf", "--", f"{place}.part"], timeout=LONG)
+            host.run(["rm", "-rf", "--", f"{target}.part"], timeout=LONG)
         return False
 
     def offer(self, context: BuildContext, facts: BuildFacts) -> Generator[BuildStep | Warned]:
-        """Put a build into the store, unless it is there."""
-        host, place = context.host, build_store.folder(context.host, facts.key)
+        """Put a build into the store, unless the store has it."""
+        host, build_folder = context.host, build_store.folder(context.host, facts.key)
         if not self._may("written"):
             return
         try:
@@ -151,29 +151,29 @@ class SharedBuilds:
             yield BuildStep(SHARE)
             manifest = self._packed(context, facts)
             yield BuildStep(SHARE, 0, manifest.size // MB)
-            with host.stream(["cat", "--", f"{place}.part/archive"]) as source:
+            with host.stream(["cat", "--", f"{build_folder}.part/archive"]) as source:
                 parts = chain([header(manifest, self._secret)], iter(lambda: source.recv(CHUNK), b""))
                 self._store.write(manifest.name, parts)
         except OSError as trouble:
             yield from self._trouble("written", trouble)
-        except EnvironmentFailure as trouble:  # a host on which it cannot be packed builds all the same
+        except EnvironmentFailure as trouble:  # packing failed: the build itself can be used
             yield from self._once(f"a build on host {host.name} cannot be shared: {trouble}", trouble.advice)
         finally:
             with suppress(EnvironmentFailure):
-                host.run(["rm", "-rf", "--", f"{place}.part"], timeout=LONG)
+                host.run(["rm", "-rf", "--", f"{build_folder}.part"], timeout=LONG)
 
     def try_out(self) -> None:
-        """Write an object, read it, and remove it. Raises OSError for what cannot be done."""
-        name, said = f"trial-{secrets.token_hex(8)}", b"perfbisect"
-        self._store.write(name, [said])
+        """Write an object, read it, and remove it. Raises OSError for a step that fails."""
+        name, content = f"trial-{secrets.token_hex(8)}", b"perfbisect"
+        self._store.write(name, [content])
         with self._store.read(name) as source:
-            found = source.read(len(said))
+            read_back = source.read(len(content))
         self._store.remove(name)
-        if found != said:
+        if read_back != content:
             raise OSError("what is read is not what was written")
 
     def _names(self, context: BuildContext, key: str) -> tuple[str, str]:
-        """The names under which a build may be: for such hosts as this one only, and for more."""
+        """The names under which a build may be stored: for hosts with this root folder and processor, and for others, too."""
         host, tools = context.host, context.tools
         if host.name not in self._surroundings:
             self._surroundings[host.name] = host.script(_SURROUNDINGS).stdout
@@ -181,7 +181,7 @@ class SharedBuilds:
         return name_of(*made_of, str(host.root), tools.processor), name_of(*made_of)
 
     def _packed(self, context: BuildContext, facts: BuildFacts) -> Manifest:
-        """Pack a build beside its folder on its host. Raises EnvironmentFailure where it cannot be shared."""
+        """Pack a build beside its folder on its host. Raises EnvironmentFailure if it cannot be shared."""
         host = context.host
         build_store.check(host, facts.key)
         folder = build_store.folder(host, facts.key)
@@ -190,7 +190,7 @@ class SharedBuilds:
             raise EnvironmentFailure(f"packing it fails: {_first(ended.stdout + ended.stderr)}")
         way, size, sha256, rooted, *absent = ended.stdout.split("\n")[:-1]
         bound, free = self._names(context, facts.key)
-        # What an earlier session has built may be for its processor, too: the files that say so are gone.
+        # A build of an earlier session may be for its processor, too: the files that say so are gone.
         made_in = [context.work / "build", context.work / "source"]
         is_bound = rooted == "rooted" or bool(
             not for_processor(context.builder, context.variant)
@@ -205,14 +205,14 @@ class SharedBuilds:
     def _store(self) -> Store:
         return Store(self._address)
 
-    def _may(self, what: str) -> bool:
-        return self._clock() >= self._quiet.get(what, float("-inf"))
+    def _may(self, operation: str) -> bool:
+        return self._clock() >= self._quiet.get(operation, float("-inf"))
 
-    def _trouble(self, what: str, trouble: OSError) -> Iterable[Warned]:
-        """The store cannot be read, or written: it is left alone for a while."""
-        self._quiet[what] = self._clock() + PAUSE
+    def _trouble(self, operation: str, trouble: OSError) -> Iterable[Warned]:
+        """Note that the store cannot be read, or written: it is not asked for a while."""
+        self._quiet[operation] = self._clock() + PAUSE
         reason = masked(trouble.strerror or str(trouble))
-        sentence = f"the shared builds in {self.address} cannot be {what}"
+        sentence = f"the shared builds in {self.address} cannot be {operation}"
         advice = f"The hunt goes on by building. They are tried again every {PAUSE / 60:.0f} minutes."
         yield from self._once(f"{sentence}: {reason}", advice, sentence)
 
@@ -222,15 +222,17 @@ class SharedBuilds:
             yield Warned(sentence, advice)
 
 
-def _first(said: str) -> str:
-    return next(iter(said.strip().splitlines()), "no reason was printed")
+def _first(output: str) -> str:
+    return next(iter(output.strip().splitlines()), "no reason was printed")
 
 
 def _unpack(host: Host, key: str, manifest: Manifest) -> None:
-    """Check what arrived, and put it in its place. Raises Refused, and EnvironmentFailure for what is not for this host."""
-    place, of = build_store.folder(host, key), manifest
+    """Check the archive that arrived, and put the build in its place. Raises Refused, and EnvironmentFailure if it is not for
+    this host.
+    """
+    target, of = build_store.folder(host, key), manifest
     try:
-        host.script(_UNPACK_BUILD, place, of.sha256, of.way, key, of.root, host.root, *of.absent, timeout=LONG)
+        host.script(_UNPACK_BUILD, target, of.sha256, of.way, key, of.root, host.root, *of.absent, timeout=LONG)
     except CommandFailed as failure:
         if failure.status == REFUSED:
             raise Refused(_first(failure.output)) from failure

@@ -1,12 +1,11 @@
-"""Where shared builds are kept: a folder, or what else fsspec reaches, such as a bucket; and what one object there is.
+"""The store of shared builds: a folder, or a place that fsspec reaches, such as a bucket; and the format of an object there.
 
-A store holds whole objects by name. Every operation raises FileNotFoundError for an object that is not there, and another
-OSError where the store cannot be used. A bucket does not say whether there was anything to remove.
+A store holds whole objects by name. Every operation raises FileNotFoundError for an absent object, and another OSError if the
+store cannot be used. A bucket does not say whether there was anything to remove.
 
 A shared build is one object: a line with its manifest, a line with its signature, then the archive. The manifest has the
-hash of the archive, and the signature is one of the manifest: an HMAC by a key that those who share builds have, so that
-who lacks it can neither make nor change one. Without a key the line is empty, and the hash only shows that the build has
-arrived as it was stored.
+hash of the archive. The signature is an HMAC of the manifest by a key that all who share builds have: nobody without the key can
+make or change a shared build. Without a key the line is empty, and the hash only shows that the build has arrived unchanged.
 """
 
 import hashlib
@@ -46,15 +45,15 @@ class StoredObject:
 class Store:
     """Objects by name, at an absolute path or a URL of fsspec's: ``s3://bucket/folder`` with s3fs, and others.
 
-    A folder exists before, such as one of a file server. The time of a file there is that of its last use, and who may
-    enter the folder may read its files, whatever the umask of the user who wrote them.
+    A folder has to exist, such as that of a file server. The time of a file there is that of its last use. Whoever may enter the
+    folder may read its files, whatever the umask of the user who wrote them.
     """
 
     def __init__(self, address: str) -> None:
-        """Raises OSError where the library that the address needs is missing, or the address is none."""
+        """Raises OSError if the library for the address is missing, or the address is not valid."""
         if address.startswith(("http://", "https://")):
             raise OSError("a web server is no place for them: use a folder or a bucket")
-        import fsspec  # takes a while
+        import fsspec  # imported here, as it is slow
 
         try:
             with _as_os_error():
@@ -72,25 +71,25 @@ class Store:
 
     @contextmanager
     def read(self, name: str) -> Iterator["Opened"]:
-        """The object of that name. Raises Refused where another user keeps it from this one in a folder."""
+        """The object of that name. Raises Refused if it is in a folder and another user keeps this user from reading it."""
         self._check()
         if self.folder:
             path = self.folder / name
             if path.exists() and not os.access(path, os.R_OK, effective_ids=True):
                 raise Refused(f"{path} cannot be read: permission denied")
-            with suppress(OSError):  # it may belong to another user
+            with suppress(OSError):  # the file may belong to another user
                 os.utime(path)
         with closing(Opened(lambda: self._files.open(f"{self._base}/{name}", "rb", cache_type="readahead"))) as file:
             yield file
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
-        """Store an object in place of what that name had; nothing stays of one that is cut off.
+        """Store an object, replacing any of that name; of a write that is cut off nothing stays.
 
-        In a folder it gets its name once it is whole, and one that this user may not replace stays.
+        In a folder it gets its name once it is complete. An object that this user may not replace stays.
         """
         self._check()
         path = f"{self._base}/.{name}.{secrets.token_hex(8)}" if self.folder else f"{self._base}/{name}"
-        whole = False
+        complete = False
         try:
             with closing(Opened(lambda: self._files.open(path, "wb"))) as file:
                 if self.folder:
@@ -100,9 +99,9 @@ class Store:
             if self.folder:
                 with suppress(PermissionError):  # another user's, in a folder with the sticky bit
                     Path(path).replace(self.folder / name)
-            whole = self.folder is None
+            complete = self.folder is None
         finally:
-            if not whole:  # or has another name now
+            if not complete:  # in a folder, it may have its name already
                 with suppress(OSError), _as_os_error():
                     self._files.rm_file(path)
 
@@ -112,16 +111,16 @@ class Store:
             self._files.rm_file(f"{self._base}/{name}")
 
     def entries(self) -> list[StoredObject]:
-        """All objects of a folder, and what interrupted writers have left there."""
+        """All objects of a folder, and incomplete files that interrupted writers have left there."""
         self._check()
         assert self.folder
-        found = []
+        objects = []
         for file in self.folder.iterdir():
             if file.name.endswith(ENDING) or (file.name.startswith(".") and f"{ENDING}." in file.name):
                 with suppress(FileNotFoundError):
                     facts = file.lstat()
-                    found.append(StoredObject(file.name, facts.st_size, facts.st_mtime))
-        return found
+                    objects.append(StoredObject(file.name, facts.st_size, facts.st_mtime))
+        return objects
 
     def _check(self) -> None:
         if self.folder and not self.folder.is_dir():  # a mount that is missing must not be filled
@@ -130,7 +129,7 @@ class Store:
 
 
 def _hand_over(folder: Path, file: int) -> None:
-    """Let those use a new file who may use the folder: its group is that of the folder, its mode follows from it."""
+    """Let all users of the folder use a new file: it gets the folder's group, and a mode that follows from the folder's."""
     mode, group = (facts := folder.stat()).st_mode, facts.st_gid
     with suppress(OSError):  # a user outside that group, or a file system without groups
         os.fchown(file, -1, group)
@@ -139,7 +138,7 @@ def _hand_over(folder: Path, file: int) -> None:
 
 
 class Opened:
-    """An object that is open, whose errors are OSErrors; those of who reads or writes it stay as they are."""
+    """An open object, whose errors are OSErrors; errors of the code that uses it stay as they are."""
 
     def __init__(self, opening: Callable[[], IO[bytes]]) -> None:
         file = _as_os_error()(opening)()
@@ -152,44 +151,44 @@ class Opened:
 
 @contextmanager
 def _as_os_error() -> Iterator[None]:
-    """Errors of a client library as OSError; our own stay as they are."""
+    """Raise errors of a client library as OSError; our own stay as they are."""
     try:
         yield
     except (OSError, ImportError, PerfBisectError) as error:
         if error.args == (None,):  # some servers, such as Ceph's, name an error and do not describe it
             error.args = (str(error.__cause__),)
         raise
-    except Exception as error:  # each library has its own, and none is documented
+    except Exception as error:  # each library has its own errors, and none are documented
         raise OSError(str(error) or repr(error)) from error
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a shared build before it is unpacked."""
+    """The facts about a shared build that are stored before its archive."""
 
-    name: str  # of the object, from which follows whose build it is: see ``name_of``
+    name: str  # of the object, which tells which build it is: see ``name_of``
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]  # of the archive
     size: Annotated[int, msgspec.Meta(ge=0)]  # of the archive in bytes
     way: Literal["zstd", "gzip"]  # how it is compressed
     root: str  # the root folder of the host that built
-    absent: tuple[str, ...] = ()  # libraries that its programs name and that even the host that built lacks
+    absent: tuple[str, ...] = ()  # libraries that its programs name but that the host that built lacked, too
 
 
 def name_of(key: str, toolchain: str, surroundings: str, *bound_to: str) -> str:
-    """The name of a build's object; ``bound_to`` are root folder and processor of one that depends on them."""
+    """The name of a build's object; ``bound_to`` is the root folder and the processor, if the build depends on them."""
     parts = [str(FORMAT), key, toolchain, surroundings, *bound_to]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40] + ENDING
 
 
 def header(manifest: Manifest, secret: bytes) -> bytes:
-    """The first two lines of the object."""
+    """The first two lines of an object."""
     line = msgspec.json.encode(manifest)
     return line + b"\n" + _signature(line, secret) + b"\n"
 
 
 def read_header(source: Opened, name: str, secret: bytes) -> Manifest:
     """The manifest of the object of that name; the source is then at the archive. Raises Refused."""
-    line, _, rest = source.read(LONGEST).partition(b"\n")
-    signature, complete, _ = rest.partition(b"\n")
+    line, _, remainder = source.read(LONGEST).partition(b"\n")
+    signature, complete, _ = remainder.partition(b"\n")
     if not complete:
         raise Refused("it does not begin with a manifest")
     if secret and not signature:

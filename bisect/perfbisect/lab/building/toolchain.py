@@ -1,9 +1,9 @@
-"""The compiler of a host, as the conditions of recipes and the keys of builds see it; ccache before it; and what else a build needs.
+"""The compiler of a host, as recipes' conditions and builds' keys use it; ccache; and the other programs that a build needs.
 
-ccache is set so that a fresh build folder finds what an earlier commit compiled, and counted for each build. Only variables of the
-build and the file ``ccache.conf`` of the cache's own folder set it: neither the one of the system nor one in the tree, which ccache reads
-from 4.13 on. No sloppiness is set. With ``pch_defines`` ccache finds a precompiled header by its preprocessed text, which has no
-``#define``: a commit that changes one would get the code of another.
+ccache is configured so that an empty build folder finds what an earlier commit compiled; its hits are counted for each build.
+Only variables of the build and the file ``ccache.conf`` in the cache's folder configure it: neither the system's file, nor a file
+in the tree, which ccache reads from 4.13 on. No sloppiness is set. With ``pch_defines`` ccache would find a precompiled header by
+its preprocessed text, which has no ``#define``: a commit that changes a ``#define`` would get the code of another commit.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _NATIVE = """\
 for option in -march=native -mcpu=native; do "$1" "$option" '-###' -E -x c /dev/null; done 2>&1 </dev/null; :
 """
 _RESOLVED = re.compile(r'(-m[\w.=+-]+)|"-(?:target-cpu|target-feature|tune-cpu)" "([^"]+)"')
-# Prints one of the files below these folders by which something is compiled for the processor of the host.
+# Prints one of the files below these folders that compiles something for the processor of the host.
 MENTIONS = r"""
 find "$@" -type f '(' -name '[Mm]akefile*' -o -name 'GNUmakefile' -o -name '*.mk' -o -name '*.make' -o -name '*.ninja' -o \
     -name '*.sh' -o -path '*/.cargo/config*' ')' -exec grep -lE -e '-m(arch|cpu|tune)=native|target-cpu=native' {} + 2>/dev/null |
@@ -47,11 +47,11 @@ class Toolchain:
     name: str  # "gcc" or "clang"
     version: str  # "12.2.0"
     identity: str  # first lines of the version texts of C compiler, C++ compiler and linker
-    processor: str = ""  # a hash of what the C compiler takes for native; "" when it does not know
+    processor: str = ""  # a hash of the C compiler's options for native; "" if it has none
 
 
 def toolchain(host: Host, variant: Variant) -> Toolchain:
-    """The toolchain of a variant on a host. Raises EnvironmentFailure when its compiler is missing or broken."""
+    """The toolchain of a variant on a host. Raises EnvironmentFailure if its compiler is missing or broken."""
     require(host, [variant.cc])
     try:
         macros = host.run([variant.cc, "-E", "-dM", "-x", "c", "/dev/null"]).stdout
@@ -67,9 +67,9 @@ def toolchain(host: Host, variant: Variant) -> Toolchain:
 
 
 def read_processor(commands: str) -> str:
-    """A hash of the processor that a compiler's own commands are for; "" when they do not say.
+    """A hash of the processor that a compiler's own commands are for; "" if they do not say.
 
-    Without the sizes of caches, which differ between the cores of one processor.
+    It leaves out the sizes of caches, which differ between the cores of one processor.
     """
     words = {option or value for option, value in _RESOLVED.findall(commands)} - {"-march=native", "-mcpu=native"}
     return hashlib.sha256(" ".join(sorted(words)).encode()).hexdigest()[:16] if words else ""
@@ -91,13 +91,13 @@ COMPILERS = "PERFBISECT_COMPILERS"  # in the environment of a build: the folder 
 _NAMES = ("ccache", "cc", "c++", "gcc", "g++", "clang", "clang++", "c89", "c99")
 
 
-# Their commands compile one source each, and need no script before ccache.
+# Build systems whose commands compile one source each, so they need no script before ccache.
 _SEPARATE = frozenset(("cmake", "meson", "cargo", "go"))
 
 
 def compiler_environment(host: Host, flags: Flags, variant: Variant, system: str) -> dict[str, str]:
-    """The variables by which a build of that system calls ``recorder/cc`` in place of ccache, and of every compiler if
-    these get options, whatever the build system gives them.
+    """The environment variables by which a build of that system calls ``recorder/cc`` in place of ccache; if ``flags`` has
+    options, in place of every compiler, so that the options are used whatever the build system does.
     """
     if not flags.options and system in _SEPARATE:
         return {}
@@ -114,38 +114,38 @@ NEEDED = ("git", "ccache", "ld", "objcopy", "readelf")
 
 
 def compilers(build: Build, variant: Variant) -> list[str]:
-    """The compilers that a build certainly uses. Whether it uses those of its environment is unknown."""
+    """The compilers that a build certainly uses. Whether it uses the compilers of its environment is unknown."""
     commands = repr((build.configure, build.compile, build.install))
     return [variant.cc, *([variant.cxx] if "{cxx}" in commands else [])]
 
 
 def lacking_for(host: Host, programs: list[str], build: Build, variant: Variant) -> tuple[str, ...]:
-    """What the host lacks of ``programs`` and of what the build needs besides."""
+    """The items of ``programs``, and of the build's other needs, that the host lacks."""
     flags = shlex.split(variant.cflags)
     c, cxx = (shlex.join([*shlex.split(compiler), *flags]) for compiler in (variant.cc, variant.cxx))
     return missing_needs(host, [*programs, *compilers(build, variant), *build.needs], c, cxx)
 
 
 def own_packages(build: Build) -> Mapping[str, Package]:
-    """The packages that a recipe names itself."""
+    """The packages that the recipe itself names."""
     return {need: Package(named.debian, named.fedora) for need, named in build.packages.items()}
 
 
-SYSTEM_FACTS = (SYSTEM, DEB_SRC)  # what ``how_to_build`` needs to know of a host
+SYSTEM_FACTS = (SYSTEM, DEB_SRC)  # the facts of a host for ``how_to_build``
 
 
 def how_to_build(builder: Builder, answers: Answers) -> str:
-    """The command that installs what the distribution builds this system with; "" when the recipe does not name it."""
+    """The command that installs the distribution's build dependencies of this system; "" if the recipe does not name it."""
     source = Package(builder.debian, builder.fedora)
     return how_to_prepare(source, answers.get(SYSTEM) or "", described=bool(answers.get(DEB_SRC)))
 
 
-STATISTICS = "ccache.log"  # in the folder of a build: to it ccache logs events
+STATISTICS = "ccache.log"  # in the folder of a build: ccache's log of events
 _HITS = ("direct_cache_hit", "preprocessed_cache_hit")
 _MISS = "cache_miss"
 _REMOTE = ("remote_storage_hit", "secondary_storage_hit")  # the latter before 4.7
-BUILT_IN = ("http", "redis", "redis+unix", "file")  # what ccache itself speaks
-HELPERS = (4, 13)  # the first that has programs for other protocols
+BUILT_IN = ("http", "redis", "redis+unix", "file")  # protocols of ccache itself
+HELPERS = (4, 13)  # the first version with programs for other protocols
 # Prints the counted events of the statistics log in the folder of a build, which may have any length.
 EVENTS = f"grep -xE '{'|'.join((*_HITS, _MISS, *_REMOTE))}' ccache.log 2>/dev/null | sort | uniq -c"
 
@@ -162,7 +162,7 @@ REMOTE_ADVICE = (
     'Install ccache 4.7 or later, or set `ccache_remote` of this host in hosts.toml to another address or to "none".'
 )
 
-# Standard input is the setting. Prints the events of the second compilation.
+# Standard input is the setting. Prints the events of the second of two compilations.
 _TRY = """\
 umask 077 && scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT && cd -- "$scratch" && cat >ccache.conf || exit
 echo 'int perfbisect;' >try.c
@@ -174,9 +174,9 @@ cat log
 
 
 def cache_environment(root: PurePosixPath, work: PurePosixPath, size: str, namespace: str = "") -> dict[str, str]:
-    """The variables of a build in ``work``; ``size`` bounds the cache, which all builds of the host share.
+    """The environment variables of a build in ``work``; ``size`` bounds the cache, which all builds of the host share.
 
-    Builds find only what was compiled in the same ``namespace``.
+    Builds find only code that was compiled in the same ``namespace``.
     """
     return {
         "CCACHE_DIR": str(root / "ccache"),
@@ -189,15 +189,15 @@ def cache_environment(root: PurePosixPath, work: PurePosixPath, size: str, names
 
 
 def cache_namespace(host: Host, processor: str) -> str:
-    """What keeps code for ``processor`` apart in a store that machines share; "" where ccache does that itself.
+    """A namespace that separates code for ``processor`` in a store that machines share; "" if ccache itself does.
 
-    Before 4.12 ``-march=native`` is hashed as these letters, and the build of a tree may add it by itself.
+    Before 4.12 ccache hashes ``-march=native`` by its letters, and the build of a tree may add the option by itself.
     """
     return processor if _ccache_version(host) < (4, 12) else ""
 
 
 def share_cache(host: Host, remote: str) -> None:
-    """Let ccache of this host share the store at ``remote``, "" for none.
+    """Let ccache of this host share the store at ``remote``; "" for none.
 
     The setting goes into ccache's own file, which only the user can read: an address may contain a password, and the
     environment and the commands of builds are logged.
@@ -212,9 +212,9 @@ def share_cache(host: Host, remote: str) -> None:
 
 
 def unfit(version: tuple[int, int], remote: str) -> str:
-    """Why a ccache cannot use that store, to be continued after its name; "" where it can."""
+    """Why a ccache of that version cannot use the store: a text to follow its name; "" if it can."""
     number, scheme = ".".join(map(str, version)), remote.partition(":")[0]
-    if version < (4, 5):  # the first with namespaces
+    if version < (4, 5):  # the first version with namespaces
         return f"is too old for a remote store: {number}"
     if scheme not in BUILT_IN and version < HELPERS:
         return f"has no helper programs, and so no {scheme}://, before {'.'.join(map(str, HELPERS))}: {number}"
@@ -226,9 +226,9 @@ def _remote_key(version: tuple[int, int]) -> str:
 
 
 def try_remote(host: Host, remote: str) -> str:
-    """Compile one file on a host with an empty cache twice: for the store, and from it. Why that fails, "" if it does not.
+    """Compile one file twice on a host, with an empty cache: for the store, and from it. Returns why that fails, or "".
 
-    Nothing of the host's own cache is used. What is stored is a few hundred bytes, the same ones each time.
+    The host's own cache is not used. A few hundred bytes are stored, equal each time.
     """
     version = _ccache_version(host)
     if reason := unfit(version, remote):
@@ -248,7 +248,7 @@ def _ccache_version(host: Host) -> tuple[int, int]:
 
 
 def count_cached(log: str) -> tuple[int, int, int]:
-    """Hits, misses, and those of the hits that came from the remote store, by the events of a statistics log, counted: lines of a number and an event."""
+    """(hits, misses, hits from the remote store) of a counted statistics log: lines of a number and an event."""
     events = {event: int(number) for number, event in re.findall(r"^ *(\d{1,18}) (\w+)$", log, re.MULTILINE)}
     hits, remote = (sum(events.get(hit, 0) for hit in names) for names in (_HITS, _REMOTE))
     return hits, events.get(_MISS, 0), min(remote, hits)
