@@ -1,4 +1,4 @@
-"""What is done on a host."""
+"""Work on a host: building, loading, measuring, checking."""
 
 from collections.abc import Callable, Generator, Iterator
 from typing import Generic, TypeVar
@@ -26,5 +26,5 @@ class Work(Generic[Step, Result]):
         self.work = work
 
     def __iter__(self) -> Iterator[Step]:
-        """Each step as it is yielded."""
+        """Yield each step of the generator."""
         self.result = yield from self.work

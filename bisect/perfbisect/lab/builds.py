@@ -1,4 +1,4 @@
-"""The builds of a session: made on the hosts that build, for what is measured now or ahead of it, and brought to the host
+"""The builds of a session: made on the hosts that build, for the present measurement or ahead of it, and brought to the host
 that measures."""
 
 import time
@@ -39,9 +39,9 @@ T = TypeVar("T")
 
 @dataclass
 class BuildSite:
-    """Builds candidates on one host, and keeps what it has built in ``made``.
+    """Builds candidates on one host, and notes its builds in ``made``.
 
-    Nothing is done there before the first build. ``named``: its events have the name of the host. With ``layouts`` its
+    Nothing is done on the host before the first build. If ``named``, its events have the name of the host. With ``layouts`` its
     builds can be linked again.
     """
 
@@ -52,8 +52,8 @@ class BuildSite:
     made: BuildsMade
     layouts: bool = False
     named: bool = False
-    training: tuple[Workload, ...] = ()  # with which builds are trained, where they are optimised with a profile
-    stood_in: bool = False  # others can build while it is out of reach
+    training: tuple[Workload, ...] = ()  # to train builds that are optimised with a profile
+    stood_in: bool = False  # whether other hosts can build while this host is out of reach
     _warned: set[str] = field(default_factory=set, init=False)
     _announced: int | None = field(default=None, init=False)  # the candidate whose build began with sending the sources
     _retry: RetryPolicy | None = field(default=None, init=False)
@@ -64,21 +64,21 @@ class BuildSite:
         return self.place.host.name
 
     def build(self, candidate: int, *, clean: bool = True) -> Generator[LabEvent, None, bool]:
-        """Build a candidate, or find it built there; false when it is skipped. Waits until the host is free. The build may be
-        an incremental one unless it has to be ``clean``.
+        """Build a candidate, unless it is built there; returns false if it is skipped. Waits until the host is free. The build
+        may be incremental unless it must be ``clean``.
 
-        Raises UsageError when builds would differ from earlier sessions', and EnvironmentFailure.
+        Raises UsageError if builds would differ from those of earlier sessions, and EnvironmentFailure.
         """
         with self.place.lock:
             work, held = self._reported(candidate, self._build(candidate, clean)), self.place.held
             return (yield from watched(held, work) if held else work)
 
     def build_ahead(self, order: BuildOrder) -> Generator[LabEvent]:
-        """Build a candidate, as ordered, that stays there until it is wanted elsewhere, or find it built; if it fails, it is skipped.
+        """Build a candidate, as ordered, unless it is built; it stays there until another host needs it. If it fails, it is skipped.
 
-        Raises EnvironmentFailure when the host cannot do it, or its lock is lost: it builds no further then, or with
-        HostAway for a while. What is not the host's fault ends the hunt: an end of the range that does not build there
-        would not build elsewhere, after hours perhaps.
+        Raises EnvironmentFailure if the host cannot do it, or its lock is lost: then the host builds no further; with HostAway,
+        for a while. An error that is not the host's fault ends the hunt: an end of the range that does not build there would
+        not build on another host either, perhaps after hours.
         """
         held = self.place.held
         assert held
@@ -96,8 +96,8 @@ class BuildSite:
             raise
 
     def find(self, candidate: int) -> Generator[LabEvent, None, bool]:
-        """Whether the host has a build of a candidate, which is kept in ``made`` then. On a host that only builds it does
-        not wait for the present build.
+        """Whether the host has a build of a candidate; if so, ``made`` notes it. On a host that only builds this does not wait for
+        the present build.
         """
         with self.place.beside:
             context = yield from self._reported(candidate, self._open(candidate))
@@ -106,13 +106,13 @@ class BuildSite:
             return built is not None
 
     def key(self, candidate: int) -> Generator[LabEvent, None, str]:
-        """The key of the build of a candidate, which is the same on all build hosts. Raises BuildFailed where there is none."""
+        """The key of the build of a candidate, equal on all build hosts. Raises BuildFailed if it has none."""
         with self.place.beside:
             context = yield from self._reported(candidate, self._open(candidate))
             return pipeline.key_of(context, self.candidates.commits[candidate])
 
     def has(self, key: str) -> bool:
-        """Whether the host has the build with that key. One that cannot be reached builds no further."""
+        """Whether the host has the build with that key. A host that cannot be reached builds no further."""
         try:
             return build_store.has(self.place.host, key)
         except EnvironmentFailure:
@@ -120,9 +120,9 @@ class BuildSite:
             return False
 
     def _open(self, candidate: int) -> Generator[LabEvent, None, BuildContext]:
-        """What all builds there share.
+        """What all builds on this host share.
 
-        The first time, what earlier sessions have left is ended and removed, and the sources are sent, as a part of the
+        The first time, leftovers of earlier sessions are ended and removed, and the sources are sent, as a part of the
         build of the candidate.
         """
         host, entry, candidates = self.place.host, self.place.entry, self.candidates
@@ -173,9 +173,9 @@ class BuildSite:
         return BuildStarted(candidate, self.candidates.describe(self.candidates.commits[candidate]), reused=reused)
 
     def _reported(self, candidate: int, work: Generator[BuildStep | LabEvent, None, T]) -> Generator[LabEvent, None, T]:
-        """What happens in a build, as events of this host: its beginning first, unless sending the sources said that.
+        """Yield the events of a build on this host. The first says that it began, unless sending the sources said that already.
 
-        A candidate that is found does not build.
+        For a build that exists already nothing is said to begin.
         """
         steps, begun = Work(work), False
         with closing(work):
@@ -187,8 +187,8 @@ class BuildSite:
                     BuildProgress(candidate, step.done, step.total, step.stage) if isinstance(step, BuildStep) else step
                 ]
                 if not (begun or self._announced == candidate or isinstance(step, BuildStarted)):
-                    found = isinstance(step, BuildFinished) and step.facts.reused and not step.facts.shared
-                    events.insert(0, self._started(candidate, reused=found))
+                    is_reused = isinstance(step, BuildFinished) and step.facts.reused and not step.facts.shared
+                    events.insert(0, self._started(candidate, reused=is_reused))
                 begun = True
                 for event in events:
                     yield replace(event, host=self.name) if self.named else event
@@ -197,32 +197,32 @@ class BuildSite:
         return steps.result
 
     def _keep(self, candidate: int, built: InstalledBuild) -> Generator[LabEvent]:
-        """Keep a build and report it; threads report in the order in which they keep."""
+        """Note a build and report it; threads report in the order in which they note builds."""
         with self.made.lock:
             yield from self._noted(candidate, built)
             yield BuildFinished(candidate, built.facts, self.made.add(candidate, built, self.name))
 
     def _noted(self, candidate: int, built: InstalledBuild) -> Iterator[Warned]:
-        """What is to know of a build, unless it was said of another."""
-        facts, others = built.facts, [other.facts for other in self.made.built.values()]
+        """Warnings about a build, except warnings that were given for another build."""
+        facts, facts_of_all = built.facts, [earlier.facts for earlier in self.made.built.values()]
         name = self.candidates.name(candidate)
-        if facts.partial and not any(other.partial for other in others):
+        if facts.partial and not any(earlier.partial for earlier in facts_of_all):
             text = f"not all of the tree of {name} builds: {facts.partial}"
             yield Warned(text, f"What is started is there, so it is measured; this is said once. See {facts.log}.")
         if (trouble := self.made.unlike(built)) and not any(map(self.made.unlike, self.made.built.values())):
             text = f"{name} may run another program than other commits: {trouble}"
             yield Warned(text, "It is measured; this is said once. --program PATH has the same file run everywhere.")
-        if facts.fixed not in ("", links.NOT_COMPILED) and not any(other.fixed for other in others):
+        if facts.fixed not in ("", links.NOT_COMPILED) and not any(earlier.fixed for earlier in facts_of_all):
             yield links.unavailable(facts.fixed)
         for program, (path, *rivals) in facts.programs.items():
-            if rivals and not any(other.programs.get(program, ("",))[0] == path for other in others):
+            if rivals and not any(earlier.programs.get(program, ("",))[0] == path for earlier in facts_of_all):
                 text = f"several files of the build are called {PurePath(program).name}: {path} is run, not"
                 first = "The path of the command goes first, then what loads no library of its build, then the shortest path."
                 yield Warned(f"{text} {' or '.join(rivals)}", f"{first} --program PATH chooses another.")
 
 
 class CandidateBuilds:
-    """Brings what ``sites`` have built to ``host``, which measures; builds there what none has."""
+    """Brings builds from ``sites`` to ``host``, which measures; has candidates built that no site has built."""
 
     def __init__(self, sites: Sequence[BuildSite], host: Host, candidates: Candidates, made: BuildsMade) -> None:
         self.sites = sites
@@ -231,15 +231,15 @@ class CandidateBuilds:
         self.made = made
         # Candidate → the key of its build that ``host`` has.
         self._here = {candidate: built.facts.key for candidate, built in candidates.prebuilt.items()}
-        self.alone = False  # no build of an earlier session runs on ``host``
-        self._linked: dict[str, tuple[Host, str]] = {}  # key of a layout → where it was linked, key of its build
+        self.alone = False  # whether surely no build of an earlier session runs on ``host``
+        self._linked: dict[str, tuple[Host, str]] = {}  # key of a layout → (host that linked it, key of its build)
 
     def obtain(self, candidate: int, *, clean: bool = True) -> Generator[LabEvent, None, bool]:
-        """Have a candidate built and installed on ``host``; true when it is worth measuring. A build that has to be ``clean``
-        takes the place of an incremental one.
+        """Have a candidate built and installed on ``host``; returns whether it is worth measuring. A build that must be ``clean``
+        replaces an incremental build.
 
-        It is not where it is skipped, or was built just now and is the binary of another.
-        Raises EnvironmentFailure, and UsageError when builds would differ from earlier sessions'.
+        A candidate is not worth measuring if it is skipped, or was built just now with the same binary as another candidate.
+        Raises EnvironmentFailure, and UsageError if builds would differ from those of earlier sessions.
         """
         while not self._is_here(candidate) or not self.made.usable(candidate, clean=clean):
             new = not self.made.usable(candidate, clean=clean)
@@ -253,26 +253,26 @@ class CandidateBuilds:
         return True
 
     def _is_here(self, candidate: int) -> bool:
-        """Whether ``host`` has the present build of a candidate: others may have had it built again."""
+        """Whether ``host`` has the latest build of a candidate: other labs may have had it built again."""
         built = self.made.built.get(candidate)
         return built is not None and self._here.get(candidate) == built.facts.key
 
     def _found(self, candidate: int) -> Generator[LabEvent, None, bool]:
-        """Whether one of several sites has built the candidate earlier; a single one looks for itself when it builds."""
-        known = self.made.place(candidate)
-        sites = sorted(self._left(), key=lambda site: site.name != known)
+        """Whether one of several sites has built the candidate earlier; a single site checks that itself when it builds."""
+        host = self.made.place(candidate)
+        sites = sorted(self._left(), key=lambda site: site.name != host)
         if len(self.sites) == 1 or not sites:
             return False
-        with suppress(BuildFailed, EnvironmentFailure):  # which a build will report
+        with suppress(BuildFailed, EnvironmentFailure):  # errors that a build will report
             key = yield from sites[0].key(candidate)
             if site := next((site for site in sites if site.has(key)), None):
                 return (yield from site.find(candidate))
         return False
 
     def _build(self, candidate: int, clean: bool) -> Generator[LabEvent, None, bool]:
-        """Build a candidate here if ``host`` builds, or on the site that is least busy; false when it is skipped."""
-        while left := self._left():
-            site = min(left, key=lambda site: (site.name != self.host.name, len(site.place.lock.waiting)))
+        """Build a candidate on ``host`` if it builds, or on the site with the least work; returns false if it is skipped."""
+        while sites := self._left():
+            site = min(sites, key=lambda site: (site.name != self.host.name, len(site.place.lock.waiting)))
             try:
                 return (yield from site.build(candidate, clean=clean))
             except EndFailed:
@@ -286,15 +286,15 @@ class CandidateBuilds:
         raise EnvironmentFailure(f"{name} cannot be built: no build host of {self.host.name} is left")
 
     def _left(self, without: BuildSite | None = None) -> list[BuildSite]:
-        """Where builds are made; on a host that should only measure, where there is no other."""
-        left = [site for site in self.sites if site is not without and site.name not in self.made.lost]
-        return [site for site in left if site.name != self.host.name or site.place.entry.builds] or left
+        """The sites that can build; ``host``, if it should only measure, only if there is no other site."""
+        sites = [site for site in self.sites if site is not without and site.name not in self.made.lost]
+        return [site for site in sites if site.name != self.host.name or site.place.entry.builds] or sites
 
     def _bring(self, candidate: int) -> Iterator[LabEvent]:
-        """Send a build to ``host``. If the site that has it is lost, the build is forgotten instead, with a warning."""
+        """Send a build to ``host``. If the site that has the build is lost, the build is forgotten instead, with a warning."""
         facts, site = self.made.built[candidate].facts, self._site(candidate)
         if site.name == self.host.name:
-            self.alone = self.alone or not facts.reused  # a build ends all others first
+            self.alone = self.alone or not facts.reused  # each build first ends all other builds
         else:
             yield BuildProgress(candidate, 0, 0, "ship")
             try:
@@ -310,10 +310,10 @@ class CandidateBuilds:
         self._here[candidate] = facts.key
 
     def give_up(self, candidate: int, failure: EnvironmentFailure) -> Warned:
-        """Forget a build that cannot be had from the host that made it. Raises ``failure`` where it has another cause."""
+        """Forget a build that its host can no longer send. Raises ``failure`` if the host is not the reason."""
         site = self._site(candidate)
-        here = site.name == self.host.name or not self._left(without=site)
-        if here or site.has(self.made.built[candidate].facts.key):
+        is_gone = site.name == self.host.name or not self._left(without=site)
+        if is_gone or site.has(self.made.built[candidate].facts.key):
             raise failure
         self.made.places.pop(candidate, None)
         self._here.pop(candidate, None)
@@ -321,13 +321,13 @@ class CandidateBuilds:
         return Warned(f"{name} cannot be brought from host {site.name}: {failure}", "It is built again.")
 
     def _site(self, candidate: int) -> BuildSite:
-        place = self.made.place(candidate)
-        return next(site for site in self.sites if site.name == place)
+        host = self.made.place(candidate)
+        return next(site for site in self.sites if site.name == host)
 
     def link(self, candidate: int, layout: int) -> str:
-        """Link a built candidate again in the layout of that seed; returns the key of what is installed then.
+        """Link a built candidate again in the layout of that seed; returns the key of the layout.
 
-        Raises BuildFailed where that cannot be, and BuildChanged where the build is not as it was made.
+        Raises BuildFailed if that fails, and BuildChanged if files of the build have changed since it was made.
         """
         facts = self.made.built[candidate].facts
         site = self._site(candidate) if facts.linker else None
@@ -336,24 +336,24 @@ class CandidateBuilds:
             reason = facts.fixed or "its links were not recorded"
             raise BuildFailed(f"it cannot be linked again: {reason}", stage=LINK, log=facts.log)
         with site.place.beside:
-            made = links.link(site.place.host, facts.key, layout, context.recorder.linker)
-            self._linked[made] = site.place.host, facts.key
+            layout_key = links.link(site.place.host, facts.key, layout, context.recorder.linker)
+            self._linked[layout_key] = site.place.host, facts.key
             if site.name != self.host.name:
-                build_store.ship(site.place.host, site.builder.work_name, made, self.host)
-        return made
+                build_store.ship(site.place.host, site.builder.work_name, layout_key, self.host)
+        return layout_key
 
-    def unlink(self, made: str) -> None:
-        """Remove what ``link`` has made."""
-        linked, key = self._linked.pop(made, (self.host, ""))
+    def unlink(self, layout_key: str) -> None:
+        """Remove a layout that ``link`` has made."""
+        linked, key = self._linked.pop(layout_key, (self.host, ""))
         for host in {host.name: host for host in (linked, self.host)}.values():
-            build_store.remove(host, made, key)
+            build_store.remove(host, layout_key, key)
 
     def renew(self, changed: BuildChanged) -> None:
-        """Remove a build that is not as it was made: ``obtain`` makes it again, or brings it. A tarball is unpacked again."""
+        """Remove a build that has changed: ``obtain`` makes or brings it again. A tarball is unpacked again."""
         hosts = {host.name: host for host in (self.host, *(site.place.host for site in self.sites))}
         build_store.remove(hosts[changed.host], changed.key)
-        others = list(self.made.built.items())  # to which other threads add
-        for candidate, built in ((candidate, built) for candidate, built in others if built.facts.key == changed.key):
+        builds = list(self.made.built.items())  # a copy: other threads add builds
+        for candidate, built in ((candidate, built) for candidate, built in builds if built.facts.key == changed.key):
             if built.tarball:
                 prebuilt.unpack(self.host, built.tarball)
                 continue

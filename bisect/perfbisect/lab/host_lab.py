@@ -1,4 +1,4 @@
-"""The lab that acts on a real host: builds what is not built, times what is ordered, reports what happens."""
+"""The lab of a real host: builds missing builds, times the ordered runs, and reports events."""
 
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -43,24 +43,24 @@ from perfbisect.recipes.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """What is known of a host from what a hunt has done there: what is fixed since. 0: as it is now."""
+    """Facts of a host from the earlier attempts of a hunt, which stay fixed. 0: the present value counts."""
 
     builds: Mapping[str, str] = field(default_factory=dict)  # commit → key of its build
     datasets: Mapping[str, str] = field(default_factory=dict)  # commit → key of its data
     events: int = 0  # length of counted runs
     longest: float = 0.0  # seconds of the longest run
-    busiest: float = 0.0  # cores that a run in turns has used, at most
+    busiest: float = 0.0  # the most cores that an interleaved run has used
     memory_mib: int = 0
     cores: int = 0
 
 
 @dataclass
 class HostLab:
-    """Measures candidates on one host, in turns or two at the same time. Nothing is done there before the first measurement.
+    """Measures candidates on one host, interleaved or paired. Nothing is done on the host before the first measurement.
 
-    ``variant`` "" is the recipe's own choice. ``build_places`` are the hosts that build; none: the host itself. What they
-    have built is ``made``, if other labs share them; events of builds on another host have its name then. ``counted`` is how
-    instructions are counted exactly there, if all that is wanted of a run is their number. With ``study`` that is done
+    ``variant`` "" is the recipe's own choice. ``build_places`` are the hosts that build; if empty, the host itself. If labs share
+    builds, ``made`` has them, and events of builds on another host have its name. ``counted`` is the method of exact counting if
+    only instructions are measured. ``study`` makes a study that is carried out in place of timed runs.
     in place of timed runs.
     """
 
@@ -73,14 +73,14 @@ class HostLab:
     build_places: tuple[LabHost, ...] = ()
     slow: SlowRuns = field(default_factory=SlowRuns)
     counted: str = ""
-    seeds: LayoutSeeds | None = None  # of randomized layouts; None where no build is to be linked again
+    seeds: LayoutSeeds | None = None  # of randomized layouts; None if builds are not linked again
     study: StudyMaker | None = None
     made: BuildsMade | None = None
-    training: tuple[Workload, ...] = ()  # with which builds are trained, where they are optimised with a profile
-    config: ServerConfig = field(default_factory=ServerConfig)  # of its servers, beside the recipe
-    watch: HostWatch | None = None  # of the host, which labs there share; None: whoever measures watches it
-    metric: str = ""  # for which its runs must have a value
-    builds: CandidateBuilds = field(init=False)  # this and what follows: once the host is prepared
+    training: tuple[Workload, ...] = ()  # to train builds that are optimised with a profile
+    config: ServerConfig = field(default_factory=ServerConfig)  # of its servers, in addition to the recipe
+    watch: HostWatch | None = None  # of the host, if labs share it; None: the caller watches the host
+    metric: str = ""  # its runs must have a value for this metric
+    builds: CandidateBuilds = field(init=False)  # this field and the following ones are set once the host is prepared
     data: DatasetKeeper = field(init=False)
     runner: Study = field(init=False)
     retry: RetryPolicy = field(init=False)
@@ -91,12 +91,11 @@ class HostLab:
     _busiest: float = field(init=False)
 
     def measure(self, order: Measure) -> Generator[LabEvent]:
-        """Build what is not built, then time the runs of ``order`` in interleaved order; in randomized layouts if that says so.
+        """Build missing builds, then time the runs of ``order``, interleaved or paired; in randomized layouts if it says so.
 
-        Ends early when a candidate fails, turns out to be the binary of another, or is stopped as too slow in the search,
-        which decides again then.
-        Raises EnvironmentFailure when the machine cannot do the work, or nothing can be measured at all; and as
-        ``HostWatch.guard`` and ``with_values`` do.
+        Ends early if a candidate fails, has the same binary as another candidate, or in the search is stopped as too slow: then
+        the search decides again. Raises EnvironmentFailure if the machine cannot do the work, or nothing can be measured at all;
+        and the errors of ``HostWatch.guard`` and ``with_values``.
         """
         events = self._measure(order)
         events = self.watch.guard(events) if self.watch else events
@@ -116,24 +115,24 @@ class HostLab:
             turns = turns or self._turns(order)
             if not turns:
                 return
-            made: dict[tuple[int, int], str] = {}  # candidate and layout → key of what is installed
+            layout_keys: dict[tuple[int, int], str] = {}  # (candidate, layout) → key of the layout
             try:
-                if (yield from self._link(turns, made)):
+                if (yield from self._link(turns, layout_keys)):
                     with self.place.lock:
-                        yield from self._time(turns, made, together=order.together)
+                        yield from self._time(turns, layout_keys, together=order.together)
                 return
             except BuildChanged as changed:
-                if not (yield from self._renew(turns, made, changed)):
+                if not (yield from self._renew(turns, layout_keys, changed)):
                     return
             finally:
-                for key in made.values():
+                for key in layout_keys.values():
                     self.builds.unlink(key)
 
     def _prepare(self) -> Generator[LabEvent]:
-        """End what a killed session has left running on the host, remove what it left, and bring what runs need."""
+        """End and remove leftovers of a killed session on the host, and bring the files that runs need."""
         host, entry, earlier = self.place.host, self.place.entry, self.earlier
-        made = self.made or BuildsMade(self.candidates, earlier.builds)
-        yield from made.tidy_once(host.name, tidy(host))
+        builds_made = self.made or BuildsMade(self.candidates, earlier.builds)
+        yield from builds_made.tidy_once(host.name, tidy(host))
         self.values = placeholders(host, entry, self.builder, earlier.memory_mib, earlier.cores)
         counter = counting.counter(host, self.counted) if self.counted and not self.study else None
         if counter and (random := counter.randomness(host.name)):
@@ -151,31 +150,34 @@ class HostLab:
         self._context = context
         sites = [
             BuildSite(
-                place, self.builder, self.variant, self.candidates, made,
-                layouts=self.seeds is not None, named=self.made is not None and place.host.name != host.name,
+                lab_host, self.builder, self.variant, self.candidates, builds_made,
+                layouts=self.seeds is not None, named=self.made is not None and lab_host.host.name != host.name,
                 training=self.training,
             )
-            for place in self.build_places or (self.place,)
+            for lab_host in self.build_places or (self.place,)
         ]  # fmt: skip
-        self.builds = CandidateBuilds(sites, host, self.candidates, made)
+        self.builds = CandidateBuilds(sites, host, self.candidates, builds_made)
         self.data = DatasetKeeper(host, self.workload, earlier.datasets)
         self._busiest, self._prepared = earlier.busiest, True
 
     @cached_property
     def rounds(self) -> Rounds:
-        """What measures two at the same time."""
-        context, threads = self._context, max(self.workload.threads, round(self._busiest))  # as runs in turns have used
+        """The rounds of paired runs."""
+        context, threads = (
+            self._context,
+            max(self.workload.threads, round(self._busiest)),
+        )  # as interleaved runs have used
         allowed = ask(context.host, ALLOWED) or "0"
         entry = shared_cores(context.entry, allowed, threads, server=self.builder.server is not None)
         return Rounds(replace(context, entry=entry), self.retry.succeeded)
 
     def _renew(
-        self, turns: Sequence[Turn], made: Mapping[tuple[int, int], str], changed: BuildChanged
+        self, turns: Sequence[Turn], layout_keys: Mapping[tuple[int, int], str], changed: BuildChanged
     ) -> Generator[LabEvent, None, bool]:
-        """Have a build, or a layout of it, made again; false where that was of no use: then what changed it is its failure."""
+        """Have a changed build or layout made again; returns false if that did not help: then the change is its own failure."""
         built = self.builds.made.built
-        keys = ((built[turn.candidate].facts.key, made.get((turn.candidate, turn.layout))) for turn in turns)
-        turn = next(turn for turn, known in zip(turns, keys, strict=True) if changed.key in known)
+        keys = ((built[turn.candidate].facts.key, layout_keys.get((turn.candidate, turn.layout))) for turn in turns)
+        turn = next(turn for turn, keys_of_turn in zip(turns, keys, strict=True) if changed.key in keys_of_turn)
         if not self.retry.changed(changed.key):
             cause, log = changed.__context__, built[turn.candidate].facts.log
             failure = cause if isinstance(cause, RunFailed) else RunFailed(str(changed), stage="run", log=log)
@@ -188,7 +190,7 @@ class HostLab:
         return True
 
     def _load(self, candidate: int) -> Generator[LabEvent, None, bool]:
-        """Have the data of a candidate loaded; false when it is skipped."""
+        """Have the data of a candidate loaded; returns false if the candidate is skipped."""
         began = time.monotonic()
         while self.candidates.commits[candidate] not in self.data.keys:
             try:
@@ -203,7 +205,7 @@ class HostLab:
         return True
 
     def _distrust(self, candidate: int, failure: BuildFailed | RunFailed) -> Warned | None:
-        """A warning where it is an incremental build that fails: when its commit is ordered again it is built in an empty folder."""
+        """A warning if an incremental build has failed: when its commit is ordered again, it is built in an empty folder."""
         if not self.builds.made.built[candidate].facts.incremental:
             return None
         self._distrusted.add(candidate)
@@ -213,31 +215,39 @@ class HostLab:
     def _turns(self, order: Measure) -> list[Turn]:
         """The runs of a measurement in their order. Successive runs of one build in one layout share a visit of its server.
 
-        Of rounds one turn of each build follows the other. Both are in the same layout: what did not change from one build to
-        the other is then in the same place.
+        For rounds the turns of the two builds alternate. Both builds of a round have one layout, so that unchanged functions
+        are at equal places.
         """
         seeds, commits = self.seeds if order.fresh else None, self.candidates.commits
         candidates, sequence = [share.candidate for share in order.plan], interleave(order.plan)
-        layouts_of = {each: seeds.following(commits[each]) if seeds else repeat(0) for each in candidates}
+        layouts_of = {
+            candidate: seeds.following(commits[candidate]) if seeds else repeat(0) for candidate in candidates
+        }
         if order.together:
             of = order.plan[0].runs
             layouts = islice(count(max(map(next, layouts_of.values())), seeds.step), of) if seeds else (0,)
             runs, rounds = 1 if seeds else of, enumerate(layouts, 1)
-            return [Turn(each, first, runs, of, order.purpose, layout=x) for first, x in rounds for each in candidates]
+            return [
+                Turn(candidate, first, runs, of, order.purpose, layout=x)
+                for first, x in rounds
+                for candidate in candidates
+            ]
         turns: list[Turn] = []
-        for (candidate, layout), neighbours in groupby((each, next(layouts_of[each])) for each in sequence):
+        for (candidate, layout), neighbours in groupby(
+            (candidate_of_run, next(layouts_of[candidate_of_run])) for candidate_of_run in sequence
+        ):
             runs, first = len(list(neighbours)), sum(turn.runs for turn in turns) + 1
             turns.append(Turn(candidate, first, runs, len(sequence), order.purpose, layout=layout))
         return turns
 
-    def _link(self, turns: Sequence[Turn], made: dict[tuple[int, int], str]) -> Generator[LabEvent, None, bool]:
-        """Link builds again for turns in layouts, before any is timed; true when all are linked. ``made`` gets their keys."""
+    def _link(self, turns: Sequence[Turn], layout_keys: dict[tuple[int, int], str]) -> Generator[LabEvent, None, bool]:
+        """Link builds for all turns in layouts before any run; adds the keys to ``layout_keys``. Returns whether all are linked."""
         began = time.monotonic()
-        wanted = [turn for turn in turns if turn.layout and turn.left]
-        for done, turn in enumerate(wanted):
-            yield BuildProgress(turn.candidate, done, len(wanted), LINK)
+        unlinked = [turn for turn in turns if turn.layout and turn.left]
+        for done, turn in enumerate(unlinked):
+            yield BuildProgress(turn.candidate, done, len(unlinked), LINK)
             try:
-                made[turn.candidate, turn.layout] = self.builds.link(turn.candidate, turn.layout)
+                layout_keys[turn.candidate, turn.layout] = self.builds.link(turn.candidate, turn.layout)
             except BuildFailed as failure:
                 yield from self._failed(turn, failure, began)
                 return False
@@ -245,17 +255,17 @@ class HostLab:
                 yield self.builds.give_up(turn.candidate, lost)
                 return False
         host = self.place.host
-        if made:
-            build_store.note(host, [build_store.folder(host, key) for key in made.values()])
+        if layout_keys:
+            build_store.note(host, [build_store.folder(host, key) for key in layout_keys.values()])
         return True
 
     def _failed(self, turn: Turn, failure: BuildFailed | RunFailed, began: float) -> Iterator[LabEvent]:
-        """A build could not be measured. If it failed in a randomized layout only, it is not skipped: layouts are given up. Nor is
-        the commit of an incremental build.
+        """Report a build that could not be measured. The candidate is skipped; but if it failed only in a randomized layout,
+        layouts are given up instead, and a failed incremental build is made again as a clean build.
         """
         host, built = self.place.host, self.builds.made.built[turn.candidate]
-        if told := self._distrust(turn.candidate, failure):
-            yield told
+        if warned := self._distrust(turn.candidate, failure):
+            yield warned
             return
         if not (self.seeds and turn.layout):
             prefix = built.prefix or build_store.prefix(host, built.facts.key)
@@ -271,9 +281,9 @@ class HostLab:
         yield BuildFinished(turn.candidate, facts, None)
 
     def _time(
-        self, turns: Sequence[Turn], made: Mapping[tuple[int, int], str], *, together: bool
+        self, turns: Sequence[Turn], layout_keys: Mapping[tuple[int, int], str], *, together: bool
     ) -> Generator[LabEvent]:
-        """The runs of a measurement, everything built; ``made`` has the keys of builds in layouts."""
+        """Time the runs of a measurement; everything is built. ``layout_keys`` has the keys of builds in layouts."""
         if not self.builds.alone:  # builds of earlier sessions may run there
             end_all(self.place.host)
             self.builds.alone = True
@@ -281,25 +291,27 @@ class HostLab:
             if not (yield from self._load(candidate)):
                 return
         for group in zip(turns[::2], turns[1::2], strict=True) if together else zip(turns, strict=True):
-            if not (yield from self._run(group, [made.get((turn.candidate, turn.layout), "") for turn in group])):
+            if not (
+                yield from self._run(group, [layout_keys.get((turn.candidate, turn.layout), "") for turn in group])
+            ):
                 return
 
-    def _run(self, turns: Sequence[Turn], made: Sequence[str]) -> Generator[LabEvent, None, bool]:
-        """Successive runs of a candidate, or rounds of two at the same time; true when all ended well.
+    def _run(self, turns: Sequence[Turn], layout_keys: Sequence[str]) -> Generator[LabEvent, None, bool]:
+        """Time successive runs of a candidate, or rounds of paired runs; returns whether all ended well.
 
-        ``made`` has the key of the layout in which each is linked again, "" where it is not. A run that was stopped as too slow
-        has ended well; but in the search, one is enough to decide again. A candidate that fails in a round is run alone: if it
-        does not fail then, builds are measured in turns from here on.
+        ``layout_keys`` has the key of each turn's layout, "" for the usual layout. A run that was stopped as too slow has ended
+        well; in the search, one such run is enough to decide again. A candidate that fails in a round is run alone: if it does
+        not fail then, builds are interleaved from here on.
         """
         began, first = time.monotonic(), turns[0]
         rounds = self.rounds if len(turns) > 1 else None
-        what = rounds or self.runner
+        runner = rounds or self.runner
         while first.left:
             for turn in turns:
                 if not (yield from self._load(turn.candidate)):
                     return False
             try:
-                sides = [(system, self.data.keys[system.commit]) for system in self._systems(turns, made)]
+                sides = [(system, self.data.keys[system.commit]) for system in self._systems(turns, layout_keys)]
                 for event in rounds.visit(sides, turns) if rounds else self.runner.visit(*sides[0], first):
                     if isinstance(event, RunFinished):
                         self._busiest = self._busiest if rounds else max(self._busiest, busiest([event.facts]))
@@ -311,7 +323,7 @@ class HostLab:
                 yield _turns_advised(str(advised))
                 return False
             except JobLost as lost:
-                if first.left:  # else its server has done its work, too
+                if first.left:  # after the last run the server has done its work
                     if rounds:
                         rounds.failed += 1
                     if rounds and rounds.failed >= TRIES:
@@ -319,30 +331,30 @@ class HostLab:
                         why = f"runs were killed in {TRIES} rounds in a row, perhaps for taking all memory"
                         yield _turns_advised(why)
                         return False
-                    yield (event := self.retry.lost(turns[what.at].candidate, lost, "run", began))
+                    yield (event := self.retry.lost(turns[runner.at].candidate, lost, "run", began))
                     if not isinstance(event, Warned):
                         return False
             except DataDamaged as damaged:
-                yield self.data.damaged(sides[what.at][1], damaged)
+                yield self.data.damaged(sides[runner.at][1], damaged)
             except RunFailed as failure:
-                at = what.at
+                at = runner.at
                 turn, name = turns[at], self.candidates.name(turns[at].candidate)
-                if not first.left:  # how a server ends does not change what it did before
+                if not first.left:  # the runs count, however the server ended after them
                     yield Warned(f"{name}: {failure}", "Its runs had ended well, and count.")
                 elif not self.data.refuse(*sides[at], failure):
-                    self._system(turn.candidate, made[at], beside=at == 1)  # raises where the build has changed
+                    self._system(turn.candidate, layout_keys[at], beside=at == 1)  # raises if the build has changed
                     if not rounds:
                         yield from self._failed(turn, failure, began)
-                    elif (yield from self._run([replace(turn, first=1, runs=1, total=1, left=1)], [made[at]])):
+                    elif (yield from self._run([replace(turn, first=1, runs=1, total=1, left=1)], [layout_keys[at]])):
                         yield _turns_advised(f"{name} fails beside another build only: {failure}")
                     return False
             if first.stopped and first.purpose is Purpose.SEARCH:
                 return False
         return True
 
-    def _systems(self, turns: Sequence[Turn], made: Sequence[str]) -> Iterator[Installation]:
-        """What is measured, each in the layout of its turn. Raises TurnsAdvised where the second of two has no place."""
-        for turn, key in zip(turns, made, strict=True):
+    def _systems(self, turns: Sequence[Turn], layout_keys: Sequence[str]) -> Iterator[Installation]:
+        """The builds to measure, in the layouts of their turns. Raises TurnsAdvised if there is no second path for a paired run."""
+        for turn, key in zip(turns, layout_keys, strict=True):
             beside = turn is not turns[0]
             try:
                 yield replace(self._system(turn.candidate, key, beside=beside), layout=turn.layout)
@@ -353,17 +365,17 @@ class HostLab:
                     raise
                 raise TurnsAdvised(f"there is no second place for a build: {trouble}") from trouble
 
-    def _system(self, candidate: int, made: str = "", *, beside: bool = False) -> Installation:
-        """A built candidate, or its layout with the key ``made``, at the path where every build is measured; or ``beside`` it.
+    def _system(self, candidate: int, layout_key: str = "", *, beside: bool = False) -> Installation:
+        """A built candidate, or its layout with that key, at the path where every build is measured; or ``beside`` it.
 
-        A server that may not run as root keeps the place where it is installed elsewhere: it may lack the right to read
-        the folders above ours. Raises BuildChanged where the build is not as it was made.
+        A server that may not run as root stays where it is installed, outside the root folder: it may lack the right to read
+        the folders above ours. Raises BuildChanged if files of the build have changed since it was made.
         """
         built = self.builds.made.built[candidate]
         host = self.place.host
         stays = built.prefix if built.prefix and owner(host, built.builder.server) else None
         put = build_store.put_beside if beside else build_store.put_in_place
-        prefix = stays or put(host, self.builder.work_name, made or built.facts.key, built.prefix)
+        prefix = stays or put(host, self.builder.work_name, layout_key or built.facts.key, built.prefix)
         of_build = {"commit": self.candidates.sha(candidate), "prefix": str(prefix), "version": built.version}
         commit, builder = self.candidates.commits[candidate], self.config.applied(built.builder)
         return Installation(commit, built.facts.key, prefix, builder, {**self.values, **of_build})

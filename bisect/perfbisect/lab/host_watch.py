@@ -1,5 +1,5 @@
-"""The watch over a host while it is measured: what has changed there, what its runs show of it, and whether it or a commit
-is to blame for what fails."""
+"""The watch over a host while it is measured: what has changed there, what its runs show, and whether the host or a commit is
+to blame for a failure."""
 
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -33,22 +33,24 @@ from perfbisect.wording.quantities import figure, percent
 
 T = TypeVar("T")
 
-# What can change unnoticed. All are files of the kernel: reading them takes milliseconds.
+# Facts that can change unnoticed. All are read from files of the kernel, within milliseconds.
 PASSING: tuple[Fact[object], ...] = (CORES, KERNEL, THROTTLED)
 SET = {name: SETTINGS[name] for name in ("governor", "turbo", "smt", "aslr", "huge pages")}
 
 
 def changed(host: str, before: HostFacts, after: HostFacts) -> tuple[Warned, ...]:
-    """A warning when a host differs from what it was earlier in the hunt."""
-    found = host_differences(before, after)
+    """A warning if a host differs from what it was earlier in the hunt."""
+    differences = host_differences(before, after)
     advice = "Runs from before and after that may differ for this reason alone: set it back, or begin a new hunt."
-    return (Warned(f"host {host} has changed during this hunt: {', '.join(found)}", advice),) if found else ()
+    return (
+        (Warned(f"host {host} has changed during this hunt: {', '.join(differences)}", advice),) if differences else ()
+    )
 
 
 def watched(held: HostLock, work: Generator[LabEvent, None, T]) -> Generator[LabEvent, None, T]:
-    """The events of work on a host while its lock is ``held``, and what the work returns.
+    """Yield the events of work on a host while its lock is ``held``; returns the result of the work.
 
-    Raises EnvironmentFailure once the lock is lost, and where the work fails since the root folder was removed.
+    Raises EnvironmentFailure once the lock is lost, and if the work fails because the root folder was removed.
     """
     steps = Work(work)
     try:
@@ -78,7 +80,7 @@ class HostWatch:
     def guard(self, work: Generator[LabEvent]) -> Generator[LabEvent]:
         """Check the host, then yield the events of a measurement there, with warnings about its runs.
 
-        Raises EnvironmentFailure when the disk is full, or the lock is lost: then no event of the measurement counts.
+        Raises EnvironmentFailure if the disk is full, or the lock is lost: then no event of the measurement counts.
         """
         self.held.confirm()
         yield from self.check()
@@ -93,7 +95,7 @@ class HostWatch:
             yield from behind(of_build, self.warned)
 
     def check(self) -> Iterator[Warned]:
-        """Warnings of what has changed. Raises EnvironmentFailure when no space is left for another build."""
+        """Warnings of changes on the host. Raises EnvironmentFailure if no space is left for another build."""
         space = free(self.host.root)
         answers = ask_all(self.host, (*PASSING, *SET.values(), space))
         present = {name: value for name, fact in SET.items() if (value := answers.get(fact))}
@@ -110,7 +112,7 @@ class HostWatch:
 
 
 def busy_client(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
-    """Warn once when the client of a run was busy for so much of the time that it may limit the rate."""
+    """Warn once if the client of a run was so busy that it may limit the rate."""
     share = busiest([run])
     if share is not None and share >= BUSY and "client" not in warned:
         warned.add("client")
@@ -120,32 +122,32 @@ def busy_client(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
 
 
 def behind(runs: Sequence[RunFacts], warned: set[str]) -> Iterator[Warned]:
-    """Warn once of a build that does not sustain the background rate of the workload in these runs together."""
-    found, build = background(runs), runs[0].build_key
-    if found and not found.sustained and build not in warned:
+    """Warn once of a build that, over these runs together, does not sustain the background rate of the workload."""
+    load, build = background(runs), runs[0].build_key
+    if load and not load.sustained and build not in warned:
         warned.add(build)
-        rows = f"{figure(found.held)} of {figure(found.wanted)} rows per second ({found.role})"
+        rows = f"{figure(load.held)} of {figure(load.wanted)} rows per second ({load.role})"
         text = f"{runs[0].commit[:10]} fails the SLA: it sustains {rows} beside the queries"
         advice = "Its QPS is not comparable, as it had less to do. That rate is hunted by: --metric background"
         yield Warned(text, advice)
 
 
-def enough_space(host: Host, left: int | None, warned: set[str]) -> Iterator[Warned]:
-    """Warn when few bytes are ``left`` on a host, unless ``warned`` says that it was. Raises EnvironmentFailure when too few are."""
-    if left is not None and left < TOO_LITTLE:
-        raise no_space(host.name, f"{left >> 20} MiB are left below {host.root}")
-    if left is not None and left < LITTLE and "space" not in warned:
+def enough_space(host: Host, free: int | None, warned: set[str]) -> Iterator[Warned]:
+    """Warn once if few bytes are ``free`` on a host; ``warned`` notes that. Raises EnvironmentFailure if too few are."""
+    if free is not None and free < TOO_LITTLE:
+        raise no_space(host.name, f"{free >> 20} MiB are left below {host.root}")
+    if free is not None and free < LITTLE and "space" not in warned:
         warned.add("space")
         advice = f"Free some with `bisect gc {host.name}` before the hunt has to stop."
-        yield Warned(f"only {left / GIB:.1f} GiB are left below {host.root} on host {host.name}", advice)
+        yield Warned(f"only {free / GIB:.1f} GiB are left below {host.root} on host {host.name}", advice)
 
 
 def with_values(metric: str, work: Generator[LabEvent]) -> Generator[LabEvent]:
-    """The events of a measurement whose runs must have a value for the metric.
+    """Yield the events of a measurement whose runs must have a value for the metric.
 
-    Raises NothingToCompare at its end if no run of a build had one: the search would only give the same order again.
+    Raises NothingToCompare at its end if no run of a build had a value: the search would only give the same order again.
     """
-    valued: dict[tuple[int, str], bool] = {}  # candidate and commit → whether a run had a value
+    valued: dict[tuple[int, str], bool] = {}  # (candidate, commit) → whether a run had a value
     with closing(work):
         for event in work:
             yield event
@@ -157,39 +159,39 @@ def with_values(metric: str, work: Generator[LabEvent]) -> Generator[LabEvent]:
         raise NothingToCompare(f"{why}, so there is nothing to compare.", "Choose another metric with --metric.")
 
 
-LOSSES = 3  # in a row: so often work that was lost with its host is repeated
+LOSSES = 3  # in a row, after which lost work is not repeated again
 
 
 class RetryPolicy:
-    """Decides for the candidates of one lab."""
+    """Decides for the candidates of one lab whether failed or lost work is repeated."""
 
     def __init__(self, host: Host, candidates: Candidates, workload: str = "") -> None:
-        """The work is done on ``host``; without a ``workload`` it builds. Asks for its present boot."""
+        """The work is done on ``host``; without a ``workload`` it is building. Asks the host for its present boot."""
         self.host = host
         self.candidates = candidates
         self.workload = workload
         self._boot = ask(host, BOOT)
         self._losses = 0  # in a row
-        self._changed: set[str] = set()  # keys of what was found changed since a run has ended well
+        self._changed: set[str] = set()  # keys of builds that were changed since a run last ended well
 
     def succeeded(self) -> None:
-        """A build or a run has ended well."""
+        """Note that a build or a run has ended well."""
         self._losses = 0
         self._changed.clear()
 
     def changed(self, key: str) -> bool:
-        """Whether a build, or a layout, that is not as it was made is made again: the second time, no run having ended
-        well since, it is the candidate's failure. A layout shares files with its build, so both may be found changed in turn.
+        """Whether to make a changed build, or layout, again. If it changes twice before a run has ended well, that is the
+        candidate's failure. A layout shares files with its build, so both may have changed, one after the other.
         """
         again = key not in self._changed
         self._changed.add(key)
         return again
 
     def lost(self, candidate: int, lost: JobLost, stage: str, began: float) -> Warned | CandidateSkipped:
-        """A warning when work that was lost is to be repeated; after too many losses the candidate is skipped.
+        """A warning if lost work is to be repeated; after too many losses the candidate is skipped.
 
-        Raises the loss instead when it is not the candidate's fault: the host has been restarted meanwhile, or the loss
-        is its own.
+        Raises the loss instead if the candidate is not at fault: the host has been restarted meanwhile, or the connection is the
+        reason.
         """
         self._losses += 1
         of_host = isinstance(lost, RunLost)
@@ -203,27 +205,27 @@ class RetryPolicy:
         return self.failed(candidate, RunFailed(reason, stage=stage, log=str(self.host.root / "jobs")), began)
 
     def failed(self, candidate: int, failure: BuildFailed | RunFailed, began: float) -> CandidateSkipped:
-        """The candidate is skipped.
+        """The event that skips the candidate.
 
-        Raises EnvironmentFailure when the disk is full, which is not the candidate's fault, and EndFailed for an end of
-        the range: without it nothing can be found, and most often the machine or the recipe has to be fixed, after which
-        the hunt can go on.
+        Raises EnvironmentFailure if the disk is full, which is not the candidate's fault, and EndFailed for an end of the range:
+        without it nothing can be found. Most often the machine or the recipe has to be fixed then; after that the hunt can go
+        on.
         """
         name = self.candidates.name(candidate)
         if is_full(self.host):
             raise no_space(self.host.name, f"{name} cannot be measured: {failure}") from failure
         if end := self.candidates.end(candidate):
             built = self.workload and not isinstance(failure, BuildFailed)
-            what = f"fails in workload {self.workload}" if built else "cannot be built"
+            outcome = f"fails in workload {self.workload}" if built else "cannot be built"
             why = "nothing can be compared, because"
             if isinstance(failure, NoMetric):
                 printed = f"Its last lines are:\n{failure.printed}" if failure.printed else "It printed nothing."
                 advice = f"{printed}\nBegin again with a pattern that fits."
                 raise WrongPattern(f"{why} {end}, {name}, has no result: {failure}", advice) from failure
-            raise EndFailed(f"{why} {end}, {name}, {what}: {failure}", failure.advice) from failure
+            raise EndFailed(f"{why} {end}, {name}, {outcome}: {failure}", failure.advice) from failure
         seconds, commit = time.monotonic() - began, self.candidates.commits[candidate]
         errors = failure.errors if isinstance(failure, BuildFailed) else ()
-        known = failure.known if isinstance(failure, KnownFailure) else None
+        known_error = failure.known if isinstance(failure, KnownFailure) else None
         return CandidateSkipped(
-            candidate, SkipFacts(commit, failure.stage, str(failure), failure.log, seconds, known, errors=errors)
+            candidate, SkipFacts(commit, failure.stage, str(failure), failure.log, seconds, known_error, errors=errors)
         )

@@ -1,7 +1,7 @@
-"""A database server during a visit: started from a built candidate on a copy of the data, waited for, stopped, never left running.
+"""A database server during a visit: started from a build on a copy of the data, waited for, stopped, never left running.
 
-Its settings depend on nothing but the host as it was when the hunt began: not on the data, whose size is known only once
-a server has loaded it, and is never quite the same for two builds. So all builds run with the same settings.
+Its settings depend only on the host as it was when the hunt began. They do not depend on the data, whose size is unknown until a
+server has loaded it, and never quite equal for two builds. So all builds run with equal settings.
 """
 
 import errno
@@ -30,14 +30,14 @@ from perfbisect.recipes.placeholders import Values, fill, fill_text
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """One installed build, prebuilt or not."""
+    """An installed build, prebuilt or not."""
 
-    commit: str  # or the name of prebuilt binaries
+    commit: str  # or the user's name of prebuilt binaries
     key: str  # of the build
     prefix: PurePosixPath
     builder: Builder  # its recipe, conditions applied
     values: Mapping[str, str | int] = field(default_factory=dict)  # prefix, recipe, commit, version, jobs
-    layout: int = 0  # 0: as it was linked; n: linked again in the layout of seed n
+    layout: int = 0  # 0: the usual layout; n: the layout of seed n
 
     @property
     def library(self) -> PurePosixPath | None:
@@ -48,18 +48,18 @@ class Installation:
 NAME = "server"  # of the job
 FIRST_PORT = 23306
 LONGEST_SOCKET = 90  # bytes; the kernel takes 107, and some servers append to the path
-LONGEST_LIFE = 7 * 24 * 3600.0  # seconds: a bound, should everything else fail
-LONGEST_STEP = 4 * 3600.0  # seconds: of one command of the recipe, such as the analysis of large tables
-LONGEST_PROBE = 10.0  # seconds: of one attempt to reach it
-LOG_LINES = 3  # of its log, in an error
-LONGEST_LINE = 240  # characters of each
+LONGEST_LIFE = 7 * 24 * 3600.0  # seconds: a bound, if everything else fails
+LONGEST_STEP = 4 * 3600.0  # seconds of one command of the recipe, such as the analysis of large tables
+LONGEST_PROBE = 10.0  # seconds of one attempt to reach the server
+LOG_LINES = 3  # of the server's log, in an error
+LONGEST_LINE = 240  # characters of each of these lines
 PATIENCE = 5.0  # seconds by which a server may end later than its clients notice
 
 PORT_TAKEN = "End it: `sudo ss -lxtnp` lists what listens. A recipe's {port} and {socket} are always free."
 
 _TAKEN, _FULL = os.strerror(errno.EADDRINUSE), os.strerror(errno.ENOSPC)
 _ERROR = re.compile(r"\b(ERROR|FATAL|PANIC|error:|signal \d+|[Aa]ssertion)\b")
-# What the server wrote into its own log joins what it printed. Lines may have any length.
+# The server's own log is appended to its output. Lines may have any length.
 _LOG = '[ ! -s "$2" ] || tail -c 1000000 -- "$2" | tail -n 1000 >>"$1"; tail -c 200000 -- "$1" | tail -n 200'
 
 # Servers that refuse to run as root run in a user namespace, where root has another number: so they can use everything
@@ -80,14 +80,14 @@ class Service:
 
     host: Host
     recipe: Server
-    values: Values  # of all its placeholders
+    values: Values  # of all placeholders of the recipe
     folder: PurePosixPath  # of the visit: the working directory
     user_switch: tuple[str, ...] = ()  # the command prefix that replaces root by another user
     cpus: str = ""
 
     @property
     def env(self) -> Mapping[str, str]:
-        """The recipe's environment variables, and a folder for temporary files: servers remove those that others have left."""
+        """The recipe's environment variables, and a folder for temporary files: servers remove files of others there."""
         filled = {name: fill_text(text, self.values) for name, text in self.recipe.env.items()}
         return {"TMPDIR": str(self.folder / "tmp"), **filled}
 
@@ -96,7 +96,7 @@ class Service:
         return [*self.user_switch, *fill(command, self.values)]
 
     def probe(self) -> Result:
-        """One attempt to reach the server: ok when it answers."""
+        """One attempt to reach the server: ok if it answers."""
         return jobs.run(self.host, self.argv(self.recipe.ready), timeout=LONGEST_PROBE, cwd=self.folder, env=self.env)
 
     def do_all(self, commands: Iterable[Sequence[str]], stage: str = "prepare") -> None:
@@ -105,7 +105,7 @@ class Service:
             self.do(command, stage)
 
     def do(self, command: Sequence[str], stage: str, *, merged: bool = True) -> str:
-        """Run one command of the recipe to its end; returns what it printed, with its errors if ``merged``.
+        """Run one command of the recipe to its end; returns its output, including its errors if ``merged``.
 
         Raises RunFailed.
         """
@@ -115,7 +115,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class HostCommand:
-    """A command that is run on a host to its end."""
+    """A command that runs on a host to its end."""
 
     argv: list[str]
     who: str  # begins the sentence about its failure
@@ -123,9 +123,9 @@ class HostCommand:
     limit: float  # seconds
     cwd: PurePosixPath
     env: Mapping[str, str] = field(default_factory=dict)
-    merged: bool = True  # its errors are part of its output, which need not be in one piece
-    alone: bool = False  # what it leaves running is killed
-    complain: Callable[[str, int], str] | None = None  # what is wrong, by its output and status; None: the status
+    merged: bool = True  # whether its errors are part of its output; the output need not be in one piece then
+    alone: bool = False  # whether processes that it leaves running are killed
+    complain: Callable[[str, int], str] | None = None  # (output, status) → what is wrong; None: judged by the status
     name: str = ""  # of its job; "": the stage
 
 
@@ -151,9 +151,9 @@ def carry_out(host: Host, command: HostCommand) -> str:
 
 
 def by_path(argv: list[str]) -> list[str]:
-    """``argv`` for a job; a program that is named by a path runs through a shell, which reports when it is missing.
+    """``argv`` for a job; a program that is given by its path runs through a shell, which reports a missing program.
 
-    Such a program belongs to the build, and its absence is a fault of the commit. Those of the host are checked earlier.
+    Such a program belongs to the build, so its absence is the commit's fault. Programs of the host are checked earlier.
     """
     return ["sh", "-c", 'exec "$@"', "sh", *argv] if "/" in argv[0] else argv
 
@@ -161,9 +161,9 @@ def by_path(argv: list[str]) -> list[str]:
 def service_in(
     host: Host, system: Installation, folder: PurePosixPath, cpus: str = "", *, write: bool = True
 ) -> Service | None:
-    """The server of a build, in the folder of a visit; None without a server. Its configuration file is put there, if ``write``.
+    """The server of a build, in the folder of a visit; None if there is none. With ``write`` its configuration file is put there.
 
-    Raises RecipeError when the recipe's configuration file cannot be read.
+    Raises RecipeError if the recipe's configuration file cannot be read.
     """
     server = system.builder.server
     if server is None:
@@ -175,7 +175,7 @@ def service_in(
 
 
 def driver_options(builder: Builder, service: Service | None) -> dict[str, str]:
-    """How sysbench reaches a server; none for an embedded library."""
+    """sysbench's options to reach a server; {} for an embedded library."""
     if service is None:
         return {}
     options = {name: fill_text(text, service.values) for name, text in service.recipe.sysbench.items()}
@@ -183,7 +183,7 @@ def driver_options(builder: Builder, service: Service | None) -> dict[str, str]:
 
 
 def user_switch(host: Host, recipe: Server) -> tuple[str, ...]:
-    """The prefix of a server's commands when it refuses to run as root and the user is root."""
+    """The prefix of a server's commands if the server refuses to run as root and the user is root; else ()."""
     if not recipe.refuses_root:
         return ()
     who = host.run(["sh", "-c", _WHO, "who", *AS_ANOTHER]).stdout.strip()
@@ -191,7 +191,7 @@ def user_switch(host: Host, recipe: Server) -> tuple[str, ...]:
 
 
 def owner(host: Host, recipe: Server | None) -> str:
-    """The user id that the data has to belong to; "" for that of the user."""
+    """The user id that must own the data; "" for the user's own."""
     return NOBODY if recipe and user_switch(host, recipe) == AS_NOBODY else ""
 
 
@@ -199,8 +199,8 @@ def owner(host: Host, recipe: Server | None) -> str:
 def serve(service: Service) -> Iterator[Job]:
     """The server, ready, as a job; stopped at the end, and killed with all its children if it does not stop.
 
-    Its log is kept only if something failed. Raises RunFailed, with the end of the server's log, when it does not become ready or does not end well;
-    EnvironmentFailure when another process listens on its port or socket.
+    Its log is kept only if something failed. Raises RunFailed, with the end of the server's log, if the server does not become
+    ready or does not end well; EnvironmentFailure if another process listens on its port or socket.
     """
     if service.probe().ok:
         where = f"on host {service.host.name}, where the one to be measured has to listen"
@@ -219,7 +219,7 @@ def serve(service: Service) -> Iterator[Job]:
 
 
 def wait_until_ready(service: Service, job: Job) -> None:
-    """Probe until the server answers. Raises RunFailed when it ends, or does not answer in time."""
+    """Probe until the server answers. Raises RunFailed if it ends, or does not answer in time."""
     deadline = time.monotonic() + service.recipe.ready_timeout
     while not (probed := service.probe()).ok:
         ended(service, job, "before it was ready")
@@ -231,7 +231,7 @@ def wait_until_ready(service: Service, job: Job) -> None:
             why = f"; the last attempt to reach it printed: {printed}" if printed else ""
             raise failure(service, job, f"the server is not ready after {service.recipe.ready_timeout:g} s{why}")
         time.sleep(0.1)
-    ended(service, job, "before it was ready")  # another server may have answered
+    ended(service, job, "before it was ready")  # raises if it ended: another server may have answered
 
 
 def ended(service: Service, job: Job, when: str, stage: str = "start") -> None:
@@ -242,7 +242,7 @@ def ended(service: Service, job: Job, when: str, stage: str = "start") -> None:
 
 
 def failure(service: Service, job: Job, sentence: str, stage: str = "start") -> PerfBisectError:
-    """The error for this server, with an excerpt of its log.
+    """The error for a failure of this server, with an excerpt of its log.
 
     A lost job, a full disk and a port that another process has are not the candidate's fault.
     """
@@ -255,14 +255,14 @@ def failure(service: Service, job: Job, sentence: str, stage: str = "start") -> 
         if _FULL in line:
             return no_space(host.name, line.strip())
         if _TAKEN in line and stage == "start":
-            taken = f"on host {host.name} another process listens on its port or socket: {line.strip()}"
-            return EnvironmentFailure(f"{sentence}: {taken}", PORT_TAKEN)
+            cause = f"on host {host.name} another process listens on its port or socket: {line.strip()}"
+            return EnvironmentFailure(f"{sentence}: {cause}", PORT_TAKEN)
     reason = ": ".join(filter(None, (sentence, log_excerpt(printed))))
     return RunFailed(f"{reason}{jobs.note(host, job)}", stage=stage, log=str(log))
 
 
 def log_excerpt(log: str) -> str:
-    """The lines that best explain the end of a server: the last ones, and errors further up."""
+    """The lines that best explain the end of a server: the last lines, and errors further up."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     last, errors = lines[-LOG_LINES:], [line for line in lines if _ERROR.search(line[:LONGEST_LINE])]
     if errors and not any(line in errors for line in last):
@@ -271,7 +271,7 @@ def log_excerpt(log: str) -> str:
 
 
 def stop(service: Service, job: Job) -> None:
-    """Stop the server by its recipe's command, or by SIGTERM. Raises RunFailed when it does not stop well, and in time."""
+    """Stop the server by its recipe's command, or by SIGTERM. Raises RunFailed if it does not stop well and in time."""
     ended(service, job, "while it was measured", "run")
     host, patience = service.host, service.recipe.stop_timeout
     if argv := service.recipe.stop:
@@ -286,31 +286,31 @@ def stop(service: Service, job: Job) -> None:
             raise failure(service, job, f"the server does not stop in {patience:g} s", "run")
         time.sleep(0.05)
     if status == jobs.LOST and not argv:
-        return  # it has no handler of SIGTERM, which killed it
+        return  # killed by SIGTERM, as it has no handler
     if status:
         raise failure(service, job, f"the server ended with status {status} when it was stopped", "run")
 
 
 def pids(service: Service, job: Job) -> tuple[int, ...]:
-    """The processes that perf attaches to: the server's and all its descendants, itself first. Raises RunFailed when it has ended.
+    """The processes that perf attaches to: the server, and then all its descendants. Raises RunFailed if the server has ended.
 
-    perf follows the processes that these start later. For a server with a process for each connection, its own process is
-    enough where only connections are to be counted, which do not exist yet.
+    perf also follows processes that these start later. For a server with one process per connection, the server's own process is
+    enough if only connections are counted: they do not exist yet.
     """
     # The first process below a job's leader is ``timeout``.
-    found = descendants(service.host.run(["ps", "-e", "-o", "pid=", "-o", "ppid="]).stdout, job.pid)[1:]
-    if not found:
+    processes = descendants(service.host.run(["ps", "-e", "-o", "pid=", "-o", "ppid="]).stdout, job.pid)[1:]
+    if not processes:
         raise failure(service, job, "the server has ended", "run")
-    return found[:1] if service.recipe.perf_scope == "connections" else found
+    return processes[:1] if service.recipe.perf_scope == "connections" else processes
 
 
 def descendants(table: str, ancestor: int) -> tuple[int, ...]:
     """The processes below ``ancestor`` in lines of "pid ppid", parents before their children."""
     pairs = [tuple(map(int, line.split())) for line in table.splitlines()]
-    found = [ancestor]
-    for process in found:  # grows as it goes
-        found += (pid for pid, parent in pairs if parent == process)
-    return tuple(found[1:])
+    family = [ancestor]
+    for process in family:  # the loop appends to it
+        family += (pid for pid, parent in pairs if parent == process)
+    return tuple(family[1:])
 
 
 def free_port(tables: str) -> int:
@@ -321,7 +321,7 @@ def free_port(tables: str) -> int:
 
 
 def site(host: Host, folder: PurePosixPath) -> dict[str, str | int]:
-    """The placeholders that depend on where a server runs: its data, socket, port, and its files."""
+    """The placeholders that depend on the folder in which a server runs: its data, socket, port, and files."""
     socket = folder / "socket"
     if len(str(socket)) > LONGEST_SOCKET:
         long = f"the path of the server's socket is too long: {socket}"
@@ -331,12 +331,12 @@ def site(host: Host, folder: PurePosixPath) -> dict[str, str | int]:
     return {"port": free_port(tables), **{name: str(folder / file) for name, file in files.items()}}
 
 
-GRAIN = 256  # MiB: memory is rounded down, since a new kernel takes a little more or less for itself
-CACHE = 0.7  # of the memory; the rest is for the server's other needs, the client, and the system's own cache
+GRAIN = 256  # MiB: memory is rounded down to a multiple, since each kernel takes a little more or less for itself
+CACHE = 0.7  # share of the memory; the rest is for the server's other needs, the client, and the system's own cache
 
 
 def sizes(entry: HostEntry, memory: int, cores: int) -> dict[str, int]:
-    """The placeholders for the size of a host with so many MiB and cores, as far as servers may use them."""
+    """The placeholders for the size of a host with that memory in MiB and these cores, as far as servers may use them."""
     usable = max(GRAIN, (entry.memory or memory) // GRAIN * GRAIN)
     cores = len(cpu_numbers(entry.server_cpus)) if entry.server_cpus else cores
     return {"memory": usable, "cache": int(usable * CACHE), "cores": cores}
@@ -345,14 +345,14 @@ def sizes(entry: HostEntry, memory: int, cores: int) -> dict[str, int]:
 def placeholders(
     host: Host, entry: HostEntry, builder: Builder, memory: int = 0, cores: int = 0
 ) -> dict[str, str | int]:
-    """What all builds on a host have in common; ``memory`` and ``cores`` are those that it had, 0: as it is now."""
+    """The placeholders that all builds on a host share; ``memory`` (MiB) and ``cores`` 0 stand for the present values."""
     cores = cores or ask(host, CORES) or 1
-    there = sizes(entry, memory or ask(host, MEMORY_MIB) or 0, cores)
-    return {"recipe": str(upload.place_recipe(host, builder)), "jobs": entry.jobs or cores, **there}
+    size = sizes(entry, memory or ask(host, MEMORY_MIB) or 0, cores)
+    return {"recipe": str(upload.place_recipe(host, builder)), "jobs": entry.jobs or cores, **size}
 
 
 def configuration(builder: Builder, values: Values) -> str:
-    """The builder's configuration file, filled in; "" when it has none. Raises RecipeError."""
+    """The builder's configuration file, filled in; "" if it has none. Raises RecipeError."""
     if builder.server is None:
         return ""
     texts = {name: ("off", "on")[v] if isinstance(v, bool) else str(v) for name, v in builder.server.settings.items()}
@@ -362,9 +362,9 @@ def configuration(builder: Builder, values: Values) -> str:
 
 
 def identity(builder: Builder, values: Values | None = None) -> str:
-    """All inputs of a builder's server except paths: where they are equal, so are the settings.
+    """All inputs of a builder's server except paths: if they are equal, so are the settings.
 
-    Without ``values`` the sizes are left out: then it is equal on all hosts.
+    Without ``values`` the sizes are left out: then the identity is equal on all hosts.
     """
     server = builder.server
     if server is None:

@@ -1,6 +1,6 @@
 """Training of builds that are optimised with a profile: each workload is run once on an instrumented build.
 
-A run is at most SECONDS long, without warm-up. The data is what measurements use, loaded by this build if there is none yet.
+A run takes at most SECONDS, without warm-up. The data is that of measurements; this build loads it if it is not loaded yet.
 """
 
 import hashlib
@@ -30,13 +30,13 @@ from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.workload import Workload, full_name
 from perfbisect.wording.text import listed
 
-SECONDS = 30.0  # of a run that is timed by sysbench, or whose command takes {time}
-LIMIT = 1800.0  # seconds after which a run without a limit of its own is killed: counting slows it down
+SECONDS = 30.0  # of a run that sysbench times, or whose command takes {time}
+LIMIT = 1800.0  # seconds after which a run without its own limit is killed: an instrumented build is slow
 
-_UNREADABLE = "no profile can be merged"  # what clang's program says where no file could be read
+_UNREADABLE = "no profile can be merged"  # the message of clang's program if no file could be read
 _EMPTY = 'rm -rf -- "$1" && mkdir -p -- "$1"'
-# $1 the folder, $2 the compiler, $3 its name. Prints one file with counts, nothing where there are none. A process that was
-# killed while it wrote leaves a file that cannot be read: it is left out.
+# $1 is the folder, $2 the compiler, $3 its name. Prints one file with counts, nothing if there is none. A process that was
+# killed while it wrote leaves a file that cannot be read: such files are left out.
 _FINISH = f"""\
 cd -- "$1" || exit
 if [ "$3" = clang ] && [ -n "$(find . -name '*.profraw' -size +0 | head -n 1)" ]; then
@@ -57,44 +57,46 @@ class Trainer:
 
     @property
     def identity(self) -> str:
-        """What is run, and how its server is configured: it belongs to the keys of builds, and is equal on all hosts."""
+        """All inputs of the runs, and the configuration of the server: a part of the keys of builds, equal on all hosts."""
         served = servers.identity(self.builder)
         server = [hashlib.sha256(served.encode()).hexdigest()[:16]] if served else []
-        return " ".join([*(fingerprint(self.builder, shortened(each), ()) for each in self.workloads), *server])
+        return " ".join([*(fingerprint(self.builder, shortened(workload), ()) for workload in self.workloads), *server])
 
     @property
     def named(self) -> str:
-        """The workloads, for a message."""
-        return listed([full_name(each) for each in self.workloads])
+        """The names of the workloads, for a message."""
+        return listed([full_name(workload) for workload in self.workloads])
 
     def check(self) -> None:
-        """Raise EnvironmentFailure when the host lacks what the workloads need: that is no commit's fault."""
+        """Raise EnvironmentFailure if the host lacks a program of the workloads: that is no commit's fault."""
         request = CheckRequest(self.host, self.entry, builder=self.builder, workloads=self.workloads)
         require(self.host, needed(request))
         warnings(drivers(replace(request, answers=ask_all(self.host, [DRIVERS]))))
 
     def train(self, build: Instrumented) -> Generator[Warned, None, bool]:
-        """Load all data, forget what that has counted, and run each workload once; again where data is replaced.
+        """Load all data, remove the counts of loading, and run each workload once; again if data has to be loaded anew.
 
-        False where that gave no profile. Raises BuildFailed when the build fails in a workload, DataDamaged for data that is
-        damaged again and again, EnvironmentFailure where counts cannot be merged.
+        Returns false if that gave no profile. Raises BuildFailed if the build fails in a workload, DataDamaged for data that
+        is damaged again and again, EnvironmentFailure if counts cannot be merged.
         """
         system = self._system(build)
-        keepers = [DatasetKeeper(self.host, each, {}) for each in self.workloads]
+        keepers = [DatasetKeeper(self.host, workload, {}) for workload in self.workloads]
         while True:
             for keeper in keepers:
                 try:
                     yield from keeper.load(system)
                 except RunFailed as failure:
                     raise failed(build, keeper.workload, failure) from failure
-            self.host.run(["sh", "-c", _EMPTY, "empty", str(build.profile)], timeout=600)  # loading is not to be fast
+            self.host.run(
+                ["sh", "-c", _EMPTY, "empty", str(build.profile)], timeout=600
+            )  # counts of loading: it need not be fast
             if (yield from self._run_all(build, system, keepers)):
                 return finish(self.host, build)
 
     def _run_all(
         self, build: Instrumented, system: Installation, keepers: Sequence[DatasetKeeper]
     ) -> Generator[Warned, None, bool]:
-        """Run each workload; false where data has to be loaded anew, as for a measurement."""
+        """Run each workload; returns false if data has to be loaded anew, as for a measurement."""
         for keeper in keepers:
             data = keeper.keys[build.commit]
             placed = lua.place(self.host, keeper.workload)
@@ -112,13 +114,13 @@ class Trainer:
         return True
 
     def _system(self, build: Instrumented) -> Installation:
-        own = {"commit": build.commit, "prefix": str(build.prefix), "version": build.version}
-        values = {**servers.placeholders(self.host, self.entry, self.builder), **own}
+        of_build = {"commit": build.commit, "prefix": str(build.prefix), "version": build.version}
+        values = {**servers.placeholders(self.host, self.entry, self.builder), **of_build}
         return Installation(build.commit, build.key, build.prefix, build.builder, values)
 
 
 def shortened(workload: Workload) -> Workload:
-    """The workload as it trains a build."""
+    """The workload with the length of a training run."""
     time, timeout = min(workload.time, SECONDS), workload.timeout or LIMIT
     return msgspec.structs.replace(workload, warmup=0.0, time=time, timeout=timeout)
 
@@ -130,9 +132,9 @@ def failed(build: Instrumented, workload: Workload, failure: RunFailed) -> Build
 
 
 def finish(host: Host, build: Instrumented) -> bool:
-    """Make the counts ready for use; false where there are none, or none that can be read.
+    """Make the counts ready for use; returns false if there are none, or none that can be read.
 
-    Raises EnvironmentFailure where clang's program for it is absent, of another version, or cannot write.
+    Raises EnvironmentFailure if clang's program for it is absent, of another version, or cannot write.
     """
     argv = ["sh", "-c", _FINISH, "finish", str(build.profile), build.cc, build.compiler]
     done = host.run(argv, check=False, timeout=600)

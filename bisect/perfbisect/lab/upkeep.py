@@ -1,7 +1,7 @@
-"""Disk space below a host's root folder and in the folder of shared builds, and what killed sessions have left there.
+"""Disk space below a host's root folder and in the folder of shared builds; and the leftovers of killed sessions there.
 
-What can be built or loaded again is freed, longest unused first; a bucket of shared builds has rules of its own for that. The
-time of a build's or a dataset's folder is that of its last use.
+Items that can be built or loaded again are freed, longest unused first. A bucket of shared builds has rules of its own for that.
+The time of a build's or a dataset's folder is that of its last use.
 """
 
 import math
@@ -25,8 +25,8 @@ from perfbisect.masking import masked
 from perfbisect.wording.text import listed
 
 HEX = "[0-9a-f]"
-# Folders whose entries can go one by one: the kind of entry for find, and the form of its name. Others are not
-# perfbisect's, nor is what a symbolic link leads to.
+# Folders whose entries can be removed singly: (kind of entry for find, form of its name). Other entries, and targets of symbolic
+# links, are not perfbisect's.
 CATEGORIES = {
     "builds": ("d", rf"{HEX}{{32}}(\.part)?"),
     "datasets": ("d", rf"{HEX}{{16}}(-{HEX}{{8}})?(\.part)?"),
@@ -34,13 +34,13 @@ CATEGORIES = {
     "logs": ("f", rf"[^[:cntrl:]]+-{HEX}{{10}}-{HEX}{{10}}\.log"),
     "work": ("d", r"[^[:cntrl:]]+"),
 }
-LINKS = "/links"  # of a build: its own entry, listed before it, so that what it takes counts once
-VISIT = "visit"  # a folder that goes as a whole: the copy of the data that a session which was killed has left
+LINKS = "/links"  # of a build: an entry of its own, listed before the build, so that its size counts once
+VISIT = "visit"  # a folder that is removed as a whole: the copy of the data that a killed session has left
 IN_USE = ("work", VISIT)  # by builds and servers that a session has left running
 LONG = 3600.0  # seconds: counting or removing millions of files
 
-# $1 the folder, $2 the kind of its entries for find, $3 the form of their names: prints the entries, each with a NUL. Work
-# folders have names of recipes, which may be anything: what they contain shows whose they are.
+# $1 is the folder, $2 the kind of its entries for find, $3 the form of their names. Prints the entries, each with a NUL. Work
+# folders have the names of recipes, which may be anything: their contents show that they are perfbisect's.
 _ENTRIES = """\
 entries() {
     [ ! -d "$1" ] || find "$1" -mindepth 1 -maxdepth 1 -type "$2" -regextype posix-extended -regex "$1/($3)" -print0 |
@@ -50,7 +50,7 @@ entries() {
         else cat; fi
 }
 """
-# For every entry: KiB, time of its last change or use, path.
+# For each entry: KiB, time of its last change or use, path.
 _SIZES = f"""{_ENTRIES}cd -- "$1" || exit 1; shift
 {{
     [ ! -d builds ] || find builds -mindepth 2 -maxdepth 2 -type d -path '*/links' -regextype posix-extended -regex "builds/$1/.*" -print0
@@ -65,7 +65,7 @@ _REMOVE = 'cd -- "$1" && shift && rm -rf --one-file-system -- "$@"'
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One build without its links, or these; a dataset, job folder or log; a builder's checkout and build tree; the last
+    """A build without its links, or the links; a dataset, job folder or log; a builder's checkout and build tree; the last
     visit's copy of the data.
     """
 
@@ -75,51 +75,51 @@ class Item:
 
     @property
     def category(self) -> str:
-        """The folder that it is in."""
+        """The folder that contains it."""
         return self.path.partition("/")[0]
 
     @property
     def name(self) -> str:
-        """Its own name: a dataset's key, a job's id, the key of a build, also of its links."""
+        """A dataset's key, a job's id, the key of a build, also of a build's links."""
         return (self.path.removesuffix(LINKS) if self.links else self.path).rpartition("/")[2]
 
     @property
     def links(self) -> bool:
-        """Whether it is what a build is linked again from: the build itself can do without."""
+        """Whether it is the recorded links of a build, which the build itself does not need."""
         return self.category == "builds" and self.path.endswith(LINKS)
 
     @property
     def left(self) -> bool:
-        """Whether it is useless: left by a build or a visit that was interrupted."""
+        """Whether it is useless: a leftover of an interrupted build or visit."""
         return self.path == VISIT or self.name.endswith(".part")
 
 
 def items(host: Host) -> tuple[Item, ...]:
-    """Everything that can be freed: entries of the forms that perfbisect gives them."""
+    """All items that can be freed: entries of the forms that perfbisect gives them."""
     forms = [word for name, (kind, form) in CATEGORIES.items() for word in (name, kind, form)]
     listed = host.run(["sh", "-c", _SIZES, "sizes", str(host.root), f"{HEX}{{32}}", *forms], timeout=LONG).stdout
     return tuple(read_items(listed))
 
 
 def read_items(du: str) -> Iterable[Item]:
-    """The lines of ``du -k --time``."""
-    for line in du.split("\n")[:-1]:  # a name may contain other characters that end a line
+    """The items in the output of ``du -k --time``."""
+    for line in du.split("\n")[:-1]:  # not splitlines: a name may contain other line ends
         size, used, path = line.split("\t", 2)
         yield Item(path, int(size) * 1024, float(used))
 
 
-def expendable(found: Iterable[Item], limit: int, pinned: Collection[str]) -> list[Item]:
-    """What has to go, longest unused first, so that no more than ``limit`` bytes stay; ``pinned`` names stay.
+def expendable(candidates: Iterable[Item], limit: int, pinned: Collection[str]) -> list[Item]:
+    """The items to remove, longest unused first, so that at most ``limit`` bytes stay; ``pinned`` names stay.
 
-    What a killed session left behind, the last step of a build or the copy of a visit, goes in any case. The links of
-    builds go before any build: only a hunt in randomized layouts needs them, and builds again what lacks them. Where builds
-    are made goes after all else: without that the next build checks everything out again.
+    Leftovers of a killed session, the last step of a build or the copy of a visit, are removed in any case. The links of
+    builds go before any build: only a hunt in randomized layouts needs them, and it builds again if they are absent. Work
+    folders go after everything else: without them the next build checks everything out again.
     """
-    known = sorted(
-        found, key=lambda item: (not item.left, item.category == "work", not item.links, item.used, item.path)
+    in_order = sorted(
+        candidates, key=lambda item: (not item.left, item.category == "work", not item.links, item.used, item.path)
     )
-    total, going = sum(item.size for item in known), list[Item]()
-    for item in (item for item in known if item.name not in pinned):
+    total, going = sum(item.size for item in in_order), list[Item]()
+    for item in (item for item in in_order if item.name not in pinned):
         if total > limit or item.left:
             going.append(item)
             total -= item.size
@@ -128,27 +128,27 @@ def expendable(found: Iterable[Item], limit: int, pinned: Collection[str]) -> li
 
 def remove(host: Host, items: Sequence[Item]) -> None:
     """Remove items. The caller holds the lock of the host."""
-    for some in range(0, len(items), 200):
-        paths = [f"./{item.path}" for item in items[some : some + 200]]
+    for begin in range(0, len(items), 200):
+        paths = [f"./{item.path}" for item in items[begin : begin + 200]]
         host.run(["sh", "-c", _REMOVE, "remove", str(host.root), *paths], timeout=LONG)
 
 
-def expected_builds(candidates: int, most: int) -> int:
-    """How many builds a hunt will keep: halvings, the two ends, and some neighbours; ``most`` 0 is no limit."""
+def expected_builds(candidates: int, limit: int) -> int:
+    """How many builds a hunt will keep: halvings, the two ends, and some neighbours; ``limit`` 0 is no limit."""
     expected = math.ceil(math.log2(max(candidates, 2))) + 4
-    return min(expected, candidates, most or expected)
+    return min(expected, candidates, limit or expected)
 
 
 def too_little(host: Host, builds: Collection[str], datasets: Collection[str], expected: int) -> tuple[Warned, ...]:
-    """A warning when earlier ``builds`` and ``datasets`` (keys) let expect that the disk will be full.
+    """A warning if the hunt is expected to fill the disk, judged by earlier ``builds`` and ``datasets`` (keys).
 
-    No warning where nothing is known.
+    No warning if nothing is known.
     """
-    free, known = free_bytes(host), space_needed(host, builds, datasets, expected)
-    if free is None or known is None or known[0] + LITTLE / 5 < free:
+    free, needs = free_bytes(host), space_needed(host, builds, datasets, expected)
+    if free is None or needs is None or needs[0] + LITTLE / 5 < free:
         return ()
-    needed, each = (size / GIB for size in known)
-    builds_of = f"{expected} builds of {each:.2f} GiB"
+    needed, size_of_build = (size / GIB for size in needs)
+    builds_of = f"{expected} builds of {size_of_build:.2f} GiB"
     text = f"this hunt may need {needed:.1f} GiB on host {host.name} ({builds_of}), and {free / GIB:.1f} GiB are free"
     advice = f"Free some with `bisect gc {host.name} --keep SIZE`, or stop earlier with --max-builds."
     return (Warned(text, advice),)
@@ -157,24 +157,24 @@ def too_little(host: Host, builds: Collection[str], datasets: Collection[str], e
 def space_needed(
     host: Host, builds: Collection[str], datasets: Collection[str], expected: int
 ) -> tuple[float, float] | None:
-    """The bytes of as many builds as are ``expected`` and one copy of the data, and those of a build.
+    """(bytes of the ``expected`` builds and one copy of the data, bytes of one build).
 
-    Judged by earlier ``builds`` and ``datasets`` (keys); None where nothing is known.
+    Judged by earlier ``builds`` and ``datasets`` (keys); None if there are none.
     """
     if not builds:
         return None
     paths = [*(f"builds/{key}" for key in builds), *(f"datasets/{key}" for key in datasets)]
-    known = list(read_items(host.run(["sh", "-c", _OF_THESE, "sizes", str(host.root), *paths], timeout=LONG).stdout))
-    sizes = [item.size for item in known if item.category == "builds"]
+    stored = list(read_items(host.run(["sh", "-c", _OF_THESE, "sizes", str(host.root), *paths], timeout=LONG).stdout))
+    sizes = [item.size for item in stored if item.category == "builds"]
     if not sizes:
         return None
-    data = max((item.size for item in known if item.category == "datasets"), default=0)
+    data = max((item.size for item in stored if item.category == "datasets"), default=0)
     return expected * median(sizes) + data, median(sizes)
 
 
-KEPT = 100  # logs of failed builds, and as many jobs that failed or were interrupted
+KEPT = 100  # logs of failed builds; and as many folders of failed or interrupted jobs
 
-# $1 the root, $2 how many stay, $3 the form of a log's name
+# $1 is the root, $2 how many logs stay, $3 the form of a log's name.
 _LOGS = """\
 cd -- "$1" && [ -d logs ] || exit 0
 find logs -mindepth 1 -maxdepth 1 -type f -regextype posix-extended -regex "logs/($3)" -printf '%T@ %p\\0' |
@@ -185,7 +185,7 @@ _CALLED = {visit.NAME: "a load", servers.NAME: "a server", "prepare": "the loadi
 
 
 def tidy(host: Host) -> Iterator[Warned]:
-    """End the jobs that a killed session has left running, with a warning; builds stay, since one may be needed next.
+    """End the jobs that a killed session has left running, with a warning; builds go on, since they may be needed next.
 
     Removes old jobs, old logs of failed builds, and temporary files of compilers that were killed.
     """
@@ -197,17 +197,17 @@ def tidy(host: Host) -> Iterator[Warned]:
         jobs.kill(host, job, grace=5)
     if ended:
         many, were, have = ("a job", "was", "has") if len(ended) == 1 else (f"{len(ended)} jobs", "were", "have")
-        what = listed(sorted(_CALLED.get(job.name, job.name) for job in ended))
+        names = listed(sorted(_CALLED.get(job.name, job.name) for job in ended))
         where = f"of an earlier session on host {host.name}"
-        yield Warned(f"{many} {where}, {what}, {were} still running and {have} been ended")
+        yield Warned(f"{many} {where}, {names}, {were} still running and {have} been ended")
     prune(host)
     host.run(["sh", "-c", _LOGS, "logs", str(host.root), str(KEPT), CATEGORIES["logs"][1]], timeout=600)
-    if not builds:  # whose compilers have files there
+    if not builds:  # compilers of running builds have files there
         host.run(["rm", "-rf", "--one-file-system", "--", str(host.root / "tmp")], timeout=600)
 
 
 def prune(host: Host, keep: int = KEPT) -> None:
-    """Remove the folders of all jobs that have ended, except for the last ``keep``."""
+    """Remove the folders of all jobs that have ended, except the last ``keep``."""
     script = 'cd -- "$1" && find jobs -mindepth 1 -maxdepth 1 -type d -printf "%f\\n"'  # follows no link
     listed = host.run(["sh", "-c", script, "ids", str(host.root)], check=False).stdout.splitlines()
     alive = {job.id for job in jobs.running(host)}
@@ -215,14 +215,14 @@ def prune(host: Host, keep: int = KEPT) -> None:
     remove(host, [Item(f"jobs/{job_id}", 0, 0.0) for job_id in ids[:-keep] if job_id not in alive])
 
 
-LEFT = 86400.0  # seconds after which an upload that was not finished is one that was interrupted
+INTERRUPTED = 86400.0  # seconds after which an unfinished upload counts as interrupted
 
 
 def clean_shared_folder(address: str, limit: int, now: float, *, dry_run: bool) -> tuple[Sequence[StoredObject], int]:
-    """Remove what was not used for longest until at most ``limit`` bytes are left, and what interrupted uploads have left.
+    """Remove the longest unused builds until at most ``limit`` bytes stay, and leftovers of interrupted uploads.
 
-    Returns what was removed, or with ``dry_run`` would be, and how many bytes are left. Raises UsageError where the shared
-    builds are no folder.
+    Returns the removed objects, or with ``dry_run`` those to remove, and how many bytes stay. Raises UsageError if the shared
+    builds are in no folder.
     """
     if not address:
         raise UsageError("No builds are shared.", "`builds` below [shared] in config.toml names where they are kept.")
@@ -234,13 +234,13 @@ def clean_shared_folder(address: str, limit: int, now: float, *, dry_run: bool) 
         entries = store.entries()
     except OSError as trouble:
         raise EnvironmentFailure(f"the shared builds cannot be read: {trouble.strerror or trouble}") from trouble
-    gone, total = [], sum(entry.size for entry in entries)
+    removed, total = [], sum(entry.size for entry in entries)
     for entry in sorted(entries, key=lambda entry: (not entry.name.startswith("."), entry.used, entry.name)):
         part = entry.name.startswith(".")
-        if (part and now - entry.used > LEFT) or (not part and total > limit):
+        if (part and now - entry.used > INTERRUPTED) or (not part and total > limit):
             if not dry_run:
                 with suppress(FileNotFoundError):
                     store.remove(entry.name)
-            gone.append(entry)
+            removed.append(entry)
             total -= entry.size
-    return gone, total
+    return removed, total

@@ -1,4 +1,4 @@
-"""Small files of this machine, brought to a host: recipes' own files, scripts of workloads."""
+"""Small files of this machine that are brought to a host: recipes' own files, scripts of workloads."""
 
 import base64
 import hashlib
@@ -22,7 +22,7 @@ find "$part" -type f -exec sync -- {} + &&
 
 
 def archive(files: Files) -> bytes:
-    """A tar archive of the files, the same for the same contents."""
+    """A tar archive of the files, with equal bytes for equal contents."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, path in sorted(files.items()):
@@ -35,15 +35,15 @@ def archive(files: Files) -> bytes:
 
 
 def place(host: Host, folder: str, files: Files) -> PurePosixPath:
-    """Bring the files to ``root/FOLDER/HASH`` on the host; returns that path, whose length is always the same."""
+    """Bring the files to ``root/FOLDER/HASH`` on the host; returns this path, whose length is always the same."""
     packed = archive(files)
-    place = host.root / folder / hashlib.sha256(packed).hexdigest()[:32]
-    host.run(["sh", "-c", _PLACE, "place", str(place)], stdin=base64.b64encode(packed).decode())
-    return place
+    target = host.root / folder / hashlib.sha256(packed).hexdigest()[:32]
+    host.run(["sh", "-c", _PLACE, "place", str(target)], stdin=base64.b64encode(packed).decode())
+    return target
 
 
 def recipe_archive(builder: Builder) -> bytes:
-    """The recipe's files and those that it inherits, the same bytes for the same contents."""
+    """A tar archive of the recipe's files and of those it inherits, with equal bytes for equal contents."""
     return archive(recipe_files(builder))
 
 

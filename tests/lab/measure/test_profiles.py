@@ -198,7 +198,7 @@ def test_how_often_a_run_is_sampled() -> None:
     assert [first_rate(context(threads=64), cores=cores) for cores in (256, 4)] == [SAMPLES / 1280, SAMPLES / 40]
     assert first_rate(long, cores=10) == 1
     assert [next_rate(100, samples) for samples in (SAMPLES // 2, SAMPLES * 10, SAMPLES * 1000)] == [200, 10, 1]
-    assert [next_rate(1, 0), next_rate(1, 0, most=OF_SHORT)] == [OFTENEST, OF_SHORT]
+    assert [next_rate(1, 0), next_rate(1, 0, highest=OF_SHORT)] == [OFTENEST, OF_SHORT]
 
 
 def test_a_host_without_perf_is_told_once() -> None:

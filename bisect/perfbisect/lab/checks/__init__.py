@@ -1,4 +1,4 @@
-"""Checks of a host before it measures: one module for each subject, each check a generator of findings."""
+"""Checks of a host before it measures: a module for each subject; each check is a generator of findings."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +14,7 @@ from perfbisect.recipes.workload import Workload
 
 
 class Level(StrEnum):
-    """How much a finding matters."""
+    """How serious a finding is."""
 
     OK = "ok"
     NOTE = "note"  # costs some precision or some time
@@ -24,7 +24,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence about a host, and the command or the step that fixes it."""
+    """A sentence about a host, and the command or the step that fixes the problem."""
 
     level: Level
     topic: str
@@ -38,17 +38,17 @@ ok, note, warning, refused = (partial(Finding, level) for level in Level)
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """What a host is checked for: measurements of ``metric``, or only builds; of which system, if that is known."""
+    """What a host is checked for: measurements of ``metric``, or only builds; and of which system, if known."""
 
     host: Host
     entry: HostEntry
     metric: str = "qps"
     builder: Builder | None = None
     variant: str = ""  # of the builder; "" is the recipe's own choice
-    workloads: tuple[Workload, ...] | None = None  # that may be run; None when unknown
-    notes: bool = True  # also what takes a while and never is a problem
-    answers: Answers = NOTHING  # of the host so far
-    system: str = ""  # "debian", "ubuntu", "fedora", or "" when it is not known
+    workloads: tuple[Workload, ...] | None = None  # workloads that may be run; None if unknown
+    notes: bool = True  # whether to run checks, too, that take a while and never find a problem
+    answers: Answers = NOTHING  # the facts of the host read so far
+    system: str = ""  # "debian", "ubuntu", "fedora", or "" if unknown
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class CheckRequest:
 
     @classmethod
     def to_build(cls, host: Host, entry: HostEntry, builder: Builder | None, variant: str) -> "CheckRequest":
-        """What a host is checked for that builds for others: nothing is run there."""
+        """The request for a host that builds for others: nothing is measured there."""
         alone = msgspec.structs.replace(entry, build_hosts=[], server_cpus="", client_cpus="")
         built = msgspec.structs.replace(builder, server=None) if builder else None
         return cls(host, alone, builder=built, variant=variant, workloads=())

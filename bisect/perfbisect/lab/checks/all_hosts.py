@@ -1,4 +1,4 @@
-"""Every host of hosts.toml, checked at once: those that build for others for that, all others for measurements.
+"""Checks of all hosts in hosts.toml at once: build hosts are checked for builds, all others for measurements.
 
 All build hosts of a host must make the same binary of a commit: otherwise its builds could not be compared.
 """
@@ -27,23 +27,23 @@ from perfbisect.wording.text import listed
 
 @asked_by("cat", "/etc/os-release")
 def RELEASE(text: str) -> str | None:
-    """The name of the distribution and of its release."""
-    found = re.search(r'^PRETTY_NAME=["\']?([^"\'\n]+)', text, re.MULTILINE)
-    return found[1].strip() if found else None
+    """The name and the release of the distribution; None if the text does not have them."""
+    release = re.search(r'^PRETTY_NAME=["\']?([^"\'\n]+)', text, re.MULTILINE)
+    return release[1].strip() if release else None
 
 
 ARCHITECTURE = Fact(("uname", "-m"), read_line)
 C_LIBRARY = Fact(("getconf", "GNU_LIBC_VERSION"), read_line)
 
 LEAVE_OUT = "or leave all but one of them out of `build_hosts` of {host} in hosts.toml."
-SAME = f"A difference between two builds must come from their commits. Install the same on each, {LEAVE_OUT}"
+EQUAL_PROGRAMS = f"A difference between two builds must come from their commits. Install the same on each, {LEAVE_OUT}"
 UNLIKE = "Their headers and libraries may differ, and with them what is built: install the same system on each."
 COMPILERS = ("C compiler", "C++ compiler", "linker")
 PROCESSOR, NATIVE = "processors", "processors, and each would compile for its own"
-# What may differ between build hosts, how much it matters, and advice. The three programs are all called compilers.
+# Properties that may differ between build hosts: (how serious that is, advice). The three programs are all called compilers.
 DIFFERENCES: Mapping[str, tuple[Level, str]] = {
     "architectures": (Level.REFUSED, f"Choose others, {LEAVE_OUT}"),
-    **dict.fromkeys(COMPILERS, (Level.REFUSED, SAME)),
+    **dict.fromkeys(COMPILERS, (Level.REFUSED, EQUAL_PROGRAMS)),
     "root folders, which are part of what they build": (Level.REFUSED, "Give them the same `root` in hosts.toml."),
     PROCESSOR: (Level.NOTE, ""),
     NATIVE: (Level.REFUSED, f"Choose a variant that does not depend on it, {LEAVE_OUT}"),
@@ -55,20 +55,20 @@ DIFFERENCES: Mapping[str, tuple[Level, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class BuildSide:
-    """What of a build host decides which binaries it makes, and how soon, by the keys of DIFFERENCES; "" is unknown."""
+    """The properties of a build host that decide which binaries it makes, and how fast; by the keys of DIFFERENCES, "" if unknown."""
 
     name: str
     values: Mapping[str, str]
-    folder: str = ""  # boot of the machine, device and inode of the root: equal only for one folder of one machine
+    folder: str = ""  # boot of the machine, device and inode of the root: equal for two hosts only if they are one folder of one machine
 
     @property
     def compiler(self) -> tuple[str, ...]:
-        """The first lines of the version texts of C compiler, C++ compiler and linker, as far as they are known."""
+        """The first lines of the version texts of C compiler, C++ compiler and linker, if known."""
         return tuple(filter(None, (self.values[tool] for tool in COMPILERS)))
 
 
 def read_side(host: Host, variant: Variant) -> BuildSide:
-    """The properties of a host that builds a variant; a compiler that it lacks is none."""
+    """The properties of a host that builds a variant; a missing compiler is ""."""
     inode = Fact(("stat", "-L", "-c", "%d:%i", str(host.root)), read_line)
     answers = ask_all(host, (ARCHITECTURE, RELEASE, C_LIBRARY, CPU, CORES, TOOLS["ccache"], BOOT, inode))
     try:
@@ -78,51 +78,51 @@ def read_side(host: Host, variant: Variant) -> BuildSide:
     cpu, cores = answers.get(CPU) or "", answers.get(CORES)
     release = ", ".join(filter(None, (answers.get(RELEASE), answers.get(C_LIBRARY))))
     native = f"{cpu or 'unknown'} ({tools.processor[:6]})" if tools.processor else ""
-    known = (
+    values = (
         answers.get(ARCHITECTURE) or "", *(tools.identity.splitlines() + [""] * 3)[:3], str(host.root), cpu, native,
         release, answers.get(TOOLS["ccache"]) or "", count(cores, "core") if cores else "",
     )  # fmt: skip
-    place = f"{boot} {found}" if (boot := answers.get(BOOT)) and (found := answers.get(inode)) else ""
-    return BuildSide(host.name, dict(zip(DIFFERENCES, known, strict=True)), place)
+    root_id = f"{boot} {inode_of_root}" if (boot := answers.get(BOOT)) and (inode_of_root := answers.get(inode)) else ""
+    return BuildSide(host.name, dict(zip(DIFFERENCES, values, strict=True)), root_id)
 
 
 def differing(host: str, sides: Sequence[BuildSide], *, native: bool) -> Iterator[Finding]:
-    """How the build hosts of ``host`` differ; refused is what makes other binaries of the same commit.
+    """Findings about how the build hosts of ``host`` differ: refused if they make other binaries of the same commit.
 
-    ``native`` is whether they compile for the processor that they have.
+    ``native`` is whether they compile for their own processor.
     """
     for names in _by_value((side.folder, side.name) for side in sides).values():
         if len(names) > 1:
             text = f"{listed(names)}, which build for {host}, are the same machine with the same root folder"
             yield refused("build hosts", text, f"Leave all but one of them out of `build_hosts` of {host}.")
-    seen: set[str] = set()
-    for what, (level, advice) in DIFFERENCES.items():
-        names_of = _by_value((side.values[what], side.name) for side in sides)
-        text = ", ".join(f"{known} on {listed(who)}" for known, who in names_of.items())  # "12 on b1 and b3, 13 on b2"
-        # The C++ compiler often differs as the C compiler does.
-        if len(names_of) < 2 or text in seen or what == (PROCESSOR if native else NATIVE):
+    said_already: set[str] = set()
+    for subject, (level, advice) in DIFFERENCES.items():
+        names_of = _by_value((side.values[subject], side.name) for side in sides)
+        text = ", ".join(f"{value} on {listed(who)}" for value, who in names_of.items())  # "12 on b1 and b3, 13 on b2"
+        # The C++ compiler often differs in the way the C compiler does: that is said once.
+        if len(names_of) < 2 or text in said_already or subject == (PROCESSOR if native else NATIVE):
             continue
-        seen.add(text)
-        called = "compilers" if what in COMPILERS else what
+        said_already.add(text)
+        called = "compilers" if subject in COMPILERS else subject
         text = f"the build hosts of {host} have different {called}: {text}"
         yield Finding(level, "build hosts", text, advice.format(host=host))
 
 
-def _by_value(known: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Each value that is known with the names of the hosts that have it."""
+def _by_value(values: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Value → the names of the hosts that have it, without empty values."""
     names: dict[str, list[str]] = {}
-    for value, name in known:
+    for value, name in values:
         if value:
             names.setdefault(value, []).append(name)
     return names
 
 
-AT_ONCE = 16  # hosts, most of whose time is waiting for an answer
+AT_ONCE = 16  # hosts: most of the time of a check is waiting for an answer
 
 
 @dataclass(frozen=True, slots=True)
 class CheckScope:
-    """What the hosts are checked for, as in ``CheckRequest``."""
+    """What all hosts are checked for; see ``CheckRequest``."""
 
     metric: str = "qps"
     builder: Builder | None = None
@@ -131,13 +131,13 @@ class CheckScope:
 
     @property
     def settings(self) -> Variant:
-        """The compiler settings of the builds; usual ones where the system is not known."""
+        """The compiler settings of the builds; usual settings if the system is unknown."""
         return variant_of(self.builder, self.variant or self.builder.variant) if self.builder else Variant()
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A host, and what was found there; without ``facts`` it cannot be used."""
+    """A host and its findings; without ``facts`` it cannot be used."""
 
     name: str
     builds_for: tuple[str, ...]  # other hosts that name it in their `build_hosts`
@@ -147,51 +147,51 @@ class Checked:
 
     @property
     def refused(self) -> bool:
-        """Whether it cannot do what it is for."""
+        """Whether the host cannot do its work."""
         return any(finding.level is Level.REFUSED for finding in self.findings)
 
 
-def check_all(entries: Sequence[HostEntry], wanted: CheckScope) -> tuple[tuple[Checked, ...], tuple[Finding, ...]]:
-    """What was found on each host, and how the build hosts of one differ."""
+def check_all(entries: Sequence[HostEntry], scope: CheckScope) -> tuple[tuple[Checked, ...], tuple[Finding, ...]]:
+    """The findings of each host, and findings about how the build hosts of a host differ."""
     with ThreadPoolExecutor(AT_ONCE, "doctor") as pool:
-        checked = tuple(pool.map(lambda entry: check(entry, entries, wanted), entries))
-    return checked, tuple(differences(entries, checked, wanted))
+        checked = tuple(pool.map(lambda entry: check(entry, entries, scope), entries))
+    return checked, tuple(differences(entries, checked, scope))
 
 
-def check(entry: HostEntry, entries: Sequence[HostEntry], wanted: CheckScope) -> Checked:
+def check(entry: HostEntry, entries: Sequence[HostEntry], scope: CheckScope) -> Checked:
     """Check one host. Names of build hosts that do not exist are refused."""
-    builds_for = tuple(other.name for other in entries if entry.name in other.built_elsewhere)
-    found = [*unknown(entry, entries)]
+    builds_for = tuple(measuring.name for measuring in entries if entry.name in measuring.built_elsewhere)
+    results = [*unknown(entry, entries)]
     checked = Checked(entry.name, builds_for)
     try:
         with connect(entry) as host:
             if builds_for:
-                request = CheckRequest.to_build(host, entry, wanted.builder, wanted.variant)
+                request = CheckRequest.to_build(host, entry, scope.builder, scope.variant)
             else:
-                request = CheckRequest(host, entry, wanted.metric, wanted.builder, wanted.variant, wanted.workloads)
+                request = CheckRequest(host, entry, scope.metric, scope.builder, scope.variant, scope.workloads)
             inspection = inspect_host(request)
             checked = replace(checked, facts=read_fingerprint(host, inspection.answers))
-            found += build_findings(inspection) if builds_for else findings(inspection)
-            side = read_side(host, wanted.settings) if builds_for or entry.builds else None
-            return replace(checked, findings=tuple(found), side=side)
+            results += build_findings(inspection) if builds_for else findings(inspection)
+            side = read_side(host, scope.settings) if builds_for or entry.builds else None
+            return replace(checked, findings=tuple(results), side=side)
     except (EnvironmentFailure, UsageError) as failure:
         topic = "settings" if isinstance(failure, UsageError) else "reach"
-        return replace(checked, findings=(*found, refused(topic, str(failure), failure.advice)))
+        return replace(checked, findings=(*results, refused(topic, str(failure), failure.advice)))
 
 
 def unknown(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]:
-    """Build hosts that are not in hosts.toml. Those on lease are none of it, and are not leased for a check of all."""
-    names = {each.name for each in entries}
+    """Refuse build hosts that are not in hosts.toml. Hosts on lease are not in it, and are not leased for a check."""
+    names = {entry_of_host.name for entry_of_host in entries}
     for name in entry.built_elsewhere:
         if name not in names and not parse_lease_name(name):
             text = f"{name}, which is to build for host {entry.name}, is not in hosts.toml"
             yield refused("build hosts", text, f"Correct `hosts.{entry.name}.build_hosts`.")
 
 
-def differences(entries: Sequence[HostEntry], checked: Sequence[Checked], wanted: CheckScope) -> Iterator[Finding]:
+def differences(entries: Sequence[HostEntry], checked: Sequence[Checked], scope: CheckScope) -> Iterator[Finding]:
     """How the build hosts of each host differ, as far as they can be reached."""
     sides = {host.name: host.side for host in checked if host.side}
-    native = wanted.builder is not None and for_processor(wanted.builder, wanted.settings)
+    native = scope.builder is not None and for_processor(scope.builder, scope.settings)
     for entry in entries:
-        known = [side for name in entry.built_on if (side := sides.get(name))]
-        yield from differing(entry.name, known, native=native)
+        reachable = [side for name in entry.built_on if (side := sides.get(name))]
+        yield from differing(entry.name, reachable, native=native)

@@ -1,6 +1,6 @@
-"""Is a machine fit to measure on: its processors, what else uses it, its clock, its counters, its memory and disk?
+"""Checks whether a machine is fit to measure on: its processors, other users of it, its clock, counters, memory and disk.
 
-A metric that cannot be counted is refused. What it gains to run two builds at the same time is measured with a loop.
+A metric that cannot be counted is refused. The gain of paired runs is measured with a loop.
 """
 
 import math
@@ -39,122 +39,122 @@ from perfbisect.lab.measure.rounds import ALLOWED, shared_cores
 from perfbisect.lab.servers import FIRST_PORT
 from perfbisect.wording.trials import pairs_sentence
 
-STOLEN = 0.01  # share of the time that other machines took, from which on measurements suffer
+STOLEN = 0.01  # share of the time taken by other virtual machines, from which on measurements suffer
 
 
-def clock_speed(seen: CheckRequest) -> Iterator[Finding]:
-    """Governor, turbo and heat."""
-    governor = seen.answers.get(SETTINGS["governor"])
+def clock_speed(request: CheckRequest) -> Iterator[Finding]:
+    """Findings about governor, turbo and heat."""
+    governor = request.answers.get(SETTINGS["governor"])
     if governor == "performance":
         yield ok("governor", "the CPU governor is performance")
     elif governor:
-        text = f"the CPU governor of host {seen.name} is {governor}: its clock follows the load"
+        text = f"the CPU governor of host {request.name} is {governor}: its clock follows the load"
         switch = "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
         yield warning("governor", text, f"echo performance | sudo tee {switch}")
-    if seen.answers.get(SETTINGS["turbo"]) == "on":
-        switch = seen.answers.get(TURBO_SWITCH) or "/sys/devices/system/cpu/intel_pstate/no_turbo"
-        text = f"turbo is on on host {seen.name}: its clock depends on heat and on the other cores"
+    if request.answers.get(SETTINGS["turbo"]) == "on":
+        switch = request.answers.get(TURBO_SWITCH) or "/sys/devices/system/cpu/intel_pstate/no_turbo"
+        text = f"turbo is on on host {request.name}: its clock depends on heat and on the other cores"
         yield warning("turbo", text, f"echo {1 if switch.endswith('no_turbo') else 0} | sudo tee {switch}")
-    if throttled := seen.answers.get(THROTTLED):
-        text = f"the cores of host {seen.name} were slowed down by heat {throttled:,} times since it was started"
+    if throttled := request.answers.get(THROTTLED):
+        text = f"the cores of host {request.name} were slowed down by heat {throttled:,} times since it was started"
         yield note("heat", text, "Fix its cooling, or lower its clock: sudo cpupower frequency-set --max FREQUENCY")
 
 
-def sharing(seen: CheckRequest) -> Iterator[Finding]:
-    """What the cores share with each other and with other machines."""
-    entry, there = seen.entry, f"host {seen.name}"
-    if (threads := seen.answers.get(THREADS) or 1) > 1:
-        text = f"{threads} hardware threads share a core on {there}: each is slower while the other works"
+def sharing(request: CheckRequest) -> Iterator[Finding]:
+    """Findings about what the cores share with each other and with other machines."""
+    entry, host = request.entry, f"host {request.name}"
+    if (threads := request.answers.get(THREADS) or 1) > 1:
+        text = f"{threads} hardware threads share a core on {host}: each is slower while the other works"
         yield note("smt", text, "echo off | sudo tee /sys/devices/system/cpu/smt/control")
-    nodes = seen.answers.get(NODES) or 1
+    nodes = request.answers.get(NODES) or 1
     if nodes > 1 and not (entry.server_cpus or entry.client_cpus):
-        text = f"{there} has {nodes} NUMA nodes, and nothing is pinned: speed depends on where a process begins"
+        text = f"{host} has {nodes} NUMA nodes, and nothing is pinned: speed depends on where a process begins"
         advice = "Give server_cpus and client_cpus in hosts.toml the processors of one node; `lscpu` lists them."
         yield note("numa", text, advice)
-    if hypervisor := seen.answers.get(HYPERVISOR):
-        text = f"{there} is a virtual machine ({hypervisor}): neighbours share its caches and its memory"
+    if hypervisor := request.answers.get(HYPERVISOR):
+        text = f"{host} is a virtual machine ({hypervisor}): neighbours share its caches and its memory"
         yield note("virtual", text, "Prefer a physical machine for small changes.")
-    if (stolen := seen.answers.get(STEAL) or 0.0) > STOLEN:
-        text = f"{100 * stolen:.0f} % of the busy time of {there} went to other virtual machines since it was started"
+    if (stolen := request.answers.get(STEAL) or 0.0) > STOLEN:
+        text = f"{100 * stolen:.0f} % of the busy time of {host} went to other virtual machines since it was started"
         yield warning("steal", text, "Ask for dedicated processors, or measure longer: `bisect noise` shows how long.")
 
 
-def layout(seen: CheckRequest) -> Iterator[Finding]:
-    """What changes the layout of memory from one run to the next."""
-    if seen.answers.get(SETTINGS["aslr"]) == "on":
-        text = f"addresses are random for each process on host {seen.name}: its effect averages out over visits"
+def layout(request: CheckRequest) -> Iterator[Finding]:
+    """Findings about settings that change the layout of memory from one run to the next."""
+    if request.answers.get(SETTINGS["aslr"]) == "on":
+        text = f"addresses are random for each process on host {request.name}: its effect averages out over visits"
         yield note("aslr", text, "sudo sysctl kernel.randomize_va_space=0")
-    if seen.answers.get(SETTINGS["huge pages"]) == "always":
-        text = f"transparent huge pages are given to every process on host {seen.name}, while any are free"
+    if request.answers.get(SETTINGS["huge pages"]) == "always":
+        text = f"transparent huge pages are given to every process on host {request.name}, while any are free"
         yield note("huge pages", text, "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled")
 
 
-BUSY = 0.5  # load average for each core above which measurements suffer
-ASTRAY = 2.0  # seconds between its clock and the controller's from which on times in reports mislead
+BUSY = 0.5  # load average per core above which measurements suffer
+ASTRAY = 2.0  # seconds between the host's clock and the controller's, from which on times in reports mislead
 QUICK = frozenset({"tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "stp", "tod", "timebase"})
-SERVER_PORTS = frozenset(range(FIRST_PORT, FIRST_PORT + 10))  # where servers of hunts listen
+SERVER_PORTS = frozenset(range(FIRST_PORT, FIRST_PORT + 10))  # on which servers of hunts listen
 
 
-def load(seen: CheckRequest) -> Iterator[Finding]:
-    """Do other programs run there?"""
-    average, cores = seen.answers.get(LOAD), seen.answers.get(CORES)
+def load(request: CheckRequest) -> Iterator[Finding]:
+    """Findings about other programs that run there."""
+    average, cores = request.answers.get(LOAD), request.answers.get(CORES)
     if average is None or not cores:
         return
-    said = f"load average is {average:.1f} on {cores} cores"
+    sentence = f"load average is {average:.1f} on {cores} cores"
     if average > BUSY * cores:
         effect = "readings vary more there, so that a hunt takes more runs, and small changes stay open"
         advice = "Find what runs there with `top`, and stop it."
-        yield warning("load", f"host {seen.name} is busy: its {said}; {effect}", advice)
+        yield warning("load", f"host {request.name} is busy: its {sentence}; {effect}", advice)
     else:
-        yield ok("load", f"the {said}")
+        yield ok("load", f"the {sentence}")
 
 
-def others(seen: CheckRequest) -> Iterator[Finding]:
-    """The owner of the host's lock, and what an earlier hunt may have left running."""
-    host = seen.host
+def others(request: CheckRequest) -> Iterator[Finding]:
+    """Findings about the owner of the host's lock, and leftovers of an earlier hunt."""
+    host = request.host
     if owner := lock.holder(host):
-        text = f"host {seen.name} is busy: {owner} is measuring there"
+        text = f"host {request.name} is busy: {owner} is measuring there"
         yield warning("lock", text, "Wait for it with --wait, or stop it.")
         return
     if lock.is_apart(host):
         text = "is a container: sessions elsewhere on its machine do not see its lock, nor it theirs"
         where = f"at {lock.FOLDERS[0]} in all containers in which something is measured."
-        yield note("lock", f"host {seen.name} {text}", f"Mount one folder of the machine {where}")
+        yield note("lock", f"host {request.name} {text}", f"Mount one folder of the machine {where}")
     else:
         yield ok("lock", "no other hunt is measuring there")
-    if left := (*jobs.running(host), *jobs.orphaned(host)):
-        which = left[0].id + (", …" if len(left) > 1 else "")
-        text = f"an earlier hunt left {len(left)} of its jobs running on host {seen.name}: {which}"
+    if remaining := (*jobs.running(host), *jobs.orphaned(host)):
+        ids = remaining[0].id + (", …" if len(remaining) > 1 else "")
+        text = f"an earlier hunt left {len(remaining)} of its jobs running on host {request.name}: {ids}"
         yield note("jobs", text, "The next hunt there ends them.")
-    if taken := sorted((seen.answers.get(PORTS) or frozenset()) & SERVER_PORTS):
-        text = f"something listens on port {taken[0]} of host {seen.name}"
-        advice = f"sudo ss -ltnp 'sport = :{taken[0]}' names it; hunts take the next free port."
+    if ports := sorted((request.answers.get(PORTS) or frozenset()) & SERVER_PORTS):
+        text = f"something listens on port {ports[0]} of host {request.name}"
+        advice = f"sudo ss -ltnp 'sport = :{ports[0]}' names it; hunts take the next free port."
         yield note("ports", f"{text}, where servers of hunts do: one may be left over", advice)
 
 
-def clock(seen: CheckRequest) -> Iterator[Finding]:
-    """Is reading the clock fast, and is it right?"""
-    source = seen.answers.get(CLOCK_SOURCE)
+def clock(request: CheckRequest) -> Iterator[Finding]:
+    """Findings about the clock: whether reading it is fast, and whether it is right."""
+    source = request.answers.get(CLOCK_SOURCE)
     if source and source not in QUICK:
         effect = "which is slow: every operation that is timed pays for it"
-        text = f"host {seen.name} reads the time from {source}, {effect}"
+        text = f"host {request.name} reads the time from {source}, {effect}"
         why = "Its kernel log contains the reason why not from tsc: sudo dmesg | grep -i clocksource"
         yield warning("clock", text, why)
-    before, there, after = time.time(), ask(seen.host, TIME), time.time()
-    if there is not None and not before - ASTRAY < there < after + ASTRAY:
-        away = there - (before + after) / 2
+    asked, clock_there, answered = time.time(), ask(request.host, TIME), time.time()
+    if clock_there is not None and not asked - ASTRAY < clock_there < answered + ASTRAY:
+        away = clock_there - (asked + answered) / 2
         by = f"{abs(away):.0f} s {'ahead of' if away > 0 else 'behind'} that of this machine"
-        yield warning("clock", f"the clock of host {seen.name} is {by}", "sudo timedatectl set-ntp true")
-    elif seen.answers.get(SYNCHRONISED) is False:
-        text = f"the clock of host {seen.name} follows no time server, and may be set in the middle of a hunt"
+        yield warning("clock", f"the clock of host {request.name} is {by}", "sudo timedatectl set-ntp true")
+    elif request.answers.get(SYNCHRONISED) is False:
+        text = f"the clock of host {request.name} follows no time server, and may be set in the middle of a hunt"
         yield note("clock", text, "sudo timedatectl set-ntp true")
 
 
-def counters(seen: CheckRequest) -> Iterator[Finding]:
-    """What perf, valgrind and vmstat count on the host."""
-    host, metric, workloads = seen.host, find_metric(seen.metric), seen.workloads or ()
+def counters(request: CheckRequest) -> Iterator[Finding]:
+    """Findings about what perf, valgrind and vmstat count on the host."""
+    host, metric, workloads = request.host, find_metric(request.metric), request.workloads or ()
     exactly, obstacle = counting.method(host), ""
-    if builder := seen.builder:
+    if builder := request.builder:
         obstacle = next(filter(None, (counting.obstacle(builder, workload) for workload in workloads)), "")
     is_exact = metric.name == INSTRUCTIONS and bool(exactly) and not obstacle
     try:
@@ -168,58 +168,62 @@ def counters(seen: CheckRequest) -> Iterator[Finding]:
         counted = [event for event in perf.EVENTS if probed.get(event) is not None]
         lacking = [event for event in metric.events if event not in counted]
         if lacking and not is_exact:
-            yield _cannot_count(seen, lacking, obstacle)
+            yield _cannot_count(request, lacking, obstacle)
         elif "instructions" not in counted and not (exactly and workloads and not obstacle):
             effect = "the verdict cannot distinguish more instructions from slower memory"
             advice = "Use a physical machine, or a virtual machine with a virtual PMU."
-            yield warning("perf", f"host {seen.name} has no hardware counters: {effect}", advice)
+            yield warning("perf", f"host {request.name} has no hardware counters: {effect}", advice)
         yield ok("perf", f"counts {', '.join(counted)}")
-        if seen.notes:
-            yield _samples(seen)
+        if request.notes:
+            yield _samples(request)
     if exactly:
         by = "perf" if exactly == counting.PERF else exactly.replace("-", " ")
         yield ok("counts", f"{INSTRUCTIONS} is counted exactly by {by}, for embedded libraries and commands")
     if missing(host, ["vmstat"]):
-        yield warning("vmstat", f"vmstat is not installed on host {seen.name}", how_to_install(["vmstat"], seen.system))
+        yield warning(
+            "vmstat", f"vmstat is not installed on host {request.name}", how_to_install(["vmstat"], request.system)
+        )
 
 
 CALLERS = {"dwarf": "unwinding stacks", "fp": "frame pointers"}
 
 
-def _samples(seen: CheckRequest) -> Finding:
-    """Whether the functions that a change makes slower can be shown."""
+def _samples(request: CheckRequest) -> Finding:
+    """Whether profiles can show which functions a change makes slower."""
     try:
-        found = profiles.available(seen.host)
+        sampling = profiles.available(request.host)
     except EnvironmentFailure as failure:
         return note("profiles", f"{failure}: the verdict will not name functions", failure.advice)
-    return ok("profiles", f"functions are sampled by {found.event}, and their callers found by {CALLERS[found.chains]}")
+    return ok(
+        "profiles", f"functions are sampled by {sampling.event}, and their callers found by {CALLERS[sampling.chains]}"
+    )
 
 
-def _cannot_count(seen: CheckRequest, lacking: Sequence[str], obstacle: str) -> Finding:
+def _cannot_count(request: CheckRequest, lacking: Sequence[str], obstacle: str) -> Finding:
     """The refusal of a metric whose events the host does not count."""
-    metric = seen.metric
-    text = f"host {seen.name} does not count {', '.join(lacking)}, so {metric} cannot be measured"
+    metric = request.metric
+    text = f"host {request.name} does not count {', '.join(lacking)}, so {metric} cannot be measured"
     advice = "Virtual machines often have no hardware counters: hunt another metric, or on another host."
     if metric == INSTRUCTIONS and obstacle:
         text = f"{text}; nor can valgrind count it here: {obstacle}"
         advice = "Hunt another metric, or on a host with hardware counters; or with --threads 1, if there is no server."
     elif metric == INSTRUCTIONS:
-        install = how_to_install(["valgrind"], seen.system)
+        install = how_to_install(["valgrind"], request.system)
         advice = f"valgrind counts them without hardware counters. {install}"
     return refused("perf", text, advice)
 
 
-def device(seen: CheckRequest) -> Iterator[Finding]:
-    """Can iostat watch the configured device? A metric of the device is refused without it."""
-    host, metric = seen.host, find_metric(seen.metric)
-    name = seen.entry.device.removeprefix("/dev/")
+def device(request: CheckRequest) -> Iterator[Finding]:
+    """Whether iostat can watch the configured device. If not, a metric of the device is refused."""
+    host, metric = request.host, find_metric(request.metric)
+    name = request.entry.device.removeprefix("/dev/")
     if not name:
-        trouble = f"no device is chosen for host {seen.name}" if metric.from_device else ""
+        trouble = f"no device is chosen for host {request.name}" if metric.from_device else ""
         advice = 'Name the block device of its data in hosts.toml: device = "nvme0n1".'
     elif missing(host, ["iostat"]):
-        trouble, advice = f"iostat is not installed on host {seen.name}", how_to_install(["iostat"], seen.system)
+        trouble, advice = f"iostat is not installed on host {request.name}", how_to_install(["iostat"], request.system)
     elif not host.run(["test", "-b", f"/dev/{name}"], check=False).ok:
-        trouble = f"host {seen.name} has no block device {name}"
+        trouble = f"host {request.name} has no block device {name}"
         advice = "Correct `device` in hosts.toml; `lsblk` lists them."
     else:
         return
@@ -234,36 +238,38 @@ TOO_LITTLE = GIB // 4  # no build fits
 LITTLE = 5 * GIB
 
 
-def space(seen: CheckRequest) -> Iterator[Finding]:
-    """Free space, and the file system."""
-    host = seen.host
-    left = seen.answers.get(free(host.root))
-    if left is not None:
-        level = Level.REFUSED if left < TOO_LITTLE else Level.WARNING if left < LITTLE else Level.OK
-        only = "only " if left < LITTLE else ""
-        advice = f"Free some with `bisect gc {seen.name}`, or set another root in hosts.toml." if only else ""
-        text = f"{only}{left / GIB:.1f} GiB are free below {host.root} on host {seen.name}"
+def space(request: CheckRequest) -> Iterator[Finding]:
+    """Findings about free space and the file system."""
+    host = request.host
+    free_bytes = request.answers.get(free(host.root))
+    if free_bytes is not None:
+        level = Level.REFUSED if free_bytes < TOO_LITTLE else Level.WARNING if free_bytes < LITTLE else Level.OK
+        only = "only " if free_bytes < LITTLE else ""
+        advice = f"Free some with `bisect gc {request.name}`, or set another root in hosts.toml." if only else ""
+        text = f"{only}{free_bytes / GIB:.1f} GiB are free below {host.root} on host {request.name}"
         yield Finding(level, "disk", text, advice)
-    if seen.answers.get(reflinks(host)) == "no":
-        system = (seen.answers.get(disk(host)) or "this file system").partition(",")[0]
+    if request.answers.get(reflinks(host)) == "no":
+        system = (request.answers.get(disk(host)) or "this file system").partition(",")[0]
         text = "cannot share blocks between copies: each visit copies the whole dataset"
-        yield note("disk", f"{system} on host {seen.name} {text}", "A root on XFS or Btrfs makes that instant.")
+        yield note("disk", f"{system} on host {request.name} {text}", "A root on XFS or Btrfs makes that instant.")
 
 
-def swap(seen: CheckRequest) -> Iterator[Finding]:
-    """Is memory swapped to disk?"""
-    size, used = seen.answers.get(SWAP) or (0, 0)
+def swap(request: CheckRequest) -> Iterator[Finding]:
+    """Findings about memory that is swapped to disk."""
+    size, used = request.answers.get(SWAP) or (0, 0)
     if used:
-        yield warning("swap", f"host {seen.name} has {used:,} MiB in swap: memory is short, or was", "sudo swapoff -a")
+        yield warning(
+            "swap", f"host {request.name} has {used:,} MiB in swap: memory is short, or was", "sudo swapoff -a"
+        )
     elif size:
-        yield note("swap", f"host {seen.name} may swap: {size:,} MiB, none of it in use", "sudo swapoff -a")
+        yield note("swap", f"host {request.name} may swap: {size:,} MiB, none of it in use", "sudo swapoff -a")
 
 
-PAIRS = 8  # of the loop, both ways
-PAIRS_SECONDS = 12  # after which no further one is begun: well below the limit of a command
-# $1: the core of pairs, $2: the cores of runs in turns. Prints for each run its name, its microseconds, and those of CPU.
-# The loop takes 0.08 s of CPU; in a pair it keeps its share for a while after that, as the runs of a round do. What a process
-# had of a CPU is in schedstat, which reading stat brings up to date.
+PAIRS = 8  # of loops, paired and interleaved
+PAIRS_SECONDS = 12  # after which no further pair is begun: well below the limit of a command
+# $1 is the core of pairs, $2 the cores of interleaved runs. Prints for each run its name, its microseconds, and its microseconds
+# of CPU. The loop takes 0.08 s of CPU. In a pair it keeps its share of the core busy for a while after that, like the runs of a
+# round. The CPU time of a process is in schedstat, which is brought up to date by reading stat.
 _PAIRS = f"""\
 loop='function cpu(line, words) {{
   getline line <"/proc/self/stat"; close("/proc/self/stat")
@@ -293,20 +299,20 @@ while [ "$pairs" -lt {PAIRS} ] && [ "$(now)" -lt "$end" ]; do
 done"""
 
 
-def pairing(seen: CheckRequest) -> Iterator[Finding]:
-    """What is gained by two builds at the same time: equal loops, in turns and two at once. Takes some seconds."""
-    host, entry = seen.host, seen.entry
-    if lock.holder(host) or missing(host, ["taskset"]):  # it would disturb what is measured there
+def pairing(request: CheckRequest) -> Iterator[Finding]:
+    """The gain of paired runs: equal loops, interleaved and paired. Takes some seconds."""
+    host, entry = request.host, request.entry
+    if lock.holder(host) or missing(host, ["taskset"]):  # the loops would disturb a measurement there
         return
     cores = ask(host, ALLOWED) or "0"
     core = shared_cores(entry, cores, 1, server=False).client_cpus
     command = ("sh", "-c", _PAIRS, "pairs", core, entry.client_cpus or entry.server_cpus or cores)
-    if found := ask(host, Fact(command, read_pairs)):
-        yield ok("pairs", f"the {pairs_sentence('equal loops', *found)}")
+    if deviations := ask(host, Fact(command, read_pairs)):
+        yield ok("pairs", f"the {pairs_sentence('equal loops', *deviations)}")
 
 
 def read_pairs(text: str) -> tuple[float, float | None, float] | None:
-    """S.d. of the ratio of two loops at the same time, of that of their CPU times, and of that of two in turns."""
+    """The standard deviations of three ratios: of two paired loops, of their CPU times, and of two interleaved loops."""
     runs = [line.split() for line in text.splitlines()]
 
     def varies(name: str, column: int) -> float | None:

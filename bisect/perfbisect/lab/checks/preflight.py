@@ -1,6 +1,6 @@
 """All checks of a host: `bisect doctor` shows every finding; before a hunt only refusals and warnings count.
 
-What cannot work is refused; what may distort the result is a warning with advice.
+A missing requirement is refused; anything that may distort results is a warning with advice.
 """
 
 from collections.abc import Iterable, Iterator
@@ -45,48 +45,50 @@ from perfbisect.wording.text import listed
 TO_MEASURE = ("timeout", "setsid", "flock", "ps", "awk", "base64", "tar", "cmp")
 
 
-def tools(seen: CheckRequest) -> Iterator[Finding]:
-    """Every program without which nothing can be built or measured, and what else the build needs."""
-    host, builder, entry = seen.host, seen.builder, seen.entry
+def tools(request: CheckRequest) -> Iterator[Finding]:
+    """Findings about the programs without which nothing can be built or measured, and the build's other needs."""
+    host, builder, entry = request.host, request.builder, request.entry
     build = builder.build if builder else None
     if builder and build and entry.builds:
-        variant = variant_of(builder, seen.variant)
-        absent, own = lacking_for(host, needed(seen), build, variant), own_packages(build)
-        besides = how_to_build(builder, seen.answers)
+        variant = variant_of(builder, request.variant)
+        absent, packages = lacking_for(host, needed(request), build, variant), own_packages(build)
+        besides = how_to_build(builder, request.answers)
         needs = ", ".join(dict.fromkeys((*compilers(build, variant), *build.needs)))
         fine = f"everything that {builder.name} needs to be built is installed: {needs}"
-    else:  # the rest is needed elsewhere, or nowhere
-        absent, own, besides = missing(host, needed(seen)), None, ""
-        what = "the host's programs are run" if builder and builder.installed else "installed releases are measured"
-        fine = f"nothing of {builder.name} is built: {what}" if builder else ""
+    else:  # programs for builds are needed on other hosts, or nowhere
+        absent, packages, besides = missing(host, needed(request)), None, ""
+        reason = "the host's programs are run" if builder and builder.installed else "installed releases are measured"
+        fine = f"nothing of {builder.name} is built: {reason}" if builder else ""
         if builder and not entry.builds:
             elsewhere = entry.built_elsewhere
-            are, which = ("host", elsewhere[0]) if len(elsewhere) == 1 else ("hosts", "--all")
+            are, argument = ("host", elsewhere[0]) if len(elsewhere) == 1 else ("hosts", "--all")
             fine = f"{builder.name} is built on {are} {listed(elsewhere)}, not checked here"
-            besides = f"Check with: bisect doctor {which} --builder {builder.name}"
+            besides = f"Check with: bisect doctor {argument} --builder {builder.name}"
     if absent:
-        sentence = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not installed on host {seen.name}"
-        also = besides if own is not None else ""
-        yield refused("tools", sentence, ". ".join(filter(None, (how_to_install(absent, seen.system, own), also))))
+        sentence = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not installed on host {request.name}"
+        also = besides if packages is not None else ""
+        yield refused(
+            "tools", sentence, ". ".join(filter(None, (how_to_install(absent, request.system, packages), also)))
+        )
     elif fine:
         yield ok("builder", fine, besides)
-    versions = [f"{tool} {version}" for tool, fact in TOOLS.items() if (version := seen.answers.get(fact))]
-    compiler = seen.answers.get(COMPILER)
+    versions = [f"{tool} {version}" for tool, fact in TOOLS.items() if (version := request.answers.get(fact))]
+    compiler = request.answers.get(COMPILER)
     yield ok("tools", ", ".join([*versions, *([compiler] if compiler else [])]) or "no versions known")
 
 
-def drivers(seen: CheckRequest) -> Iterator[Finding]:
-    """Can sysbench drive the system?"""
-    driver = seen.builder.driver if seen.builder and by_sysbench(seen) else ""
-    compiled = seen.answers.get(DRIVERS)
+def drivers(request: CheckRequest) -> Iterator[Finding]:
+    """Whether sysbench can drive the system."""
+    driver = request.builder.driver if request.builder and by_sysbench(request) else ""
+    compiled = request.answers.get(DRIVERS)
     if driver in lua.SYSBENCH_DRIVERS and compiled is not None and driver not in compiled:
-        text = f"sysbench on host {seen.name} was compiled without its {driver} driver"
+        text = f"sysbench on host {request.name} was compiled without its {driver} driver"
         from_source = "compile sysbench with the client library of that database."
         yield refused("sysbench", text, f"Install the package of your distribution, or {from_source}")
 
 
 def needed(request: CheckRequest) -> list[str]:
-    """The programs that measuring needs, and building any system if anything is to be built there."""
+    """The programs for measuring; and for builds of any system, if anything is to be built there."""
     built = request.entry.builds and (request.builder is None or request.builder.build is not None)
     server = request.builder.server if request.builder else None
     return [
@@ -100,68 +102,68 @@ def needed(request: CheckRequest) -> list[str]:
 
 
 def by_sysbench(request: CheckRequest) -> bool:
-    """Whether sysbench drives a workload, as far as that is known."""
+    """Whether sysbench drives a workload, as far as is known."""
     return request.workloads is None or not all(workload.command for workload in request.workloads)
 
 
-def check_pinning(seen: CheckRequest) -> None:
-    """Raise UsageError for a list of CPUs with one in it that the host does not have: taskset would ignore it."""
-    entry, online = seen.entry, seen.answers.get(ONLINE)
+def check_pinning(request: CheckRequest) -> None:
+    """Raise UsageError for a list of CPUs if the host lacks one of them: taskset would ignore that CPU."""
+    entry, online = request.entry, request.answers.get(ONLINE)
     for key, cpus in (("server_cpus", entry.server_cpus), ("client_cpus", entry.client_cpus)):
         if online and cpus and (absent := cpu_numbers(cpus) - online):
-            text = f'hosts.toml: `hosts.{seen.name}.{key}` is "{cpus}", but that host has no CPU {min(absent)}'
+            text = f'hosts.toml: `hosts.{request.name}.{key}` is "{cpus}", but that host has no CPU {min(absent)}'
             raise UsageError(text, f"It has {len(online)}, numbered from {min(online)} to {max(online)}.")
 
 
-def compiler_cache(seen: CheckRequest) -> Iterator[Finding]:
-    """A compilation through the store and back; nothing where none is set, or nothing is built on the host."""
-    host, remote = seen.host, seen.entry.ccache_remote
-    if remote in ("", NO_REMOTE) or not seen.entry.builds:
+def compiler_cache(request: CheckRequest) -> Iterator[Finding]:
+    """Findings of a compilation through the remote store; none if no store is set, or nothing is built on the host."""
+    host, remote = request.host, request.entry.ccache_remote
+    if remote in ("", NO_REMOTE) or not request.entry.builds:
         return
     if missing(host, ["ccache", "cc"]):  # reported by the check of programs
         return
     if reason := try_remote(host, remote):
-        said = f"the remote store {masked(remote)} of ccache on host {seen.name}: {reason}"
-        yield warning("ccache", said, REMOTE_ADVICE)
+        sentence = f"the remote store {masked(remote)} of ccache on host {request.name}: {reason}"
+        yield warning("ccache", sentence, REMOTE_ADVICE)
     else:
         yield ok("ccache", f"its remote store {masked(remote)} is read and written")
 
 
-def layouts(seen: CheckRequest) -> Iterator[Finding]:
-    """Which linker makes randomized layouts, and what keeps it from that."""
-    if not seen.entry.builds or (seen.builder and obstacle(seen.builder, seen.variant)):
+def layouts(request: CheckRequest) -> Iterator[Finding]:
+    """Findings about the linker that makes randomized layouts, and what keeps it from that."""
+    if not request.entry.builds or (request.builder and obstacle(request.builder, request.variant)):
         return
-    linker = links.find_linker(seen.host)
+    linker = links.find_linker(request.host)
     if linker and linker.name != links.OBJECTS:
         yield ok("layouts", f"builds are linked again in other layouts by {linker.version}")
     elif linker:
-        text = f"the linker of host {seen.name} moves whole object files only: layouts of a program differ little"
-        yield note("layouts", text, how_to_install(["mold"], seen.system))
+        text = f"the linker of host {request.name} moves whole object files only: layouts of a program differ little"
+        yield note("layouts", text, how_to_install(["mold"], request.system))
 
 
 def obstacle(builder: Builder, variant: str, system: str = "") -> str:
-    """Why no build of a system could be linked again; "" where one may be. ``system`` is the build system, if known."""
+    """Why no build of a system could be linked again; "" if one may be. ``system`` is the build system, if known."""
     if builder.build is None:
         return "nothing is built from source"
     return links.GO if (system or builder.build.system) == "go" else links.why_fixed(variant_of(builder, variant))
 
 
 def shared_findings(shared: SharedBuilds | None) -> Iterator[Finding]:
-    """Whether an object can be written, read and removed; nothing where no builds are shared."""
+    """Whether an object can be written, read and removed in the shared builds; nothing if no builds are shared."""
     if shared is None:
         return
     try:
         shared.try_out()
     except OSError as trouble:
         reason = masked(trouble.strerror or str(trouble))
-        said = f"the shared builds in {shared.address} cannot be used from this machine: {reason}"
-        yield warning("shared", said, "Hunts go on without them: they build for themselves.")
+        sentence = f"the shared builds in {shared.address} cannot be used from this machine: {reason}"
+        yield warning("shared", sentence, "Hunts go on without them: they build for themselves.")
     else:
         signed = "signed" if shared.signed else "not signed: who can write there can run code on your hosts"
         yield ok("shared", f"builds are shared in {shared.address}, {signed}")
 
 
-# Those of what is measured, the most serious first; and those of a host on which nothing is measured.
+# The checks of a host that measures, the most serious first; and the checks of a host that only builds.
 CHECKS = (
     tools, drivers, compiler_cache, space, counters, device, load, others, clock_speed, sharing, layout, layouts, swap, clock,
 )  # fmt: skip
@@ -174,17 +176,16 @@ FURTHER: tuple[Fact[object], ...] = (
 
 
 def inspect_host(request: CheckRequest) -> CheckRequest:
-    """Read the facts of the host that take no longer than one command."""
+    """Read the facts of the host that take no longer than one command; returns the request with them."""
     host = request.host
     answers = ask_all(host, (*fingerprint_facts(host), *FURTHER, facts.free(host.root), facts.reflinks(host)))
     return replace(request, answers=answers, system=answers.get(facts.SYSTEM) or "")
 
 
 def findings(inspection: CheckRequest) -> Iterator[Finding]:
-    """All findings.
+    """All findings about a host that measures. A command as a workload cannot be checked beforehand.
 
     Raises UsageError for a workload that sysbench cannot run, and for settings in hosts.toml that do not fit the host.
-    A command cannot be checked beforehand.
     """
     for workload in inspection.workloads or ():
         if not workload.command:
@@ -201,10 +202,10 @@ def build_findings(inspection: CheckRequest) -> Iterator[Finding]:
         yield from check(inspection)
 
 
-def warnings(found: Iterable[Finding]) -> tuple[Warned, ...]:
+def warnings(results: Iterable[Finding]) -> tuple[Warned, ...]:
     """The warnings before a hunt. Raises EnvironmentFailure for the first refusal."""
     warned = []
-    for finding in found:
+    for finding in results:
         if finding.level is Level.REFUSED:
             raise EnvironmentFailure(finding.text, finding.advice)
         warned += [Warned(finding.text, finding.advice)] if finding.level is Level.WARNING else []

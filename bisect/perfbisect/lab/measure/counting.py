@@ -1,11 +1,12 @@
-"""Instructions, counted so that the count repeats: by perf in user space, or by valgrind where a host has no counters.
+"""Exact counts of instructions, which repeat: by perf in user space, or by valgrind if a host has no counters.
 
-A counted run is two executions, one with twice the operations of the other; what the longer one executes beyond the
-shorter is the count, so that no start-up is in it. Nothing else may differ from one execution to the next: each has a
-fresh copy of the data, one thread, the same seeds, no warm-up by the clock, no random addresses, and the random numbers
-of ``fixed_random.c``. Counts then repeat to parts per million, on a busy machine, too.
+A counted run is two executions, the second with twice the operations of the first. The count is the difference, so that no
+start-up is in it. Nothing else may differ between executions: each has a new copy of the data, one thread, equal seeds, no
+warm-up by the clock, no random addresses, and the random numbers of ``fixed_random.c``. Counts then repeat to parts per million,
+on a busy machine, too.
 
-How long is a length? A new hunt finds it with its first build (``next_length``); all builds on a host have the same one.
+The length is the number of operations of the shorter execution. A new hunt finds it with its first build (``next_length``); all
+builds on a host have one length.
 """
 
 import math
@@ -31,15 +32,15 @@ from perfbisect.recipes.workload import EVENTS, Option, Workload
 
 PERF = "perf-user"
 ENOUGH = 250e6  # instructions between the two lengths: about a second under valgrind
-ENOUGH_BY_FUNCTION = ENOUGH / 8  # callgrind takes longer, and a change that was found needs less
-SLOWER = 40.0  # times that a program takes more CPU time while its instructions are counted by valgrind
-USUALLY = 12.0  # times that a run takes longer while it is counted by valgrind: 5 to 20, where ``SLOWER`` is the most
-COUNTED_OPERATIONS = 4.0  # at the least; and of those that make a usual count, so many times as many
+ENOUGH_BY_FUNCTION = ENOUGH / 8  # callgrind takes longer, and a change that was found needs fewer
+SLOWER = 40.0  # times by which valgrind slows down the CPU time of a program, at most
+USUALLY = 12.0  # times by which valgrind slows down a run: usually 5 to 20
+COUNTED_OPERATIONS = 4.0  # at least; the factor for the operations of a usual count, too
 TOUCHED = 12.0
-SPEED = 2e9  # instructions a second, about
-STEP = 16  # from one length that was too short to the next
+SPEED = 2e9  # instructions per second, about
+STEP = 16  # factor from a length that was too short to the next
 OPERATIONS = f"Let {{{EVENTS}}} be the number of its operations"
-LONGEST = STEP**7  # length, from which on a command does not seem to use it
+LONGEST = STEP**7  # the length from which on a command is assumed to ignore its length
 
 _FIXED_RANDOM = Path(__file__).with_name("fixed_random.c")
 _LIBRARY = "fixed_random.so"
@@ -47,7 +48,7 @@ _COMPILE = f"""\
 cd -- "$1" && {{ [ -e {_LIBRARY} ] || {{ cc -O1 -shared -fPIC -o {_LIBRARY}.$$ {_FIXED_RANDOM.name} -ldl && mv {_LIBRARY}.$$ {_LIBRARY}; }}; }}
 """
 _METHODS = r"""perf stat -x , -e instructions:u -- true 2>&1; printf '\f'; valgrind --version 2>/dev/null"""
-# $1 is what the files are named by, one for each process; what they count is added up when they are read.
+# $1 is the beginning of the files' names, one file per process. Their counts are added up when they are read.
 _SUMMARIES = """\
 counters=$1; shift
 "$@"
@@ -55,13 +56,13 @@ status=$?
 grep -h '^summary:' -- "$counters".* >"$counters"
 exit "$status"
 """
-_TOOLS = {  # of valgrind: by whether instructions are counted by function
+_TOOLS = {  # whether instructions are counted by function → valgrind's tool
     False: ("cachegrind", "--cache-sim=no"),
     True: ("callgrind", "--dump-instr=yes", "--dump-line=no", "--compress-strings=no", "--compress-pos=no"),
 }
-NAME = "functions"  # of the job that adds them up
-LIMIT = 600.0  # seconds that it may take
-LINES = 20_000  # of an object's addresses, and of functions and calls, those with the highest counts
+NAME = "functions"  # of the job that adds up the counts
+LIMIT = 600.0  # seconds that this job may take
+LINES = 20_000  # of an object's addresses, and of functions and calls: those with the highest counts
 _FRAME, _READ, _INLINED, _ADD_UP = (
     Path(__file__).with_name(f"{name}.awk").read_text() for name in ("frame", "callgrind", "inlined", "add_up_counts")
 )
@@ -83,18 +84,18 @@ _VERSION = re.compile(r"valgrind-[0-9]+(\.[0-9]+)*")
 class Counter:
     """How instructions are counted on a host."""
 
-    method: str  # PERF, or the name and version of valgrind; part of what makes runs comparable
-    prefix: tuple[str, ...] = ()  # of a command whose addresses are not random
-    env: Mapping[str, str] = field(default_factory=dict)  # of a command whose random numbers are fixed
+    method: str  # PERF, or the name and version of valgrind: runs by different methods are not compared
+    prefix: tuple[str, ...] = ()  # of a command, so that its addresses are not random
+    env: Mapping[str, str] = field(default_factory=dict)  # of a command, so that its random numbers are fixed
     by_function: bool = False  # by valgrind; see ``functions_on``
 
     @property
     def enough(self) -> float:
-        """Instructions between the two lengths."""
+        """Instructions that are enough between the two lengths."""
         return ENOUGH_BY_FUNCTION if self.by_function else ENOUGH
 
     def randomness(self, host: str) -> tuple[str, str] | None:
-        """A sentence and advice where something random still reaches the counts of that host; None where nothing does."""
+        """A sentence and advice if something random still affects counts on that host; None if nothing does."""
         effect = "one build counts a little more or less in each run"
         if not self.prefix:
             refused = f"host {host} refuses setarch -R, so addresses stay random: {effect}"
@@ -103,7 +104,7 @@ class Counter:
         return None if self.env else (unfixed, how_to_install(["gcc"]))
 
     def under(self, folder: PurePosixPath) -> list[str]:
-        """What a command runs under, to be counted with all its processes; the result is in ``counters`` in ``folder``."""
+        """The prefix of a command that counts all its processes; the result is in ``counters`` in ``folder``."""
         result = str(folder / "counters")
         if self.method == PERF:
             return [*self.prefix, "perf", "stat", "-x", ",", "-o", result, "-e", "instructions:u", "--"]
@@ -112,45 +113,45 @@ class Counter:
         return [*self.prefix, "sh", "-c", _SUMMARIES, "counted", result, "valgrind", *options]
 
     def read(self, text: str) -> dict[str, float | None]:
-        """The counters in that result."""
+        """The counters in the text of ``counters``."""
         if self.method == PERF:
             return perf.parse(text)
-        found = [int(match[1]) for match in map(_SUMMARY.fullmatch, text.splitlines()) if match]
-        return {"instructions": float(sum(found)) if found else None}
+        counts = [int(match[1]) for match in map(_SUMMARY.fullmatch, text.splitlines()) if match]
+        return {"instructions": float(sum(counts)) if counts else None}
 
 
 def methods(host: Host) -> list[str]:
-    """How instructions can be counted on the host, the quick way first: PERF, the name and version of valgrind."""
+    """The methods by which the host can count instructions, the fastest first: PERF, the name and version of valgrind."""
     counters, _, version = host.run(["sh", "-c", _METHODS], check=False).stdout.rpartition("\f")
     by_perf = [PERF] if perf.parse(counters).get("instructions") else []
     return [*by_perf, *([version.strip()] if _VERSION.fullmatch(version.strip()) else [])]
 
 
 def method(host: Host) -> str:
-    """The quick way in which instructions can be counted on the host; "" where they cannot be."""
+    """The fastest method by which the host can count instructions; "" if there is none."""
     return next(iter(methods(host)), "")
 
 
 def counter(host: Host, by: str, *, by_function: bool = False) -> Counter:
-    """The counter of that method, with what the host has to keep counts the same."""
+    """The counter of that method, with all means of the host to keep counts equal."""
     fixes_addresses = host.run(["sh", "-c", "setarch -R true"], check=False).ok  # a container may forbid it
     prefix = ("setarch", "-R") if fixes_addresses else ()
-    place = upload.place(host, "scripts", {_FIXED_RANDOM.name: _FIXED_RANDOM})
-    compiled = host.run(["sh", "-c", _COMPILE, "compile", str(place)], check=False).ok
-    return Counter(by, prefix, {"LD_PRELOAD": str(place / _LIBRARY)} if compiled else {}, by_function)
+    folder = upload.place(host, "scripts", {_FIXED_RANDOM.name: _FIXED_RANDOM})
+    compiled = host.run(["sh", "-c", _COMPILE, "compile", str(folder)], check=False).ok
+    return Counter(by, prefix, {"LD_PRELOAD": str(folder / _LIBRARY)} if compiled else {}, by_function)
 
 
 def functions_on(host: Host, folder: PurePosixPath) -> str:
     """The instructions and calls of each function that were counted in the folder of a visit: see ``counts_of``.
 
-    Functions that are inlined are told apart by debug lines, where a binary has any and the host has addr2line.
+    Inlined functions are separated by debug lines, if a binary has them and the host has addr2line.
     """
     argv = ["sh", "-c", _FUNCTIONS, "functions", str(folder), _FRAME + _READ, _FRAME + _INLINED, _ADD_UP]
     return carry_out(host, HostCommand(argv, "callgrind", "run", LIMIT, folder, merged=False, name=NAME))
 
 
 def by_function(facts: RunFacts, *printed: str) -> ProfileFacts:
-    """The functions of a counted run, from what ``functions_on`` has printed of its executions."""
+    """The functions of a counted run, from the outputs of ``functions_on`` for its executions."""
     *short, long = map(lines_of, printed)
     stacks, calls = counts_of(short[0] if short else (), long)
     return ProfileFacts(
@@ -169,11 +170,10 @@ def obstacle(builder: Builder, workload: Workload) -> str:
 
 
 def counting_time(workload: Workload, runs: Sequence[RunFacts]) -> float:
-    """Seconds that an exact count takes about, after these timed runs of a build; 0 where there is none.
+    """About how many seconds an exact count takes, judged by these timed runs of a build; 0 without runs.
 
-    What an operation computes becomes slower, up to the few operations that are counted in any case. What it waits takes
-    as long as ever, in as many operations as it takes to execute enough instructions. A command without a length is
-    counted once, as it is.
+    The computation of an operation becomes slower; at least a few operations are counted in any case. Waits take as long as
+    ever, in the number of operations that execute enough instructions. A command without a length is counted once, unchanged.
     """
     runs = [run for run in runs if run.operations]
     if not runs:
@@ -189,7 +189,7 @@ def counting_time(workload: Workload, runs: Sequence[RunFacts]) -> float:
 
 
 def cost(method: str, workload: Workload) -> tuple[float, float]:
-    """What a count costs about: seconds, and times as long as a run besides."""
+    """The cost of a count, about: seconds, and in addition a factor of the time of a run."""
     if method == PERF:
         return 1.0, 2.0
     return (3 * ENOUGH * SLOWER / SPEED, 1.0) if has_length(workload) else (1.0, USUALLY)
@@ -201,7 +201,7 @@ def has_length(workload: Workload) -> bool:
 
 
 def of_length(workload: Workload, events: int) -> Workload:
-    """The workload with nothing in it that depends on the clock, as long as ``events`` operations."""
+    """The workload with ``events`` operations, and with nothing in it that depends on the clock."""
     fixed: dict[str, Option] = {EVENTS: events, "time": 0}
     if not workload.command:
         seed = workload.args.get("rand-seed") or 1
@@ -210,9 +210,9 @@ def of_length(workload: Workload, events: int) -> Workload:
 
 
 def next_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
-    """The length to try after those that were counted (length → instructions), 0 once the longest tells what is ``enough``.
+    """The length to try after those that were counted (length → instructions); 0 once the longest shows which are ``enough``.
 
-    Raises UsageError where they do not grow.
+    Raises UsageError if instructions do not grow with the length.
     """
     if not lengths:
         return 1
@@ -226,23 +226,23 @@ def next_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
 
 
 def chosen_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
-    """The shorter length of a counted run, from those that were tried."""
+    """The shorter length of a counted run, chosen from the lengths that were tried (length → instructions)."""
     longest = max(lengths)
     beyond = lengths[longest] - lengths[min(lengths)]
     return max(1, round((longest - min(lengths)) * enough / beyond))
 
 
 def instructions(facts: RunFacts) -> float:
-    """What one execution executed. Raises NotCounted where that is not known."""
-    if (found := facts.counters.get("instructions")) is None:
+    """The instructions of one execution. Raises NotCounted if they are unknown."""
+    if (counted := facts.counters.get("instructions")) is None:
         advice = "Its command may end without its own exit, or write where its counts are kept; hunt another metric."
         text = f"{facts.counted} did not count the instructions of a run of {facts.commit[:10]}"
         raise NotCounted(text, advice)
-    return found
+    return counted
 
 
 def difference(short: RunFacts, long: RunFacts) -> RunFacts:
-    """The facts of a counted run, from those of its two executions. Raises UsageError when the longer did not do more."""
+    """The facts of a counted run, from those of its two executions. Raises UsageError if the longer did not execute more."""
     operations = long.operations - short.operations
     if operations <= 0:
         did = f"{short.operations:,} operations when {{{EVENTS}}} was {short.events:,}"

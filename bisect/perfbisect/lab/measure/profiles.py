@@ -1,19 +1,19 @@
 """Profiles: where a build spends the CPU time of an operation, and where it waits, sampled by ``perf record``. See ``Study``.
 
 The measured window is that of a timed run: the workload's first operation after its warm-up lets perf sample, and its
-last one ends it. What is sampled are the processes that a timed run counts.
+last operation ends it. The processes that a timed run counts are sampled.
 
-Waits are sampled in a run of their own, as every switch of threads costs more then: where threads wait for a good part of
-the time, there is time for it, and perf may see the kernel. A wait is sampled where a thread leaves its processor, and
-lasts until it is back on one.
+Waits are sampled in a run of their own, as switches of threads cost more then. They are sampled if threads wait for a good part
+of the time, there is time for the run, and perf may see the kernel. A sample of a wait is taken when a thread leaves its processor,
+and lasts until the thread is back on a processor.
 
-Callers are found by unwinding a copy of the stack (``dwarf``): every usual build has the tables for it, a stripped one
-too. Chains of frame pointers (``fp``) lack the caller of a function that calls nothing, for which GCC makes no frame even
-with ``-fno-omit-frame-pointer``. So they are used only where perf cannot unwind, or where more than a tenth of the cost has no
-caller in a copy as large as perf can make one: see ``ways``.
+Callers are found by unwinding a copy of the stack (``dwarf``): every usual build has the tables for it, stripped builds, too.
+Chains of frame pointers (``fp``) lack the caller of a function that calls nothing: GCC makes no frame for it, even with
+``-fno-omit-frame-pointer``. So they are used only if perf cannot unwind, or if more than a tenth of the cost has no caller even in
+the largest copy that perf can make: see ``ways``.
 
-A command that is short is repeated while perf records: its costs are those of one run. Code that a program generates has names where
-it writes a map for perf, or a jitdump.
+A short command is repeated while perf records; its costs are those of one run. Generated code has names if the program writes a map
+for perf, or a jitdump.
 """
 
 import math
@@ -40,19 +40,19 @@ from perfbisect.lab.servers import HostCommand, Installation, carry_out
 from perfbisect.lab.workload import command, lines_of
 from perfbisect.wording.text import advised
 
-NAME = "profile"  # of the job that folds, and of the file below the visit's folder
-EVENTS = ("cycles", "cpu-clock")  # perf itself takes the second for the first where there are no counters
-SAMPLED_INSTRUCTIONS = ("instructions",)  # those that a timed run counts, too
+NAME = "profile"  # of the job that folds stacks, and of the file below the visit's folder
+EVENTS = ("cycles", "cpu-clock")  # without counters perf itself replaces the first by the second
+SAMPLED_INSTRUCTIONS = ("instructions",)  # the events that a timed run counts, too
 WAITS = "context-switches"
 CHAINS = ("dwarf", "fp")
-STACK, LARGEST_STACK = 16384, 65528  # bytes of stack that are copied for each sample; as many as perf can copy
-ALONE = 0.1  # share of the cost without callers from which on another way to find them is tried
+STACK, LARGEST_STACK = 16384, 65528  # bytes of stack that are copied for each sample; the second is perf's limit
+ALONE = 0.1  # share of the cost without callers from which on another way to find callers is tried
 LIMIT = 600.0  # seconds in which samples must be folded
 LARGEST = "1G"  # file, as of ``--max-size``: about 10,000 samples, or 5,000 waits and every switch, are far below it
-WHOLE = 2000  # chains of a run that a host prints whole, those that cost most: more than are kept in the end
-PRINTED = 6 << 20  # bytes of them, so that all that it prints is kept: see ``host/protocol.py``
+WHOLE = 2000  # chains of a run that a host prints in full, those with the highest cost: more than are kept in the end
+PRINTED = 6 << 20  # bytes of these chains, so that the whole output is kept: see ``host/protocol.py``
 
-# A program that keeps a processor busy for some hundredths of a second, and calls.
+# A program that keeps a processor busy for some hundredths of a second, in a function that others call.
 _TRIAL = r"""
 file=$1 event=$2 chains=$3
 mkdir -p "${file%/*}" && perf record -q -N -B -e "$event" -F 999 --call-graph "$chains" -o "$file" -- \
@@ -64,7 +64,7 @@ rm -f "$file"
 """
 
 ADD_UP, SHORTEN = (Path(__file__).with_name(f"{name}.awk").read_text() for name in ("add_up", "shorten"))
-# perf looks for maps of generated code in /tmp alone; a jitdump is read once, and then a part of the recording.
+# perf looks for maps of generated code only in /tmp; a jitdump is read once, and is a part of the recording then.
 _FOLD = rf"""
 file=$1 shorten=$2 add_up=$3 waits=$4; shift 4
 maps=
@@ -77,16 +77,16 @@ if grep -qa '/jit-[0-9]*\.dump' "$file" && perf inject --jit -i "$file" -o "$fil
 {{ perf script --no-inline --show-lost-events "$@" -i "$file"; printf '\n\f%s\n' "$?"; }} |
     awk -v waits="$waits" "$add_up" | sort -k 1,1nr | awk -v most={WHOLE} -v size={PRINTED} -v rare='{RARE}' "$shorten"
 """
-# A server's processes and threads that start before the window must be known: perf follows them by the event "dummy" as
-# long as it is enabled. So it starts with all events enabled, and those that are sampled are disabled first.
+# perf must know a server's processes and threads that start before the window: it follows them by the event "dummy" while that is
+# enabled. So perf starts with all events enabled, and the sampled events are disabled first.
 _QUIET = """\
 exec 3<>"$1" 4<>"$2"; shift 2
 while [ "$1" != -- ]; do printf 'disable %s\\n' "$1" >&3; read -r answer <&4; shift; done
 shift; exec 3>&- 4>&-
 exec "$@"
 """
-# Runs a command until so many seconds have passed, at least once, as long as it succeeds. The first of its times counts, and of what it
-# prints the first; of a few more what they report is read.
+# Runs a command for the given seconds, at least once, as long as it succeeds. Of its times, and of its outputs, the first counts;
+# of a few more outputs the reported numbers are read.
 _REPEAT = """\
 clock=$1 seconds=$2 times=$3; shift 3
 read -r up rest </proc/uptime; end=$((${up%.*} + seconds))
@@ -101,7 +101,7 @@ done
 mv -- "$times" "$clock"; echo "$n" >"$times"
 exit "$status"
 """
-TIMES = "times"  # the file with the number of repetitions; others with their outputs have its name and a number
+TIMES = "times"  # the file with the number of repetitions; files with their outputs add a number to this name
 _OUTPUTS = """for file in "$1".[0-9]*; do [ ! -e "$file" ] || { cat "$file"; printf '\\f'; }; done"""
 _LISTED = re.compile(r"^(?:\w+/)?(cycles|cpu-clock|instructions)(?:/|:|$)(\w*)$", re.MULTILINE)
 _COUNTED = re.compile(r"^(frames|samples) ([0-9]+)$", re.MULTILINE)
@@ -112,12 +112,12 @@ NO_LEAF_CALLERS = "The caller of a function that calls nothing is missing where 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What perf can sample on a host."""
+    """How perf samples on a host."""
 
     event: str  # as perf reads it: "cycles", "cpu-clock:u"
     chains: str  # one of ``CHAINS``
-    names: tuple[str, ...] = ()  # by which perf knows it, where it is one event for each kind of cores
-    stack: int = STACK  # bytes of it that are copied
+    names: tuple[str, ...] = ()  # perf's names of the event, if there is one for each kind of cores
+    stack: int = STACK  # bytes of stack that are copied
 
     @property
     def waits(self) -> bool:
@@ -142,32 +142,32 @@ class Sampling:
 
     @property
     def samples(self) -> int:
-        """Of a run, about: files are as large whatever is copied."""
+        """The samples of a run, about; files have about one size, however much is copied for a sample."""
         return SAMPLES * STACK // self.stack if self.chains == "dwarf" else SAMPLES
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know of every profile."""
+        """Notes for the reader of every such profile."""
         return (*([] if self.in_kernel else [NO_KERNEL]), *([NO_LEAF_CALLERS] if self.chains == "fp" else []))
 
 
 def available(host: Host, events: Sequence[str] = EVENTS) -> Sampling:
-    """What perf can sample on a host where it can count, from trials. Raises EnvironmentFailure where it takes no samples."""
+    """How perf samples on a host where it can count, found by trials. Raises EnvironmentFailure if it takes no samples."""
     printed = ""
     for event in events:
         for chains in CHAINS:
             words = [str(jobs.scratch(host) / "trial"), event, Sampling(event, chains).call_graph]
             tried = host.run(["sh", "-c", _TRIAL, "sampled", *words], check=False)
             printed = printed or tried.stderr
-            if tried.ok and (found := sampling(tried.stdout, chains)):
-                return found
+            if tried.ok and (way := sampling(tried.stdout, chains)):
+                return way
     if "paranoid" in printed:
         raise EnvironmentFailure(perf.refusal(host.name, printed), perf.ALLOW)
     raise EnvironmentFailure(f"perf takes no samples on host {host.name}: {command.last(printed)}")
 
 
 def ways(host: Host, sampled: Sampling) -> Iterator[Sampling]:
-    """How else callers may be found, where too few were: in a larger copy of the stack, by frame pointers, by the processor."""
+    """Other ways to find callers, if too few were found: a larger copy of the stack, frame pointers, the processor's records."""
     if sampled.chains == "dwarf" and not sampled.waits:
         yield replace(sampled, stack=LARGEST_STACK)
         yield replace(sampled, chains="fp")
@@ -179,9 +179,9 @@ def ways(host: Host, sampled: Sampling) -> Iterator[Sampling]:
 
 
 def sampling(printed: str, chains: str) -> Sampling | None:
-    """What a trial has shown; None where it took no samples, or their callers are unknown, but for frame pointers.
+    """The sampling that a trial has shown; None if it took no samples, or found no callers, except by frame pointers.
 
-    A processor that counts an event may yet be unable to sample by it, as in some virtual machines.
+    A processor that counts an event may be unable to sample by it, as in some virtual machines.
     """
     event, counts = _LISTED.search(printed), dict(_COUNTED.findall(printed))
     names = tuple(match[0] for match in _LISTED.finditer(printed) if "/" in match[0])
@@ -201,12 +201,12 @@ def record(
     rate: int,
     seconds: int = 0,
 ) -> list[str]:
-    """``argv`` under perf, as ``perf.wrap``; the samples are written to the file ``NAME`` in ``folder``.
+    """``argv`` under perf, as ``perf.wrap``; perf writes the samples to the file ``NAME`` in ``folder``.
 
-    ``rate`` is the number of samples of a second of CPU time; of waits, every so many-th is sampled. No build id
-    is read and nothing is put into perf's cache: that would take time, and is no place of ours. As nothing bounds how
-    often threads wait, perf ends a run whose samples fill ``LARGEST``. A command that counts as a ``whole`` is repeated for so many
-    ``seconds``. Generated code needs the clock of the programs that write it.
+    ``rate`` is the number of samples per second of CPU time; for waits, one of ``rate`` waits is sampled. No build id is read and
+    nothing is put into perf's cache: that would take time, and the cache is not ours. As the number of waits has no bound, perf
+    ends a run whose samples fill ``LARGEST``. A command that counts as a ``whole`` is repeated for ``seconds``. Generated code
+    needs the clock of the programs that write it.
     """
     attached = ["-p", ",".join(map(str, pids))] if (pids := tuple(pids)) else []
     fifos = [str(folder / "control"), str(folder / "ack")]
@@ -224,9 +224,9 @@ def record(
 
 
 def folded_on(host: Host, folder: PurePosixPath, sampled: Sampling, rate: int) -> Folded:
-    """The stacks of the run in the folder of a visit, which was sampled so. Its samples are removed then.
+    """The stacks of the sampled run in the folder of a visit; ``sampled`` and ``rate`` are as in ``record``. Removes its samples.
 
-    Raises NoSamples where there are none, and RunFailed where they cannot be read or are too many.
+    Raises NoSamples if there are none, and RunFailed if they cannot be read or are too many.
     """
     file = folder / NAME
     per_unit = 1000 / rate if sampled.waits else 1000 if sampled.unit == "us" else 1
@@ -244,16 +244,16 @@ def folded_on(host: Host, folder: PurePosixPath, sampled: Sampling, rate: int) -
 
 
 PART = "profiles"
-# perf (6.1) does not forget the libraries of the shell that has become a command. Where a library is in both, it takes the lower place
-# for that of the command, and finds no callers in it if that is wrong. So commands have theirs below all shells.
+# perf (6.1) does not forget the libraries of the shell that has become a command. If both have a library, perf takes the lower
+# address for the command's. If that is wrong, it finds no callers in the library. So commands have their libraries below all shells'.
 LOW = ("setarch", "-L")
 SAMPLES = 10_000  # of a run, about: 160 MB with their stacks
-OFTENEST, RAREST = 499, 1  # samples of a second of CPU time
-OF_SHORT = 4999  # the same at most, where processes end before their first sample is due: each begins to count anew
+OFTENEST, RAREST = 499, 1  # samples per second of CPU time
+OF_SHORT = 4999  # OFTENEST if processes end before their first sample is due: each begins to count anew
 WAITS_SAMPLED = 5_000  # of a run, about
-USUAL_SWITCHES = 5_000  # of threads a second, where earlier runs do not tell
+USUAL_SWITCHES = 5_000  # of threads per second, if earlier runs do not tell
 REPEATED = 5.0  # seconds for which a short command is repeated, at least
-LONG = 60.0  # seconds that a command may take whose length is unknown
+LONG = 60.0  # seconds that a command of unknown length may take
 
 WAITS_FOR_ALL = "Threads wait for their clients and for work, too."
 
@@ -262,20 +262,22 @@ WAITS_FOR_ALL = "Threads wait for their clients and for work, too."
 class ProfileStudy(Study):
     """Samples one run in each turn: the work of the build or, with ``switches``, its waits.
 
-    No waits where perf may not see the kernel, which schedules threads, and no event where no thread has waited.
+    No waits are sampled if perf may not see the kernel, which schedules threads. There is no event if no thread has waited.
     """
 
     seconds: float = LONGEST  # of measuring in a turn
-    switches: float | None = None  # of threads a second in earlier runs, 0 where that is unknown: waits are sampled
-    events: Sequence[str] = EVENTS  # to sample work by, the first that perf can
+    switches: float | None = (
+        None  # of threads per second in earlier runs, 0 if unknown: waits are sampled; None: work is
+    )
+    events: Sequence[str] = EVENTS  # to sample work by: the first that perf can
     sampled: Sampling | None = None  # None until it is known
-    last: tuple[int, int] | None = None  # how often a second of CPU time was sampled, and how many samples there were
-    oftenest: int = OFTENEST  # samples of a second at most
-    tried: bool = False  # whether other ways to find callers were
-    low: Sequence[str] | None = None  # what commands are started under; None until it is known
+    last: tuple[int, int] | None = None  # samples per second of CPU time, and number of samples, of the last run
+    oftenest: int = OFTENEST  # samples per second at most
+    tried: bool = False  # whether other ways to find callers were tried
+    low: Sequence[str] | None = None  # the prefix of commands; None until it is known
 
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One run, with the folding of its samples; further ones where too many have no callers. The best of them counts."""
+        """One run, and the folding of its samples; further runs if too many samples have no callers. The best run counts."""
         turn.left -= 1
         context = shortened(self.context, self.seconds)
         try:
@@ -283,7 +285,7 @@ class ProfileStudy(Study):
                 perf.probe(context.host)
             sampled = self.sampled = self.sampled or available(context.host, self.events)
         except EnvironmentFailure as failure:
-            if self.switches is None and self.events is EVENTS:  # else the profiles have said so
+            if self.switches is None and self.events is EVENTS:  # else the study of work has said so
                 yield Unexplained(PART, advised(str(failure), failure.advice), context.host.name)
             return
         if self.switches is not None:
@@ -297,9 +299,9 @@ class ProfileStudy(Study):
         further = ways(context.host, sampled) if best and not self.tried else ()
         while best and best.alone > ALONE and (way := next(iter(further), None)):
             self.tried = True
-            found = yield from self.sample(context, system, dataset, turn, way)
-            if found and found.alone < best.alone:
-                best, self.sampled = found, way
+            resampled = yield from self.sample(context, system, dataset, turn, way)
+            if resampled and resampled.alone < best.alone:
+                best, self.sampled = resampled, way
         if best:
             self.succeeded()
             yield Profiled(turn.candidate, best)
@@ -307,7 +309,7 @@ class ProfileStudy(Study):
     def sample(
         self, context: RunContext, system: Installation, dataset: str, turn: Turn, sampled: Sampling
     ) -> Generator[LabEvent, None, ProfileFacts | None]:
-        """The profile of one run that is sampled so; None where no thread has waited, or no sample was due."""
+        """The profile of one run with that sampling; None if no thread has waited, or no sample was due."""
         seconds = 0
         if sampled.waits:
             rate = one_of((self.switches or USUAL_SWITCHES) * context.workload.time)
@@ -341,49 +343,52 @@ class ProfileStudy(Study):
 
 
 def reported(context: RunContext, facts: RunFacts, folder: PurePosixPath) -> RunFacts:
-    """The facts of a run with the mean of what its repetitions have reported: of work in the same time, as rates."""
+    """The facts of a run with the mean of the numbers that its repetitions report; of rates, the harmonic mean."""
     if not facts.reported:
         return facts
     printed = context.host.run(["sh", "-c", _OUTPUTS, "outputs", str(folder / TIMES)], check=False).stdout
-    workload, found = context.workload, [facts.reported]
+    workload, reported_by = context.workload, [facts.reported]
     for text in printed.split("\f")[:-1]:
         with suppress(ValueError):
-            found.append(command.reported_in(workload, text) or facts.reported)
+            reported_by.append(command.reported_in(workload, text) or facts.reported)
     is_rate = workload.output.metric == "rate" if workload.output else bool(workload.rate)
-    return replace(facts, reported=fmean(found) if is_rate else harmonic_mean(found))
+    return replace(facts, reported=fmean(reported_by) if is_rate else harmonic_mean(reported_by))
 
 
 def one_of(switches: float) -> int:
-    """One of how many waits is sampled in a run with so many. An operation may wait at several places in turns."""
+    """The n for which one of n waits is sampled in a run with that number of switches.
+
+    An operation may wait at several places, one after the other, so n has no small factor: else it might always be one place.
+    """
     number = max(1, round(switches / WAITS_SAMPLED))
-    while number > 1 and math.gcd(number, 2 * 3 * 5 * 7) > 1:  # else it might always be the same of them
+    while number > 1 and math.gcd(number, 2 * 3 * 5 * 7) > 1:
         number += 1
     return number
 
 
 def first_rate(context: RunContext, cores: int, least: float = 0.0, wanted: int = SAMPLES) -> float:
-    """How often a run is sampled of which nothing is known but its length, ``least`` if it is repeated, and how many threads may work."""
+    """The rate for a run of which only the length is known: in seconds, at least ``least`` if it is repeated."""
     of_command, workload = bool(context.workload.command), context.workload
     seconds = max(least, context.longest or LONG) if of_command else workload.time
-    # The threads of the server or the library, and what works for them.
+    # The threads of the server or the library, and their helpers.
     busy = cores if of_command else min(cores, 2 * workload.threads)
     return min(OFTENEST, max(RAREST, wanted / (seconds * busy)))
 
 
-def next_rate(rate: float, samples: int, wanted: int = SAMPLES, most: int = OFTENEST) -> float:
-    """How often the next run is sampled, after one that was sampled that often."""
-    return min(most, max(RAREST, rate * wanted / max(1, samples)))
+def next_rate(rate: float, samples: int, wanted: int = SAMPLES, highest: int = OFTENEST) -> float:
+    """The rate for the next run, after a run that gave ``samples`` at ``rate``; at most ``highest``."""
+    return min(highest, max(RAREST, rate * wanted / max(1, samples)))
 
 
 def profile(facts: RunFacts, folded: Folded, sampled: Sampling, times: int = 1) -> ProfileFacts:
-    """The profile of a run that was repeated so many times. The samples that were lost are taken to be like the others."""
-    whole = folded.samples + folded.lost
+    """The profile of a run with ``times`` repetitions. Lost samples are taken to be like the others."""
+    all_samples = folded.samples + folded.lost
     notes = [
         *sampled.notes,
         WAITS_FOR_ALL if sampled.waits else "",
-        f"{100 * folded.lost / whole:.0f} % of the samples were lost." if folded.lost > FEW * whole else "",
+        f"{100 * folded.lost / all_samples:.0f} % of the samples were lost." if folded.lost > FEW * all_samples else "",
     ]
-    stacks = {stack: cost * whole / folded.samples / times for stack, cost in folded.stacks.items()}
+    stacks = {stack: cost * all_samples / folded.samples / times for stack, cost in folded.stacks.items()}
     return ProfileFacts(
         facts.commit, facts.build_key, facts.host, facts.operations, facts.seconds, sampled.unit, stacks,
         samples=folded.samples, lost=folded.lost, event=sampled.event, chains=sampled.chains, off_cpu=sampled.waits,

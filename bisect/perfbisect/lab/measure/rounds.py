@@ -1,8 +1,8 @@
-"""Rounds: two builds are measured at the same time on the same cores, so that what disturbs one disturbs the other.
+"""Rounds of paired runs: two builds are measured at the same time on the same cores, so that a disturbance affects both.
 
-Each has a place, a copy of the data, a server, and a client of its own. Both runs begin at the same moment; what ends first
-keeps its share of the cores busy until the other has ended. A round in which the shares of the two were not alike, or that
-did not overlap, is thrown away and made again. Where two cannot be measured at the same time, builds are measured in turns.
+Each build has a path, a copy of the data, a server, and a client of its own. Both runs begin at the same moment; the run that ends
+first keeps its share of the cores busy until the other has ended. A round in which the two shares were not alike, or the two runs
+did not overlap, does not count and is made again. If two builds cannot be paired, they are interleaved.
 """
 
 import math
@@ -28,14 +28,14 @@ Side = tuple[Installation, str]  # a build, and the key of its data
 
 MARKERS = ("ended", "gone", "shell")  # of the last round
 SIDES = ("one", "two")  # folders of the two visits: paths of one length, so that nothing moves
-UNEVEN = 1.5  # times the share of the cores that the other got, from which on a round does not count
-CONTENDED = 0.8  # cores that two have to use for one to be able to take the other's share
-OVERLAP = 0.8  # of the shorter run: how much of it has to run beside the other
-BEGUN = 60  # seconds in which both have to be about to begin
-TRIES = 3  # at a round, before builds are measured in turns
-SPARE = 0.05  # of the memory, which has to be left with both
+UNEVEN = 1.5  # ratio of the two shares of the cores from which on a round does not count
+CONTENDED = 0.8  # cores that the two must use together before one can take the other's share
+OVERLAP = 0.8  # share of the shorter run that must overlap the other run
+BEGUN = 60  # seconds in which both must be ready to begin
+TRIES = 3  # at a round, before builds are interleaved
+SPARE = 0.05  # share of the memory that must stay free with both
 
-# Waits until both have begun; ends the wait of both at once. It may be run again where a connection was lost.
+# Waits until both have begun; ends the wait of both at once. It may be run again if a connection was lost.
 _GO = '[ -e "$1/gone" ] || { exec 3>"$1/go" 4>"$2/go"; : >"$1/gone"; exec 3>&- 4>&-; }'
 ALLOWED = Fact(("cat", "/proc/self/status"), lambda text: _field(text, "Cpus_allowed_list"))
 MEMORY = Fact(("cat", "/proc/meminfo"), lambda text: (_kib(text, "MemAvailable"), _kib(text, "MemTotal")))
@@ -50,14 +50,14 @@ def _kib(text: str, name: str) -> int:
 
 
 class TurnsAdvised(Exception):
-    """Two builds cannot be measured at the same time here; the text says why."""
+    """Two builds cannot be paired here; the text says why."""
 
 
 def shared_cores(entry: HostEntry, allowed: str, threads: int, *, server: bool) -> HostEntry:
-    """The host with the cores that both builds of a round share: as many as one has threads, so that both want all of them.
+    """The host with the cores that both builds of a round share: as many as one build has threads, so that both want all.
 
-    Two that had a core each would be compared with different cores. Servers and clients have cores of their own where
-    there is more than one.
+    Two builds with a core each would be compared on different cores. Servers and clients have cores of their own if there is
+    more than one core.
     """
     cores = sorted(cpu_numbers(allowed))
     if not server:
@@ -67,10 +67,10 @@ def shared_cores(entry: HostEntry, allowed: str, threads: int, *, server: bool) 
     if not entry.server_cpus:
         of_servers = of_servers[-max(1, min(threads, len(of_servers) // 2)) :]
     of_servers = of_servers[-threads:]
-    left = [core for core in cores if core not in of_servers] or cores
-    of_clients = sorted(cpu_numbers(entry.client_cpus)) if entry.client_cpus else left
-    own = {"server_cpus": _listed(of_servers), "client_cpus": _listed(of_clients[-max(threads, 1) :])}
-    return msgspec.structs.replace(entry, **own)
+    remaining = [core for core in cores if core not in of_servers] or cores
+    of_clients = sorted(cpu_numbers(entry.client_cpus)) if entry.client_cpus else remaining
+    pinned = {"server_cpus": _listed(of_servers), "client_cpus": _listed(of_clients[-max(threads, 1) :])}
+    return msgspec.structs.replace(entry, **pinned)
 
 
 def _listed(cores: Sequence[int]) -> str:
@@ -79,7 +79,7 @@ def _listed(cores: Sequence[int]) -> str:
 
 @dataclass
 class Rounds:
-    """Measures two builds at the same time; ``at`` is the side with which it deals, whose failure an error is."""
+    """Measures two builds at the same time; ``at`` is the side that it deals with, to which an error belongs."""
 
     context: RunContext
     succeeded: Callable[[], None]
@@ -88,38 +88,38 @@ class Rounds:
     begun: int = field(default=0, init=False)
 
     def visit(self, sides: Sequence[Side], turns: Sequence[Turn]) -> Generator[LabEvent]:
-        """One visit of both: all rounds that are left for servers, one for what is started for each run.
+        """One visit of both: for servers all rounds that are left, otherwise one round.
 
-        Raises TurnsAdvised, and what ``Runner.visit`` raises.
+        Raises TurnsAdvised, and the errors of ``Runner.visit``.
         """
         host = self.context.host
-        remove_visit(host)  # the data of a visit in turns: there is room for two at most
+        remove_visit(host)  # the data of an interleaved visit: there is room for two copies at most
         with ExitStack() as stack:
             visits: list[Visit] = []
-            before, _ = ask(host, MEMORY) or (0, 0)
+            free_at_first, _ = ask(host, MEMORY) or (0, 0)
             for self.at, (system, key) in enumerate(sides):
                 if self.at and system.builder.server:
-                    check_memory(host, before)
+                    check_memory(host, free_at_first)
                 try:
                     opened = begin(self.context, system, turns[self.at].candidate, key, side=SIDES[self.at])
                     visits.append(stack.enter_context(opened))
                     stack.push(self._stopping(self.at))
                 except (JobLost, DataDamaged, ConnectionLost, HostAway):
                     raise
-                except EnvironmentFailure as trouble:  # which ends the hunt if it is one in turns, too
+                except EnvironmentFailure as trouble:  # if interleaved runs fail, too, that ends the hunt
                     raise TurnsAdvised(f"two cannot be started at the same time: {trouble}") from trouble
             for _ in range(turns[0].left if sides[0][0].builder.server else 1):
                 yield turns[0].started(self.context)
-                if found := (yield from self._round(visits)):
+                if facts_of_both := (yield from self._round(visits)):
                     self.failed = 0
                     self.succeeded()
-                    for turn, facts in zip(turns, found, strict=True):
+                    for turn, facts in zip(turns, facts_of_both, strict=True):
                         turn.left -= 1
                         yield RunFinished(turn.candidate, facts)
                     yield from self.context.told()
 
     def _stopping(self, side: int) -> Callable[..., None]:
-        """Notes whose server is stopped, unless that is because of a failure, whose side is known."""
+        """A callback that notes whose server is being stopped, unless a failure is the reason, whose side is known."""
 
         def note(kind: type[BaseException] | None, *_: object) -> None:
             if kind is None:
@@ -128,10 +128,10 @@ class Rounds:
         return note
 
     def _round(self, visits: Sequence[Visit]) -> Generator[RunProgress | Warned, None, list[RunFacts]]:
-        """One round; nothing where it did not count."""
+        """One round; [] if it did not count."""
         host, running = self.context.host, dict[int, StartedRun]()
         self.begun += 1
-        order = (0, 1) if self.begun % 2 else (1, 0)  # so that who starts first is at no advantage
+        order = (0, 1) if self.begun % 2 else (1, 0)  # alternate, so that the first to start has no advantage
         folders = [visit.folder for visit in visits]
         host.run(["rm", "-f", "--", *(str(folder / name) for folder in folders for name in MARKERS)])
         try:
@@ -140,19 +140,19 @@ class Rounds:
             begun = ["timeout", str(BEGUN), "sh", "-c", _GO, "go", *(str(folders[side]) for side in order)]
             if not host.run(begun, timeout=2 * BEGUN, check=False).ok:
                 for self.at in (0, 1):
-                    if jobs.status(host, running[self.at].job) is not None:  # it says why
+                    if jobs.status(host, running[self.at].job) is not None:  # collect says why
                         running[self.at].collect()
                 raise TurnsAdvised("two runs did not begin at the same time")
             for self.at in (0, 1):
                 yield from running[self.at].wait()
-            # One that was ended at its limit is the reason why the other, which waits for it, was as well.
+            # If a run was ended at its limit, the other run, which waits for it, was ended for that reason as well.
             ended = [host.run(["test", "-e", str(folder / "ended")], check=False).ok for folder in folders]
             results: list[RunFacts | None] = [None, None]
             for self.at in sorted((0, 1), key=ended.__getitem__):
                 results[self.at] = running[self.at].collect()
         finally:
-            for each in running.values():
-                jobs.kill(host, each.job, grace=1)
+            for started in running.values():
+                jobs.kill(host, started.job, grace=1)
         both = [replace(facts, round=running[0].job.id) for facts in results if facts]
         why = invalid(*both) if len(both) == 2 else "perf could not attach to a server"
         if not why:
@@ -165,22 +165,22 @@ class Rounds:
         return []
 
 
-def invalid(one: RunFacts, two: RunFacts) -> str:
-    """Why a round does not count; "" where it does."""
-    beside = min(run.started + run.seconds for run in (one, two)) - max(one.started, two.started)
-    if beside < OVERLAP * min(one.seconds, two.seconds):
+def invalid(first: RunFacts, two: RunFacts) -> str:
+    """Why a round does not count; "" if it does."""
+    beside = min(run.started + run.seconds for run in (first, two)) - max(first.started, two.started)
+    if beside < OVERLAP * min(first.seconds, two.seconds):
         return "its runs did not last long enough at the same time"
-    shares = [each.cores_used for each in (one, two)]
+    shares = [run.cores_used for run in (first, two)]
     if sum(shares) > CONTENDED and min(shares) > 0 and max(shares) / min(shares) > UNEVEN:
         return f"one build got {percent(shares[0])} of the time of a core, the other {percent(shares[1])}"
     return ""
 
 
 def check_memory(host: Host, before: int) -> None:
-    """Raise TurnsAdvised where a second server would not find as much memory as the first one has taken."""
+    """Raise TurnsAdvised if a second server would find less memory than the first server has taken."""
     now, total = ask(host, MEMORY) or (0, 0)
     needed = max(before - now, 0) + SPARE * total
     if total and now < needed:
-        gib = [math.ceil(each / 1024**2 * 10) / 10 for each in (needed, now)]
+        gib = [math.ceil(kib / 1024**2 * 10) / 10 for kib in (needed, now)]
         sizes = f"{gib[0]:g} GiB for the second, {gib[1]:g} left"
         raise TurnsAdvised(f"two servers need more memory than there is: {sizes}")

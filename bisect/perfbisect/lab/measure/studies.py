@@ -1,14 +1,14 @@
-"""What is measured in place of timed runs: counted runs, and the plans of statements. See ``visit.Study``.
+"""Studies in place of timed runs: counted runs, groups of counters, and plans of statements. See ``visit.Study``.
 
 An exactly counted run has two executions, of lengths that are found with the first build. For the reason of a change
 instructions are counted function by function. See ``counting``.
 
-Groups are what a processor can count all at once, so that no counter is extrapolated. Processors have four to eight
-counters, of which a watchdog may take one and a hypervisor some; if more events are asked for, perf counts each for a part
+A group is a number of events that a processor can count all at once, so that no counter is extrapolated. Processors have four to
+eight counters, of which a watchdog may take one and a hypervisor some. If more events are asked for, perf counts each for a part
 of the time. So a group has four events, and each run counts one group.
 
 Plans are asked for by ``plans.lua`` of the workload's driver: it runs the workload's own script for a few operations, and asks
-with its connection for the plans of what that has sent. Such a run is not measured.
+over its connection for the plans of the statements that the script has sent. Such a run is not measured.
 """
 
 import math
@@ -46,7 +46,7 @@ SHORTEST, LONGEST = 1.0, 10.0  # seconds of a run for the reason of a change
 
 
 def shortened(context: RunContext, seconds: float) -> RunContext:
-    """The context with runs of ``seconds``, from one to ``LONGEST``, and no longer than usual; a command takes what it takes.
+    """The context with runs of ``seconds``, from one to ``LONGEST``, and no longer than usual; commands keep their length.
 
     sysbench counts whole seconds.
     """
@@ -62,13 +62,13 @@ Execution = Generator[ExecutionStarted | RunProgress, None, RunFacts]
 
 @dataclass
 class CountedRunner(Study):
-    """Counts runs in one context, which has a counter."""
+    """Counts runs in a context that has a counter."""
 
     events: int = 0  # the length of runs; 0 until it is known
-    functions: list[str] = field(default_factory=list)  # of the executions of the latest run, where they are counted
+    functions: list[str] = field(default_factory=list)  # of the executions of the latest run, if counted by function
 
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One run on the data of that key. Raises as ``Runner.visit``, and UsageError if the first has no length."""
+        """One run on the data of that key. Raises as ``Runner.visit``, and UsageError if no length is found in the first run."""
         yield turn.started(self.context)
         facts = yield from self._run(system, dataset, turn.candidate)
         turn.left -= 1
@@ -93,18 +93,18 @@ class CountedRunner(Study):
         except UsageError as trouble:
             if lengths:
                 raise
-            # The length was of use to an earlier build: it is this commit that ignores it.
+            # An earlier build could be counted with this length: it is this commit that ignores it.
             raise RunFailed(str(trouble), stage="run", log=str(self.context.host.root / "jobs")) from trouble
 
     def _execute(
         self, system: Installation, dataset: str, candidate: int, events: int, number: int, of: int
     ) -> Execution:
-        """One execution of that length, on a fresh copy of the data; of length 0: as long as the command is.
+        """One execution of that length, on a new copy of the data; length 0 is that of the command itself.
 
-        Where it is not known ``of`` how many, the length is looked for.
+        ``of`` is the number of executions; 0 while the length is looked for.
         """
         yield ExecutionStarted(candidate, number, of, events)
-        # What counts makes a program many times slower, which may print its time otherwise: only operations are needed.
+        # Under a counter a program is many times slower, and may print its time in another way: only operations are needed.
         workload = msgspec.structs.replace(self.context.workload, rate="", cost="", latencies={})
         context = replace(self.context, workload=counting.of_length(workload, events) if events else workload)
         with begin(context, system, candidate, dataset) as opened:
@@ -115,24 +115,24 @@ class CountedRunner(Study):
         return replace(facts, events=events, operations=operations, latency={}, samples=(), reported=None)
 
 
-LATE = 4.0  # threads that wait for each other in a loop never end under valgrind
+LATE = 4.0  # times the expected time: threads that wait for each other in a loop never end under valgrind
 
 
 @dataclass
 class ExactCounts(Study):
-    """Counts one run in a turn by function, with valgrind; and as a whole, unless perf does that."""
+    """Counts one run in a turn by function, with valgrind; and in total, unless perf counts that."""
 
     events: int = 0  # the length of runs, from an earlier session; 0 until it is known
-    seconds: float = LONGEST  # that a run is thought to take; an execution is ended after ``LATE`` times as long
+    seconds: float = LONGEST  # that a run is expected to take; an execution is ended after ``LATE`` times as long
     by_perf: bool = False  # whether perf counts instructions, too
-    runner: CountedRunner | None = None  # which keeps the length of runs: both builds have the same one
+    runner: CountedRunner | None = None  # keeps the length of runs: both builds have one length
 
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One counted run as events of its own. Raises as ``CountedRunner.visit``."""
+        """One counted run, as its own events. Raises as ``CountedRunner.visit``."""
         if self.runner is None:
             host = self.context.host
             methods = counting.methods(host)
-            if not (by := next((each for each in methods if each != counting.PERF), "")):
+            if not (by := next((name for name in methods if name != counting.PERF), "")):
                 turn.left -= 1
                 why = f"only valgrind counts them by function. {how_to_install(['valgrind'])}"
                 yield Unexplained("instructions", why, host.name)
@@ -155,12 +155,12 @@ CORE = ("cycles", "instructions")  # in each group: the ratios that matter most 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Events that are counted together. Those of the kernel take no counter and are counted in every run."""
+    """Events that are counted together. Events of the kernel take no counter and are counted in every run."""
 
     name: str
     events: tuple[str, ...]
-    processor: str = ""  # kind of cores, where there are two: "cpu_core"
-    bound: bool = False  # the kernel counts all or none of them, the first leading
+    processor: str = ""  # kind of cores, if there are two: "cpu_core"
+    bound: bool = False  # whether the kernel counts all or none of them; the first leads
 
     @property
     def argument(self) -> str:
@@ -178,7 +178,7 @@ PLAIN = (
 )
 SLOTS = (
     Group("top-down", ("slots", *INTEL), bound=True),
-    Group("top-down", ("slots", *INTEL), "cpu_core", bound=True),  # what runs on the other cores is left out
+    Group("top-down", ("slots", *INTEL), "cpu_core", bound=True),  # work on the other cores is left out
     Group("top-down", AMD),
     Group("top-down", ARM),
 )
@@ -188,14 +188,14 @@ _TRIALS = """for events do perf stat -x , -e "$events" -- true 2>&1; printf '\\f
 
 
 def available(host: Host) -> tuple[Group, ...]:
-    """The groups that perf can count on the host; software events alone where it has no counters."""
+    """The groups that perf can count on the host; only software events if it has no counters."""
     groups = (*PLAIN, *SLOTS, STALLS)
     tried = host.run(["sh", "-c", _TRIALS, "trials", *(group.argument for group in groups)], check=False)
     return chosen(dict(zip(groups, map(perf.parse, tried.stdout.removesuffix("\f").split("\f")), strict=False)))
 
 
 def chosen(trials: dict[Group, dict[str, float | None]]) -> tuple[Group, ...]:
-    """The groups of which a trial counted something of their own; only the best one about stalls."""
+    """The groups of which a trial counted an event besides CORE; of the groups about stalls only the best."""
     counted = {group: {event for event, value in trial.items() if value is not None} for group, trial in trials.items()}
     plain = [group for group in PLAIN if counted.get(group, set()) - {*CORE}]
     slots = [group for group in SLOTS if len(counted.get(group, ())) == len(group.events)]
@@ -208,11 +208,11 @@ class CounterGroups(Study):
     """Counts one group in each run; a turn has a run of each group."""
 
     groups: tuple[Group, ...] = ()
-    seconds: float = LONGEST  # of measuring in a turn, where that is enough for all groups
-    left: list[Group] = field(default_factory=list)  # of the turn: one that is repeated goes on where it was lost
+    seconds: float = LONGEST  # of measuring in a turn, if that is enough for all groups
+    left: list[Group] = field(default_factory=list)  # of the turn: a repeated turn goes on with the group that was lost
 
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One turn: a visit for all groups, or one for each where the workload runs in the measured process itself."""
+        """One turn: a visit for all groups; or a visit for each if the workload runs in the measured process itself."""
         if not self.groups:
             self.groups = available(self.context.host) if self.context.perf else (SOFTWARE,)
         self.left = self.left or [*self.groups]
@@ -233,7 +233,7 @@ class CounterGroups(Study):
 
 NAME = "plans"  # of the job
 LIMIT = 120.0  # seconds
-SECONDS = 2.0  # of operations, at most; the one that has begun is finished
+SECONDS = 2.0  # of operations, at most; an operation that has begun is finished
 OPERATIONS = 10  # in which a mixed workload sends each of its statements
 STATEMENT, PLAN = "perfbisect statement: ", "perfbisect plan: "
 ESCAPES = {"n": "\n", "r": "\r"}
@@ -248,12 +248,12 @@ class PlanStudy(Study):
     """Asks for the plans of statements."""
 
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One event for each statement; none for a workload that has no statements. Raises as ``Runner.visit``."""
+        """One event for each statement; none for a workload without statements. Raises as ``Runner.visit``."""
         if script := lua.explaining(self.context.workload):
             folder = upload.place(self.context.host, "scripts", {script.name: script})
             with begin(self.context, system, turn.candidate, dataset) as opened:
-                found = ask(opened, folder / script.name)
-            for statement, plan in found.items():
+                plans = ask(opened, folder / script.name)
+            for statement, plan in plans.items():
                 facts = PlanFacts(system.commit, system.key, self.context.host.name, statement, plan)
                 yield Planned(turn.candidate, facts)
             self.succeeded()
@@ -261,7 +261,7 @@ class PlanStudy(Study):
 
 
 def ask(opened: Visit, script: PurePosixPath) -> Mapping[str, str]:
-    """Run the script ``script`` of the host beside the workload's own; returns each statement's plan. Raises RunFailed."""
+    """Run ``script`` on the host beside the workload's own; returns statement → plan. Raises RunFailed."""
     bench = opened.bench
     workload = short(bench.workload)
     measured = lua.on_host(bench.scripts, workload, lua.measured(workload))
@@ -274,22 +274,22 @@ def ask(opened: Visit, script: PurePosixPath) -> Mapping[str, str]:
 
 
 def short(workload: Workload) -> Workload:
-    """A workload that is run only to see its statements: by one thread, with the same values for each build."""
+    """The workload, shortened to see its statements: with one thread, and equal values for each build."""
     few = {"events": OPERATIONS, "rand-seed": 1, "report-interval": 0}
     return msgspec.structs.replace(workload, threads=1, warmup=0.0, time=SECONDS, args={**workload.args, **few})
 
 
 def parse(lines: Iterable[str]) -> Mapping[str, str]:
-    """Statement → plan, one line a step, from what the script printed."""
-    found, plan = dict[str, list[str]](), list[str]()
+    """Statement → plan, one line per step, from the output of the script."""
+    steps_of, plan = dict[str, list[str]](), list[str]()
     for line in lines:
         if line.startswith(STATEMENT):
-            plan = found.setdefault(unescaped(line.removeprefix(STATEMENT)), [])
+            plan = steps_of.setdefault(unescaped(line.removeprefix(STATEMENT)), [])
         elif line.startswith(PLAN):
             plan.append(unescaped(line.removeprefix(PLAN)))
-    return {statement: "\n".join(steps) for statement, steps in found.items() if steps}
+    return {statement: "\n".join(steps) for statement, steps in steps_of.items() if steps}
 
 
 def unescaped(text: str) -> str:
     """A text as it was before the script put it on one line."""
-    return re.sub(r"\\(.)", lambda found: ESCAPES.get(found[1], found[1]), text)
+    return re.sub(r"\\(.)", lambda escape: ESCAPES.get(escape[1], escape[1]), text)

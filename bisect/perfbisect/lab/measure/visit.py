@@ -1,7 +1,7 @@
-"""Visits and runs: a fresh copy of the data, the server if any, the workload under perf, and the facts of the run.
+"""Visits and runs: a new copy of the data, the server if any, the workload under perf, and the facts of the run.
 
-Runs that take several times as long as those of the good end may be stopped. A stopped run is a reading: the build is
-slower than that. What it had counted until then is left out.
+Runs that take several times as long as runs of the good end may be stopped. A stopped run is a reading: the build is slower than
+that bound. Its counters are left out.
 """
 
 import errno
@@ -46,12 +46,12 @@ from perfbisect.recipes.output_pattern import NoNumber
 from perfbisect.recipes.workload import Workload
 from perfbisect.wording.text import printable
 
-SLACK = 1.0  # seconds from the start of a job to that of the command or statement which it times, at most
+SLACK = 1.0  # seconds from the start of a job to the start of the timed command or statement, at most
 
 
 @dataclass(slots=True)
 class SlowRuns:
-    """Stops runs after ``times`` the time of a run of the commit ``good``; 0 stops none."""
+    """Stops runs after ``times`` the time of a run of the commit ``good``; 0 stops no run."""
 
     times: float = 0.0
     good: str = ""
@@ -62,16 +62,16 @@ class SlowRuns:
         self.finished += (run for run in runs if run.commit == self.good and not (run.slower_than or run.round))
 
     def limit(self, commit: str, warmup: float) -> float | None:
-        """Whole seconds after which a run of ``commit`` is stopped, with its ``warmup``; None where it is not.
+        """Whole seconds after which a run of ``commit`` is stopped, its ``warmup`` included; None if it is not stopped.
 
-        Rounded up: a run that was stopped has taken at least ``times`` the time of a run of the good end.
+        Rounded up: a stopped run has taken at least ``times`` the time of a run of the good end.
         """
         if not self.times or commit == self.good or not self.finished:
             return None
         return float(math.ceil(self.times * (warmup + median(run.seconds for run in self.finished)) + SLACK))
 
     def stopped(self, run: RunFacts) -> RunFacts:
-        """The facts of a run that was stopped, from those that say which run it is."""
+        """The facts of a stopped run; ``run`` has the facts that say which run it is."""
         operations = round(median(good.operations for good in self.finished))
         seconds = self.times * median(good.seconds for good in self.finished)
         latency = {"avg": 1000 * seconds / operations}
@@ -88,22 +88,22 @@ _COLLECT = """for file do [ ! -e "$file" ] || cat "$file"; printf '\\f'; done"""
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What all runs of a hunt on one host have in common."""
+    """What all runs of a hunt on one host share."""
 
     host: Host
     entry: HostEntry
     workload: Workload
-    scripts: PurePosixPath  # where its scripts are on the host
-    perf: bool = False  # can count
-    wrap: Callable[..., list[str]] = under_perf  # what a run is started under where perf can count
-    under: Sequence[str] = ()  # what a command itself is started under
-    longest: float = 0.0  # seconds of the longest run so far: how long a command takes, if that is known
-    # Of exact counts, in place of perf, vmstat and iostat; the workload has a length then.
+    scripts: PurePosixPath  # the folder of its scripts on the host
+    perf: bool = False  # whether perf can count
+    wrap: Callable[..., list[str]] = under_perf  # puts a run under perf, if perf can count
+    under: Sequence[str] = ()  # the prefix of a command itself
+    longest: float = 0.0  # seconds of the longest run so far: the length of a command, if known
+    # For exact counts, in place of perf, vmstat and iostat; the workload has a length then.
     counter: Counter | None = None
     recognition: command.Recognition | None = None
 
     def told(self) -> Iterator[Warned]:
-        """What the output of a run that is entered says of the next ones."""
+        """Warnings about the next runs, judged by the output of the present run."""
         if self.recognition:
             yield from self.recognition.told()
 
@@ -114,7 +114,7 @@ class RunContext:
 
     @property
     def planned(self) -> float:
-        """Seconds that a run takes, warm-up included; 0 where that is unknown: for a command, and where it is counted."""
+        """Seconds of a run, warm-up included; 0 if unknown: for a command, and for exact counts."""
         return 0.0 if self.workload.command or self.counter else self.workload.warmup + self.workload.time
 
     @property
@@ -126,7 +126,7 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One start of a system on a fresh copy of the data."""
+    """One start of a system on a new copy of the data."""
 
     bench: RunContext
     system: Installation
@@ -147,9 +147,9 @@ def begin(
     slow: SlowRuns | None = None,
     side: str = "",
 ) -> Iterator[Visit]:
-    """A visit, its server started and at the end stopped; a ``side`` of two at the same time.
+    """A visit, with its server started and at the end stopped; ``side`` is that of a paired visit.
 
-    Raises RunFailed when the server does not live that long, DataDamaged when the copied data is not what was loaded.
+    Raises RunFailed if the server ends too early, DataDamaged if the copied data differs from the loaded data.
     """
     folder = dataset.copy(bench.host, dataset_key, system.builder.server, side)
     served = servers.service_in(bench.host, system, folder, bench.entry.server_cpus)
@@ -160,7 +160,7 @@ def begin(
 def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
     """One timed run: yields each report interval, returns the facts. Raises RunFailed, and RunLost.
 
-    A run that is stopped as too slow has facts, too. What it had begun may go on in a server: the visit ends with it.
+    A run that is stopped as too slow has facts, too. A server may go on with its last operation: the visit ends then.
     """
     for _ in range(ATTEMPTS):
         running = StartedRun(visit)
@@ -172,23 +172,23 @@ def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
 
 
 class StartedRun:
-    """A timed run that has begun. In a round it waits until the one in the folder ``other`` has begun, too."""
+    """A timed run that has begun. In a round it waits until the run in the folder ``other`` has begun, too."""
 
     def __init__(self, visit: Visit, other: PurePosixPath | None = None) -> None:
-        """Start it."""
+        """Start the run."""
         slow_after = None if other else visit.slow.limit(visit.system.commit, visit.bench.warmup)
         self.visit, self.stopped_as_slow = visit, slow_after is not None
         self.limit = slow_after or visit.bench.limit * (2 if other else 1)
         self.job = start(visit, self.limit, other)
 
     def wait(self) -> Generator[RunProgress]:
-        """Wait for its end; yields each report interval."""
+        """Wait for the end of the run; yields each report interval."""
         bench, host, job, workload = self.visit.bench, self.visit.bench.host, self.job, self.visit.bench.workload
         if workload.command:
             jobs.end(host, job)
-            jobs.kill(host, job, grace=1)  # processes that it left would disturb the next run, or answer it
+            jobs.kill(host, job, grace=1)  # remaining processes would disturb the next run, or answer it
         else:
-            # A poll takes a few milliseconds of the machine that runs the workload: few of them. It reports each second.
+            # A poll takes a few milliseconds of the machine that runs the workload: so polls are rare. The run reports each second.
             for line in jobs.wait(host, job, every=min(5.0, max(1.0, bench.planned / 20))):
                 if interval := sysbench.progress(line, workload.operation):
                     yield RunProgress(self.visit.candidate, *interval)
@@ -199,10 +199,10 @@ class StartedRun:
         bench, host, workload = visit.bench, visit.bench.host, visit.bench.workload
         reports = [str(visit.folder / name) for name in (command.CLOCK, "time", "counters", "vmstat", "iostat")]
         paths = ["/proc/uptime", str(job.folder / "status"), *reports]
-        found = host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.removesuffix("\f")
+        output = host.run(["sh", "-c", _COLLECT, "collect", *paths]).stdout.removesuffix("\f")
         collected = CLOCK.now()
-        # What is measured could write there, too: the last fields are then not what they seem, and are read with care.
-        uptime, status, clock, times, counted, of_vmstat, of_iostat = found.split("\f", 6)
+        # The measured program could write there, too: then the last fields are wrong, so they are read with care.
+        uptime, status, clock, times, counted, of_vmstat, of_iostat = output.split("\f", 6)
         stdout, stderr = jobs.printed(host, job), jobs.printed(host, job, "stderr")
         note = stdout.note or stderr.note
         ended = ProcessResult(stdout.text, stderr.text, int(status), limit, clock, note, not stdout.left)
@@ -214,7 +214,7 @@ class StartedRun:
         stamps = perf.read_stamps(times)
 
         def started(opened: float, stamp: perf.Stamp) -> float:
-            """The time of this process at which the clock of the host showed ``opened``, in a run that ended by ``stamp``."""
+            """When the clock of the host showed ``opened``, in this process's time, for a run that ended by ``stamp``."""
             return collected - max(0.0, float(uptime.split()[0]) - stamp.after) - (stamp.at - opened)
 
         if self.stopped_as_slow and stamps and ended.status in TIMED_OUT:
@@ -248,18 +248,18 @@ class StartedRun:
 
 @dataclass(frozen=True, slots=True)
 class TimedCommand:
-    """What a timed run starts, vmstat and iostat left out."""
+    """The command of a timed run, without vmstat and iostat."""
 
     argv: list[str]
     env: dict[str, str]
     cwd: PurePosixPath
-    cpus: str  # a taskset list; "" for all
+    cpus: str  # a taskset list; "" for all CPUs
 
 
 def start(visit: Visit, limit: float, other: PurePosixPath | None = None) -> Job:
-    """Start sysbench or the workload's command, counted by perf, with vmstat and iostat beside it; killed after ``limit`` seconds.
+    """Start sysbench or the workload's command under perf, with vmstat and iostat beside it; killed after ``limit`` seconds.
 
-    ``other`` is the folder of a visit that measures at the same time.
+    ``other`` is the folder of the paired visit.
     """
     bench, served = visit.bench, visit.service
     run = timed(visit, servers.pids(served, visit.server) if bench.perf and served and visit.server else ())
@@ -270,7 +270,7 @@ def start(visit: Visit, limit: float, other: PurePosixPath | None = None) -> Job
 
 
 def timed(visit: Visit, counted: Sequence[int]) -> TimedCommand:
-    """What is started; perf counts the processes ``counted``, or the run itself if there are none."""
+    """The command of a run; perf counts the processes ``counted``, or the run itself if there are none."""
     bench, folder, served, workload = visit.bench, visit.folder, visit.service, visit.bench.workload
     env: dict[str, str] = {}
     cwd = folder
@@ -296,7 +296,7 @@ def timed(visit: Visit, counted: Sequence[int]) -> TimedCommand:
 def facts(
     visit: Visit, job: Job, outcome: RunResult, started: float, counted: str, system: Mapping[str, float | None]
 ) -> RunFacts:
-    """The facts of a run that ended well, which was ``started`` at that time of this process."""
+    """The facts of a run that ended well; ``started`` is its start in this process's time."""
     counter = visit.bench.counter
     return RunFacts(
         commit=visit.system.commit, build_key=visit.system.key, visit=(visit.server or job).id,
@@ -309,7 +309,7 @@ def facts(
 
 
 def failure(visit: Visit, job: Job, output: Iterable[str], reason: str) -> PerfBisectError:
-    """Why a run gave no result: the machine's fault, the server's, or the workload's. Its output becomes one log."""
+    """The error for a run without a result: the machine's fault, the server's, or the workload's. Its output becomes one log."""
     visit.bench.host.run(["sh", "-c", 'cat "$1/stderr" >>"$1/stdout"', "join", str(job.folder)], check=False)
     if full := next((line for line in output if os.strerror(errno.ENOSPC) in line), None):
         return no_space(visit.bench.host.name, full.strip()[:LONGEST_LINE])
@@ -325,13 +325,13 @@ class Turn:
     """Successive runs of one candidate; ``left`` counts down as they end well."""
 
     candidate: int
-    first: int  # number of its first run in the order, from 1
+    first: int  # number of its first run within the order, from 1
     runs: int
     total: int  # runs of the order
     purpose: Purpose
     left: int = 0
-    layout: int = 0  # of all of them: see ``Installation``
-    stopped: bool = False  # whether one of them was stopped as too slow
+    layout: int = 0  # of all its runs: see ``Installation``
+    stopped: bool = False  # whether a run was stopped as too slow
 
     def __post_init__(self) -> None:
         self.left = self.left or self.runs
@@ -343,8 +343,8 @@ class Turn:
 
 @dataclass
 class Study(ABC):
-    """What takes the turns of one context; calls ``succeeded`` after each run that ends well. ``Runner`` times runs; what is
-    measured in its place is in ``studies`` and ``profiles``, and yields events of its own, never RunFinished.
+    """Carries out the turns of one context; calls ``succeeded`` after each run that ends well. ``Runner`` times runs. Other studies
+    are in ``studies`` and ``profiles``; they yield events of their own, never RunFinished.
     """
 
     context: RunContext
@@ -353,7 +353,7 @@ class Study(ABC):
 
     @abstractmethod
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """Carry out one run of ``turn`` on the data of that key, in as many visits as it needs, and count ``turn.left`` down.
+        """Carry out one run of ``turn`` on the data of that key, in as many visits as needed, and count ``turn.left`` down.
 
         Yields Unexplained, and nothing else, if the host cannot do it. Raises as ``Runner.visit``.
         """
@@ -364,7 +364,7 @@ StudyMaker = Callable[[RunContext, Callable[[], None]], Study]
 
 
 class _Stopped(Exception):
-    """Ends a visit as a failure does."""
+    """Ends a visit like a failure."""
 
 
 @dataclass
@@ -374,11 +374,9 @@ class Runner(Study):
     slow: SlowRuns = field(default_factory=SlowRuns)
 
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
-        """One visit on the data of that key: all runs that are left for a server, one for an embedded library.
+        """One visit on the data of that key: for a server all runs that are left, for an embedded library one.
 
-        A run that is stopped as too slow ends the visit.
-
-        Raises RunFailed, DataDamaged, and JobLost when the host has lost the work.
+        A run that is stopped as too slow ends the visit. Raises RunFailed, DataDamaged, and JobLost if the host has lost the work.
         """
         asks = self.context.recognition
         with suppress(_Stopped), begin(self.context, system, turn.candidate, dataset, self.slow) as opened:
@@ -397,4 +395,4 @@ class Runner(Study):
                 yield from self.context.told()
                 if facts.slower_than:
                     turn.stopped = True
-                    raise _Stopped  # a server may go on with what the run has begun: it is killed
+                    raise _Stopped  # a server may go on with the run's last operation: it is killed

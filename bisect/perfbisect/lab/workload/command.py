@@ -1,4 +1,4 @@
-"""A workload that is a command: how it is run and timed, and a parser of its output; that of fio is JSON.
+"""Workloads that are commands: how they are run and timed, and a parser of their output; fio's output is JSON.
 
 fio (``--output-format=json``) prints IOPS, latencies and CPU time of one job, in the form of 3.0 (2017) and later.
 """
@@ -33,30 +33,30 @@ PERCENTILES = {"p95": "95.000000", "p99": "99.000000"}
 
 
 class OutputRecognised(Exception):
-    """The first run of a workload has shown what of its output is measured: no failure."""
+    """Not a failure: the first run of a workload has shown which numbers of its output are measured."""
 
     def __init__(self, workload: Workload, found: Recognised, words: tuple[str, ...] = ()) -> None:
-        """``words`` behind its command make it measure nothing else."""
+        """``words``, after the workload's command, restrict it to these numbers."""
         super().__init__(found.why)
         self.workload, self.found, self.words = workload, found, words
 
 
 @dataclass(slots=True)
 class Recognition:
-    """Recognises the output of a workload for which nothing says what of it is measured."""
+    """Recognises the output of a workload whose recipe does not say which number is measured."""
 
     workload: Workload
     found: Recognised | None = None
     over: bool = False  # the first output was in no known format
-    numbers: bool = False  # and it has some
+    numbers: bool = False  # the first output has numbers, though
 
     def take(self, ended: ProcessResult, result: RunResult) -> RunResult:
-        """The result of a run with the numbers of its output. Raises UsageError where none is as asked."""
+        """The result of a run with the numbers of its output. Raises UsageError if the numbers asked for are not among them."""
         if self.over:
             return result
-        if known := self.workload.known:  # by an earlier session: whether it can be measured alone is not
+        if pattern := self.workload.known:  # by an earlier session; whether it can be measured alone is not known
             every = recognise(ended.stdout, "")
-            self.found = Recognised(known, result.results, "", every.of if every else len(known))
+            self.found = Recognised(pattern, result.results, "", every.of if every else len(pattern))
             return result
         self.found = recognise(ended.stdout, self.workload.only)
         if self.found:
@@ -70,20 +70,31 @@ class Recognition:
         return result
 
     def alone(self) -> "Recognition | None":
-        """What checks whether the command obeys a filter, where its output has more than is wanted and its format has one."""
-        found = self.found
-        if not found or found.of == len(found.outputs) or not (words := filter_of(found.outputs)):
+        """A check whether the command obeys a filter; None if all its numbers are measured, or its format has no filter."""
+        recognised_output = self.found
+        if (
+            not recognised_output
+            or recognised_output.of == len(recognised_output.outputs)
+            or not (words := filter_of(recognised_output.outputs))
+        ):
             return None
-        return Recognition(msgspec.structs.replace(self.workload, filter=words, output=None, outputs=found.outputs))
+        return Recognition(
+            msgspec.structs.replace(self.workload, filter=words, output=None, outputs=recognised_output.outputs)
+        )
 
     def restrict(self, alone: "Recognition") -> None:
-        """Raise OutputRecognised where it does. The run that measured all was made in another way, and does not count."""
-        shown, found = alone.found, self.found
-        if shown and found and shown.of < found.of and len(shown.values) in (0, len(found.outputs)):
-            raise OutputRecognised(self.workload, found, alone.workload.filter)
+        """Raise OutputRecognised if it obeys. Then the run without a filter does not count: later runs differ from it."""
+        shown, recognised_output = alone.found, self.found
+        if (
+            shown
+            and recognised_output
+            and shown.of < recognised_output.of
+            and len(shown.values) in (0, len(recognised_output.outputs))
+        ):
+            raise OutputRecognised(self.workload, recognised_output, alone.workload.filter)
 
     def told(self) -> Iterator[Warned]:
-        """Say once that an output with numbers is in no known format. Raises OutputRecognised where it is in one."""
+        """Warn once that an output with numbers is in no known format. Raises OutputRecognised if it is in a known format."""
         if self.found:
             raise OutputRecognised(self.workload, self.found)
         if self.numbers:
@@ -102,7 +113,7 @@ class Times(msgspec.Struct, frozen=True):
 
 
 class FioDirection(msgspec.Struct, frozen=True):
-    """The reads, the writes or the fsyncs of a job; of these only the latency is read."""
+    """The reads, the writes or the fsyncs of a job; of fsyncs only the latency is read."""
 
     iops: float = 0.0
     total_ios: int = 0
@@ -114,8 +125,8 @@ class FioJob(msgspec.Struct, frozen=True):
     """One job, or a group of jobs reported as one."""
 
     error: int = 0
-    job_runtime: float = 0.0  # milliseconds, of all jobs of a group together
-    usr_cpu: float = 0.0  # per cent of that
+    job_runtime: float = 0.0  # milliseconds, the sum over the jobs of a group
+    usr_cpu: float = 0.0  # per cent of job_runtime
     sys_cpu: float = 0.0
     read: FioDirection = FioDirection()
     write: FioDirection = FioDirection()
@@ -123,16 +134,16 @@ class FioJob(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """All that fio prints."""
+    """The parts of fio's output that are read."""
 
     jobs: list[FioJob] = []
 
 
 def read_fio(stdout: str, began: float, seconds: float) -> RunResult:
-    """The result in fio's output, warnings before the JSON passed over; IOPS are what it reports.
+    """The result in fio's output; warnings before the JSON are skipped. Operations are I/Os, as fio reports them.
 
     Latencies are those of the direction with more I/Os, or of fsync in a job that calls it. Raises ValueError, with a
-    sentence, where there is no such result.
+    sentence, if there is no result.
     """
     job = _job(stdout)
     sides = sorted((job.read, job.write), key=lambda side: side.total_ios)
@@ -160,14 +171,14 @@ def _job(stdout: str) -> FioJob:
     return jobs[0]
 
 
-LONGEST_LINE = 500  # characters of it, in an error
-MOST = (1 << 63) - 1  # operations: the largest number that the history can keep
+LONGEST_LINE = 500  # characters of a line that is quoted in an error
+MAX_OPERATIONS = (1 << 63) - 1  # the largest number that the history can keep
 CLOCK = "clock"  # the file below the visit's folder with begin, status and end
 
 _CLOCK = re.compile(rf"{SECONDS} ([0-9]{{1,3}}) {SECONDS}\s*")
 
-# Ends with 0, so that the status of the job is not the command's: its own 124 is not that of the time limit. Only signals
-# that may come from outside are passed on.
+# Ends with status 0: otherwise the command's own 124 would be taken for the time limit of the job. Only signals that may come
+# from outside are passed on.
 _TIMED = """\
 clock=$1; shift
 began=$(date +%s.%N)
@@ -181,20 +192,19 @@ case $status in 129|130|137|143) exit "$status";; esac
 def values(
     system: Installation, workload: Workload, placed: PurePosixPath, folder: PurePosixPath, service: Service | None
 ) -> Values:
-    """All placeholders of its commands; ``placed`` is where its files are, ``folder`` is that of the visit."""
+    """All placeholders of the workload's commands; ``placed`` is the folder of its files, ``folder`` that of the visit."""
     of_system: Values = service.values if service else {**system.values, "data": str(folder / "data")}
-    own: Values = {"threads": workload.threads, "time": f"{workload.time:g}", "warmup": f"{workload.warmup:g}"}
-    return {**of_system, **own, **_args(workload), "suite": str(placed / lua.SUITE)}
+    of_workload: Values = {"threads": workload.threads, "time": f"{workload.time:g}", "warmup": f"{workload.warmup:g}"}
+    return {**of_system, **of_workload, **_args(workload), "suite": str(placed / lua.SUITE)}
 
 
 def prepare_inputs(builder: Builder, workload: Workload, filled: Values) -> list[str]:
-    """Everything that can change what its commands prepare, but for the build; ``filled`` are placeholders of the host.
-
-    What they do not use leaves no trace.
+    """All inputs, except the build, that can change the data the workload's commands prepare; ``filled`` are placeholders of the
+    host. Placeholders that the commands do not use are left out.
     """
     commands = repr(workload.prepare_commands)
-    own = {"threads": workload.threads, "time": workload.time, "warmup": workload.warmup, **_args(workload)}
-    used = {key: value for key, value in own.items() if f"{{{key}}}" in commands}
+    of_workload = {"threads": workload.threads, "time": workload.time, "warmup": workload.warmup, **_args(workload)}
+    used = {key: value for key, value in of_workload.items() if f"{{{key}}}" in commands}
     used |= {word: filled[word] for word in sorted(SIZE_PLACEHOLDERS | {"jobs"}) if f"{{{word}}}" in commands}
     beside = hashlib.sha256(upload.archive(lua.to_send(workload))).hexdigest() if "{suite}" in commands else ""
     of_recipe = [hashlib.sha256(upload.recipe_archive(builder)).hexdigest()] if "{recipe}" in commands else []
@@ -206,16 +216,16 @@ def _args(workload: Workload) -> dict[str, str]:
 
 
 def timed(workload: Workload, filled: Values, folder: PurePosixPath, under: Sequence[str] = ()) -> list[str]:
-    """The argv of a timed run; ``folder`` is that of the visit, ``under`` is what the command itself is run under."""
+    """The argv of a timed run; ``folder`` is that of the visit, ``under`` is the prefix of the command itself."""
     command = [*fill(workload.command, filled), *workload.filter]
     return ["sh", "-c", _TIMED, "timed", str(folder / CLOCK), *under, *command]
 
 
 def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
-    """The result of a run: the seconds of the whole command, and the number in its output that the workload's pattern finds.
+    """The result of a run: the seconds of the whole command, and the number in its output that matches the workload's pattern.
 
-    Raises ValueError, with a sentence, when the command failed, or its output has no such number; RunLost when its times
-    are unknown.
+    Raises ValueError, with a sentence, if the command failed, or its output has no such number; RunLost if its times are
+    unknown.
     """
     if ended.status in TIMED_OUT:
         raise ValueError(f"it did not end in {ended.limit:.0f} s and was killed")
@@ -234,12 +244,12 @@ def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
         raise ClockSet("the host's clock was set back during a run")
     if workload.format:
         return read_fio(ended.stdout, began, seconds)
-    errors = ended.stderr if ended.is_whole else ""  # what counts may be in the part of stdout that is left out
+    errors = ended.stderr if ended.is_whole else ""  # else the number may be in the missing part of stdout
     reported = reported_in(workload, ended.stdout, errors)
     operations = round(find_number(workload.operations, ended.stdout, errors)) if workload.operations else 1
     if not operations:
         raise ValueError("it did less than one operation")
-    if operations > MOST:
+    if operations > MAX_OPERATIONS:
         raise ValueError(f"it printed that it did {operations:.3g} operations, more than can be counted")
     latency: dict[str, float | None] = {"avg": 1000 * seconds / operations}
     latency |= {name: _latency(pattern, ended.stdout, errors) for name, pattern in workload.latencies.items()}
@@ -250,17 +260,17 @@ def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
 
 
 def with_results(result: RunResult, values: Mapping[str, float], outputs: Sequence[Output]) -> RunResult:
-    """The result of a run with several numbers of its output. Raises NoNumber where none of them is there."""
+    """The result of a run with several numbers of its output. Raises NoNumber if none of ``outputs`` has a number."""
     if not values:
         raise NoNumber(f"it printed no metric: none of {len(outputs)} results of {outputs[0].format} is in its output")
     if result.reported is None:
-        [first, *_] = (each for each in outputs if each.result in values)
+        [first, *_] = (output for output in outputs if output.result in values)
         result = replace(result, reported=values[first.result], unit=first.unit)
     return replace(result, results=values if len(outputs) > 1 else {})
 
 
 def reported_in(workload: Workload, stdout: str, errors: str = "") -> float | None:
-    """The rate or the cost in an output; None where none is wanted. Raises ValueError where it is missing."""
+    """The rate or the cost in an output; None if the workload reports none. Raises ValueError if it is missing."""
     if workload.output:
         return read_result(workload.output, stdout)
     where = workload.rate or workload.cost
@@ -268,31 +278,31 @@ def reported_in(workload: Workload, stdout: str, errors: str = "") -> float | No
 
 
 def _latency(pattern: str, stdout: str, stderr: str) -> float | None:
-    """Milliseconds; None for what is missing, or printed as 0 since it is too short: no reason to lose the run."""
+    """Milliseconds; None if it is missing, or too short and so printed as 0: that is no reason to lose the run."""
     try:
         return find_number(pattern, stdout, stderr)
     except ValueError:
         return None
 
 
-# What a shell, env and perf say of a program that does not start; of a shell also where what it started ends otherwise.
+# Messages of a shell, env and perf for a program that does not start. A shell also prints them if a program it started fails.
 _NOT_STARTED = re.compile(
     r"status 12[67]: .*?([^\s:'‘]+)['’]?: [^:]*$|sh: (?:line )?\d+: ([^\s:]+): (?:command )?not found$"
 )
 
 
 def not_started(host: Host, prefix: PurePosixPath, workload: Workload, started: Sequence[str], reason: str) -> str:
-    """Advice where a run failed since a program did not start: where the build has one of its name, or else how to have
-    it built, where perhaps only those that are ``started`` were.
+    """Advice if a run failed since a program did not start: the program of that name in the build; or how to have it built, as
+    perhaps only the programs ``started`` were built.
     """
-    if not (found := _NOT_STARTED.search(reason)):
+    if not (not_found := _NOT_STARTED.search(reason)):
         return ""
-    program, text = found[1] or found[2], workload.summary if workload.suite == RECIPE else ""
+    program, text = not_found[1] or not_found[2], workload.summary if workload.suite == RECIPE else ""
     argv = ["find", ".", "-name", PurePosixPath(program).name, "-type", "f", "-perm", "-u+x", "-printf", "%P\\n"]
-    made = [path for path in host.run(argv, cwd=prefix, check=False).stdout.splitlines() if path != program]
+    same_name = [path for path in host.run(argv, cwd=prefix, check=False).stdout.splitlines() if path != program]
     word = rf"(?<![\w./-]){re.escape(program)}(?![\w./-])"
-    if made and re.search(word, text):
-        path = min(made, key=lambda path: (len(path), path))
+    if same_name and re.search(word, text):
+        path = min(same_name, key=lambda path: (len(path), path))
         return f" The build made {path}: --run {shlex.quote(re.sub(word, lambda _: path, text, count=1))}"
     script = "cat GNUmakefile makefile Makefile Cargo.toml go.mod; find . -type f"
     files = host.run(["sh", "-c", script], cwd=prefix, check=False)
@@ -304,7 +314,7 @@ def not_started(host: Host, prefix: PurePosixPath, workload: Workload, started: 
 
 
 def last(*streams: str) -> str:
-    """The last line that is not blank of the last stream that has one, its beginning if it is long.
+    """The last line that is not blank, of the last stream with such a line; shortened if it is long.
 
     The prefix of the shell that reports a missing program is left out.
     """

@@ -1,12 +1,12 @@
 """Loaded data: loaded once by the first build that needs it, kept pristine, copied for each visit.
 
-``root/datasets/KEY/`` contains ``data`` and its record ``dataset.json``. It appears there in one rename, so that a folder
-of that name is always complete. Later damage is noticed when it is copied: by the number of files and bytes, and for a
-server by the answers to the workload's ``check``. A build that answers differently from the one that loaded the data may
-be wrong itself: the data counts as damaged only if the build answers as expected on data of its own.
+``root/datasets/KEY/`` contains ``data`` and its record ``dataset.json``. The folder appears there in one rename, so it is always
+complete. Damage is noticed when the data is copied: by the number of files and bytes, and for a server by its answers to the
+workload's ``check``. A build whose answers differ from those of the build that loaded the data may be wrong itself: the data
+counts as damaged only if the build answers as expected on data that it has loaded itself.
 
-A build that does not start on the data of its key, because a commit before it changed the format within a version, gets
-data that it loads itself, under the key KEY-BUILD.
+A build may fail to start on the data of its key, if an earlier commit changed the format within a version. Then it loads data
+itself, under the key KEY-BUILD.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ if [ -n "$2" ] && [ -d "$2/data" ]; then touch -c "$2"; cp -a --reflink=auto "$2
 [ -z "$3" ] || chown "$3:$3" "$1" "$data" "$1/tmp"
 [ -z "$2" ] || {{ {_COUNT}; cat "$2/dataset.json" 2>/dev/null || :; }}
 """
-# A folder of its final name is complete, and survives a power failure. Interrupted and run again, it continues.
+# A folder with its final name is complete, and survives a power failure. Interrupted and run again, it continues.
 _KEEP = """\
 set -e
 [ ! -d "$2" ] || exit 0
@@ -71,19 +71,19 @@ class DatasetRecord(msgspec.Struct, frozen=True):
     build: str  # key of the build that loaded it
     files: int
     bytes: int
-    answers: list[str]  # to the workload's check, when it had been loaded
+    answers: list[str]  # to the workload's check, after loading
 
     @property
     def size(self) -> str:
-        """In words."""
+        """The size in words."""
         return f"{self.bytes:,} bytes in {self.files:,} files"
 
 
 def key(builder: Builder, workload: Workload, values: Values, format_read: str = "") -> str:
-    """The name of the data that this workload needs; "" when it needs none.
+    """The key of the data that this workload needs; "" if it needs none.
 
-    It depends on the system, its on-disk format, its settings and how it is initialised, and the inputs of
-    loading; not on a build. ``values`` are the placeholders, ``format_read`` is the output of the format command.
+    It depends on the system, its on-disk format, its settings, its initialisation, and the inputs of loading; not on a build.
+    ``values`` are the placeholders, ``format_read`` is the output of the format command.
     """
     script = lua.preparing(workload)
     if script is None and builder.server is None and not workload.prepare_commands:
@@ -98,58 +98,58 @@ def key(builder: Builder, workload: Workload, values: Values, format_read: str =
 
 
 def pristine(host: Host, name: str) -> PurePosixPath:
-    """Where the data of that key is kept."""
+    """The folder of the data with that key."""
     return host.root / "datasets" / name
 
 
 def visit_folder(host: Host) -> PurePosixPath:
-    """The folder of the present visit: always the same, so that no path moves anything about."""
+    """The folder of the present visit: one path for all visits, so that no path changes a layout."""
     return host.root / "visit"
 
 
 def remove_visit(host: Host) -> None:
-    """Remove what the last visit has left: as much as the data."""
+    """Remove the files of the last visit, which may be as large as the data."""
     host.run(["rm", "-rf", "--", str(visit_folder(host))], timeout=LONG)
 
 
 def copy(host: Host, name: str, server: Server | None, side: str = "") -> PurePosixPath:
-    """Make the folder of a visit afresh: its FIFOs, and as ``data`` a copy of the data of that key (nothing for "").
+    """Make a new folder of a visit: its FIFOs, and as ``data`` a copy of the data with key ``name`` (nothing for "").
 
-    It belongs to the user as whom the ``server`` runs. Visits at the same time have folders of their own, each a ``side``.
-    Raises DataDamaged for a copy of another size than what was loaded.
+    The data belongs to the user that runs the ``server``. Paired visits have a folder for each ``side``. Raises DataDamaged if
+    the size of the copy differs from the loaded data.
     """
     folder, source = visit_folder(host) / side, str(pristine(host, name)) if name else ""
     printed = host.run(["sh", "-c", _LAY_OUT, "copy", str(folder), source, owner(host, server)], timeout=LONG).stdout
     if not name:
         return folder
     counted, _, remembered = printed.partition("\n")
-    if (kept := _read(remembered)) is None:
+    if (recorded := _read(remembered)) is None:
         raise damage(host, name, "its record is missing")
     files, size = map(int, counted.split())
-    if (copied := DatasetRecord("", files, size, [])).size != kept.size:
-        raise damage(host, name, f"{copied.size} were copied, but {kept.size} were loaded")
+    if (copied := DatasetRecord("", files, size, [])).size != recorded.size:
+        raise damage(host, name, f"{copied.size} were copied, but {recorded.size} were loaded")
     return folder
 
 
 def damage(host: Host, name: str, why: str) -> DataDamaged:
-    """The error for loaded data that is not what it was."""
+    """The error for loaded data that has changed."""
     return DataDamaged(f"the loaded data {name} on host {host.name} is damaged: {why}")
 
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """One build, in the folder of a visit, as what loads data and answers the workload's check."""
+    """A build in the folder of a visit, which loads data and answers the workload's check."""
 
     host: Host
     system: Installation
     workload: Workload
     folder: PurePosixPath
     service: Service | None
-    placed: PurePosixPath  # where the workload's files are
+    placed: PurePosixPath  # the folder of the workload's files
 
     @property
     def options(self) -> dict[str, str]:
-        """How sysbench reaches the server."""
+        """sysbench's options to reach the server."""
         return driver_options(self.system.builder, self.service)
 
     def commands(self) -> Iterator[HostCommand]:
@@ -160,22 +160,22 @@ class Loading:
             argv = fill(words, filled)
             yield HostCommand(argv, f"{failed}: {argv[0]}", "prepare", LONG, self.system.prefix, alone=True)
         if script := lua.preparing(self.workload):
-            there = lua.on_host(self.placed, self.workload, script)
-            argv = sysbench.prepare_command(self.workload, there, self.options)
+            script_path = lua.on_host(self.placed, self.workload, script)
+            argv = sysbench.prepare_command(self.workload, script_path, self.options)
             yield self._by_sysbench(argv, failed, self.system.library)
 
     def check(self) -> HostCommand:
-        """The command that asks what the workload's check asks."""
-        there = lua.on_host(self.placed, self.workload, lua.plain_sql(self.workload))
-        return self._by_sysbench(sysbench.check_command(there, self.options), "the workload's check fails", None)
+        """The command that runs the workload's check."""
+        script_path = lua.on_host(self.placed, self.workload, lua.plain_sql(self.workload))
+        return self._by_sysbench(sysbench.check_command(script_path, self.options), "the workload's check fails", None)
 
     def load(self) -> None:
         """Run the workload's prepare step. Raises RunFailed."""
-        for each in self.commands():
-            carry_out(self.host, each)
+        for host_command in self.commands():
+            carry_out(self.host, host_command)
 
     def ask(self) -> list[str]:
-        """What the server answers to the workload's check; nothing when it has none. Raises RunFailed."""
+        """The server's answers to the workload's check; [] if there is no check. Raises RunFailed."""
         printed = lines_of(carry_out(self.host, self.check())) if self.workload.check else ()
         return [line.removeprefix(sysbench.ANSWER) for line in printed if line.startswith(sysbench.ANSWER)]
 
@@ -185,7 +185,7 @@ class Loading:
 
 
 def format_argv(system: Installation, folder: PurePosixPath) -> list[str]:
-    """The recipe's command that prints the format of the data, without a server; ``folder`` is that of the visit."""
+    """The recipe's command that prints the format of the data without a server; ``folder`` is that of the visit."""
     return fill(system.builder.dataset.format_command, {**system.values, "data": str(folder / "data")})
 
 
@@ -209,30 +209,30 @@ class DatasetKeeper:
         self.host = host
         self.workload = workload
         self.earlier = earlier
-        self.keys: dict[str, str] = {}  # commit → key of its data, once that is loaded
-        self._refused: dict[str, dict[str, RunFailed]] = {}  # commit → keys of data on which it does not start, and why
-        self._verified: set[str] = set()  # keys of data that is known to be undamaged
-        self._reloaded: set[str] = set()  # keys of data that was found damaged
+        self.keys: dict[str, str] = {}  # commit → key of its loaded data
+        self._refused: dict[str, dict[str, RunFailed]] = {}  # commit → {key of data on which it does not start: why}
+        self._verified: set[str] = set()  # keys of undamaged data
+        self._reloaded: set[str] = set()  # keys of data that was damaged
 
     def load(self, system: Installation) -> Generator[Warned]:
-        """Load the data for a build, or find it loaded and undamaged; its key is in ``keys`` then.
+        """Load the data for a build, unless it is loaded and undamaged; then ``keys`` has its key.
 
-        Raises RunFailed when it cannot be loaded, JobLost when the host has lost the work, UsageError when it would be
-        other data than in earlier sessions, DataDamaged when it was damaged before.
+        Raises RunFailed if it cannot be loaded, JobLost if the host has lost the work, UsageError if it would differ from the
+        data of earlier sessions, DataDamaged if it is damaged for a second time.
         """
-        commit, found = system.commit, ""
+        commit, data_key = system.commit, ""
         while commit not in self.keys:
             try:
-                found, fresh = self._make(system)
-                self._check_earlier(system, found)
-                if not (fresh or found in self._verified):
-                    self._verify(system, found)
-                self._verified.add(found)
-                self.keys[commit] = found
+                data_key, fresh = self._make(system)
+                self._check_earlier(system, data_key)
+                if not (fresh or data_key in self._verified):
+                    self._verify(system, data_key)
+                self._verified.add(data_key)
+                self.keys[commit] = data_key
             except DataDamaged as damaged:
-                yield self.damaged(found, damaged)
+                yield self.damaged(data_key, damaged)
             except RunFailed as failure:
-                if not self.refuse(system, found, failure):
+                if not self.refuse(system, data_key, failure):
                     raise
         if refused := self._refused.get(commit):
             key, why = list(refused.items())[-1]
@@ -240,18 +240,18 @@ class DatasetKeeper:
             yield Warned(f"{text} {self.keys[commit]}: {why}", UNLIKE)
 
     def _make(self, system: Installation) -> tuple[str, bool]:
-        """The key of the data for a build, "" when it needs none, and whether it was loaded with it just now.
+        """(key of the data for a build, whether it was loaded just now); the key is "" if the build needs no data.
 
-        A build that has refused data gets data of the same shared key that another build has loaded, if any is left that it
-        has not refused, then its own. Raises RunFailed when loading fails.
+        A build that has refused data gets data under the shared key that another build has loaded; if it has refused all of
+        these, its own. Raises RunFailed if loading fails.
         """
         if not (name := key(system.builder, self.workload, system.values, self._format(system))):
             return "", False
-        there = self.host.run(["ls", "-1", str(self.host.root / "datasets")], check=False).stdout.splitlines()
+        stored = self.host.run(["ls", "-1", str(self.host.root / "datasets")], check=False).stdout.splitlines()
         if refused := self._refused.get(system.commit):
-            others = sorted(each for each in there if each.startswith(f"{name}-") and not each.endswith(".part"))
-            name = next((each for each in (name, *others) if each not in refused), f"{name}-{system.key[:8]}")
-        if name in there:
+            of_builds = sorted(data for data in stored if data.startswith(f"{name}-") and not data.endswith(".part"))
+            name = next((data for data in (name, *of_builds) if data not in refused), f"{name}-{system.key[:8]}")
+        if name in stored:
             return name, False
         answers = self._load_anew(system)
         data = str(visit_folder(self.host) / "data")
@@ -262,7 +262,7 @@ class DatasetKeeper:
         return name, True
 
     def _load_anew(self, system: Installation) -> list[str]:
-        """Load data with this build into the folder of the visit; returns the answers to the check. Raises RunFailed."""
+        """Load data by this build into the folder of the visit; returns the answers to the check. Raises RunFailed."""
         loading = self._loading(system, copy(self.host, "", system.builder.server))
         if (service := loading.service) is None:
             loading.load()
@@ -279,7 +279,7 @@ class DatasetKeeper:
         return Loading(self.host, system, self.workload, folder, service, placed)
 
     def _format(self, system: Installation) -> str:
-        """What the recipe's command prints of the format of the data that a build makes. Raises RunFailed."""
+        """The output of the recipe's command for the format of a build's data. Raises RunFailed."""
         format_command = system.builder.dataset.format_command
         if not format_command:
             return ""
@@ -295,61 +295,64 @@ class DatasetKeeper:
         return _read(self.host.run(["cat", str(pristine(self.host, name) / "dataset.json")], check=False).stdout)
 
     def _verify(self, system: Installation, name: str) -> None:
-        """Ask the build's server, on a copy of the data, what the workload's check asks.
+        """Run the workload's check with the build's server, on a copy of the data.
 
-        Raises DataDamaged when it does not answer as after loading, though it has loaded the data itself or answers as
-        expected on data that it loads now; RunFailed when it does not start, or gives its own answer on any data.
+        Raises DataDamaged if the answers are not those after loading, although the build has loaded the data itself, or
+        answers as expected on data that it loads now. Raises RunFailed if the server does not start, or gives other answers on
+        any data.
         """
         if not (self.workload.check and system.builder.server):
             return
         loading = self._loading(system, copy(self.host, name, system.builder.server))
-        kept, service = self._record(name), loading.service
-        assert kept and service
+        recorded, service = self._record(name), loading.service
+        assert recorded and service
         try:
-            # How the server then ends on such data does not matter.
+            # Whether the server ends well on damaged data does not matter.
             with serve(service) as job:
                 try:
                     answers = loading.ask()
                 except RunFailed as failure:
-                    ended(service, job, "during the workload's check", "run")  # then it is no fault of the data
+                    ended(
+                        service, job, "during the workload's check", "run"
+                    )  # raises if it ended: the data is not at fault then
                     raise damage(self.host, name, str(failure)) from failure
-                if answers != kept.answers:
-                    before = f"was answered {_shown(kept.answers)} when it had been loaded"
-                    raise damage(self.host, name, f"the workload's check is answered {_shown(answers)}, and {before}")
+                if answers != recorded.answers:
+                    at_first = f"was answered {_shown(recorded.answers)} when it had been loaded"
+                    raise damage(self.host, name, f"the workload's check is answered {_shown(answers)}, and {at_first}")
         except DataDamaged:
-            if kept.build == system.key or (own := self._load_anew(system)) == kept.answers:
+            if recorded.build == system.key or (reloaded := self._load_anew(system)) == recorded.answers:
                 raise
-            answer = f"it answers the workload's check with {_shown(own)} on data that it has just loaded itself"
-            why, log = f"{answer}, and the build that has loaded {name} with {_shown(kept.answers)}", "dataset.json"
+            answer = f"it answers the workload's check with {_shown(reloaded)} on data that it has just loaded itself"
+            why, log = f"{answer}, and the build that has loaded {name} with {_shown(recorded.answers)}", "dataset.json"
             raise RunFailed(why, stage="prepare", log=str(pristine(self.host, name) / log)) from None
 
     def damaged(self, key: str, damaged: DataDamaged) -> Warned:
-        """Remove damaged data, so that it is loaded again. Raises the error when that has been done before."""
+        """Remove damaged data, so that it is loaded again; returns the warning. Raises the error if it was removed before."""
         if key in self._reloaded:
             again = "It was loaded again in this session already"
             damaged.advice = f"{again}: the disk of host {self.host.name} may be failing."
             raise damaged
         self._reloaded.add(key)
         self._verified.discard(key)
-        self.keys = {commit: known for commit, known in self.keys.items() if known != key}
+        self.keys = {commit: data_key for commit, data_key in self.keys.items() if data_key != key}
         self.host.run(["rm", "-rf", "--", str(pristine(self.host, key))], timeout=LONG)
         return Warned(f"{damaged}: it is loaded again")
 
     def refuse(self, system: Installation, key: str, failure: RunFailed) -> bool:
-        """True when a server did not start on data that another build has loaded: ``load`` gives it other data then."""
+        """Whether ``load`` will give a server, which did not start on data that another build has loaded, other data."""
         refused = self._refused.setdefault(system.commit, {})
         if not key or failure.stage != "start" or key in refused:
             return False
-        if (kept := self._record(key)) and kept.build == system.key:
+        if (recorded := self._record(key)) and recorded.build == system.key:
             return False
         refused[key] = failure
         self.keys.pop(system.commit, None)
         return True
 
     def _check_earlier(self, system: Installation, key: str) -> None:
-        before = self.earlier.get(system.commit, key)
-        if before.partition("-")[0] != key.partition("-")[0]:  # the rest is the build that loaded it
+        earlier_key = self.earlier.get(system.commit, key)
+        if earlier_key.partition("-")[0] != key.partition("-")[0]:  # after "-" follows the build that loaded it
             text = f"{system.commit[:10]} would now be run with other settings or data than before"
-            what = f"The recipe of {system.builder.name}, workload {self.workload.name}, hosts.toml or perfbisect"
-            advice = f"{what} has changed: undo that, or begin a new hunt."
+            inputs = f"The recipe of {system.builder.name}, workload {self.workload.name}, hosts.toml or perfbisect"
+            advice = f"{inputs} has changed: undo that, or begin a new hunt."
             raise UsageError(f"{text}, so the runs of then and now cannot be compared.", advice)

@@ -32,7 +32,7 @@ _TOTAL = re.compile(rf"\s+([\w ]+?)(?: \(\w+\))?:\s+{_NUMBER}s?\b")
 
 
 def command(workload: Workload, script: PurePath, options: Mapping[str, Option] | None = None) -> list[str]:
-    """The argv of a timed run; ``options`` are those of a server's driver. Raises UsageError for a broken second."""
+    """The argv of a timed run; ``options`` are those of a server's driver. Raises UsageError for a fraction of a second."""
     if workload.time < 1 or workload.time != int(workload.time):
         text = f"Workload {workload.name} has time = {workload.time:g}, but sysbench counts whole seconds."
         raise UsageError(text, "Give a whole number of at least 1.")
@@ -47,7 +47,7 @@ def prepare_command(workload: Workload, script: PurePath, options: Mapping[str, 
 
 
 def check_command(script: PurePath, options: Mapping[str, Option]) -> list[str]:
-    """The argv that asks what a workload's check asks; each row of the answers follows ANSWER."""
+    """The argv that runs a workload's check; each row of the answers follows ANSWER."""
     return ["sysbench", str(script), *_flags(options), "check"]
 
 
@@ -57,7 +57,7 @@ def _flags(options: Mapping[str, Option]) -> list[str]:
 
 
 def progress(line: str, operation: str) -> tuple[float, float] | None:
-    """Second and operations per second of a line that reports one interval; None for any other line."""
+    """(second, operations per second) of a line that reports one interval; None for any other line."""
     match = _PROGRESS.match(line)
     if not match:
         return None
@@ -66,7 +66,7 @@ def progress(line: str, operation: str) -> tuple[float, float] | None:
 
 
 def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
-    """The result of a run. Raises ValueError, with a sentence, when it failed."""
+    """The result of a run. Raises ValueError, with a sentence, if the run failed."""
     if wrong := complaint(ended.lines(), ended.status, ended.limit):
         raise ValueError(wrong)
     if ended.note:
@@ -77,8 +77,9 @@ def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
 def parse(lines: Iterable[str], operation: str) -> RunResult:
     """The result in the output of a run; ``operation`` is "event" or "query".
 
-    The window that the shared Lua module prints is preferred to sysbench's total time, which also includes what happens
-    before and after. A script whose threads have several roles prints what each has done. Raises ValueError, with a sentence, when the totals are missing or nothing was counted.
+    The window that the shared Lua module prints is preferred to sysbench's total time, which includes time before and after it.
+    A script whose threads have several roles prints the operations of each role. Raises ValueError, with a sentence, if the
+    totals are missing or nothing was counted.
     """
     samples: list[float] = []
     buckets: list[tuple[float, int]] = []
@@ -114,7 +115,7 @@ def parse(lines: Iterable[str], operation: str) -> RunResult:
 
 
 def _latency(totals: Mapping[str, float], buckets: list[tuple[float, int]], events: int) -> dict[str, float | None]:
-    """Milliseconds of an event. The average comes from the sum, and percentiles from the histogram: more digits."""
+    """Milliseconds per event. The sum gives the average, and the histogram percentiles, with more digits than sysbench prints."""
     spent = totals.get("sum")
     return {
         "min": totals.get("min"),
@@ -131,17 +132,17 @@ def _percentile(buckets: list[tuple[float, int]], share: float) -> float | None:
 
 
 def complaint(lines: Iterable[str], status: int, limit: float) -> str:
-    """Why a run that ended with ``status`` failed: sysbench's first error, or the signal that killed it; "" when it succeeded.
+    """Why a run that ended with ``status`` failed: sysbench's first error, or the signal that killed it; "" if it succeeded.
 
-    ``lines`` are all that it printed, ``limit`` is its time limit in seconds.
+    ``lines`` are its whole output, ``limit`` is its time limit in seconds.
     """
     error = ""
     for line in lines:
         error = error or (line.strip() if "rror" in line else "")
-        _, found, text = line.partition("FATAL: ")
-        if found:
+        _, is_fatal, text = line.partition("FATAL: ")
+        if is_fatal:
             return text.strip()
-        if line.startswith("sysbench: "):  # perf ends with 0 when the command that it started crashes, and reports how
+        if line.startswith("sysbench: "):  # perf ends with 0 if its command crashes, and reports the signal
             return f"sysbench crashed: {line.removeprefix('sysbench: ')}"
     if status in TIMED_OUT:
         return f"it did not end in {limit:.0f} s and was killed"
@@ -153,5 +154,5 @@ def complaint(lines: Iterable[str], status: int, limit: float) -> str:
 
 
 def complains(limit: float) -> Callable[[str, int], str]:
-    """The same of what a run with that time limit has printed, and its status."""
+    """``complaint`` for that time limit, as a function of the run's output and its status."""
     return lambda printed, status: complaint(lines_of(printed), status, limit)
