@@ -14,7 +14,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.lab import upkeep
 from perfbisect.lab.building import build_store
 from perfbisect.lab.upkeep import (
-    LEFT,
+    INTERRUPTED,
     Item,
     clean_shared_folder,
     expected_builds,
@@ -130,10 +130,10 @@ def put_of_shared_folder(folder: Path, size: int, **ages: float) -> None:
 
 
 def test_the_longest_unused_go_first(tmp_path: Path) -> None:
-    written = {".interrupted.build.ab": 0, ".running.build.cd": LEFT}
+    written = {".interrupted.build.ab": 0, ".running.build.cd": INTERRUPTED}
     ages = {"old.build": 0, "used.build": 2, "older.build": -2, "notes.txt": 1 - 1e9, **written}
     put_of_shared_folder(tmp_path, 100, **ages)
-    now = 1e9 + LEFT + 10
+    now = 1e9 + INTERRUPTED + 10
     would, left = clean_shared_folder(str(tmp_path), 250, now, dry_run=True)
     assert [entry.name for entry in would] == [".interrupted.build.ab", "older.build", "old.build"]
     assert (left, len(list(tmp_path.iterdir()))) == (200, 6)

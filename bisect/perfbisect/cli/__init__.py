@@ -1,1 +1,1 @@
-"""The command line: parse, print, exit."""
+"""The command line: parses arguments, prints, and sets the exit status."""

@@ -1,8 +1,8 @@
-"""Who may read what is served: the names of a password file, by HTTP's Basic scheme, and who has the token of a file, as a Bearer.
-Without these files, this machine alone.
+"""Who may read the served pages: users of a password file, by HTTP's Basic scheme; and holders of a token file's token, as Bearer.
 
-A line of a password file is ``NAME:HASH``, with a hash of bcrypt, as ``htpasswd -B`` writes it. Neither file may be readable by
-others. Both are read again for each request, so that whom a line is taken from is refused at once.
+Without these files only this machine may. A line of a password file is ``NAME:HASH``, with a hash of bcrypt, as ``htpasswd -B``
+writes it. Neither file may be readable by others. Both are read again for each request, so that a user whose line is removed is
+refused at once.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 HASH = re.compile(r"\$2[aby]\$(0[4-9]|1[0-5])\$[./A-Za-z0-9]{53}")  # of a cost that takes seconds at most
 NO_HASH = "." * 53  # salt and hash of no password
 SHORTEST = 8, 20  # characters of a password, of a token
-MOST = 72  # bytes of a password, of which bcrypt uses no more
+LONGEST_PASSWORD = 72  # bytes: bcrypt ignores further ones
 LONGEST = 2**20  # bytes of a file
-DELAY = 1.0  # seconds that a wrong password or token waits for its answer
+DELAY = 1.0  # seconds by which the answer to a wrong password or token is delayed
 HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII | re.IGNORECASE)  # the header of that name
-# Of every answer: no page of others shows it in a frame, and nothing is left of it where a login has ended.
+# Of every answer: no page of others may show it in a frame, and no copy of it stays after a login has ended.
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Cache-Control": "no-store"}
 Answer = tuple[int, dict[str, str], str]  # status, headers and text
 STRANGE = "This is served to this machine alone. Open it as localhost, with the same port.\n"
@@ -39,18 +39,18 @@ UNKNOWN = "This is served to those who log in.\n"
 
 def is_of(password: bytes, stored: str) -> bool:
     """Whether a password has that hash."""
-    return len(password) <= MOST and bcrypt.checkpw(password, stored.encode())
+    return len(password) <= LONGEST_PASSWORD and bcrypt.checkpw(password, stored.encode())
 
 
 @dataclass(eq=False)
 class Guard:
-    """Answers in place of the server where a request is not admitted."""
+    """Answers requests that are not admitted, in place of the server."""
 
     passwords: Path | None
     token: Path | None
-    address: str  # that is listened on; without a login, of this machine alone
-    admitted: set[bytes] = field(default_factory=set)  # digests of passwords that were right, with their hashes
-    turn: threading.Lock = field(default_factory=threading.Lock)  # one hash at a time
+    address: str  # on which the server listens; without a login, an address of this machine only
+    admitted: set[bytes] = field(default_factory=set)  # digests of right passwords, with their hashes
+    turn: threading.Lock = field(default_factory=threading.Lock)  # one hash is computed at a time
 
     def asks(self) -> bool:
         """Whether there is a login. Raises UsageError for a file that is missing, has a mistake, or can be read by others."""
@@ -61,7 +61,7 @@ class Guard:
         return bool(self.passwords or self.token)
 
     def refusal(self, host: str, authorization: str) -> Answer | None:
-        """The answer to a request with these two headers that is not admitted; else None."""
+        """The answer to a request with these two headers if it is not admitted; else None."""
         if not (self.passwords or self.token):
             return None if is_own(host, self.address) else (421, {}, STRANGE)
         if self.admits(authorization):
@@ -70,7 +70,7 @@ class Guard:
         return 401, {"WWW-Authenticate": scheme}, UNKNOWN
 
     def admits(self, authorization: str) -> bool:
-        """Whether this is right. What is wrong is answered a second later; with files that cannot be read, everything is."""
+        """Whether the header is right. A wrong header is answered a second later; if the files cannot be read, all are wrong."""
         scheme, _, words = authorization.partition(" ")
         sent = words.strip()
         with suppress(PerfBisectError):  # the files were in order when serving began
@@ -84,7 +84,7 @@ class Guard:
         return False
 
     def knows(self, sent: str) -> bool:
-        """Whether a name and its password are those of a line. A password that was right once is not hashed again."""
+        """Whether a name and its password match a line. A password that was right once is not hashed again."""
         if self.passwords is None:
             return False
         lines = read_passwords(self.passwords)
@@ -92,7 +92,7 @@ class Guard:
             user, _, password = b64decode(sent, validate=True).partition(b":")
         except ValueError:
             return False
-        # An unknown name takes as long as the costliest known one: other programs make cheaper hashes than we do.
+        # An unknown name takes as long as the most expensive hash of a line: other programs make cheaper hashes than we do.
         cost = max((stored[4:6] for stored in lines.values()), default="12")
         stored = lines.get(user.decode(errors="replace"), f"$2b${cost}${NO_HASH}")
         digest = hashlib.sha256(stored.encode() + password).digest()
@@ -104,19 +104,19 @@ class Guard:
         return True
 
     def place(self, port: int) -> str:
-        """The address of what is served, for a browser."""
+        """The address of the pages, for a browser."""
         return f"http://{f'[{self.address}]' if ':' in self.address else self.address}:{port}/"
 
 
 def is_own(host: str, address: str) -> bool:
     """Whether the header Host names this machine: as localhost, by a loopback address, or by the ``address`` of --address.
 
-    A page of a stranger can have its own name lead to 127.0.0.1 (DNS rebinding). The browser of a user of this machine
-    would then let it read what is served here; but the name stands in each request.
+    A stranger's page can have its own name lead to 127.0.0.1 (DNS rebinding). The browser of a user of this machine would then
+    let that page read these pages; but its name is in the header of each request.
     """
-    if not (found := HOST.fullmatch(host)):
+    if not (match := HOST.fullmatch(host)):
         return False
-    name = (found[1] or found[2]).lower()
+    name = (match[1] or match[2]).lower()
     try:
         return name in ("localhost", address.lower()) or ip_address(name).is_loopback
     except ValueError:
@@ -124,20 +124,20 @@ def is_own(host: str, address: str) -> bool:
 
 
 def read_passwords(path: Path) -> dict[str, str]:
-    """The names of a password file with their hashes. Raises UsageError with the number of a line that is wrong."""
-    found = {}
+    """Name → hash of a password file. Raises UsageError with the number of a wrong line."""
+    hashes = {}
     for number, line in enumerate(private(path, f"Make it: {adding(path)}").splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             name, _, stored = line.strip().partition(":")
             if not (NAME.fullmatch(name) and HASH.fullmatch(stored)):
                 sentence = f"Line {number} of {path} is no name with a hash of bcrypt, of a cost of 15 at most."
                 raise UsageError(sentence, f"Make it again: {adding(path)}")
-            found[name] = stored
-    return found
+            hashes[name] = stored
+    return hashes
 
 
 def read_token(path: Path) -> str:
-    """The token of a file: its only line. Raises UsageError for a short one."""
+    """The token of a file: its only line. Raises UsageError if it is short."""
     token = private(path).strip()
     if len(token.split()) != 1 or len(token) < SHORTEST[1]:
         sentence = f"{path} has no token: one line without spaces, of {SHORTEST[1]} characters or more."
@@ -146,7 +146,7 @@ def read_token(path: Path) -> str:
 
 
 def private(path: Path, advice: str = "") -> str:
-    """The text of a file that only its owner can read. Raises UsageError for any other; ``advice`` is for one that is missing."""
+    """The text of a file that only its owner can read. Raises UsageError for any other file; if it is missing, with ``advice``."""
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             if os.fstat(file.fileno()).st_mode & 0o077:
@@ -163,19 +163,21 @@ def adding(path: Path) -> str:
 
 
 def add_user(path: Path, name: str, password: str) -> bool:
-    """Write a line into a password file, which is made if it does not exist; returns whether the name is new in it.
+    """Write a line into a password file, which is created if it does not exist; returns whether the name is new.
 
     Raises UsageError for a name or a password that cannot be used.
     """
     if not NAME.fullmatch(name):
         raise UsageError(f"{printable(name)!r} is no name.", "It has letters, digits and . _ @ -, 64 at most.")
-    if len(password) < SHORTEST[0] or len(password.encode()) > MOST:
-        raise UsageError(f"The password does not have {SHORTEST[0]} characters to {MOST} bytes.", "Choose another one.")
+    if len(password) < SHORTEST[0] or len(password.encode()) > LONGEST_PASSWORD:
+        raise UsageError(
+            f"The password does not have {SHORTEST[0]} characters to {LONGEST_PASSWORD} bytes.", "Choose another one."
+        )
     lines = private(path).splitlines() if path.exists() else []
-    others = [line for line in lines if not line.startswith(f"{name}:")]
+    other_lines = [line for line in lines if not line.startswith(f"{name}:")]
     beside = path.with_name(f"{path.name}.{os.getpid()}")
     beside.touch(0o600, exist_ok=False)
     stored = bcrypt.hashpw(password.encode(), bcrypt.gensalt()).decode()
-    beside.write_text("".join(f"{line}\n" for line in [*others, f"{name}:{stored}"]), encoding="utf-8")
+    beside.write_text("".join(f"{line}\n" for line in [*other_lines, f"{name}:{stored}"]), encoding="utf-8")
     beside.replace(path)
-    return len(others) == len(lines)
+    return len(other_lines) == len(lines)

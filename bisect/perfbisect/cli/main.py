@@ -1,7 +1,7 @@
 """The command line: arguments → settings → hunt → exit status.
 
 Each verb is a module that is imported when the verb is used, so that `bisect --help` and shell completion are fast;
-therefore the help texts of the list are here.
+therefore the list of verbs has its help texts here.
 """
 
 import importlib
@@ -29,7 +29,7 @@ VERBS: Mapping[str, str] = {
     "run": "Find the commit that changed the speed between two revisions.",
     "batch": "Carry out several hunts, as many at once as hosts allow.",
     "resume": "Continue an interrupted hunt, or all of them.",
-    "why": "Measure the reason of a verdict, or what is left of it.",
+    "why": "Measure the reason for a verdict, as far as it is not known.",
     "watch": "Show hunts that run in other terminals.",
     "replay": "Repeat the decisions of a past hunt from its log, with other settings.",
     "compare": "Measure several builds relative to the first.",
@@ -38,28 +38,28 @@ VERBS: Mapping[str, str] = {
     "prove": "Measure bad without the culprit: how much a revert regains.",
     "narrow": "Find the part of the culprit's diff that made it slower.",
     "history": "List the hunts and comparisons.",
-    "show": "Report one hunt: verdict, proof, candidates, counters; or one comparison or proof.",
+    "show": "Report a hunt: verdict, proof, candidates, counters; or a comparison or proof.",
     "report": "Write a page about a hunt or a comparison, or about all of them.",
-    "push": "Carry the history to a central one, which a team reads.",
+    "push": "Send the history to a central history, which a team reads.",
     "query": "Query the history in SQL.",
     "serve": "Browse the history in a web browser.",
     "init": "Write a builder and a workload for a clone that has no recipe.",
     "builders": "List the builders: how systems are built and run.",
     "workloads": "List the microbenchmarks.",
-    "hosts": "List the hosts: how fit they are, and what is leased now.",
+    "hosts": "List the hosts, how fit they are, and which machines are leased now.",
     "doctor": "Check whether a host is fit to measure on, and how to fix it.",
     "noise": "Measure a build against itself: the smallest change that a host can show.",
     "gc": "Remove old builds and datasets from a host.",
     "simulate": "Simulate hunts: what they cost, and how often they are right.",
     "demo": "Find a planted slowdown in a small storage engine.",
 }
-IN = {  # verb → its module, unless that has its name
+IN = {  # verb → its module, if their names differ
     "builders": "recipes", "workloads": "recipes", "init": "recipes", "why": "resume", "noise": "trials", "prove": "trials",
     "compare": "trials", "push": "history", "show": "report", "replay": "watch", "steps": "run", "narrow": "trials",
 }  # fmt: skip
 
 
-HABITS = {  # of git bisect, and what stands for them
+HABITS = {  # commands of git bisect → the verb here
     "start": "run GOOD BAD", "good": "run GOOD BAD", "bad": "run GOOD BAD", "skip": "run GOOD BAD --skip REV", "next": "resume",
     "log": "show", "status": "history", "visualize": "report", "view": "report", "reset": "history (nothing to reset: your clone is left as it is)",
 }  # fmt: skip
@@ -83,7 +83,7 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, with the nearest verb suggested for a mistyped one."""
+        """As click resolves it; for a mistyped verb the nearest verb is suggested."""
         if args and not args[0].startswith("-") and args[0] not in VERBS:
             from difflib import get_close_matches
 
@@ -92,10 +92,10 @@ class Verbs(click.Group):
             if args[0] in HABITS:
                 hint = f" What it does in git bisect is here: bisect {HABITS[args[0]]}"
             raise click.UsageError(f"There is no command '{args[0]}'.{hint}", ctx)
-        name, command, rest = super().resolve_command(ctx, args)
+        name, command, remaining = super().resolve_command(ctx, args)
         if command and not ctx.resilient_parsing:
-            refuse_empty(command, rest)
-        return name, command, rest
+            refuse_empty(command, remaining)
+        return name, command, remaining
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of verbs, without importing them."""
@@ -123,10 +123,10 @@ Tab completion: eval "$(_BISECT_COMPLETE=bash_source bisect)"   (or zsh_source, 
 
 
 def refuse_empty(command: click.Command, words: Sequence[str]) -> None:
-    """Raise UsageError for an empty word, as a script has of a variable that is not set; only --notify has a meaning for that."""
-    options = {each for param in command.params if isinstance(param, click.Option) for each in param.opts}
-    for before, word in pairwise(["", *words]):
-        option = word[:-1] if word else before
+    """Raise UsageError for an empty word, as from an unset variable of a script; only --notify gives it a meaning."""
+    options = {spelling for param in command.params if isinstance(param, click.Option) for spelling in param.opts}
+    for previous, word in pairwise(["", *words]):
+        option = word[:-1] if word else previous
         if (not word or (word.endswith("=") and option in options)) and option != "--notify":
             raise click.UsageError(f"{option if option in options else 'An argument'} is empty.")
 
@@ -142,15 +142,15 @@ def bisect() -> None:
 
 
 def use_one_locale() -> None:
-    """Make what this program does the same in every locale; what it prints keeps the encoding of the user's.
+    """Make this program do the same in every locale; its output keeps the encoding of the user's locale.
 
-    Where that lacks most signs, the program begins again in Python's UTF-8 mode, in which names of files and arguments stay the
-    bytes that they are. By Turkish letters, sqlite3 takes INSERT for no change.
+    If that encoding lacks most characters, the program starts again in Python's UTF-8 mode, in which names of files and arguments
+    keep their bytes. With Turkish rules for letters, sqlite3 takes INSERT for no change.
     """
     if sys.getfilesystemencoding() != "utf-8":
         os.environ.setdefault("PYTHONIOENCODING", getattr(sys.stdout, "encoding", "utf-8"))
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
-    with suppress(locale.Error):  # a system without it
+    with suppress(locale.Error):  # a system without this locale
         locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
 
 
@@ -158,11 +158,11 @@ MEMORY = 192 << 20  # bytes
 
 
 class EnoughMemory:
-    """Finds no module; raises MemoryError where numpy is looked for, whose library would end this process with status 1."""
+    """Finds no module; raises MemoryError if numpy is imported with too little memory: its library would end the process."""
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
-        """As importlib calls it."""
+        """The method that importlib calls."""
         if name == "numpy":
             try:
                 mmap.mmap(-1, MEMORY).close()
@@ -171,7 +171,7 @@ class EnoughMemory:
 
 
 def interrupt(number: int, _frame: FrameType | None) -> None:
-    """SIGTERM and SIGHUP (the end of the terminal) stop cleanly and resumably, as Ctrl-C does."""
+    """Stop cleanly and resumably on SIGTERM and SIGHUP (the end of the terminal), as on Ctrl-C."""
     if number == signal.SIGHUP:  # the shell may send it again, which must not interrupt the clean stop
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         leave_terminal()
@@ -191,11 +191,11 @@ def leave_terminal() -> None:
 def main() -> None:
     """Entry point of the `bisect` program: runs a verb, and turns every failure into a message and an exit status."""
     use_one_locale()
-    os.umask(os.umask(0o022) | 0o002)  # what is written is nobody else's to change
+    os.umask(os.umask(0o022) | 0o002)  # others may not change the files that it writes
     if EnoughMemory not in sys.meta_path:
         sys.meta_path.insert(0, EnoughMemory)
     signal.signal(signal.SIGTERM, interrupt)
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as under nohup
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored, as under nohup
         signal.signal(signal.SIGHUP, interrupt)
     # Matrices here are small: more threads would only spin on the processors that are being measured.
     for library in ("OPENBLAS", "OMP", "MKL"):
@@ -220,7 +220,7 @@ def main() -> None:
     except Interrupted as interruption:
         note(str(interruption))
         status = interruption.exit_status
-    except (PerfBisectError, OSError) as trouble:  # the latter: a folder that cannot be written
+    except (PerfBisectError, OSError) as trouble:  # OSError: a folder that cannot be written, for example
         failure = in_words(trouble)
         note(f"Error: {printable(str(failure))}")
         if failure.advice:
@@ -239,9 +239,9 @@ def main() -> None:
 
 
 def flush() -> None:
-    """Write what is still buffered.
+    """Write the buffered output.
 
-    Where that fails, standard output is replaced, so that Python does not fail again at exit.
+    If that fails, standard output is replaced, so that Python does not fail again at exit.
     """
     try:
         if sys.stdout is not None:
@@ -251,9 +251,9 @@ def flush() -> None:
 
 
 def keep_traceback() -> str:
-    """Write the traceback being handled to a file, in the user's state folder if possible, and return its path.
+    """Write the current traceback to a file, in the user's state folder if possible; returns its path.
 
-    Where no file can be written, returns the traceback itself.
+    If no file can be written, returns the traceback itself.
     """
     text = f"perfbisect {__version__}\n{' '.join(sys.argv)}\n{traceback.format_exc()}"
     text = masked(text).encode(errors="backslashreplace").decode()  # arguments need not be text

@@ -1,4 +1,4 @@
-"""The pages of a history over HTTP: the dashboard, the list of all, and one for each hunt and trial, made when asked for.
+"""The pages of a history over HTTP: the dashboard, the list, and a page for each hunt and trial, made on request.
 
 Or the history in Datasette, behind the same guard.
 """
@@ -35,12 +35,12 @@ PAGE = re.compile(rf"/(?:hunt-({OF_ORIGIN}\d{{1,18}})|({OF_ORIGIN}[cnp]\d{{1,18}
 NOTHING = "There is no such page. / shows what runs, and leads to the list of all hunts and comparisons.\n"
 AWAY = "The central history cannot be reached at the moment.\n"
 LONGEST = 10_000  # milliseconds of a query in Datasette
-PATIENCE = 60.0  # seconds for a client that sends or takes nothing
+PATIENCE = 60.0  # seconds after which a silent client is cut off
 
 
 @dataclass(eq=False)
 class Pages:
-    """The pages of a history: the local one at ``history``, as the user named it, or the one at a ``central`` address."""
+    """The pages of a history: the local one at ``history``, the user's path of it, or the one at a ``central`` address."""
 
     history: Path | None
     central: str | None
@@ -48,79 +48,79 @@ class Pages:
         default_factory=dict
     )  # by the ids of trials that have ended
 
-    def answer(self, place: str) -> Answer:
-        """The page at a place; status 404 and a sentence where there is none."""
+    def answer(self, path: str) -> Answer:
+        """The page at a path; status 404 and a sentence if there is none."""
         from perfbisect.cli.commands.report import page_of
         from perfbisect.report.page.pages import dashboard_page, index_page
 
-        named = PAGE.fullmatch(unquote(place))
+        named = PAGE.fullmatch(unquote(path))
         try:
             if named:
-                with self.session(named[1] or named[2]) as (history, one, _):
-                    return 200, {}, page_of(history, one, self.history, index="./")
-            if place in ("/", "/all"):
+                with self.session(named[1] or named[2]) as (history, session_id, _):
+                    return 200, {}, page_of(history, session_id, self.history, index="./")
+            if path in ("/", "/all"):
                 with opened_history(self.history, self.central) as opened:
                     sessions = opened.listing()
-                if place == "/all":
+                if path == "/all":
                     return 200, {}, index_page(sessions, self.cell, index="./")
                 return 200, {}, dashboard_page(sessions, self.lines(sessions), self.cell, time.time())
         except CentralFailure:
             return 503, {}, AWAY
         except PerfBisectError as trouble:
-            said = f"{trouble} {trouble.advice}\n"
+            sentence = f"{trouble} {trouble.advice}\n"
             status = 404 if isinstance(trouble, UsageError) else 500
-            return status, {}, said.replace(f" {masked(self.central)}", "") if self.central else said
+            return status, {}, sentence.replace(f" {masked(self.central)}", "") if self.central else sentence
         return 404, {}, NOTHING
 
-    def name(self, one: SessionSummary) -> str:
-        """The id of one: 12, c3; desk3:12."""
-        return str(one.id) if self.central is None else f"{one.origin}:{one.id}"
+    def name(self, session: SessionSummary) -> str:
+        """The id of a session: 12, c3; in a central history desk3:12."""
+        return str(session.id) if self.central is None else f"{session.origin}:{session.id}"
 
     def session(self, name: str) -> AbstractContextManager[tuple[History, int | str, int | str]]:
-        """A history that has the session of that id, and its id there and here. Raises UsageError when there is none."""
+        """(history with the session of that id, its id in that history, its id in this history). Raises UsageError if there is none."""
         if self.central is None and ":" in name:
             raise UsageError(f"{name} is of a central history, and a local one is served.")
         return opened_for(int(name) if name.isdecimal() else name, self.history, self.central)
 
-    def cell(self, one: SessionSummary) -> "Cell":
+    def cell(self, session: SessionSummary) -> "Cell":
         """The id of a session, with a link to its page."""
         from perfbisect.cli.commands.report import page_name
         from perfbisect.report.document import Cell
 
-        name = self.name(one)
+        name = self.name(session)
         return Cell(name, link=quote(page_name(name)))
 
     def lines(self, sessions: Sequence[SessionSummary]) -> "list[WatchedLine]":
-        """The lines of the branches that are watched, then of the newest series, one for each range and how it is measured."""
+        """The lines of the watched branches, then the lines of the newest series, one for each range and way of measuring."""
         from perfbisect.core.stats.watched_branch import LONGEST
         from perfbisect.report.page.pages import LINES
 
         groups: dict[object, list[SessionSummary]] = {}
-        for one in sessions:
-            if one.state == "done" and (one.branch or one.series):
-                how = one.origin, one.builder, one.variant, one.host, one.metric, one.workloads
-                groups.setdefault((*how, one.branch, one.series), []).append(one)
-        newest = sorted(groups.values(), key=lambda each: (bool(each[-1].branch), each[-1].started), reverse=True)
-        shown = [each[-LONGEST if each[-1].branch else -1 :] for each in newest[:LINES]]
-        known = {tuple(map(self.name, each)): each for each in shown}
-        self.drawn = drawn = {key: self.drawn.get(key) or self.lines_of(each) for key, each in known.items()}
-        return [line for each in drawn.values() for line in each]
+        for session in sessions:
+            if session.state == "done" and (session.branch or session.series):
+                how = session.origin, session.builder, session.variant, session.host, session.metric, session.workloads
+                groups.setdefault((*how, session.branch, session.series), []).append(session)
+        newest = sorted(groups.values(), key=lambda trials: (bool(trials[-1].branch), trials[-1].started), reverse=True)
+        shown = [trials[-LONGEST if trials[-1].branch else -1 :] for trials in newest[:LINES]]
+        by_names = {tuple(map(self.name, trials)): trials for trials in shown}
+        self.drawn = drawn = {key: self.drawn.get(key) or self.lines_of(trials) for key, trials in by_names.items()}
+        return [line for lines_of_group in drawn.values() for line in lines_of_group]
 
     def lines_of(self, trials: Sequence[SessionSummary]) -> "list[WatchedLine]":
-        """The lines of a series, or of the nights of a branch, apart where they are measured in other ways.
+        """The lines of a series, or of a branch's nights, separate for each way of measuring.
 
-        What is damaged is left out.
+        Damaged sessions are left out.
         """
         from perfbisect.hunt.nightly import measured_by
         from perfbisect.report.page.pages import watched_of
 
         read: dict[str, list[tuple[SessionSummary, SessionState]]] = {}
-        for one in trials:
-            with suppress(PerfBisectError), self.session(self.name(one)) as (history, name, _):
+        for session in trials:
+            with suppress(PerfBisectError), self.session(self.name(session)) as (history, name, _):
                 trial = history.trial(str(name))
-                read.setdefault(repr(measured_by(history.settings(trial.id))), []).append((one, trial))
-        lines = (watched_of([trial for _, trial in each], self.cell(each[-1][0]).link) for each in read.values())
-        return [line for each in lines for line in each]
+                read.setdefault(repr(measured_by(history.settings(trial.id))), []).append((session, trial))
+        lines = (watched_of([trial for _, trial in pairs], self.cell(pairs[-1][0]).link) for pairs in read.values())
+        return [line for branch_lines in lines for line in branch_lines]
 
 
 def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bool) -> None:
@@ -151,7 +151,7 @@ def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bo
         do_HEAD = do_GET
 
         def log_message(self, *_: object) -> None:
-            """Requests are not listed."""
+            """Print nothing: requests are not listed."""
 
     try:
         server = PageServer((guard.address, port), Handler)
@@ -159,15 +159,15 @@ def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bo
         sentence = f"Port {port} of {guard.address} cannot be listened on: {trouble.strerror}."
         raise EnvironmentFailure(sentence, "Choose another one with --port.") from None
     with server, suppress(KeyboardInterrupt):
-        place = guard.place(server.server_port)
-        say(place)
+        address = guard.place(server.server_port)
+        say(address)
         if opens:
-            click.launch(place)
+            click.launch(address)
         server.serve_forever()
 
 
 def serve_datasette(path: Path, port: int, guard: Guard, *, opens: bool) -> None:
-    """Serve a history until Ctrl-C. Raises UsageError where Datasette is not installed."""
+    """Serve a history until Ctrl-C. Raises UsageError if Datasette is not installed."""
     try:
         import uvicorn
         from datasette.app import Datasette
@@ -177,29 +177,29 @@ def serve_datasette(path: Path, port: int, guard: Guard, *, opens: bool) -> None
     from perfbisect.store.query import configuration
 
     options = configuration(path.stem, int(__version__.partition(".")[0]))
-    made = Datasette([str(path)], settings={"sql_time_limit_ms": LONGEST}, **options)
+    datasette_app = Datasette([str(path)], settings={"sql_time_limit_ms": LONGEST}, **options)
     if opens:
         click.launch(guard.place(port))
-    # Without WebSockets: the guard knows requests of HTTP alone.
-    uvicorn.run(guarded(made.app(), guard), host=guard.address, port=port, ws="none")
+    # Without WebSockets: the guard handles only requests of HTTP.
+    uvicorn.run(guarded(datasette_app.app(), guard), host=guard.address, port=port, ws="none")
 
 
 def guarded(app: Any, guard: Guard) -> Any:
-    """An application of ASGI of which only requests are answered that the guard admits."""
+    """An ASGI application that answers only requests that the guard admits."""
 
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         from datasette import Response
 
         async def send_guarded(message: Any) -> None:
             if message["type"] == "http.response.start":
-                own = {name.lower().encode(): value.encode() for name, value in HEADERS.items()}
-                kept = (pair for pair in message["headers"] if pair[0].lower() not in own)
-                message = {**message, "headers": [*kept, *own.items()]}
+                added = {name.lower().encode(): value.encode() for name, value in HEADERS.items()}
+                other_headers = (pair for pair in message["headers"] if pair[0].lower() not in added)
+                message = {**message, "headers": [*other_headers, *added.items()]}
             await send(message)
 
         if scope["type"] == "http":
-            found = {name.lower(): value.decode("latin-1") for name, value in scope.get("headers", ())}
-            sent = found.get(b"host", ""), found.get(b"authorization", "")
+            sent_headers = {name.lower(): value.decode("latin-1") for name, value in scope.get("headers", ())}
+            sent = sent_headers.get(b"host", ""), sent_headers.get(b"authorization", "")
             if refused := await asyncio.to_thread(guard.refusal, *sent):
                 status, headers, text = refused
                 await Response.text(text, status=status, headers=headers).asgi_send(send_guarded)

@@ -1,7 +1,7 @@
-"""Sessions on the command line: their hosts are leased, what happens is shown, and how they have ended is said.
+"""Sessions on the command line: leases of their hosts, views of their progress, and messages about their end.
 
-``given`` are the options of the verb. Hunts are shown on standard output; of a trial standard output has the table alone,
-at the end, and its progress is on standard error.
+``given`` are the options of the verb. Hunts are shown on standard output. For a trial, standard output has only the table,
+at the end; its progress is on standard error.
 """
 
 import os
@@ -40,7 +40,7 @@ NOTHING = 1  # exit status: there is nothing to hunt
 
 
 def lines_wanted(stream: TextIO | None = None) -> bool:
-    """Whether a stream (None: standard output) is nothing that a screen can be drawn on."""
+    """Whether a stream (None: standard output) is no terminal on which a screen can be drawn."""
     return not (stream or sys.stdout).isatty() or os.environ.get("TERM") == "dumb"
 
 
@@ -52,10 +52,10 @@ def open_view(
     together: bool | None = None,
     quiet: bool = False,
 ) -> "OpenView":
-    """What opens the view of that name (None: the one that suits the stream) for sessions in ``history``; see ``ui.live``.
+    """A function that opens the view of that name (None: the view that suits the stream) for sessions; see ``ui.live``.
 
-    Without a ``stream`` it is on standard output, and its last picture stays. ``together``: whether they share their builds;
-    None for all of one process. ``quiet``: lines about what goes wrong, alone.
+    Without a ``stream`` the view is on standard output, and its last picture stays. ``together``: whether the sessions share their
+    builds; None if all sessions of the process do. ``quiet``: only lines about problems.
     """
 
     def report(hunt: int) -> str:
@@ -79,21 +79,21 @@ def open_view(
 
 @contextmanager
 def leasing(names: Sequence[str], hosts_path: str | Path, **how: Any) -> Iterator[None]:
-    """Hold the leases of these hosts for a block, with what their scheduler says; ``how`` as of ``LeaseTerms``."""
+    """Hold the leases of these hosts for a block, and show the scheduler's messages; ``how`` are arguments of ``LeaseTerms``."""
     from perfbisect.hunt.session_hosts import LeaseTerms, leased_hosts
 
     line = WaitingLine()
 
-    def show(what: str, state: str) -> None:
+    def show(machine: str, state: str) -> None:
         if state:
-            line.show(f"{what}: {state}")
+            line.show(f"{machine}: {state}")
         else:
-            line.say(f"{what} is leased, after {line.waited} in the queue.")
+            line.say(f"{machine} is leased, after {line.waited} in the queue.")
 
     with ExitStack() as stack:
         try:
             stack.enter_context(leased_hosts(names, hosts_path, show, line.say, LeaseTerms(**how)))
-        finally:  # an error would stand behind it
+        finally:  # else an error would be printed behind the line
             line.clear()
         yield
 
@@ -101,7 +101,7 @@ def leasing(names: Sequence[str], hosts_path: str | Path, **how: Any) -> Iterato
 def leasing_for(
     settings: "Settings", history: Path | None, nodes: Mapping[str, str] | None = None, minutes: float = 0
 ) -> AbstractContextManager[None]:
-    """Hold the leases of a session's hosts for a block; of machines that are fit, as far as the history knows."""
+    """Hold the leases of a session's hosts for a block; of machines that are fit, as far as the history shows."""
     from perfbisect.hunt.fitness import unfit_hosts
 
     purpose = f"{settings.builder} {settings.good}..{settings.bad}"
@@ -111,9 +111,9 @@ def leasing_for(
 
 @contextmanager
 def session(given: Given, settings: "Settings", minutes: float = 0) -> Iterator["Notifier"]:
-    """Hold the leases of a session's hosts for a block, in which what this yields is told the name of what begins.
+    """Hold the leases of a session's hosts for a block; yields a notifier, which is called with the name of a session that begins.
 
-    How that ends is told to the command of --notify. ``minutes`` are those for which the hosts are wanted; 0: not known.
+    The command of --notify gets the end of that session. The hosts are wanted for ``minutes``; 0: unknown.
     """
     from perfbisect.hunt.notification import notifying
 
@@ -124,16 +124,18 @@ def session(given: Given, settings: "Settings", minutes: float = 0) -> Iterator[
 
 def say_failures(outcomes: "Sequence[HuntOutcome]", history: Path | None) -> int:
     """Say on standard error which hunts have no verdict, and why; returns the highest exit status."""
-    for each in outcomes:
-        if each.failure:
-            note(f"Hunt {each.hunt} has failed: {printable(str(each.failure))}")
-            again = command_on("resume", str(each.hunt), history)  # all of its batch that have no verdict
-            note("\n".join(filter(None, (printable(each.failure.advice), f"Go on with: {again}"))))
-    return max(each.status for each in outcomes)
+    for outcome in outcomes:
+        if outcome.failure:
+            note(f"Hunt {outcome.hunt} has failed: {printable(str(outcome.failure))}")
+            again = command_on("resume", str(outcome.hunt), history)  # resumes all hunts of its batch without a verdict
+            note("\n".join(filter(None, (printable(outcome.failure.advice), f"Go on with: {again}"))))
+    return max(outcome.status for outcome in outcomes)
 
 
-def follow(tasks: "Sequence[Task]", history: History, given: Path | None, go_on: str, view: "View") -> int:
-    """Carry out hunts, each in a process of its own, and tell how they end; returns the highest of their exit statuses. ``go_on`` is the command that does."""
+def follow(tasks: "Sequence[Task]", history: History, path: Path | None, go_on: str, view: "View") -> int:
+    """Carry out hunts, each in a process of its own, and say how they end; returns their highest exit status. ``go_on`` is the
+    command to continue.
+    """
     from perfbisect.hunt.batch import VERDICTS, Stage, carry_out, locked_hosts, read_batch_at_end, state_of
     from perfbisect.ui.session_view import SessionRow
 
@@ -157,7 +159,7 @@ def follow(tasks: "Sequence[Task]", history: History, given: Path | None, go_on:
         note(f"  its output: {task.log(history)}")
     say(f"{len(tasks) - len(open_ones)} of {count(len(tasks), 'hunt')} ended with a verdict.")
     for number in dict.fromkeys(task.batch for task in tasks if task.batch is not None):
-        say(f"Their page: {command_on('report', read_batch_at_end(history, number).name, given)}")
+        say(f"Their page: {command_on('report', read_batch_at_end(history, number).name, path)}")
     if open_ones:
         note(f"Go on with the others: {go_on}")
     return max((task.status or 0 for task in tasks), default=0)
@@ -173,9 +175,9 @@ def measured(setup: "SessionSetup", given: Given, notifier: "Notifier") -> "Ende
 
 
 def carried_out(carry_out: "CarryOut", given: Given, notifier: "Notifier", view: str | None = None) -> "Ended":
-    """The trial as ``carry_out`` leaves it, and what has cut it short once it had begun.
+    """(the trial after ``carry_out``, what has cut it short after it began).
 
-    Where it is printed in a form for programs, only warnings are shown before.
+    If it is printed in a form for programs, only warnings are shown before.
     """
     from perfbisect.hunt.attempt import Caller
 
@@ -191,7 +193,7 @@ def carried_out(carry_out: "CarryOut", given: Given, notifier: "Notifier", view:
 
 
 def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", caller: "Caller") -> int:
-    """Compare both ends in all results of a command, and hunt those that differ by common runs; returns the highest exit status."""
+    """Compare both ends in all results of a command, and hunt the results that differ by common runs; returns the highest status."""
     from dataclasses import replace
 
     from perfbisect.core.domain.settings import Policy
@@ -207,32 +209,36 @@ def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", 
 
     history, notifier = given.history, caller.begun
     assert isinstance(notifier, Notifier)
-    begun = int(notifier.names.pop())  # was to measure one result
+    begun = int(notifier.names.pop())  # the hunt that was begun for one result
     note(f"{several} Both ends are compared in all of them first.")
     with closing(History.open(history)) as opened:
-        known = as_recognised(opened, settings, several.outputs)
+        recognised = as_recognised(opened, settings, several.outputs)
     quiet = Given(history=history, waiting=given.waiting, form="")
-    ends = ends_in_results(known, several.outputs, given.waiting)
-    trial, cut = carried_out(lambda own: begin([ends], own, instead=begun), quiet, Notifier((), history, note))
+    ends = ends_in_results(recognised, several.outputs, given.waiting)
+    trial, cut = carried_out(
+        lambda results_caller: begin([ends], results_caller, instead=begun), quiet, Notifier((), history, note)
+    )
     tell = note if given.view == "json" else say
     tell("\n".join(results_that_differ(trial, compared(trial, trial.request.metric))))
-    policy, again = known.policy, f"{command_on('compare', trial.name, history)} --hunt"
-    again = f"the hunts go on with: {again}{'' if known.explain else ' --no-explain'}"
-    if policy != replace(policy.unlimited(), direction=worse_direction(known.metric), min_effect=Policy().min_effect):
-        again = f"begin again with: {command_to_run(known, history)}"  # those of a comparison have the usual rules
+    policy, again = recognised.policy, f"{command_on('compare', trial.name, history)} --hunt"
+    again = f"the hunts go on with: {again}{'' if recognised.explain else ' --no-explain'}"
+    if policy != replace(
+        policy.unlimited(), direction=worse_direction(recognised.metric), min_effect=Policy().min_effect
+    ):
+        again = f"begin again with: {command_to_run(recognised, history)}"  # hunts of a comparison have the usual rules
     note(f"All of them: {command_on('show', trial.name, history)}; if this is cut short, {again}")
     if cut:
         note(str(cut))
         return INTERRUPTED
-    hunts = for_results(known, trial)
+    hunts = for_results(recognised, trial)
     if not hunts:
         note("None is hunted: none differs in that direction, and enough, beyond doubt.")
         return NOTHING
-    left = iter(hunts)
+    remaining = iter(hunts)
 
     def enter(number: str) -> None:
         with closing(History.open(history)) as opened:
-            opened.enter_drop_hunt(trial.id, (next(left), 0, 1), int(number))
+            opened.enter_drop_hunt(trial.id, (next(remaining), 0, 1), int(number))
 
     notifier.enter = enter
     with closing(History.open(history)) as opened:
@@ -242,7 +248,7 @@ def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", 
 
 
 def conclude(ended: "Ended", given: Given) -> int:
-    """Print a trial, say what can be done with it, and return the exit status."""
+    """Print a trial, say what can be done next, and return the exit status."""
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.noise import noise_of_trial
     from perfbisect.core.stats.paired_comparison import is_complete
@@ -251,13 +257,13 @@ def conclude(ended: "Ended", given: Given) -> int:
 
     trial, cut = ended
     kind = trial.request.kind
-    known = kind is not TrialType.NOISE or noise_of_trial(trial) is not None
-    if known:
+    has_result = kind is not TrialType.NOISE or noise_of_trial(trial) is not None
+    if has_result:
         print_trial(trial, given.form, detailed=False)
     if cut:
         note(str(cut))
         return INTERRUPTED
-    if not known:
+    if not has_result:
         raise EnvironmentFailure(
             f"The runs of {trial.request.subjects[0].name} have too few values of {trial.request.metric} to estimate their"
             " noise.",

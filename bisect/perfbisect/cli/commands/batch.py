@@ -1,5 +1,5 @@
-"""`bisect batch`: hunts over several ranges, systems and workloads, as many at once as hosts allow; and its file, in TOML with
-the options of `bisect run` as keys.
+"""`bisect batch`: hunts over several ranges, systems and workloads, as many at once as hosts allow; and the reader of its file: TOML
+with the options of `bisect run` as keys.
 """
 
 import shlex
@@ -34,7 +34,7 @@ from perfbisect.wording.text import printable
 @verb_command()
 @click.argument("file", metavar="FILE|BATCH", type=FileOrBatch("b"), shell_complete=any_id)
 @click.option("--dry-run", is_flag=True, help="Check the file and print the hunts without beginning them.")
-@click.option("--anew", is_flag=True, help="Begin all hunts again, where a batch of the same FILE would go on.")
+@click.option("--anew", is_flag=True, help="Begin all hunts again, even if an unfinished batch of FILE would go on.")
 @click.option("--submit", type=click.Choice(["slurm"]), metavar="slurm", help="Let each hunt be a job of Slurm.")
 @click.option("--cancel", is_flag=True, help="Cancel the jobs of BATCH.")
 @plain_option
@@ -44,15 +44,15 @@ from perfbisect.wording.text import printable
 )  # fmt: skip
 @history_option
 def batch(given: Given) -> int:
-    """Carry out the hunts of FILE, as many at once as their hosts allow. The failure of one stops no other.
+    """Carry out the hunts of FILE, as many at once as their hosts allow. A failed hunt stops no other.
 
-    An interrupted batch goes on with the same command, or with `bisect resume --all`. BATCH, as b3: show its jobs.
+    An interrupted batch goes on with the same command, or with `bisect resume --all`. BATCH, such as b3: show its jobs.
 
     \b
     Examples:
       bisect batch hunts.toml --dry-run      the hunts, and what is wrong
       bisect batch hunts.toml
-      bisect batch hunts.toml --page pages/  an index and a page for each
+      bisect batch hunts.toml --page pages/  an index and a page for each hunt
       bisect resume --all                    after Ctrl-C
       bisect batch hunts.toml --submit slurm
       bisect batch b3                        its jobs; --cancel cancels them
@@ -61,7 +61,7 @@ def batch(given: Given) -> int:
     FILE has the options of `bisect run` as keys, without --:
       [defaults]
       builder = "sqlite"
-      any-host = ["c8-1", "c8-2"]     # on one of these; host = [...]: on all
+      any-host = ["c8-1", "c8-2"]     # on any of these; host = [...]: on all
       max-time = "2h"
       slurm = ["--constraint=quiet"]  # options of sbatch
 
@@ -79,8 +79,8 @@ def batch(given: Given) -> int:
       set = {table-size = 100000}
 
     \b
-    It is as if `bisect run` were called in the folder of FILE. Hunts of a range prefer the host that has its builds.
-    Exit status: the highest of the hunts'.
+    Each hunt runs as `bisect run` in the folder of FILE. Hunts of one range prefer the host that has its builds.
+    Exit status: the highest exit status of the hunts.
     """
     history, submit, page = given.history, given.submit, given.page
     if isinstance(given.file, str):
@@ -98,28 +98,32 @@ def batch(given: Given) -> int:
 
     file, path = given.file.absolute(), (history or default_place()).absolute()
     page = page.absolute() if page else None
-    with chdir(file.parent):  # relative paths of the file mean what is beside it
+    with chdir(file.parent):  # relative paths in the file start at its folder
         entries = read_batch_file(file)
-        places = [" or ".join(" and ".join(hosts) for hosts in entry.planned.hosts) for entry in entries]
-        if submit:  # its words are made before anything begins: they may refuse hosts
-            places = [shlex.join(["sbatch", *entry.words()]) for entry in entries]
+        targets = [" or ".join(" and ".join(hosts) for hosts in entry.planned.hosts) for entry in entries]
+        if submit:  # checked before anything begins: sbatch arguments may be refused for some hosts
+            targets = [shlex.join(["sbatch", *entry.words()]) for entry in entries]
         if given.dry_run:
-            for place, entry in zip(places, entries, strict=True):
-                say(f"{place}: bisect run {shlex.join(entry.planned.arguments)}")
+            for target, entry in zip(targets, entries, strict=True):
+                say(f"{target}: bisect run {shlex.join(entry.planned.arguments)}")
             return 0
         if submit:
             check_commands()
         planned = [entry.planned for entry in entries]
         with closing(History.open(path)) as opened:
-            same = (each for each in all_batches(opened) if each.file == str(file))
-            known = [each for each in same if [one.planned for one in each.hunts] == planned]
-            for latest in known[-1:]:
+            of_file = (batch_of_file for batch_of_file in all_batches(opened) if batch_of_file.file == str(file))
+            matching = [
+                batch_of_file
+                for batch_of_file in of_file
+                if [hunt_of_batch.planned for hunt_of_batch in batch_of_file.hunts] == planned
+            ]
+            for latest in matching[-1:]:
                 see = f"See it: {command_on('watch' if latest.running else 'batch', latest.name, history)}"
                 if latest.running:
                     raise UsageError(f"Another process works on this batch, {latest.name}.", see)
                 if latest.submitted and not (submit or given.anew or latest.ended):
                     raise UsageError(f"Slurm has this batch, {latest.name}; --anew begins all here.", see)
-            if known and not given.anew:
+            if matching and not given.anew:
                 number = latest.id
                 continue_batch(opened, number)
                 done = f"All hunts of batch {latest.name} have verdicts; --anew begins them again."
@@ -128,8 +132,8 @@ def batch(given: Given) -> int:
                 number = begin_batch(opened, file, planned, time.time())
             if submit:
                 submitted = submit_all(opened, number, entries)
-                kept = len(entries) - submitted
-                also = f", {kept} kept that wait, run or have a verdict" if kept else ""
+                unchanged = len(entries) - submitted
+                also = f", {unchanged} kept that wait, run or have a verdict" if unchanged else ""
                 say(
                     f"{count(submitted, 'hunt')} submitted{also}.\nTheir jobs: {command_on('batch', f'b{number}', history)}"
                 )
@@ -144,36 +148,36 @@ def batch(given: Given) -> int:
     return status
 
 
-def show_jobs(name: str, given: Path | None, *, cancel: bool) -> None:
+def show_jobs(name: str, path: Path | None, *, cancel: bool) -> None:
     """Show the jobs of a batch, or cancel them."""
     from perfbisect.cli.commands.report import batch_table
     from perfbisect.hunt import slurm
     from perfbisect.hunt.batch import log_of, title_of
     from perfbisect.hunt.slurm import is_kept, look
 
-    with closing(History.open(given)) as opened:
-        found, states = look(opened, int(name[1:]))
-        if not found.submitted:
-            raise UsageError(f"{name} was not submitted: it has no jobs.", f"See it: {command_on('show', name, given)}")
-        again = f"{command_on('batch', found.file, given)} --submit slurm"
+    with closing(History.open(path)) as opened:
+        read, states = look(opened, int(name[1:]))
+        if not read.submitted:
+            raise UsageError(f"{name} was not submitted: it has no jobs.", f"See it: {command_on('show', name, path)}")
+        again = f"{command_on('batch', read.file, path)} --submit slurm"
         if cancel:
             waiting = [job for job, state in states.items() if state.is_open]
             slurm.cancel(waiting)
             say(f"{count(len(waiting), 'job')} cancelled. Submit what is left: {again}")
             return
-        say("\n".join(batch_table(found, opened, output_width(), states)))
-        left = [one for one in found.hunts if not is_kept(one, states)]
-        for one in left:
-            if (log := log_of(opened, found.id, one.number)).exists():
-                note(f"{printable(title_of(one.planned))}: its output is {log}")
-        if left:
+        say("\n".join(batch_table(read, opened, output_width(), states)))
+        lacking = [hunt for hunt in read.hunts if not is_kept(hunt, states)]
+        for hunt in lacking:
+            if (log := log_of(opened, read.id, hunt.number)).exists():
+                note(f"{printable(title_of(hunt.planned))}: its output is {log}")
+        if lacking:
             note(f"Submit what is left: {again}")
 
 
 ENDS = ("good", "bad")
-OWN = ("host", "any-host")  # hosts: all of them, or any one
+OWN = ("host", "any-host")  # keys for hosts: all of them, or any
 BATCH_HAS = "It is an option of `bisect batch`."
-NOT_HERE = {  # options of `bisect run` that are no keys, and why
+NOT_HERE = {  # option of `bisect run` that is no key → why
     "history": BATCH_HAS,
     "plain": BATCH_HAS,
     "dry-run": BATCH_HAS,
@@ -193,19 +197,19 @@ Sbatch = Annotated[str, Meta(pattern=r"^--?\w", description='an option of sbatch
 
 
 class BatchFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the file has."""
+    """The contents of the file."""
 
     defaults: dict[str, Any] = {}
     hunt: Annotated[list[dict[str, Any]], Meta(min_length=1, description="at least one table [[hunt]]")]
 
 
 def options() -> dict[str, click.Option]:
-    """The options of `bisect run` that a file may have, by name."""
+    """The options of `bisect run` that are keys of a file, by name."""
     return {
-        name.removeprefix("--"): each
-        for each in run.params
-        if isinstance(each, click.Option)
-        for name in each.opts
+        name.removeprefix("--"): option
+        for option in run.params
+        if isinstance(option, click.Option)
+        for name in option.opts
         if name.startswith("--") and name.removeprefix("--") not in (*NOT_HERE, "host")
     }
 
@@ -214,12 +218,14 @@ def keys() -> type[msgspec.Struct]:
     """The keys of a hunt, with the types of their values."""
     kinds: dict[str, Any] = dict.fromkeys(ENDS, str) | dict.fromkeys(OWN, Names) | {"slurm": list[Sbatch]}
     for name, option in options().items():
-        one: Any = Text
+        value_type: Any = Text
         if isinstance(option.type, click.IntRange):
-            least, most = option.type.min, option.type.max
-            one = Annotated[int, Meta(ge=least, le=most, description=f"a whole number from {least:,} to {most:,}")]
-        several = one | list[one] | dict[str, str | int | float | bool]  # --set and --suspect: NAME=VALUE
-        kinds[name] = bool if option.is_flag else several if option.multiple else one
+            lowest, highest = option.type.min, option.type.max
+            value_type = Annotated[
+                int, Meta(ge=lowest, le=highest, description=f"a whole number from {lowest:,} to {highest:,}")
+            ]
+        several = value_type | list[value_type] | dict[str, str | int | float | bool]  # --set and --suspect: NAME=VALUE
+        kinds[name] = bool if option.is_flag else several if option.multiple else value_type
     kinds["workload"] = Names
     fields = [(name.replace("-", "_"), kind, None) for name, kind in kinds.items()]
     names = {name.replace("-", "_"): name for name in kinds}
@@ -227,45 +233,45 @@ def keys() -> type[msgspec.Struct]:
 
 
 def read_batch_file(path: Path) -> list[SlurmJob]:
-    """The hunts of a file, checked: recipes and hosts exist. Must be called in the folder of the file.
+    """The hunts of a file, checked: recipes and hosts exist. It must be called in the folder of the file.
 
-    Raises RecipeError with the table and the key for each mistake.
+    Raises RecipeError with the table and the key of each mistake.
     """
     content = convert(read_table(path), BatchFile, Location(path))
     mistakes: list[RecipeError] = []
     tables = {Location(path, "defaults"): content.defaults}
-    tables |= {Location(path, f"hunt {number}"): own for number, own in enumerate(content.hunt, 1)}
-    wrong = {place for place, table in tables.items() if check_keys(place, table, mistakes)}
+    tables |= {Location(path, f"hunt {number}"): hunt_table for number, hunt_table in enumerate(content.hunt, 1)}
+    wrong = {location for location, table in tables.items() if check_keys(location, table, mistakes)}
     (of_defaults, defaults), *hunts = tables.items()
-    found = []
-    for place, own in hunts:
-        hosts_own = {*OWN} & own.keys()  # in place of that of [defaults]
+    jobs = []
+    for location, hunt_table in hunts:
+        hosts_own = {*OWN} & hunt_table.keys()  # replaces the hosts of [defaults]
         inherited = {key: value for key, value in defaults.items() if not (hosts_own and key in OWN)}
-        values = inherited | own
-        places = {key: place if key in own else of_defaults for key in values}
+        values = inherited | hunt_table
+        places = {key: location if key in hunt_table else of_defaults for key in values}
         workloads = values.get("workload")
         for workload in workloads if isinstance(workloads, list) else [workloads]:
-            if not {place, of_defaults} & wrong:
+            if not {location, of_defaults} & wrong:
                 with noted(mistakes):
-                    found.append(entry(place, places, values | ({"workload": workload} if workload else {})))
+                    jobs.append(entry(location, places, values | ({"workload": workload} if workload else {})))
     raise_all(path, mistakes)
-    return found
+    return jobs
 
 
 def check_keys(place: Location, table: Mapping[str, object], mistakes: list[RecipeError]) -> bool:
-    """Whether a table has a key that is none, or whose value is of a wrong type: each is added to ``mistakes``."""
-    before = len(mistakes)
+    """Whether a table has an unknown key, or a value of a wrong type; each mistake is added to ``mistakes``."""
+    count_before = len(mistakes)
     for key, value in table.items():
         with noted(mistakes):
             if key in NOT_HERE:
                 raise place.at(key).mistake("is no key of a file.", NOT_HERE[key])
             convert({key: value}, keys(), place)
-    return len(mistakes) > before
+    return len(mistakes) > count_before
 
 
 @contextmanager
 def noted(mistakes: list[RecipeError]) -> Iterator[None]:
-    """Keep a mistake, so that those after it are found, too."""
+    """A block whose RecipeError is noted, so that later mistakes are found, too."""
     try:
         yield
     except RecipeError as mistake:
@@ -273,25 +279,25 @@ def noted(mistakes: list[RecipeError]) -> Iterator[None]:
 
 
 def raise_all(path: Path, mistakes: Sequence[RecipeError]) -> None:
-    """Raise one RecipeError that tells all mistakes, each once: several hunts can have one from [defaults]."""
-    each = {str(mistake): mistake for mistake in mistakes}
-    if len(each) == 1:
+    """Raise one RecipeError with all mistakes. Equal mistakes are listed once: several hunts can have one from [defaults]."""
+    by_sentence = {str(mistake): mistake for mistake in mistakes}
+    if len(by_sentence) == 1:
         raise mistakes[0]
-    if each:
-        lines = [f"{sentence} {mistake.advice}".rstrip() for sentence, mistake in each.items()]
-        raise RecipeError(f"{path} has {len(each)} mistakes:", "\n".join(map(printable, lines)))
+    if by_sentence:
+        lines = [f"{sentence} {mistake.advice}".rstrip() for sentence, mistake in by_sentence.items()]
+        raise RecipeError(f"{path} has {len(by_sentence)} mistakes:", "\n".join(map(printable, lines)))
 
 
 def entry(table: Location, places: Mapping[str, Location], values: Mapping[str, Any]) -> SlurmJob:
-    """One hunt from its keys, which are in the ``places``. Raises RecipeError for what `bisect run` would refuse."""
+    """One hunt from its keys, whose locations are ``places``. Raises RecipeError for values that `bisect run` would refuse."""
     for end in ENDS:
         if end not in values:
             raise table.at(end).mistake("is missing.", f'Write it as a revision: {end} = "8.0.28"')
     if "host" in values and "any-host" in values:
         raise table.mistake("has host and any-host, which exclude each other.")
     key = "any-host" if "any-host" in values else "host"
-    given = values.get(key, "local")
-    names = dict.fromkeys([given] if isinstance(given, str) else given)
+    names_of_hosts = values.get(key, "local")
+    names = dict.fromkeys([names_of_hosts] if isinstance(names_of_hosts, str) else names_of_hosts)
     choices = tuple((name,) for name in names) if key == "any-host" else (tuple(names),)
     arguments = [
         word for name, option in options().items() if name in values for word in words(name, option, values[name])
@@ -311,13 +317,13 @@ def words(name: str, option: click.Option, value: Any) -> list[str]:
     values = value if isinstance(value, list) else [value]
     if isinstance(value, dict):
         values = [f"{key}={str(part).lower() if isinstance(part, bool) else part}" for key, part in value.items()]
-    return [f"--{name}={each}" for each in values]
+    return [f"--{name}={item}" for item in values]
 
 
 def checked(
     table: Location, places: Mapping[str, Location], choices: Sequence[Sequence[str]], arguments: list[str]
 ) -> Settings:
-    """The settings of a hunt. Raises RecipeError with the key for what `bisect run` would refuse at once."""
+    """The settings of a hunt. Raises RecipeError with the key for values that `bisect run` would refuse at once."""
     from perfbisect.recipes.builder_reader import load_builder
     from perfbisect.recipes.inventory import load_host
     from perfbisect.recipes.requested import load_requested
@@ -326,7 +332,7 @@ def checked(
         key = option.removeprefix("--") or asked
         return (places.get(key, table).at(key) if key else table).mistake(f"is refused: {why}", advice)
 
-    asked = ""  # the key that decides about what is checked, where an error does not say which option is wrong
+    asked = ""  # the key to name if an error does not say which option is wrong
     try:
         hosts = [f"--host={host}" for host in choices[0]]
         settings = requested_settings(Given(**run.make_context("run", [*hosts, *arguments]).params))

@@ -71,28 +71,28 @@ def demo(given: Given) -> int:
         status = ctx.invoke(compare, builds=ends, hunt=True, form="", **how)
     else:
         status = ctx.invoke(run, good=ends[0], bad=ends[1], layouts=False, view=given.view, **how)
-    if status == INTERRUPTED:  # the answer is for those who have searched to the end
+    if status == INTERRUPTED:  # an interrupted search does not show the answer
         return INTERRUPTED
     return 0 if are_right(planted, answer_file, given.history, begun) else status or WRONG
 
 
 def are_right(planted: Mapping[str, str], answer_file: Path, history: Path | None, begun: float) -> bool:
-    """Whether the hunts since ``begun`` (seconds since 1970) have named the planted commits, workload → commit; each is said."""
+    """Whether the hunts since ``begun`` (seconds since 1970) named the ``planted`` commits (workload → commit). Says each result."""
     from perfbisect.store.history import History
 
     with closing(History.open(history, read_only=True)) as opened:
-        named = {one.workloads[0]: one.culprit for one in opened.hunts() if one.started >= begun}
+        named = {hunt.workloads[0]: hunt.culprit for hunt in opened.hunts() if hunt.started >= begun}
     for workload, commit in planted.items():
-        if (found := named.get(workload)) == commit:
+        if (culprit := named.get(workload)) == commit:
             note(f"Right: {commit[:10]}, planted in {workload}, was named ({answer_file}).")
         else:
-            said = f"Wrong: {found[:10]} was named" if found else "No commit was named"
-            note(f"{said} in {workload}, planted was {commit[:10]} ({answer_file}).")
+            result = f"Wrong: {culprit[:10]} was named" if culprit else "No commit was named"
+            note(f"{result} in {workload}, planted was {commit[:10]} ({answer_file}).")
     return all(named.get(workload) == commit for workload, commit in planted.items())
 
 
 def ours(answer_file: Path) -> bool:
-    """Whether an earlier demo wrote the repository beside it. Raises UsageError for a file that is not an answer."""
+    """Whether an earlier demo wrote the repository beside ``answer_file``. Raises UsageError for a file that is no answer."""
     import msgspec
 
     from perfbisect.demo.history import DemoAnswer

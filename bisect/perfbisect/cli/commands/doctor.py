@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from perfbisect.lab.checks.all_hosts import Checked, CheckScope
     from perfbisect.recipes.workload import Workload
 
-SHOWN = 20  # names of what an adopted folder contains
-SERIOUS = (Level.REFUSED, Level.WARNING)  # levels of findings that are told of all hosts
+SHOWN = 20  # names of files in an adopted folder that are listed
+SERIOUS = (Level.REFUSED, Level.WARNING)  # levels of findings that --all shows
 
 
 @verb_command()
@@ -34,11 +34,11 @@ SERIOUS = (Level.REFUSED, Level.WARNING)  # levels of findings that are told of 
     show_default=True,
     metavar="NAME",
     shell_complete=metric_name,
-    help="Check whether it can be measured there.",
+    help="Check whether HOST can measure this workload.",
 )
 @click.option(
     "--adopt", is_flag=True,
-    help="Let perfbisect have the root folder, although it contains other files: hunts and `bisect gc` may remove them.",
+    help="Use the root folder although it contains other files: hunts and `bisect gc` may remove them.",
 )  # fmt: skip
 @click.option(
     "--all", "every", is_flag=True, help="Check all hosts of hosts.toml at once, and whether build hosts agree."
@@ -48,7 +48,7 @@ SERIOUS = (Level.REFUSED, Level.WARNING)  # levels of findings that are told of 
 @workloads_option
 @inventory_option
 def doctor(given: Given) -> int:
-    """Check HOST (default: local): what is missing, what adds noise, and the command that fixes each.
+    """Check HOST (default: local): missing programs, sources of noise, and the command that fixes each.
 
     \b
     Examples:
@@ -58,9 +58,9 @@ def doctor(given: Given) -> int:
       bisect doctor spare --json | jq '.findings[] | select(.level != "ok")'
 
     \b
-    The same checks run before each hunt, which shows only refusals and warnings. With --all a host that others name in
-    their `build_hosts` is checked for builds alone.
-    Exit status: 0 fit, 4 measurements would be meaningless or impossible.
+    The same checks run before each hunt, which shows only refusals and warnings. With --all, a host in the
+    `build_hosts` of others is checked only for builds.
+    Exit status: 0 the host is fit, 4 measurements would be meaningless or impossible.
     """
     from perfbisect.cli.sessions import leasing
     from perfbisect.core.domain.metrics import find_metric
@@ -96,33 +96,33 @@ def doctor(given: Given) -> int:
     if not given.as_json:
         announce(recipe, chosen or (), [entry])
     facts: HostFacts | None = None
-    found: list[Finding] = []
+    results: list[Finding] = []
     try:
         with ExitStack() as stack:
             stack.enter_context(leasing([host], hosts, builders=False, purpose="bisect doctor"))
-            there, contents = registry.adopt(entry) if given.adopt else (registry.connect(entry), ())
-            stack.enter_context(there)
+            connected, contents = registry.adopt(entry) if given.adopt else (registry.connect(entry), ())
+            stack.enter_context(connected)
             if given.adopt:
-                found.append(adopted(there, contents))
-            inspection = inspect_host(CheckRequest(there, entry, given.metric, recipe, given.variant, chosen))
-            facts = read_fingerprint(there, inspection.answers)
-            found += [*findings(inspection), *pairing(inspection), *shared_findings(shared_builds())]
+                results.append(adopted(connected, contents))
+            inspection = inspect_host(CheckRequest(connected, entry, given.metric, recipe, given.variant, chosen))
+            facts = read_fingerprint(connected, inspection.answers)
+            results += [*findings(inspection), *pairing(inspection), *shared_findings(shared_builds())]
     except EnvironmentFailure as failure:
-        found.append(Finding(Level.REFUSED, "reach", str(failure), failure.advice))
+        results.append(Finding(Level.REFUSED, "reach", str(failure), failure.advice))
     if given.as_json:
-        say_object({"host": facts, "findings": found, "files": foreign_files(recipe, chosen or (), [entry])})
+        say_object({"host": facts, "findings": results, "files": foreign_files(recipe, chosen or (), [entry])})
     else:
-        say("\n".join(lines(host, facts, found)))
-    return ENVIRONMENT if number(found, Level.REFUSED) else 0
+        say("\n".join(lines(host, facts, results)))
+    return ENVIRONMENT if number(results, Level.REFUSED) else 0
 
 
-def number(found: Iterable[Finding], level: Level) -> int:
-    """How many findings are of that level."""
-    return sum(finding.level is level for finding in found)
+def number(results: Iterable[Finding], level: Level) -> int:
+    """The number of findings of that level."""
+    return sum(finding.level is level for finding in results)
 
 
-def doctor_all(wanted: "CheckScope", given: Given) -> int:
-    """Check every host of the inventory; the exit status."""
+def doctor_all(scope: "CheckScope", given: Given) -> int:
+    """Check every host of the inventory; returns the exit status."""
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.hunt.setup import shared_builds
     from perfbisect.lab.checks.all_hosts import check_all
@@ -131,8 +131,8 @@ def doctor_all(wanted: "CheckScope", given: Given) -> int:
 
     entries = load_hosts(given.hosts or "")
     if not given.as_json:
-        announce(wanted.builder, wanted.workloads or (), entries)
-    checked, differences = check_all(entries, wanted)
+        announce(scope.builder, scope.workloads or (), entries)
+    checked, differences = check_all(entries, scope)
     shared = tuple(shared_findings(shared_builds()))
     if given.as_json:
         every = [
@@ -151,14 +151,14 @@ def doctor_all(wanted: "CheckScope", given: Given) -> int:
 def lines_of_all(
     checked: "Sequence[Checked]", differences: Sequence[Finding], shared: Sequence[Finding]
 ) -> Iterator[str]:
-    """A table of the hosts, then what is wrong with each, how build hosts differ, the shared builds, and a summary."""
+    """A table of the hosts, then the problems of each, differences of build hosts, the shared builds, and a summary."""
     from perfbisect.wording.quantities import count
     from perfbisect.wording.table import table
     from perfbisect.wording.text import listed
 
     head = ("host", "for", "verdict", "warnings", "cores", "ccache", "compiler", "processor")
     yield from table(head, [row(host) for host in checked], right=("warnings", "cores"))
-    of_hosts = [(host.name, [each for each in host.findings if each.level in SERIOUS]) for host in checked]
+    of_hosts = [(host.name, [finding for finding in host.findings if finding.level in SERIOUS]) for host in checked]
     for title, findings in (*of_hosts, ("build hosts", differences), ("shared builds", shared)):
         if findings:
             yield from ("", f"{printable(title)}:", *texts(findings))
@@ -172,7 +172,7 @@ def lines_of_all(
 
 
 def verdict(host: "Checked") -> str:
-    """Whether a host can do what it is for."""
+    """Whether a host can do its work, in a word."""
     return "cannot be used" if host.facts is None else "not fit" if host.refused else "fit"
 
 
@@ -181,15 +181,15 @@ def row(host: "Checked") -> tuple[str, ...]:
     from perfbisect.wording.text import listed
 
     role = f"builds for {listed(host.builds_for)}" if host.builds_for else "measuring"
-    known: tuple[str, ...] = ("", "", "", "")
+    properties: tuple[str, ...] = ("", "", "", "")
     if facts := host.facts:
         compiler = host.side.compiler[0] if host.side and host.side.compiler else facts.compiler
-        known = (str(facts.cores or ""), facts.tools.get("ccache", ""), compiler, facts.cpu)
-    return host.name, role, verdict(host), str(number(host.findings, Level.WARNING)), *known
+        properties = (str(facts.cores or ""), facts.tools.get("ccache", ""), compiler, facts.cpu)
+    return host.name, role, verdict(host), str(number(host.findings, Level.WARNING)), *properties
 
 
 def texts(findings: Iterable[Finding], topics: int = 0) -> Iterator[str]:
-    """Each finding with its advice; with its topic in so many columns."""
+    """The findings with their advice; ``topics`` is the width of the column with their topics, 0 for none."""
     for finding in findings:
         topic = f"{finding.topic:{topics}}  " if topics else ""
         yield f"  {finding.level:8} {topic}{printable(finding.text)}"
@@ -198,7 +198,7 @@ def texts(findings: Iterable[Finding], topics: int = 0) -> Iterator[str]:
 
 
 def adopted(host: "Host", contents: Sequence[str]) -> Finding:
-    """What ``--adopt`` has done, and which files it concerns."""
+    """The finding about what ``--adopt`` has done, and which files it concerns."""
     from perfbisect.host.registry import MARKER, REMOVED
     from perfbisect.wording.text import listed
 
@@ -217,17 +217,17 @@ def adopted(host: "Host", contents: Sequence[str]) -> Finding:
 
 
 def only_commands(driver: str, workloads: "Path | None") -> bool:
-    """Whether no workload of a driver needs sysbench; false where a suite cannot be read."""
+    """Whether no workload of a driver needs sysbench; False if a suite cannot be read."""
     from perfbisect.errors import RecipeError
     from perfbisect.recipes.workload import load_workloads
 
     try:
-        return all(each.command for each in load_workloads(workloads or "") if each.driver == driver)
+        return all(workload.command for workload in load_workloads(workloads or "") if workload.driver == driver)
     except RecipeError:
         return False
 
 
-def lines(name: str, facts: "HostFacts | None", found: Sequence[Finding]) -> Iterator[str]:
+def lines(name: str, facts: "HostFacts | None", results: Sequence[Finding]) -> Iterator[str]:
     """The host, each finding with its fix, and a summary."""
     from perfbisect.wording.quantities import count
 
@@ -235,10 +235,10 @@ def lines(name: str, facts: "HostFacts | None", found: Sequence[Finding]) -> Ite
         size = f"{count(facts.cores, 'core')}, {facts.memory_mib / 1024:.0f} GiB"
         yield printable(f"{name}: {facts.cpu}, {size}, kernel {facts.kernel}")
         yield ""
-    yield from texts(found, max(len(finding.topic) for finding in found))
-    refused = number(found, Level.REFUSED)
+    yield from texts(results, max(len(finding.topic) for finding in results))
+    refused = number(results, Level.REFUSED)
     yield ""
     yield (
         f"{name} is {'not fit' if refused else 'fit'} to measure on: {refused} refused,"
-        f" {count(number(found, Level.WARNING), 'warning')}, {count(number(found, Level.NOTE), 'note')}."
+        f" {count(number(results, Level.WARNING), 'warning')}, {count(number(results, Level.NOTE), 'note')}."
     )

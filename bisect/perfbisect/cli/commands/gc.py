@@ -1,4 +1,4 @@
-"""`bisect gc`: remove the oldest of what can be built or loaded again."""
+"""`bisect gc`: remove old builds and data that can be made again."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from perfbisect.lab.upkeep import Item
 
 
-MANY = ("jobs", "logs")  # categories that have one line each
-ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps what it needs
+MANY = ("jobs", "logs")  # categories with a single line each
+ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps its builds and data
 
 
 @verb_command()
@@ -53,10 +53,10 @@ def gc(given: Given) -> int:
       bisect gc --shared --keep 200G
 
     \b
-    Removes builds, datasets, jobs and logs below the host's root, least recently used first. What hunts without a verdict
-    need is kept for 30 days. --shared does the same in the folder of shared builds. ccache limits itself: ccache_size in
-    hosts.toml. Machines that a session which was killed had leased are given back; `bisect hosts` lists them.
-    Exit status: 0, or 4 where a machine could not be given back.
+    Removes builds, datasets, jobs and logs below the host's root, least recently used first. Builds and data
+    that hunts without a verdict need are kept for 30 days. --shared removes builds from the folder of shared builds.
+    ccache has its own limit: ccache_size in hosts.toml. Machines leased by a killed session are given back.
+    Exit status: 0, or 4 if a machine could not be given back.
     """
     from contextlib import nullcontext
 
@@ -77,71 +77,79 @@ def gc(given: Given) -> int:
     if not given.as_json:
         announce(hosts=[entry])
     limit = in_bytes(entry.keep) if given.keep is None else given.keep
-    # While we hold the lock no session measures, so nothing is removed that is in use.
+    # While we hold the lock no session measures, so nothing that is in use is removed.
     with (
         nullcontext()
         if dry_run and not entry.leased
         else leasing([given.host], given.hosts or "", builders=False, purpose="bisect gc"),
-        connect(entry) as there,
-        nullcontext() if dry_run else hold(there, "a clean-up", given.waiting),
+        connect(entry) as connected,
+        nullcontext() if dry_run else hold(connected, "a clean-up", given.waiting),
     ):
-        found = upkeep.items(there)
-        left = [job.id for job in (*jobs.running(there), *jobs.orphaned(there))]
+        items = upkeep.items(connected)
+        running_jobs = [job.id for job in (*jobs.running(connected), *jobs.orphaned(connected))]
         pinned = pins(given.history, read_only=dry_run) | {
-            *left,
-            *(item.name for item in found if left and item.category in upkeep.IN_USE),
+            *running_jobs,
+            *(item.name for item in items if running_jobs and item.category in upkeep.IN_USE),
         }
-        gone = upkeep.expendable(found, limit, pinned)
+        removed = upkeep.expendable(items, limit, pinned)
         if not dry_run:
-            upkeep.remove(there, gone)
-    stays = sum(item.size for item in found) - sum(item.size for item in gone)
-    what = size(sum(item.size for item in gone)) if gone else "Nothing"
-    say_freed(gone, stays, given, f"{what} {verb(gone, dry_run)} freed on host {given.host}", table_of(gone))
+            upkeep.remove(connected, removed)
+    stays = sum(item.size for item in items) - sum(item.size for item in removed)
+    freed_size = size(sum(item.size for item in removed)) if removed else "Nothing"
+    say_freed(
+        removed, stays, given, f"{freed_size} {verb(removed, dry_run)} freed on host {given.host}", table_of(removed)
+    )
     if stays > limit and not given.as_json:
-        kept = sum(item.size for item in found if item.name in pinned)
+        pinned_size = sum(item.size for item in items if item.name in pinned)
         say(
-            f"That is more than {size(limit)}: {size(kept)} belong to hunts without a verdict (see `bisect history`) or to"
+            f"That is more than {size(limit)}: {size(pinned_size)} belong to hunts without a verdict (see `bisect history`) or to"
             " running jobs."
         )
-    # What could not be given back, which has been said, is still noted, by no session that runs.
+    # A machine that could not be given back, which was printed, still has a record, of no running session.
     unreleased = (not dry_run or entry.leased) and any(not runs for _, runs in all_records())
     return ENVIRONMENT if unreleased else 0
 
 
 def gc_shared(given: Given) -> int:
-    """Remove shared builds from their folder until at most --keep is left; the exit status."""
+    """Remove shared builds from their folder until at most --keep is left; returns the exit status."""
     from perfbisect.lab.upkeep import clean_shared_folder
     from perfbisect.recipes.configuration import in_bytes, load_configuration
 
     shared = load_configuration().shared
     limit = in_bytes(shared.keep) if given.keep is None else given.keep
-    gone, left = clean_shared_folder(shared.builds or "", limit, time.time(), dry_run=given.dry_run)
-    freed = size(sum(entry.size for entry in gone))
-    what = f"{count(len(gone), 'shared build')}, {freed}," if gone else "No shared build"
-    say_freed(gone, left, given, f"{what} {verb(gone, given.dry_run)} removed from {shared.builds}")
+    removed, remaining = clean_shared_folder(shared.builds or "", limit, time.time(), dry_run=given.dry_run)
+    freed = size(sum(entry.size for entry in removed))
+    freed_builds = f"{count(len(removed), 'shared build')}, {freed}," if removed else "No shared build"
+    say_freed(removed, remaining, given, f"{freed_builds} {verb(removed, given.dry_run)} removed from {shared.builds}")
     return 0
 
 
-def verb(gone: Sequence[object], dry_run: bool) -> str:
-    """For what is removed."""
-    return "would be" if dry_run else "were" if gone else "had to be"
+def verb(removed: Sequence[object], dry_run: bool) -> str:
+    """The verb of the sentence about removed items."""
+    return "would be" if dry_run else "were" if removed else "had to be"
 
 
 def say_freed(
-    gone: "Sequence[Item] | Sequence[StoredObject]", left: int, given: Given, text: str, table: Iterable[str] = ()
+    removed: "Sequence[Item] | Sequence[StoredObject]",
+    remaining: int,
+    given: Given,
+    text: str,
+    table: Iterable[str] = (),
 ) -> None:
-    """Print what was, or would be, removed, and how many bytes are left."""
+    """Print the items that were, or would be, removed, and how many bytes are left."""
     dry_run = given.dry_run
     if given.as_json:
-        say_object({"removed": not dry_run, "items": gone, "bytes": sum(each.size for each in gone), "left": left})
+        say_object(
+            {"removed": not dry_run, "items": removed, "bytes": sum(item.size for item in removed), "left": remaining}
+        )
     else:
-        say("\n".join([*table, f"{text}; {size(left)} {'stay' if dry_run else 'are left'}."]))
+        say("\n".join([*table, f"{text}; {size(remaining)} {'stay' if dry_run else 'are left'}."]))
 
 
 def pins(path: Path | None, *, read_only: bool) -> frozenset[str]:
-    """Keys of what unfinished hunts need; none without a history.
+    """The keys of builds and data that unfinished hunts need; none without a history.
 
-    Raises UsageError for a given history that does not exist.
+    Raises UsageError if the user's history does not exist.
     """
     from perfbisect.errors import UsageError
     from perfbisect.store.connection import default_place
@@ -159,14 +167,16 @@ def pins(path: Path | None, *, read_only: bool) -> frozenset[str]:
         return read_pinned(opened, time.time() - ACTIVE)
 
 
-def table_of(gone: "Sequence[Item]") -> Iterator[str]:
-    """What was, or would be, removed; all jobs in one line, and all logs."""
+def table_of(removed: "Sequence[Item]") -> Iterator[str]:
+    """The items that were, or would be, removed; all jobs in one line, and all logs."""
     from perfbisect.wording.table import table
 
-    rows = [(moment(item.used), size(item.size), item.path) for item in gone if item.category not in MANY]
+    rows = [(moment(item.used), size(item.size), item.path) for item in removed if item.category not in MANY]
     for kind in MANY:
-        if some := [item for item in gone if item.category == kind]:
-            until = max(item.used for item in some)
-            rows.append((moment(until), size(sum(item.size for item in some)), f"{len(some):,} in {kind}"))
+        if items_of_kind := [item for item in removed if item.category == kind]:
+            until = max(item.used for item in items_of_kind)
+            rows.append(
+                (moment(until), size(sum(item.size for item in items_of_kind)), f"{len(items_of_kind):,} in {kind}")
+            )
     if rows:
         yield from (*table(("last used", "size", "what"), rows, right=("size",)), "")

@@ -1,6 +1,6 @@
 """`bisect history`: list hunts, comparisons, proofs and A/As; its subcommands copy them from and to other histories.
 
-`bisect push` carries what is new in the local history to a central one, which many people read.
+`bisect push` sends new sessions of the local history to a central history, which many people read.
 """
 
 import re
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from perfbisect.store.batches import Batch
     from perfbisect.store.transfer import Copied
 
-# columns that are dropped in a narrow terminal
+# columns that are dropped in a narrow terminal, in this order
 DISPENSABLE = ("runs", "builds", "host", "sure", "builder", "range", "when")
 HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "sure", "state", "subject")
-DONE = {"compare": "compared", "prove": "proof", "noise": "A/A"}  # what a trial that is complete is, by its kind
+DONE = {"compare": "compared", "prove": "proof", "noise": "A/A"}  # kind of a complete trial → its state in the table
 CONFLICTS = 1  # exit status
-ORIGIN = HEAD.index("range")  # the place of the column that says from whom hunts were imported
+ORIGIN = HEAD.index("range")  # the index of the column with the origin of imported hunts
 
 
 @verb_command(click.Group, invoke_without_command=True)
@@ -63,18 +63,18 @@ def history(given: Given) -> None:
       bisect history --json | jq '.[] | select(.state == "found")'
       bisect history export mine.db          see bisect history export --help
       bisect history import theirs.db
-      bisect history --from central          those of a team: see bisect push --help
+      bisect history --from central          sessions of a team: see bisect push --help
 
     \b
-    Comparisons have ids as c3, proofs as p5, A/As as n4. `bisect show ID` reports one. The history is one SQLite file for `bisect query`,
-    sqlite-utils and Datasette.
+    Ids: 12 is a hunt, c3 a comparison, p5 a proof, n4 an A/A; `bisect show ID` reports it. The history is one SQLite file
+    for `bisect query`, sqlite-utils and Datasette.
     """
     if click.get_current_context().invoked_subcommand:
         return
     with opened_history(given.history, given.central) as opened:
         done = opened.listing()
         if given.as_json:
-            say_object([{"kind": one.kind} | one.as_object() for one in done])
+            say_object([{"kind": session.kind} | session.as_object() for session in done])
         else:
             say(listing(done, central=given.central is not None))
             if isinstance(opened, History) and (batches := all_batches(opened)):
@@ -82,48 +82,57 @@ def history(given: Given) -> None:
 
 
 def listing(done: Sequence[SessionSummary], *, central: bool = False) -> str:
-    """The table of hunts and trials; those of a central history with ids that have their origins."""
+    """The table of hunts and trials; ids of a central history have their origins."""
     from perfbisect.wording.table import table
 
     if not done:
         return "There are no hunts yet. Begin one with `bisect run`."
-    rows = [row(one) for one in done]
+    rows = [row(session) for session in done]
     head: tuple[str, ...] = HEAD
     if central:
-        rows = [(f"{one.origin}:{cells[0]}", *cells[1:]) for cells, one in zip(rows, done, strict=True)]
-    elif any(one.origin for one in done):  # a host of theirs is another machine than one of ours
+        rows = [(f"{session.origin}:{cells[0]}", *cells[1:]) for cells, session in zip(rows, done, strict=True)]
+    elif any(session.origin for session in done):  # a host of theirs is another machine than one of ours
         head = (*HEAD[:ORIGIN], "from", *HEAD[ORIGIN:])
-        rows = [(*cells[:ORIGIN], one.origin, *cells[ORIGIN:]) for cells, one in zip(rows, done, strict=True)]
+        rows = [(*cells[:ORIGIN], session.origin, *cells[ORIGIN:]) for cells, session in zip(rows, done, strict=True)]
     printed = [tuple(map(printable, cells)) for cells in rows]
     lines = table(head, printed, right=("id", "builds", "runs", "sure"), width=output_width(), drop=DISPENSABLE)
     pairs = zip(printed, done, strict=True)
-    return "\n".join([*lines, *(f"{id_} failed: {printable(one.failure)}" for (id_, *_), one in pairs if one.failure)])
+    return "\n".join(
+        [*lines, *(f"{id_} failed: {printable(session.failure)}" for (id_, *_), session in pairs if session.failure)]
+    )
 
 
-def row(one: SessionSummary) -> tuple[str, ...]:
+def row(session: SessionSummary) -> tuple[str, ...]:
     """The row of a hunt or a trial."""
-    builds = one.builds if one.kind == "hunt" else len(one.compared)
-    measured = (one.builder, workloads(one.workloads), one.host, one.span, str(builds), str(one.runs))
-    verdict = (one.culprit[:10] if one.culprit else MISSING, chance(one.probability))
+    builds = session.builds if session.kind == "hunt" else len(session.compared)
+    measured = (
+        session.builder,
+        workloads(session.workloads),
+        session.host,
+        session.span,
+        str(builds),
+        str(session.runs),
+    )
+    verdict = (session.culprit[:10] if session.culprit else MISSING, chance(session.probability))
     return (
-        str(one.id),
-        moment(one.started),
+        str(session.id),
+        moment(session.started),
         *measured,
         *verdict,
-        DONE.get(one.kind, "") if one.state == "done" else one.state,
-        one.subject,
+        DONE.get(session.kind, "") if session.state == "done" else session.state,
+        session.subject,
     )
 
 
 def batch_line(batch: "Batch") -> str:
-    """A batch in a line, for `bisect history`."""
+    """The line of a batch for `bisect history`."""
     from perfbisect.hunt.batch import VERDICTS
 
-    begun = sorted(one.hunt for one in batch.hunts if one.hunt is not None)  # they begin in any order
-    ended = sum(one.status in VERDICTS for one in batch.hunts)
+    begun = sorted(hunt.hunt for hunt in batch.hunts if hunt.hunt is not None)  # they begin in any order
+    ended = sum(hunt.status in VERDICTS for hunt in batch.hunts)
     hunts = f", hunts {', '.join(map(str, begun))}" if begun else ""
-    what = printable(batch.file) if batch.file else "together"
-    return f"{batch.name}: {what}{hunts}; {ended} of {len(batch.hunts)} with a verdict"
+    source = printable(batch.file) if batch.file else "together"
+    return f"{batch.name}: {source}{hunts}; {ended} of {len(batch.hunts)} with a verdict"
 
 
 @verb_command(parent=history)
@@ -151,7 +160,7 @@ def export(given: Given) -> None:
     if file.exists():
         raise UsageError(f"{file} exists already.", "Name another file, or remove it.")
     with closing(History.open(history)) as source, transfer.snapshot(source):
-        wanted = transfer.with_related(source, hunts) if hunts else transfer.all_sessions(source)
+        selection = transfer.with_related(source, hunts) if hunts else transfer.all_sessions(source)
         with explained(file):
             file.parent.mkdir(parents=True, exist_ok=True)
             beside = TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent)
@@ -159,29 +168,31 @@ def export(given: Given) -> None:
             unfinished = Path(folder) / file.name
             with closing(History.open(unfinished)) as target:
                 with target.transaction():
-                    done = transfer.copy(source, target, wanted, "", "exported")
+                    done = transfer.copy(source, target, selection, "", "exported")
                 target.connection.execute("PRAGMA journal_mode = DELETE")  # one file, also beside no other
             unfinished.rename(file)
-    hunts_written = sum(each.name.startswith("hunt") for each in done)
-    others = len(done) - hunts_written
-    also = f"; comparisons, proofs and A/As: {others}" if others else ""
+    hunts_written = sum(copied.name.startswith("hunt") for copied in done)
+    trials = len(done) - hunts_written
+    also = f"; comparisons, proofs and A/As: {trials}" if trials else ""
     say(f"{file}: {count(hunts_written, 'hunt')}{also}")
 
 
 @verb_command(parent=history, name="import")
 @click.argument("files", metavar="FILE…", type=EXISTING, nargs=-1, required=True)
-@click.option("--from", "origin", metavar="NAME", help="Whose they are. Default: the name of FILE without its ending.")
+@click.option(
+    "--from", "origin", metavar="NAME", help="Name of their owner. Default: the name of FILE without its ending."
+)
 @click.option(
     "--own",
     is_flag=True,
-    help="They are your own: hosts of the same names are the same machines, and hunts can be gone on with.",
+    help="They are your own: hosts of equal names are the same machines, and `bisect resume` works.",
 )
 @history_option
 def import_(given: Given) -> int:
-    """Add the hunts, comparisons and A/As of FILEs, with new numbers; what is known already is updated.
+    """Add the hunts, comparisons and A/As of FILEs, with new numbers; sessions imported before are updated.
 
-    What others have measured is listed and reported, but counts for no new hunt: a host of theirs is another machine, also
-    where it has the same name.
+    Sessions of others are listed and reported, but no new hunt uses their runs: their host is another machine, even if it
+    has the same name.
 
     \b
     Examples:
@@ -190,8 +201,8 @@ def import_(given: Given) -> int:
       bisect history import laptop.db --own        my hunts of another machine
 
     \b
-    Importing a file twice adds nothing. Exit status: 0, or 1 where a hunt was continued in both histories: it stays as
-    it is here.
+    Importing a file twice adds nothing. Exit status: 0, or 1 if a hunt was continued in both histories: it is not
+    changed here.
     """
     from perfbisect.store import transfer
 
@@ -205,16 +216,16 @@ def import_(given: Given) -> int:
     with closing(History.open(path)) as target:
         for file in given.files:
             with foreign(file) as source, transfer.snapshot(source):
-                wanted = transfer.all_sessions(source)
-                transfer.check(source, wanted)  # nothing of a file with mistakes is imported
-                done = transfer.copy(source, target, wanted, "" if given.own else given.origin or file.stem)
+                selection = transfer.all_sessions(source)
+                transfer.check(source, selection)  # nothing of a file with mistakes is imported
+                done = transfer.copy(source, target, selection, "" if given.own else given.origin or file.stem)
             conflicts += tell(file, done)
     return CONFLICTS if conflicts else 0
 
 
 @contextmanager
 def foreign(file: Path) -> Iterator[History]:
-    """A history of someone else, open for reading."""
+    """The history of someone else, open for reading."""
     from perfbisect.store.connection import NoHistory
     from perfbisect.store.transfer import check_pages
 
@@ -229,22 +240,22 @@ def foreign(file: Path) -> Iterator[History]:
 
 
 def tell(file: Path, done: "Sequence[Copied]") -> int:
-    """Say what has become of the hunts of a file; returns the number of conflicts."""
+    """Say what was done with the hunts of a file; returns the number of conflicts."""
     name = printable(str(file))
-    for one in done:
-        same = f"{one.name} is {one.here} here"
-        if one.how in ("new", "grown"):
-            say(f"{same}, which has grown" if one.how == "grown" else same)
-        elif one.how == "conflict":
-            note(f"{name}: {same}, but differs from it: it stays as it is here.")
-    found = Counter(one.how for one in done)
-    say(f"{name}: {found['new']} new, {found['grown']} grown, {found['known']} known already")
-    return found["conflict"]
+    for copied in done:
+        numbers = f"{copied.name} is {copied.here} here"
+        if copied.how in ("new", "grown"):
+            say(f"{numbers}, which has grown" if copied.how == "grown" else numbers)
+        elif copied.how == "conflict":
+            note(f"{name}: {numbers}, but differs from it: it stays as it is here.")
+    counts = Counter(copied.how for copied in done)
+    say(f"{name}: {counts['new']} new, {counts['grown']} grown, {counts['known']} known already")
+    return counts["conflict"]
 
 
 @verb_command()
-@click.option("--to", "address", metavar="URL", help="The central history. Default: that of config.toml.")
-@click.option("--as", "origin", metavar="ORIGIN", help="What this history is called there.")
+@click.option("--to", "address", metavar="URL", help="The central history. Default: the address in config.toml.")
+@click.option("--as", "origin", metavar="ORIGIN", help="Name of this history there.")
 @click.option("--sql", is_flag=True, help="Print the SQL that makes a central history, and push nothing.")
 @history_option
 def push(given: Given) -> int:
@@ -254,8 +265,8 @@ def push(given: Given) -> int:
     Examples:
       bisect push --sql | psql postgresql://HOST/DATABASE    once: tables, views and roles
       bisect push --to postgresql://HOST/DATABASE --as ORIGIN
-      bisect push                                  to that of config.toml
-      bisect history --from central                what is there
+      bisect push                                  to the address in config.toml
+      bisect history --from central                the sessions there
       bisect show ORIGIN:12 --from central
 
     \b
@@ -265,7 +276,8 @@ def push(given: Given) -> int:
       origin = "ORIGIN"                             # default: USER@MACHINE
 
     \b
-    Only what is new is sent; a push that was cut off goes on with the same command. Passwords in addresses are masked. Exit status: 0 all is there, 4 it is not.
+    Only new data is sent; the same command continues a push that was cut off. Passwords in addresses are masked.
+    Exit status: 0 everything has arrived, 4 it has not.
     """
     from perfbisect.hunt.notification import origin_of
     from perfbisect.recipes.configuration import configured_address
@@ -281,9 +293,9 @@ def push(given: Given) -> int:
         done = push_all(opened, central, origin, said=partial(clone_progress, "Sessions"))
     for sentence in done.refused:
         note(f"Not pushed: {printable(sentence)}")
-    what = f"{count(done.entries, 'event')} of {count(done.sessions, 'session')}"
+    amount = f"{count(done.entries, 'event')} of {count(done.sessions, 'session')}"
     say(
-        f"Pushed {what} to {printable(address)} as {origin}."
+        f"Pushed {amount} to {printable(address)} as {origin}."
         if done.sessions
         else f"Nothing new for {printable(address)}."
     )

@@ -1,4 +1,4 @@
-"""`bisect hosts`: list the hosts and how fit they are, check that, take one back."""
+"""`bisect hosts`: list the hosts and how fit they are, check them, take a host back."""
 
 import math
 import sys
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 HEAD = ("host", "address", "summary", "checked", "level", "noise", "history", "")
 SHOWN = 20  # checks in the small line
-LOW, HIGH = 0.9, 1.1  # levels at its bottom and top
-LEASED = ":"  # in the name of a host that is leased
+LOW, HIGH = 0.9, 1.1  # levels at its bottom and top, relative to the usual level
+LEASED = ":"  # in the name of a leased host
 
 
 @verb_command()
@@ -36,7 +36,7 @@ LEASED = ":"  # in the name of a host that is leased
 @click.option(
     "--show", metavar="NAME", shell_complete=host_name, help="Print one host, or one lease, complete, as TOML."
 )
-@click.option("--check", is_flag=True, help="Measure how fit they are: one build and workload, together with itself.")
+@click.option("--check", is_flag=True, help="Measure how fit they are: one build paired with itself, in one workload.")
 @click.option(
     "--like", metavar="ID", type=Id("n"),
     help="Check by the build and workload of this A/A or hunt (its good end), from now on. Default: as before.",
@@ -45,20 +45,20 @@ LEASED = ":"  # in the name of a host that is leased
 @inventory_option
 @history_option
 def hosts(given: Given) -> int:
-    """List the hosts: how fit they are, and what is leased now.
+    """List the hosts, how fit they are, and which machines are leased now.
 
     \b
     Examples:
       bisect hosts
       bisect hosts --show local
-      bisect hosts --check c8-1 c8-2 --like n4  measure there what the A/A n4 has measured
+      bisect hosts --check c8-1 c8-2 --like n4  measure there as the A/A n4 has
       bisect hosts --check                      each day: the hosts that were checked before
       bisect hosts --accept c8-1                take an unfit host back
 
     \b
     A host whose level fell by 5 %, or whose noise doubled, in two successive checks is unfit: no
-    batch chooses it for any-host, and it is not leased. Exit status of --check: 4 if one is unfit, or
-    was named and could not be checked.
+    batch chooses it for any-host, and it is not leased. Exit status of --check: 4 if a host is
+    unfit, or a named host could not be checked.
     """
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.host.leases import all_records
@@ -72,43 +72,50 @@ def hosts(given: Given) -> int:
     actions = bool(show) + check + given.accept
     if actions > 1 or (given.like and not check) or bool(names) > check + given.accept or given.accept > bool(names):
         raise click.UsageError("Give one of --show NAME, --check [NAME] and --accept NAME; --like goes with --check.")
-    leases = {each.name: each for each in load_leases(hosts)}
+    leases = {lease.name: lease for lease in load_leases(hosts)}
     if show:
         entry = leases.get(show) or load_host(show, hosts)
-        one = Inventory(leases={show: entry}) if isinstance(entry, LeaseEntry) else Inventory(hosts={show: entry})
-        say(f"# {entry.file}\n{to_toml(one)}")
+        shown_entry = (
+            Inventory(leases={show: entry}) if isinstance(entry, LeaseEntry) else Inventory(hosts={show: entry})
+        )
+        say(f"# {entry.file}\n{to_toml(shown_entry)}")
         return 0
     if given.accept:
         accept_hosts(history, names)
     entries = load_hosts(hosts)
-    rows = {each.name: (each.through[0] if each.through else each.address, each.summary) for each in entries}
+    rows = {
+        host_entry.name: (host_entry.through[0] if host_entry.through else host_entry.address, host_entry.summary)
+        for host_entry in entries
+    }
     every = make_checks(rows, given) if check else True
-    known = listed_courses(history, rows)
-    rows |= {name: ("leased", each[-1].check.host) for name, each in known.items() if name not in rows}
-    rows |= {f"{each.name}:FEATURE": ("leased", each.summary) for each in leases.values()}
-    cells = [[*map(printable, (name, *row, *fitness_cells(known.get(name, []))))] for name, row in rows.items()]
-    if known:
+    checks_of = listed_courses(history, rows)
+    rows |= {name: ("leased", course[-1].check.host) for name, course in checks_of.items() if name not in rows}
+    rows |= {f"{lease_entry.name}:FEATURE": ("leased", lease_entry.summary) for lease_entry in leases.values()}
+    cells = [[*map(printable, (name, *row, *fitness_cells(checks_of.get(name, []))))] for name, row in rows.items()]
+    if checks_of:
         lines = table(HEAD, cells, right=("level", "noise"), width=output_width(), drop=("summary", "address"))
     else:
         lines = columns([row[:3] for row in cells])
     say("\n".join(lines))
     for record, runs in all_records():
         say(f"Leased: {printable(str(record))}{'' if runs else ', which has ended. Give it back with: bisect gc'}")
-    unfit = [unfit_host(name, each[-1].unfit) for name, each in known.items() if each[-1].unfit]
+    unfit = [unfit_host(name, course[-1].unfit) for name, course in checks_of.items() if course[-1].unfit]
     if unfit:
         note("\n".join(map(printable, unfit)))
     return ENVIRONMENT if check and (unfit or (names and not every)) else 0
 
 
 def listed_courses(history: Path | None, hosts: Collection[str]) -> "Courses":
-    """What checks have shown of these hosts, and of machines that were leased."""
+    """Host → its checks, of these hosts and of machines that were leased."""
     from perfbisect.hunt.fitness import courses
 
-    return {name: each for name, each in courses(history).items() if name in hosts or LEASED in each[-1].check.host}
+    return {
+        name: course for name, course in courses(history).items() if name in hosts or LEASED in course[-1].check.host
+    }
 
 
 def fitness_cells(course: "Sequence[Fitness]") -> tuple[str, ...]:
-    """What checks have shown of a host: the columns behind its summary."""
+    """The columns after the summary of a host: results of its checks."""
     from perfbisect.wording.glyphs import glyphs_for, sparkline
     from perfbisect.wording.quantities import MISSING, moment
     from perfbisect.wording.trials import why_unfit
@@ -116,10 +123,10 @@ def fitness_cells(course: "Sequence[Fitness]") -> tuple[str, ...]:
     if not course:
         return ("",) * (len(HEAD) - 3)
     now, shown = course[-1], course[-1].check.shown
-    alike = [each.check.shown.level for each in course if each.check.shown.identity == shown.identity]
+    alike = [fitness.check.shown.level for fitness in course if fitness.check.shown.identity == shown.identity]
     usual = shown.level - math.log(now.level) if now.level else median(alike)
     new = "new baseline" + ": another build" * (len(alike) < len(course))
-    heights = [math.exp(each - usual) - LOW for each in alike]
+    heights = [math.exp(level - usual) - LOW for level in alike]
     return (
         moment(now.check.at)[:10],
         f"{100 * now.level:.1f} %" if now.level else MISSING,
@@ -129,16 +136,16 @@ def fitness_cells(course: "Sequence[Fitness]") -> tuple[str, ...]:
     )
 
 
-def make_checks(known: Collection[str], given: Given) -> bool:
-    """Make the checks of the named hosts that are due, by default of those ``known`` that were checked before; see ``check_hosts``."""
+def make_checks(listed: Collection[str], given: Given) -> bool:
+    """Make the due checks of the named hosts, by default of the hosts ``listed`` that were checked before; see ``check_hosts``."""
     from perfbisect.hunt.attempt import Caller, refuse_imported
     from perfbisect.hunt.trials.checks import check_hosts
     from perfbisect.recipes.inventory import expanded_names
     from perfbisect.store.history import History
 
     names, like, history, hosts = given.names, given.like, given.history, given.hosts or ""
-    before = dict.fromkeys(each[-1].check.host for each in listed_courses(history, known).values())
-    if not (names or before):
+    checked_before = dict.fromkeys(course[-1].check.host for course in listed_courses(history, listed).values())
+    if not (names or checked_before):
         raise click.UsageError("No host was checked before: name those to check, and what to check them --like.")
     settings: Settings | None = None
     if like:
@@ -148,4 +155,4 @@ def make_checks(known: Collection[str], given: Given) -> bool:
             settings = opened.settings(number)
     caller = Caller(history, open_view(history, None, sys.stderr, quiet=lines_wanted(sys.stderr)), say=note)
     lease = partial(leasing, hosts_path=hosts, purpose="bisect hosts --check")
-    return check_hosts(expanded_names(names or before), hosts, caller, lambda name: lease([name]), settings)
+    return check_hosts(expanded_names(names or checked_before), hosts, caller, lambda name: lease([name]), settings)

@@ -53,7 +53,10 @@ COMMON = (
 @explain_option
 @how_options
 @click.option(
-    "--page", metavar="FOLDER", type=FOLDER, help="Write a page of the line, and one of each hunt that names a commit."
+    "--page",
+    metavar="FOLDER",
+    type=FOLDER,
+    help="Write a page of the line, and a page of each hunt that names a commit.",
 )
 @pairing_option
 @round_options(5, 2, "Rounds: visits of each build.")
@@ -69,9 +72,9 @@ def nightly(given: Given) -> int:
 
     \b
     For cron, a systemd timer or a CI job; you fetch. The same command goes on with a night that was cut
-    short, and does nothing twice. Nights belong together that have the same BRANCH, repository,
-    builder, variant, workloads, metric, host and history.
-    Exit status: 0 the night is over, also where a tip cannot be built or a hunt names no commit; 3 usage
+    short, and does nothing twice. Nights with the same BRANCH, repository, builder, variant,
+    workloads, metric, host and history belong together.
+    Exit status: 0 the night is over, even if a tip cannot be built or a hunt names no commit; 3 usage
     or configuration error; 4 environment failure: the next call tries again; 130 interrupted.
     """
     from perfbisect.cli.sessions import leasing_for, open_view
@@ -98,9 +101,9 @@ def nightly(given: Given) -> int:
             return INTERRUPTED
 
         def read() -> Watched:
-            found = Watched.read(opened, watch)
-            publish(opened, found, given)
-            return found
+            watched = Watched.read(opened, watch)
+            publish(opened, watched, given)
+            return watched
 
         caller = Caller(history, open_view(history, None, sys.stderr), given.waiting, say=note)
         found, ended = hunt_all(opened, read, caller, "the same command goes on.")
@@ -109,7 +112,7 @@ def nightly(given: Given) -> int:
 
 
 def watch_of(given: Given) -> "Watch":
-    """What is watched. Raises UsageError for mistakes in names, and without a repository that the user fetches."""
+    """The watched branch. Raises UsageError for mistakes in names, and without a repository that the user fetches."""
     from perfbisect.hunt.nightly import Watch
     from perfbisect.hunt.resolve import resolve_commits
 
@@ -122,7 +125,7 @@ def watch_of(given: Given) -> "Watch":
 
 
 def check(watch: "Watch", given: Given) -> None:
-    """Check once a day how fit the host is: by this tip, until any host was checked."""
+    """Check once a day how fit the host is: with this tip, until a host was checked in another way."""
     from contextlib import nullcontext
 
     from perfbisect.cli.sessions import open_view
@@ -132,64 +135,64 @@ def check(watch: "Watch", given: Given) -> None:
     from perfbisect.hunt.trials.checks import check_hosts
 
     history, settings = given.history, watch.settings
-    known = courses(history)
-    if known or is_speed(settings.metric):
-        like = None if known else replace(settings, good=watch.tip[:10], good_commit=watch.tip)
+    checks = courses(history)
+    if checks or is_speed(settings.metric):
+        like = None if checks else replace(settings, good=watch.tip[:10], good_commit=watch.tip)
         shown, host = open_view(history, None, sys.stderr), settings.host
         caller = Caller(history, shown, given.waiting, say=note)
         check_hosts([host], settings.hosts_path, caller, lambda _: nullcontext(), like)
 
 
 def measure(watch: "Watch", nights: "list[SessionState]", given: Given) -> "tuple[SessionState, Interrupted | None]":
-    """Tonight's comparison, begun or continued unless it is complete; and what has cut it short."""
+    """(tonight's comparison, what has cut it short): begun, or continued if it is not complete."""
     from perfbisect.cli.sessions import carried_out
     from perfbisect.hunt import session
     from perfbisect.hunt.notification import Notifier
 
-    known = next((each for each in reversed(nights) if each.request.subjects[-1].commit == watch.tip), None)
-    if known and known.state == "done":
-        return known, None
+    tonight = next((night for night in reversed(nights) if night.request.subjects[-1].commit == watch.tip), None)
+    if tonight and tonight.state == "done":
+        return tonight, None
     announce_system(watch.settings)
     quiet = Given(history=given.history, waiting=given.waiting, form="")
 
     def follow(caller: "Caller") -> object:
-        if known:
-            with suppress(CannotGoOn):  # its workload or what is built for it has changed
-                return session.resume(known.name, None, caller, session.Resumption(lambda stored: stored))
+        if tonight:
+            with suppress(CannotGoOn):  # its workload or its builds have changed
+                return session.resume(tonight.name, None, caller, session.Resumption(lambda stored: stored))
         return session.begin([watch.plan(nights, given.visits, given.runs, given.waiting)], caller)
 
     return carried_out(follow, quiet, Notifier((), given.history, note))
 
 
 def page_of_branch(branch: str) -> str:
-    """The name of a branch's page, which no other branch has: a/b has another one than a-b."""
+    """The name of a branch's page, unique to the branch: a/b has another page than a-b."""
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", branch)
-    own = plain == branch and not branch.startswith("hunt-")
-    return f"{plain}{'' if own else f'-{sha256(branch.encode()).hexdigest()[:6]}'}.html"
+    is_unchanged = plain == branch and not branch.startswith("hunt-")
+    return f"{plain}{'' if is_unchanged else f'-{sha256(branch.encode()).hexdigest()[:6]}'}.html"
 
 
-def publish(opened: "History", found: "Watched", given: Given) -> None:
-    """Write the pages, and announce each culprit once: one whose command has failed is announced by the next call."""
+def publish(opened: "History", watched: "Watched", given: Given) -> None:
+    """Write the pages, and announce each culprit once; if the command fails, the next call announces again."""
     from perfbisect.cli.commands.report import page_name, page_of, write
     from perfbisect.hunt.notification import run
     from perfbisect.report.page.pages import page
     from perfbisect.report.published import notice
     from perfbisect.report.series import branch_document
 
-    index, folder = page_of_branch(found.tonight.request.branch), given.page
-    named = [hunt for hunt in found.trial.hunts if hunt.culprit]
+    index, folder = page_of_branch(watched.tonight.request.branch), given.page
+    named = [hunt for hunt in watched.trial.hunts if hunt.culprit]
     if folder:
-        write(folder / index, page(branch_document(found.trial, found.line, page_name)), quiet=True)
+        write(folder / index, page(branch_document(watched.trial, watched.line, page_name)), quiet=True)
     settings = {hunt.hunt: opened.settings(hunt.hunt) for hunt in named}
     announced = {hunt.culprit for hunt in named if settings[hunt.hunt].noticed}
     for hunt in named:
-        place = (folder / page_name(hunt.hunt)).absolute() if folder else None
-        if place and not (place.exists() and settings[hunt.hunt].noticed):
-            write(place, page_of(opened, hunt.hunt, given.history, index), quiet=True)
+        page_file = (folder / page_name(hunt.hunt)).absolute() if folder else None
+        if page_file and not (page_file.exists() and settings[hunt.hunt].noticed):
+            write(page_file, page_of(opened, hunt.hunt, given.history, index), quiet=True)
         if settings[hunt.hunt].noticed:
             continue
         if given.notify and hunt.culprit not in announced:
-            data = notice(opened, str(hunt.hunt), page=str(place or ""))
+            data = notice(opened, str(hunt.hunt), page=str(page_file or ""))
             if data and (reason := run(given.notify, data)):
                 note(f"warning: the command of --notify {reason}; the next call tries again")
                 continue

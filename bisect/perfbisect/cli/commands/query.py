@@ -24,7 +24,7 @@ from perfbisect.store.query import QueryResult
 from perfbisect.wording.table import Layout, separated
 from perfbisect.wording.text import printable
 
-WANTED = """\
+QUERIES = """\
 # what was found, the latest first
 bisect query 'select hunt_id, builder, workload, culprit, ratio, subject from culprits order by hunt_id desc'
 # the commits of the latest hunt, with what is hunted in its own unit
@@ -34,13 +34,13 @@ bisect query 'select started, host, commit_hash, metric_value from runs where se
 """
 
 
-FIRST_ROWS = 1000  # that decide about the widths of a table, or those that come within the
+FIRST_ROWS = 1000  # that decide the widths of a table; or the rows that arrive within FIRST_SECONDS
 FIRST_SECONDS = 0.3
 
 
 @verb_command()
 @click.argument("sql")
-@click.option("--examples", help="Print the queries that are wanted most.", **telling(lambda _: say(WANTED.rstrip())))
+@click.option("--examples", help="Print the most useful queries.", **telling(lambda _: say(QUERIES.rstrip())))
 @json_option("A JSON array of objects.")
 @click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header.")
 @from_option
@@ -57,8 +57,8 @@ def query(given: Given) -> None:
       bisect query "select name, sql from sqlite_master where type = 'table'" --json
 
     \b
-    Useful views: culprits, candidates, rqps, build_costs. What is hunted is in metric_value of candidates and runs, in its
-    unit. rqps is of QPS, whatever the metric of the hunt, and empty where good was not run in the same way.
+    Useful views: culprits, candidates, rqps, build_costs. metric_value of candidates and runs is the hunted metric, in its
+    unit. rqps is about QPS, whatever the metric of the hunt, and empty if good was not run in the same way.
     Tables and views: sessions, sittings, hunts, trials, events, hosts, commits, builds, skips, datasets, visits, runs,
     trial_readings, counters, samples, verdicts, suspects.
     """
@@ -77,26 +77,26 @@ def query(given: Given) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value of a database for JSON and tables: bytes become hexadecimal, and types that JSON lacks texts."""
+    """A value of a database for JSON and tables: bytes become hexadecimal; values of types that JSON lacks become text."""
     return value.hex() if isinstance(value, bytes) else value if isinstance(value, int | float | None) else str(value)
 
 
 def write_json(answer: QueryResult) -> None:
-    """An array with one object a line. Raises UsageError where two columns have the same name."""
+    """Write an array with one object per line. Raises UsageError if two columns have one name."""
     from perfbisect.core.domain.codec import without_infinity
 
     if twice := [name for name in answer.columns if answer.columns.count(name) > 1]:
         raise UsageError(f"Several columns are called {twice[0]}; keys of JSON are unique.", "Name them with AS.")
-    before = "["
+    separator = "["
     for row in answer.rows:
         values = without_infinity(dict(zip(answer.columns, map(plain, row), strict=True)))
-        say_json(f"{before}{json.dumps(values, ensure_ascii=False, allow_nan=False)}", end="")
-        before = ",\n "
-    say_json("[]" if before == "[" else "]")
+        say_json(f"{separator}{json.dumps(values, ensure_ascii=False, allow_nan=False)}", end="")
+        separator = ",\n "
+    say_json("[]" if separator == "[" else "]")
 
 
 def write_table(answer: QueryResult) -> None:
-    """Columns that line up, numbers on the right. The first rows decide about their widths."""
+    """Write aligned columns, numbers on the right. The first rows decide the widths."""
     begun = time.monotonic()
     first: list[tuple[Any, ...]] = []
     for row in answer.rows:
@@ -106,12 +106,14 @@ def write_table(answer: QueryResult) -> None:
     head = [*map(printable, answer.columns)]
     types = [{type(value) for value in values} for values in zip(*first, strict=True)]
     numbers = [
-        name for name, found in zip(head, types, strict=False) if found & {int, float} and not found & {str, bytes}
+        name
+        for name, types_of_column in zip(head, types, strict=False)
+        if types_of_column & {int, float} and not types_of_column & {str, bytes}
     ]
     layout = Layout.fit(head, [*map(cells, first)], right=numbers, width=output_width())
     say(layout.line(head))
-    for place, row in enumerate(chain(first, answer.rows)):
-        say(layout.line(cells(row), whole=place >= len(first)))
+    for index, row in enumerate(chain(first, answer.rows)):
+        say(layout.line(cells(row), whole=index >= len(first)))
 
 
 def cells(row: tuple[Any, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`bisect builders` and `bisect workloads`: list recipes, or print one as TOML, fully resolved; `bisect init`: write recipes."""
+"""`bisect builders` and `bisect workloads`: list recipes, or print one, fully resolved, as TOML; `bisect init`: write recipes."""
 
 import sys
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perfbisect.recipes.workload import Workload
 
 
-MOST = 12  # further benchmarks that `init` names
+MAX_NAMED = 12  # further benchmarks that `init` names
 
 
 def table(rows: "Sequence[Sequence[str]]") -> None:
@@ -49,7 +49,7 @@ def builders(given: Given) -> None:
     from perfbisect.recipes.toml import to_toml
 
     if not given.show:
-        table([(each.name, each.driver, each.summary) for each in load_builders(given.builders or "")])
+        table([(recipe.name, recipe.driver, recipe.summary) for recipe in load_builders(given.builders or "")])
         return
     builder = load_builder(given.show, given.builders or "")
     say("".join(f"# {folder}\n" for folder in (builder.folder, *builder.inherited)))
@@ -74,35 +74,38 @@ def workloads(given: Given) -> None:
     from perfbisect.recipes.toml import to_toml
     from perfbisect.recipes.workload import Suite, all_called, full_name, load_workloads
 
-    known = load_workloads(given.workloads or "")
+    recipes = load_workloads(given.workloads or "")
     if given.builder:
         driver = load_builder(given.builder, given.builders or "").driver
-        known = [workload for workload in known if workload.driver == driver]
-    alike: dict[str, list[Workload]] = {}  # by their full name: they differ in their drivers only
-    for workload in all_called(given.show, known) if given.show else known:
+        recipes = [workload for workload in recipes if workload.driver == driver]
+    alike: dict[str, list[Workload]] = {}  # full name → workloads, which differ only in their drivers
+    for workload in all_called(given.show, recipes) if given.show else recipes:
         alike.setdefault(full_name(workload), []).append(workload)
     if not given.show:
-        drivers = {name: ", ".join(one.driver for one in each) for name, each in alike.items()}
-        table([(name, drivers[name], each[0].group, each[0].summary) for name, each in alike.items()])
+        drivers = {name: ", ".join(workload.driver for workload in same_name) for name, same_name in alike.items()}
+        table([(name, drivers[name], same_name[0].group, same_name[0].summary) for name, same_name in alike.items()])
         return
-    for one, *others in alike.values():
-        systems = [one.driver, *(each.driver for each in others)]
-        suite = Suite(summary=one.summary, driver=systems if others else one.driver, workloads={one.name: one})
-        say(f"# {one.folder}\n{to_toml(suite)}")
+    for first, *further in alike.values():
+        systems = [first.driver, *(workload.driver for workload in further)]
+        suite = Suite(summary=first.summary, driver=systems if further else first.driver, workloads={first.name: first})
+        say(f"# {first.folder}\n{to_toml(suite)}")
 
 
 @verb_command()
 @click.option("--repo", type=PATH, help="The clone to look at. Default: the current folder.")
 @click.option(
-    "--benchmark", default="", metavar="NAME", help="Which, or any program. Default: asks on a terminal, or the first."
+    "--benchmark",
+    default="",
+    metavar="NAME",
+    help="Benchmark to use, or any program. Default: asks on a terminal, else the first.",
 )
-@click.option("--name", default="", metavar="NAME", help="Name of builder and suite. Default: that of the repository.")
+@click.option("--name", default="", metavar="NAME", help="Name of builder and suite. Default: the repository's name.")
 @click.option("--into", type=PATH, metavar="DIR", help="Write below DIR. Default: ~/.config/perfbisect.")
 @click.option("--print", "only_print", is_flag=True, help="Print the two files, and write none.")
 def init(given: Given) -> int:
     """Find the benchmark of a clone, write a builder and a workload for it, and say what to run.
 
-    It looks at the tags, the build system, the benchmarks and what cannot change the speed.
+    It looks at the tags, the build system, the benchmarks, and paths that cannot change the speed.
 
     \b
     Examples:
@@ -112,7 +115,7 @@ def init(given: Given) -> int:
       bisect init --repo ~/src/kv.git --name kv --into ~/recipes
 
     \b
-    What it finds are guesses: read the two files. Nothing of the repository is executed, and no file
+    The results are guesses: read the two files. Nothing of the repository is executed, and no file
     is ever overwritten. A system with a shipped recipe needs none: its `bisect run` is printed.
     """
     from dataclasses import replace
@@ -120,12 +123,12 @@ def init(given: Given) -> int:
     from perfbisect.folders import config_folder
     from perfbisect.hunt.proposal import Look, look
 
-    found = look(given.repo or Path.cwd(), given.name, given.benchmark, named=given.repo is not None)
-    if not isinstance(found, Look):
-        say("\n".join(_described_lines(found)))
+    proposed = look(given.repo or Path.cwd(), given.name, given.benchmark, named=given.repo is not None)
+    if not isinstance(proposed, Look):
+        say("\n".join(_described_lines(proposed)))
         return 0
-    say("\n".join(_look_lines(found)))
-    proposal = replace(found.proposal, benchmark=_choose_benchmark(found.benchmarks, given.benchmark))
+    say("\n".join(_look_lines(proposed)))
+    proposal = replace(proposed.proposal, benchmark=_choose_benchmark(proposed.benchmarks, given.benchmark))
     folder = given.into.expanduser().absolute() if given.into else config_folder()
     files = {
         folder / "builders" / proposal.name / "builder.toml": proposal.builder(),
@@ -137,10 +140,10 @@ def init(given: Given) -> int:
     _write_new(files)
     say("\n".join(f"  wrote       {file}" for file in files))
     of = ["--builder", proposal.name, "--workload", proposal.benchmark.workload.name]
-    of += ["--repo", str(found.repository.folder)]
+    of += ["--repo", str(proposed.repository.folder)]
     if given.into:
         of += ["--builders", str(folder / "builders"), "--workloads", str(folder / "workloads")]
-    ends = [found.range.good, found.range.bad]
+    ends = [proposed.range.good, proposed.range.bad]
     say("\nTry (with --dry-run the first two only print what they would do):")
     for verb in (["run", *ends], ["compare", *ends], ["noise", "--rev", ends[1]]):
         say(f"  {shell_words(['bisect', *verb, *of])}")
@@ -148,52 +151,61 @@ def init(given: Given) -> int:
 
 
 def _choose_benchmark(benchmarks: "Sequence[Benchmark]", name: str) -> "Benchmark":
-    """The benchmark of that name; without a name, the one that the user is asked for on a terminal, or the first."""
+    """The benchmark of that name; without a name, the user's choice on a terminal, or the first benchmark."""
     from perfbisect.errors import UsageError
 
-    names = [each.workload.name for each in benchmarks]
+    names = [benchmark.workload.name for benchmark in benchmarks]
     if name not in ("", *names):
         raise UsageError(f"There is no benchmark {name!r} that both ends have.", f"There are: {', '.join(names)}.")
     if not name and len(names) > 1 and sys.stdin and sys.stdin.isatty() and sys.stdout.isatty():
-        say("\n".join(f"  {number:10}  {printable(each.what)}" for number, each in enumerate(benchmarks, 1)))
+        say("\n".join(f"  {number:10}  {printable(benchmark.what)}" for number, benchmark in enumerate(benchmarks, 1)))
         name = names[ask("Which benchmark", len(names)) - 1]
     chosen = benchmarks[names.index(name) if name else 0]
     say(f"  benchmark   {printable(chosen.what)}")
-    if others := [each for each in names if each != chosen.workload.name]:
-        more = f" and {len(others) - MOST} more" if len(others) > MOST else ""
-        say(f"  others      {', '.join(others[:MOST])}{more}: --benchmark NAME takes one of them")
+    if other_names := [other_name for other_name in names if other_name != chosen.workload.name]:
+        and_more = f" and {len(other_names) - MAX_NAMED} more" if len(other_names) > MAX_NAMED else ""
+        say(f"  others      {', '.join(other_names[:MAX_NAMED])}{and_more}: --benchmark NAME takes one of them")
     return chosen
 
 
-def _described_lines(found: "Described") -> list[str]:
-    builder = found.builder
-    words = ["bisect", "run", found.good, found.bad, "--builder", builder.name, "--workload", found.workload]
+def _described_lines(described: "Described") -> list[str]:
+    builder = described.builder
+    words = [
+        "bisect",
+        "run",
+        described.good,
+        described.bad,
+        "--builder",
+        builder.name,
+        "--workload",
+        described.workload,
+    ]
     return [
-        f"{found.repository.folder} has a recipe already: builder {builder.name}, {builder.summary}.",
+        f"{described.repository.folder} has a recipe already: builder {builder.name}, {builder.summary}.",
         "Nothing was written. Try:",
-        f"  {shell_words([*words, '--repo', str(found.repository.folder)])}",
+        f"  {shell_words([*words, '--repo', str(described.repository.folder)])}",
         f"Its other workloads: bisect workloads. A recipe of your own all the same: --name my-{builder.name}",
     ]
 
 
-def _look_lines(found: "Look") -> list[str]:
-    proposal, range_ = found.proposal, found.range
+def _look_lines(looked: "Look") -> list[str]:
+    proposal, range_ = looked.proposal, looked.range
     tagged = f", tagged {proposal.patterns[0]}" if proposal.patterns else ": there are no tags of releases"
     rows = {
-        "tree": f"{found.files:,} files" + (f", most in {found.language}" if found.language else ""),
+        "tree": f"{looked.files:,} files" + (f", most in {looked.language}" if looked.language else ""),
         "ends": f"{range_.good} and {range_.bad}{tagged}",
         "built by": proposal.system or "nothing: it is used as it is checked out",
         "ignored": ", ".join(proposal.ignore) or "nothing",
-        "submodules": ", ".join(found.submodules) or "none",
+        "submodules": ", ".join(looked.submodules) or "none",
     }
     return [
-        f"{proposal.name}, from {found.repository.folder}:",
+        f"{proposal.name}, from {looked.repository.folder}:",
         *(f"  {key:10}  {printable(text)}" for key, text in rows.items()),
     ]
 
 
 def _write_new(files: dict[Path, str]) -> None:
-    """Write new files. Raises UsageError, and writes none, where one exists."""
+    """Write new files. If any exists, raises UsageError and writes none."""
     from perfbisect.errors import UsageError
 
     for file in files:

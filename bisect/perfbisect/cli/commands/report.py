@@ -1,6 +1,6 @@
-"""`bisect report`: one hunt, comparison, proof or A/A as a page, with its profiles as files; or all of a history.
+"""`bisect report`: a hunt, comparison, proof or A/A as a page, and its profiles as files; or all sessions of a history.
 
-`bisect show` prints one of them, without a page.
+`bisect show` prints a session, without a page.
 """
 
 from collections.abc import Collection
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @id_argument(ANY)
 @click.option(
     "--output", "-o", metavar="FILE", type=PATH,
-    help="Page to write. Default: hunt-12.html, c3.html, … in the working directory. Of a batch: a folder.",
+    help="Page to write. Default: hunt-12.html, c3.html, … in the working directory. For a batch: a folder.",
 )  # fmt: skip
 @click.option("--markdown", is_flag=True, help="Print Markdown for an issue, and write no page.")
 @click.option(
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 )  # fmt: skip
 @click.option(
     "--folded", metavar="FOLDER", type=FOLDER,
-    help="Write them as folded stacks as well: parent.folded and culprit.folded.",
+    help="Write these profiles as folded stacks as well: parent.folded and culprit.folded.",
 )  # fmt: skip
 @click.option(
     "--all", "everything", metavar="FOLDER", type=FOLDER, help="Write an index and the pages of the whole history."
@@ -75,7 +75,7 @@ def report(given: Given) -> None:
       bisect report b2 --output pages/       a batch: an index and a page for each hunt
       bisect report 12 --markdown            for an issue, to standard output
       bisect report 12 --speedscope 12.json  for https://www.speedscope.app
-      bisect report --all pages/             an index and a page for each
+      bisect report --all pages/             an index and a page for each session
       bisect report ORIGIN:12 --from central
 
     \b
@@ -97,17 +97,17 @@ def report(given: Given) -> None:
         with closing(History.open(history, read_only=True)) as opened:
             write_all(opened, everything, history)
         return
-    with opened_for(hunt, history, central) as (opened, one, called):
+    with opened_for(hunt, history, central) as (opened, session_id, called):
         if name.startswith("b"):
             batch = read_batch(opened, int(name[1:]))
-            begun = {one.hunt for one in batch.hunts if one.hunt is not None}
+            begun = {hunt_of_batch.hunt for hunt_of_batch in batch.hunts if hunt_of_batch.hunt is not None}
             folder = output or Path(f"batch-{str(called).removesuffix(name)}{batch.id}")
             write_all(opened, folder, history, begun)
         else:
-            if isinstance(one, int) and profiles:
-                write_profiles(opened, one, given.speedscope, given.folded)
+            if isinstance(session_id, int) and profiles:
+                write_profiles(opened, session_id, given.speedscope, given.folded)
             if not markdown:
-                write(output or Path(page_name(called)), page_of(opened, one, history))
+                write(output or Path(page_name(called)), page_of(opened, session_id, history))
     if markdown:
         click.get_current_context().invoke(show, hunt=hunt, history=history, central=central, form="markdown")
 
@@ -117,13 +117,13 @@ def page_name(hunt: int | str) -> str:
     return f"{'hunt-' * str(hunt).rpartition(':')[2].isdecimal()}{hunt}.html"
 
 
-def page_of(history: History, hunt: int | str, given: Path | None, index: str = "") -> str:
-    """The page of a hunt or a trial; ``given`` is the history as the user named it."""
+def page_of(history: History, hunt: int | str, path: Path | None, index: str = "") -> str:
+    """The page of a hunt or a trial; ``path`` is the user's path of the history."""
     if isinstance(hunt, str):
         from perfbisect.report.page.pages import page
         from perfbisect.report.trial import document
 
-        return page(document(history.trial(hunt), page=True, history=given), index)
+        return page(document(history.trial(hunt), page=True, history=path), index)
     from perfbisect.report import hunt as hunts
     from perfbisect.report.hunt_report import read_hunt
     from perfbisect.report.page.pages import page
@@ -133,46 +133,46 @@ def page_of(history: History, hunt: int | str, given: Path | None, index: str = 
 
 
 def write_profiles(history: History, hunt: int, speedscope: Path | None, folded: Path | None) -> None:
-    """Write the files of profiles that are wanted. Raises UsageError where the hunt has none."""
+    """Write the requested files of profiles. Raises UsageError if the hunt has none."""
     from perfbisect.report import profiles as files
     from perfbisect.report.hunt_report import read_hunt
 
-    found = read_hunt(history, hunt).profiles
-    if found is None:
+    profiles = read_hunt(history, hunt).profiles
+    if profiles is None:
         raise UsageError(f"Hunt {hunt} has no profiles.", "They are recorded after the verdict, where perf can sample.")
     if speedscope:
-        write(speedscope, files.speedscope(found, f"hunt {hunt}"))
+        write(speedscope, files.speedscope(profiles, f"hunt {hunt}"))
     if folded:
-        write(folded / "parent.folded", files.folded(found.parent))
-        write(folded / "culprit.folded", files.folded(found.culprit))
+        write(folded / "parent.folded", files.folded(profiles.parent))
+        write(folded / "culprit.folded", files.folded(profiles.culprit))
 
 
-def write_all(history: History, folder: Path, given: Path | None, only: Collection[int] | None = None) -> None:
-    """Write every page, or those of the hunts of ``only``, and the index. What is damaged is named and left out."""
+def write_all(history: History, folder: Path, path: Path | None, only: Collection[int] | None = None) -> None:
+    """Write every page, or the pages of the hunts ``only``, and the index. Damaged sessions are named and left out."""
     from perfbisect.report.document import Cell
     from perfbisect.report.page.pages import index_page
 
     cells = dict[int | str, Cell]()
-    everything = [one for one in history.listing() if only is None or one.id in only]
-    for one in everything:
-        cells[one.id] = Cell(str(one.id))
+    everything = [session for session in history.listing() if only is None or session.id in only]
+    for session in everything:
+        cells[session.id] = Cell(str(session.id))
         try:
-            page = page_of(history, one.id, given, index="index.html")
+            page = page_of(history, session.id, path, index="index.html")
         except PerfBisectError as trouble:
-            note(f"No page of {one.id}: {trouble}")
+            note(f"No page of {session.id}: {trouble}")
             continue
-        cells[one.id] = Cell(str(one.id), link=page_name(one.id))
-        write(folder / page_name(one.id), page, quiet=True)
-    write(folder / "index.html", index_page(everything, lambda one: cells[one.id]))
+        cells[session.id] = Cell(str(session.id), link=page_name(session.id))
+        write(folder / page_name(session.id), page, quiet=True)
+    write(folder / "index.html", index_page(everything, lambda session: cells[session.id]))
 
 
 def write(path: Path, text: str, *, quiet: bool = False) -> None:
-    """Write a file, with its folder, and say where."""
+    """Write a file and its folder, and say where it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as trouble:
-        trouble.filename = path  # which is unknown where writing fails, and not opening
+        trouble.filename = path  # set only by a failed opening, not by a failed write
         raise
     if not quiet:
         say(str(path))
@@ -193,7 +193,7 @@ def show(given: Given) -> None:
       bisect show 12 --markdown > issue.md
       bisect show 12 --json | jq .cases
       bisect show c3           a comparison, its counters included
-      bisect show c3 --tsv     its tables, to be read by programs; also --csv
+      bisect show c3 --tsv     its tables for programs; also --csv
       bisect show p5           a proof
       bisect show n4           an A/A
       bisect show b2           a batch: its hunts and their verdicts
@@ -209,7 +209,7 @@ def show(given: Given) -> None:
         raise click.UsageError(f"{name} is a batch: it is shown as a table only; its hunts have other forms.")
     if not name and form in DELIMITERS:
         raise click.UsageError(f"--{form} is for comparisons, as c3; `bisect query` prints hunts as CSV.")
-    with opened_for(given.hunt, history, given.central) as (opened, wanted, called):
+    with opened_for(given.hunt, history, given.central) as (opened, session_id, called):
         if name.startswith("b"):
             batch = read_batch(opened, int(name[1:]))
             table = batch_table(batch, opened, output_width(), called=str(called))
@@ -222,7 +222,7 @@ def show(given: Given) -> None:
                 raise click.UsageError(f"--{form} is for comparisons, and {name} is none.")
             print_trial(trial, form, detailed=True)
         else:
-            number = int(wanted)
+            number = int(session_id)
             clone = Clone(Path(opened.settings(number).repository))
             report = read_hunt(opened, number, clone.describe, clone.link)
             if form == "json":
@@ -236,26 +236,26 @@ def show(given: Given) -> None:
 def batch_table(
     batch: Batch, history: History, width: int | None, jobs: "Jobs | None" = None, called: str = ""
 ) -> list[str]:
-    """The hunts of a batch with what has become of each; with ``jobs``, also what Slurm says of those that are its jobs.
+    """The hunts of a batch and their states; with ``jobs``, also Slurm's states of its jobs.
 
-    ``called`` is its name where that is another than in this history.
+    ``called`` is the batch's name, if that differs from its name in this history.
     """
     from perfbisect.hunt.batch import Stage, state_of, tasks_of
     from perfbisect.wording.table import table
 
     rows = []
-    for task, one in zip(tasks_of(batch, history), batch.hunts, strict=True):
-        if one.status is not None:
-            task.stage, task.status, task.failure = Stage.ENDED, one.status, one.failure
+    for task, hunt in zip(tasks_of(batch, history), batch.hunts, strict=True):
+        if hunt.status is not None:
+            task.stage, task.status, task.failure = Stage.ENDED, hunt.status, hunt.failure
             state = state_of(task, history)
         else:
-            state = history.listed(one.hunt).state if one.hunt else "not begun" if one.job else "waiting"
-        row: tuple[str, ...] = (MISSING if one.hunt is None else str(one.hunt), printable(task.title))
+            state = history.listed(hunt.hunt).state if hunt.hunt else "not begun" if hunt.job else "waiting"
+        row: tuple[str, ...] = (MISSING if hunt.hunt is None else str(hunt.hunt), printable(task.title))
         if jobs is not None:
-            job = jobs.get(one.job)
-            state = MISSING if job and job.is_open and one.status is None else state
-            known = str(job or ("no longer known" if one.job else MISSING))
-            row = (str(one.number + 1), *row, one.job or MISSING, known)
+            job = jobs.get(hunt.job)
+            state = MISSING if job and job.is_open and hunt.status is None else state
+            job_state = str(job or ("no longer known" if hunt.job else MISSING))
+            row = (str(hunt.number + 1), *row, hunt.job or MISSING, job_state)
         rows.append((*row, printable(state)))
     head = ("hunt", "what", "state") if jobs is None else ("", "hunt", "what", "job", "Slurm", "state")
     origin = f"of {printable(batch.file)}" if batch.file else "of hunts that share all builds"

@@ -1,4 +1,4 @@
-"""`bisect resume` and `bisect why`: continue an interrupted session, or measure the reason of a verdict."""
+"""`bisect resume` and `bisect why`: continue an interrupted session, or measure the reason for a verdict."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, closing
@@ -36,16 +36,16 @@ UNFINISHED = ("interrupted", "failed")
 @verb_command()
 @id_argument(ANY)
 @click.option(
-    "--all", "everything", is_flag=True, help="Continue all interrupted hunts, and begin what is left of batches."
+    "--all", "everything", is_flag=True, help="Continue all interrupted hunts, and the remaining hunts of batches."
 )
 @click.option("--max-time", type=MINUTES, help="Let the hunt go on for this time from now: 90s, 45m, 2h.")
-@click.option("--max-builds", type=COUNT, help="Let it make this many builds more.")
-@click.option("--max-runs", type=COUNT, help="Let it make this many timed runs more.")
+@click.option("--max-builds", type=COUNT, help="Let the hunt make this many builds more.")
+@click.option("--max-runs", type=COUNT, help="Let the hunt make this many timed runs more.")
 @session_options
 def resume(given: Given) -> int:
     """Continue HUNT (default: the latest unfinished session) after an interruption or a failure, without repeating finished work.
 
-    A hunt that was begun with others, for several workloads, goes on with them. A hunt that has spent its --max-time,
+    A hunt that shares builds with hunts of other workloads goes on with them. A hunt that has spent its --max-time,
     --max-builds or --max-runs goes on with more of it.
 
     \b
@@ -55,7 +55,7 @@ def resume(given: Given) -> int:
       bisect resume c3     a comparison; so are proofs (p5) and A/As (n4)
       bisect resume b3     hunts of several workloads, which share their builds
       bisect resume --all  all interrupted hunts and batches, as many at once as their hosts allow
-      bisect resume 12 --max-time 30m  which had stopped as its time was spent
+      bisect resume 12 --max-time 30m  a hunt whose time was spent, for 30 minutes more
     """
     if given.everything:
         if given.hunt is not None or given.view == "json" or given.notify or further_of(given):
@@ -66,13 +66,13 @@ def resume(given: Given) -> int:
 
 
 def further_of(given: Given) -> dict[str, float]:
-    """How much more the hunt may spend, by the limits of its policy."""
+    """How much more the hunt may spend: limit of its policy → amount."""
     asked = {"max_minutes": given.max_time, "max_builds": given.max_builds, "max_runs": given.max_runs}
-    return {name: more for name, more in asked.items() if more is not None}
+    return {name: amount for name, amount in asked.items() if amount is not None}
 
 
 def resume_session(given: Given, name: int | str, further: Mapping[str, float] | None = None) -> int:
-    """Continue a hunt, a batch or a trial by its id, with the recipes announced; returns the exit status."""
+    """Continue a hunt, a batch or a trial by its id, and announce its recipes; returns the exit status."""
     from perfbisect.hunt import session
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.notification import notifying
@@ -104,7 +104,7 @@ def resume_session(given: Given, name: int | str, further: Mapping[str, float] |
 
 
 def announced(stored: Settings, **changed: Any) -> Settings:
-    """The settings to go on with, whose recipes are announced."""
+    """The settings of a session that goes on; announces their recipes."""
     settings = replace(stored, **changed)
     announced_recipes(settings)
     return settings
@@ -113,22 +113,22 @@ def announced(stored: Settings, **changed: Any) -> Settings:
 @verb_command()
 @id_argument()
 @click.option(
-    "--max-time", type=MINUTES, default=0.0, help="Time for it. Default: a tenth of the hunt's, at least 90 s."
+    "--max-time", type=MINUTES, default=0.0, help="Time to spend. Default: a tenth of the hunt's, at least 90 s."
 )
 @waiting_option
 @view_options
 @history_option
 def why(given: Given) -> int:
-    """Measure why the commit is slower that HUNT names (default: the latest), as far as that was not done. The verdict stands.
+    """Measure why the commit that HUNT (default: the latest) names is slower, if that is not known yet. The verdict stands.
 
     \b
     Examples:
       bisect why                   of the latest hunt
       bisect why 12
-      bisect why 12 --max-time 1h  also counts that take long
+      bisect why 12 --max-time 1h  exact counts, too, which take long
 
     \b
-    What was measured is not measured again; builds that are gone are made again.
+    Nothing is measured twice; missing builds are made again.
     """
     from perfbisect.core.domain.orders import Inconclusive, first_step
     from perfbisect.hunt import session
@@ -154,67 +154,79 @@ def why(given: Given) -> int:
     return say_failures(session.resume(number, None, caller, how), history)
 
 
-def latest_unfinished(given: Path | None) -> int | str:
-    """The latest session of our own, hunt or trial, that was interrupted or has failed; without one the latest hunt."""
-    with closing(History.open(given)) as opened:
+def latest_unfinished(path: Path | None) -> int | str:
+    """The latest of our own sessions, hunt or trial, that was interrupted or has failed; if there is none, the latest hunt."""
+    with closing(History.open(path)) as opened:
         sessions = (*opened.hunts(), *opened.trials())
-        if left := [one for one in sessions if one.state in UNFINISHED and not one.origin]:
-            return max(left, key=lambda one: one.number).id
+        if unfinished := [
+            open_session for open_session in sessions if open_session.state in UNFINISHED and not open_session.origin
+        ]:
+            return max(unfinished, key=lambda open_session: open_session.number).id
         latest = opened.latest()
         note("No session is unfinished: the latest hunt goes on with its reason, if anything of it is missing.")
         return latest
 
 
-def unfinished_together(hunt: int | str, given: Path | None) -> "Batch | None":
-    """The batch that is carried out together, of that name or with that hunt, unless all have verdicts.
+def unfinished_together(hunt: int | str, path: Path | None) -> "Batch | None":
+    """The batch with that name, or with that hunt, whose hunts share builds; None if all hunts have verdicts.
 
-    None for a hunt that goes on by itself. Raises UsageError for what is not gone on with here.
+    None for a hunt that goes on by itself. Raises UsageError for a batch that another command continues.
     """
     from perfbisect.hunt.slurm import refuse_job
 
-    with closing(History.open(given)) as opened:
+    with closing(History.open(path)) as opened:
         if isinstance(hunt, int):
             refuse_job(opened, hunt)
             found = batch_together(opened, hunt)
             return found if found and not found.ended else None
         batch = read_batch(opened, int(hunt[1:]))
     if batch.ended:
-        raise UsageError(f"All hunts of {hunt} have a verdict.", f"See them: {command_on('show', hunt, given)}")
+        raise UsageError(f"All hunts of {hunt} have a verdict.", f"See them: {command_on('show', hunt, path)}")
     if not batch.together:
-        raise UsageError(f"{hunt} has hunts of a file.", f"Go on with: {command_on('batch', batch.file, given)}")
+        raise UsageError(f"{hunt} has hunts of a file.", f"Go on with: {command_on('batch', batch.file, path)}")
     return batch
 
 
-def resume_all(given: Path | None, view: str | None) -> int:
+def resume_all(path: Path | None, view: str | None) -> int:
     """Continue all interrupted hunts of our own and all unfinished batches; returns the highest exit status."""
     from perfbisect.errors import USAGE
     from perfbisect.hunt.batch import VERDICTS, Task, range_of, tasks_of
     from perfbisect.store.batches import all_batches, continue_batch
 
-    with closing(History.open(given)) as opened:
+    with closing(History.open(path)) as opened:
         tasks: list[Task] = []
-        known: set[int | None] = set()
-        for batch in (each for each in all_batches(opened) if not (each.ended or each.running)):
-            known |= {one.hunt for one in batch.hunts}
+        hunts_of_batches: set[int | None] = set()
+        for batch in (
+            unfinished_batch
+            for unfinished_batch in all_batches(opened)
+            if not (unfinished_batch.ended or unfinished_batch.running)
+        ):
+            hunts_of_batches |= {hunt_of_batch.hunt for hunt_of_batch in batch.hunts}
             if batch.submitted:
-                note(f"{batch.name} is with Slurm: {command_on('batch', batch.name, given)}")
+                note(f"{batch.name} is with Slurm: {command_on('batch', batch.name, path)}")
                 continue
-            places = [one.number for one in batch.hunts if one.hunt or one.status != USAGE]  # a mistake stays one
-            left = [task for task in tasks_of(batch, opened) if task.status not in VERDICTS and task.place in places]
-            if batch.together:  # its first hunt goes on with all
-                left = left[:1]
-                for task in left:
+            places = [
+                hunt_of_batch.number
+                for hunt_of_batch in batch.hunts
+                if hunt_of_batch.hunt or hunt_of_batch.status != USAGE
+            ]  # a hunt with a usage error would fail again
+            open_tasks = [
+                task for task in tasks_of(batch, opened) if task.status not in VERDICTS and task.place in places
+            ]
+            if batch.together:  # resuming its first hunt resumes all
+                open_tasks = open_tasks[:1]
+                for task in open_tasks:
                     task.batch = None
-            elif left:
+            elif open_tasks:
                 continue_batch(opened, batch.id)
-            tasks += left
-        for one in opened.hunts():
-            if one.state == "interrupted" and not one.origin and one.id not in known:
-                hosts = opened.settings(one.number).hosts
+            tasks += open_tasks
+        for hunt in opened.hunts():
+            if hunt.state == "interrupted" and not hunt.origin and hunt.id not in hunts_of_batches:
+                hosts = opened.settings(hunt.number).hosts
                 tasks.append(
-                    Task(one.title, (), str(Path.cwd()), (hosts,), range_of("", [one.number]), hunt=one.number)
+                    Task(hunt.title, (), str(Path.cwd()), (hosts,), range_of("", [hunt.number]), hunt=hunt.number)
                 )
         if not tasks:
             note("No hunt is interrupted.")
             return 0
-        return follow(tasks, opened, given, command_on("resume", "--all", given), open_view(given, view)({}))
+        return follow(tasks, opened, path, command_on("resume", "--all", path), open_view(path, view)({}))

@@ -1,5 +1,5 @@
-"""`bisect run` and `bisect steps`: find the commit that changed the speed between two revisions, which may be those on either side
-of a step in a series that was measured elsewhere.
+"""`bisect run` and `bisect steps`: find the commit that changed the speed between two revisions; `steps` takes them from steps in a
+series that was measured elsewhere.
 """
 
 from dataclasses import replace
@@ -63,7 +63,7 @@ COMMON = (
 @policy_options
 @click.option(
     "--slow-after", type=FACTOR,
-    help="Stop runs that take FACTOR times as long as those of GOOD, and count them as slower than that.",
+    help="Stop runs that take FACTOR times as long as runs of GOOD, and count them as slower than that.",
 )  # fmt: skip
 @click.option(
     "--layouts/--no-layouts", default=True, show_default=True,
@@ -75,11 +75,13 @@ COMMON = (
 )  # fmt: skip
 @click.option(
     "--counts/--no-counts", default=True, show_default=True,
-    help="Count instructions beside timed runs, where that costs less than a build: a hint where time changes.",
+    help="Count instructions beside timed runs, if that costs less than a build: a hint where time changes.",
 )  # fmt: skip
 @pairing_option
 @explain_option
-@click.option("--dry-run", is_flag=True, help="Print what it takes and the commands for both ends, and run none.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print the cost of the hunt and the commands for both ends, and run none."
+)
 @click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
 @click.option(
     "--skip",
@@ -90,7 +92,7 @@ COMMON = (
 )
 @click.option(
     "--remedies/--no-remedies", default=True, show_default=True,
-    help="Try a header or -Wno-error where it mends builds that a younger compiler refuses.",
+    help="Try a header or -Wno-error to mend builds that a younger compiler refuses.",
 )  # fmt: skip
 @click.option("--retry-failed", is_flag=True, help="Build commits again that failed in earlier hunts.")
 @how_options
@@ -121,9 +123,9 @@ def run(given: Given) -> int:
     the number that --rate or --cost finds in its output, by a pattern with one group or a path
     into JSON ($.result.ops); without them a result of a known benchmark, or else the duration. Of a
     benchmark with several results both ends are compared in all of them, or in those of --only, and
-    each that differs is hunted, with common builds and common runs.
-    Several workloads, or a group of them, share all builds: each has a verdict and a number in the
-    history of its own. Exit status then: the highest of theirs.
+    each result that differs is hunted, with common builds and common runs.
+    Several workloads, or a group of them, share all builds: each has its own verdict and number
+    in the history. Exit status then: the highest of the hunts.
     `bisect resume` continues an interrupted hunt.
     """
     from perfbisect.cli.sessions import hunt_results, leasing_for, open_view, say_failures, session
@@ -135,11 +137,11 @@ def run(given: Given) -> int:
 
     history, waiting = given.history, given.waiting
     number = claim_in(given.in_batch, history) if given.in_batch else None
-    if number:  # its job was submitted or started again
+    if number:  # the job in Slurm was submitted or started again
         from perfbisect.cli.commands.resume import resume_session
 
         return resume_session(given, number)
-    place = given.in_batch[:2] if number is not None else None
+    place_in_batch = given.in_batch[:2] if number is not None else None
     given.good, given.bad = ends_of(given.good, given.bad)
     every = resolved(requested_settings(given), given.direction)
     minutes = every[0].policy.max_minutes if len(every) == 1 else 0
@@ -155,15 +157,15 @@ def run(given: Given) -> int:
         announce_system(every[0])
         caller = Caller(history, open_view(history, given.view), waiting, notifier)
         try:
-            return say_failures(begin(setups, caller, place), history)
+            return say_failures(begin(setups, caller, place_in_batch), history)
         except SeveralResults as several:
-            if place or len(every) > 1:
+            if place_in_batch or len(every) > 1:
                 raise
             return hunt_results(given, every[0], several, caller)
 
 
 def ends_of(good: str, bad: str | None) -> tuple[str, str]:
-    """Both ends, also from git's A..B or A...B in place of the first. Raises UsageError where one is missing."""
+    """Both ends, also from git's A..B or A...B in place of the first. Raises UsageError if an end is missing."""
     if bad is not None:
         return good, bad
     good, _, bad = good.partition("...") if "..." in good else good.partition("..")
@@ -173,17 +175,20 @@ def ends_of(good: str, bad: str | None) -> tuple[str, str]:
 
 
 def resolved(requested: Settings, direction: Direction | None) -> tuple[Settings, ...]:
-    """The settings of each workload, with the same commits, after saying where the recipes are from."""
+    """The settings of each workload, all with the same commits; announces the recipes."""
     from perfbisect.hunt.resolve import resolve_settings
 
-    _, found = announced_recipes(requested)
-    first, *others = [requested] if requested.quick else [replace(requested, workload=name) for name in found]
+    _, works = announced_recipes(requested)
+    first, *further = [requested] if requested.quick else [replace(requested, workload=name) for name in works]
     first = resolve_settings(first, direction, clone_progress=clone_progress)
-    return first, *(resolve_settings(replace(each, repository=first.repository), direction) for each in others)
+    return first, *(
+        resolve_settings(replace(settings_of_one, repository=first.repository), direction)
+        for settings_of_one in further
+    )
 
 
 def claim_in(batch: tuple[int, int, str], history: Path | None) -> int | None:
-    """Enter that this process begins a hunt of a batch, long before it has a number; see ``store.batches.claim``."""
+    """Claim a hunt of a batch for this process, long before the hunt has a number; see ``store.batches.claim``."""
     from contextlib import closing
 
     from perfbisect.store.batches import claim
@@ -212,17 +217,17 @@ def requested_settings(given: Given) -> Settings:
 @verb_command()
 @click.argument("file", type=EXISTING)
 @click.argument("how", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF bisect run]")
-@click.option("--only", metavar="NAME", default="", help="The series of this name, or those that match a pattern.")
+@click.option("--only", metavar="NAME", default="", help="The series of this name, or all that match a pattern.")
 @click.option(
     "--higher-is-better/--lower-is-better", "higher", default=None,
-    help="What the values are. Default: by the unit, or the name.",
+    help="Which values are better. Default: by the unit, or the name.",
 )  # fmt: skip
 @click.option("--hunt", is_flag=True, help="Hunt each step for the worse, after the table.")
 @json_option("A JSON object.")
 def steps(given: Given) -> int:
-    """Find the steps in the series of FILE, which was measured elsewhere, and print how to hunt each.
+    """Find the steps in the series of FILE, which was measured elsewhere, and print the command that hunts each.
 
-    FILE is CSV or TSV with columns time, commit and value (or one for each metric), such as Apache Otava reads; the
+    FILE is CSV or TSV with columns time, commit and value (or one for each metric), as Apache Otava reads it; the
     data.js of github-action-benchmark; or the JSON of `bencher perf` or `bencher report list`.
 
     \b
@@ -242,27 +247,34 @@ def steps(given: Given) -> int:
     from perfbisect.report.series import elsewhere
     from perfbisect.wording.text import printable, shell_words
 
-    found = lines_of_file(given)
+    series_lines = lines_of_file(given)
     if given.as_json:
-        say_object({"rate": RATE, "series": [each.as_object() for each in found]})
+        say_object({"rate": RATE, "series": [series_line.as_object() for series_line in series_lines]})
     else:
-        say("\n".join(elsewhere(found)))
-    hunts = [each.hunt(step) for each in found for step in each.line.steps if is_worse(step, each.metric)]
+        say("\n".join(elsewhere(series_lines)))
+    hunts = [
+        series_line.hunt(step)
+        for series_line in series_lines
+        for step in series_line.line.steps
+        if is_worse(step, series_line.metric)
+    ]
     status = 0
-    for words in {tuple(each): each for each in hunts}.values() if given.hunt else ():
+    for words in {tuple(arguments): arguments for arguments in hunts}.values() if given.hunt else ():
         note(printable(shell_words(words)))
         try:
             status = max(status, run.main(args=words[2:], standalone_mode=False) or 0)
         except Interrupted:
             raise
-        except PerfBisectError as trouble:  # the others are hunted nevertheless
+        except PerfBisectError as trouble:  # the other steps are hunted nevertheless
             note(printable(f"Error: {trouble} {trouble.advice}".rstrip()))
             status = max(status, trouble.exit_status)
     return status
 
 
 def lines_of_file(given: Given) -> "list[ElsewhereLine]":
-    """The lines of the chosen series in which steps can be looked for. Raises UsageError if there are none; a note names the other series."""
+    """The lines of the chosen series with enough readings to find steps. Raises UsageError if there are none; a note names the
+    other series.
+    """
     import math
     from fnmatch import fnmatchcase
 
@@ -274,15 +286,26 @@ def lines_of_file(given: Given) -> "list[ElsewhereLine]":
 
     every, ordered = read_series(given.file)
     names, only = [series.name for series in every], given.only
-    chosen = [each for each in every if (each.name == only if only in names else fnmatchcase(each.name, only or "*"))]
+    chosen = [
+        candidate
+        for candidate in every
+        if (candidate.name == only if only in names else fnmatchcase(candidate.name, only or "*"))
+    ]
     if not chosen:
         raise UsageError(f"{given.file} has no series {only}.", f"It has: {', '.join(names[:20])}")
-    short = [each for each in chosen if len(each.values) < READINGS]
-    reasons = [f"{each.name} has {len(each.values)} commits, and {READINGS} are needed" for each in short]
+    short = [candidate for candidate in chosen if len(candidate.values) < READINGS]
+    reasons = [
+        f"{candidate.name} has {len(candidate.values)} commits, and {READINGS} are needed" for candidate in short
+    ]
     usable = []
-    for series in (each for each in chosen if each not in short):
+    for series in (candidate for candidate in chosen if candidate not in short):
         odd = next(
-            (commit for commit, own in series.values.items() if min(own) <= 0 or not math.isfinite(max(own))), ""
+            (
+                commit
+                for commit, readings in series.values.items()
+                if min(readings) <= 0 or not math.isfinite(max(readings))
+            ),
+            "",
         )
         if odd:
             reasons.append(f"{series.name} has at {odd} a value that is not positive, so it has no ratios")
@@ -294,12 +317,12 @@ def lines_of_file(given: Given) -> "list[ElsewhereLine]":
         note(printable(f"Left out: {reason}."))
     if not ordered:
         note(printable(f"The rows of {given.file} are not in the order of their times: they are sorted."))
-    if pooled := sum(len(own) - 1 for series in usable for own in series.values.values()):
+    if pooled := sum(len(readings) - 1 for series in usable for readings in series.values.values()):
         note(f"{pooled:,} repetitions of commits are pooled: the median of each counts.")
-    found = []
+    series_lines = []
     for series in usable:
         line = line_of_readings(series.name, [math.log(value) for value in series.pooled], RATE / len(usable))
         commits = [commit[:10] if len(commit) >= 40 else commit for commit in series.values]
         rate = series.rate if given.higher is None else given.higher
-        found.append(ElsewhereLine(line, commits, "rate" if rate else "cost", given.how))
-    return found
+        series_lines.append(ElsewhereLine(line, commits, "rate" if rate else "cost", given.how))
+    return series_lines

@@ -30,7 +30,7 @@ LOOPBACK = "127.0.0.1"
 @from_option
 @history_option
 def serve(given: Given) -> None:
-    """Browse the history in a web browser: what runs, the latest culprits, a list of everything, and the page of each.
+    """Browse the history in a web browser: running sessions, the latest culprits, a list of all, and a page for each.
 
     \b
     Examples:
@@ -42,8 +42,8 @@ def serve(given: Given) -> None:
       bisect serve --password-file users     with a login, as other machines need it
 
     \b
-    The history is only read, also beside a hunt that is writing it. Ctrl-C ends
-    serving. Before a login belongs a proxy with TLS: docs/serve.md has an example.
+    The history is only read, even while a hunt writes it. Ctrl-C ends serving.
+    Put a proxy with TLS before a login: docs/serve.md has an example.
     """
     from perfbisect.cli.guard import Guard
     from perfbisect.store.central import connected
@@ -55,7 +55,7 @@ def serve(given: Given) -> None:
     central, address = given.central, given.address
     path = (given.history or default_place()).absolute()
     if central is None:
-        open_reader(path).close()  # says what is wrong with it
+        open_reader(path).close()  # raises if it cannot be read
     elif given.sql:
         raise click.UsageError("--sql is for a local history; `bisect query --from URL` asks a central one.")
     else:
@@ -64,17 +64,17 @@ def serve(given: Given) -> None:
     guard = Guard(given.password_file, given.token_file, address)
     login = guard.asks()
     try:
-        found = socket.getaddrinfo(address, given.port)
+        resolved = socket.getaddrinfo(address, given.port)
     except (OSError, UnicodeError):
         raise UsageError(f"{printable(address)} is no address of this machine.", "Leave out --address.") from None
-    own = all(ip_address(each[4][0]).is_loopback for each in found)
-    if not own and not login:
+    only_this_machine = all(ip_address(socket_address[4][0]).is_loopback for socket_address in resolved)
+    if not only_this_machine and not login:
         raise UsageError(
             f"At {printable(address)} other machines could read everything.",
             "Serve it with a login: --password-file FILE, which `bisect serve --add-user NAME --password-file FILE` writes,"
             " or --token-file FILE. Or leave out --address: then this machine alone is served.",
         )
-    if not own:
+    if not only_this_machine:
         note("Pages and passwords cross the network as they are: put a proxy with TLS before it (docs/serve.md).")
     elif central is None and not login and path.stat().st_mode & 0o077 == 0:
         note(f"Other users cannot read {printable(str(path))}, but on this machine they can read what is served.")
@@ -83,7 +83,7 @@ def serve(given: Given) -> None:
     if given.sql:
         serve_datasette(path, given.port, guard, opens=given.opens)
         return
-    serve_pages(found[0][0], given.port, guard, Pages(given.history, central), opens=given.opens)
+    serve_pages(resolved[0][0], given.port, guard, Pages(given.history, central), opens=given.opens)
 
 
 def enter_user(name: str, file: Path | None) -> None:

@@ -35,7 +35,7 @@ STEPS = (
     "sloping", "slope",
 )  # fmt: skip
 
-NO_OPTIONS = ("good", "bad", "as_json")  # of what simulated hunts depend on
+NO_OPTIONS = ("good", "bad", "as_json")  # arguments on which simulated hunts do not depend
 
 
 def _cost(text: str) -> tuple[float, str]:
@@ -48,16 +48,16 @@ def _cost(text: str) -> tuple[float, str]:
     return runs, "runs"
 
 
-COST = Parsed("COST", _cost)  # a number, and whether it is of runs or of minutes
+COST = Parsed("COST", _cost)  # (number, "runs" or "minutes")
 
 
 def share(name: str, default: str, text: str, **how: bool) -> Decorator:
-    """The option of that name, which is a share."""
+    """The option of that name, whose value is a share."""
     return click.option(name, type=Percent(**how), default=default, show_default=True, help=text)
 
 
 def cost(name: str, default: str, text: str) -> Decorator:
-    """The option of that name, which is a cost."""
+    """The option of that name, whose value is a cost."""
     return click.option(name, type=COST, default=default, show_default=True, help=text)
 
 
@@ -93,7 +93,7 @@ COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps -
     default="one",
     show_default=True,
     metavar="KIND",
-    help="Other steps of the range; --help-all tells them.",
+    help="Other steps of the range; --help-all lists them.",
 )
 @share("--failing", "0%", "Share of commits that do not build.", none=True)
 @share("--stale", "0%", "Share of incremental builds that have the speed of the build before.", none=True)
@@ -110,7 +110,7 @@ COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps -
 @click.option(
     "--hunts", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="Number of simulated hunts."
 )
-@click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of the first one.")
+@click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of the first hunt.")
 @json_option()
 def simulate(given: Given) -> None:
     """Simulate hunts: what they cost, and how often they are right.
@@ -170,7 +170,7 @@ def simulate(given: Given) -> None:
     tally = Tally.of(attempts(scenario, policy, rule, range(given.seed, given.seed + given.hunts)))
     if given.as_json:
         asked = {key: value for key, value in vars(given).items() if value is not None and key not in NO_OPTIONS}
-        asked |= {each: " ".join(map(str, getattr(given, each))) for each in ("build_cost", "link_cost")}
+        asked |= {cost_name: " ".join(map(str, getattr(given, cost_name))) for cost_name in ("build_cost", "link_cost")}
         figures = {"candidates": len(graph.candidates), "options": asked} | asdict(tally)
         say_json(msgspec.json.encode(figures, enc_hook=str).decode())  # NaN becomes null
         return
@@ -217,7 +217,7 @@ def chosen_graph(given: Given) -> "Graph":
 
 
 def attempts(scenario: Any, policy: Any, rule: "Rule", seeds: range) -> list["JudgedHunt"]:
-    """One hunt for each seed, with a progress bar in a terminal."""
+    """One simulated hunt for each seed, with a progress bar on a terminal."""
     from rich.progress import track
 
     from perfbisect.simulate.tally import attempt

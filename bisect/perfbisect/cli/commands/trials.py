@@ -1,4 +1,4 @@
-"""`bisect compare`, `bisect noise` and `bisect prove`: several builds relative to the first, and with `--hunt` the commits of its
+"""`bisect compare`, `bisect noise` and `bisect prove`: builds relative to the first build, and with `--hunt` the commits of their
 drops; the noise of a host; and good, bad, and bad without the culprit.
 """
 
@@ -44,11 +44,11 @@ from perfbisect.cli.options.stored import form_options, print_trial
 from perfbisect.errors import ENVIRONMENT, INCONCLUSIVE
 from perfbisect.ui.stream import note
 
-OF_HUNTS = {  # what is not decided by a stored comparison
+OF_HUNTS = {  # options that a stored comparison does not decide
     "builds", "hunt", "min_effect", "explain", "dry_run", "waiting", "notify", "history", "as_json", "as_csv", "as_tsv", "as_markdown",
 }  # fmt: skip
 
-# The options that `--help` has of `compare`, and of `noise`.
+# The options in the short `--help` of `compare`, and of `noise`.
 COMPARING = "--build --run --rate --cost --builder --workload --repo --metric --host --each-release --hunt --visits --dry-run --json"
 OF_NOISE = "--rev --build --run --rate --cost --builder --workload --repo --metric --visits --runs --json"
 
@@ -64,7 +64,7 @@ OF_NOISE = "--rev --build --run --rate --cost --builder --workload --repo --metr
 )  # fmt: skip
 @click.option(
     "--each-release", default="", metavar="A..B", shell_complete=revision,
-    help="Instead of BUILDs: every release from A to B, as a line with its steps, and what to hunt.",
+    help="Instead of BUILDs: every release from A to B, as a line with its steps, and the commands that hunt them.",
 )  # fmt: skip
 @click.option("--hunt", is_flag=True, help="After the table, hunt every drop in it that is real, and name its commit.")
 @effect_option("With --hunt, the smallest drop of interest. Default: 2%.")
@@ -77,9 +77,9 @@ OF_NOISE = "--rev --build --run --rate --cost --builder --workload --repo --metr
 def compare(given: Given) -> int:
     """Measure each BUILD relative to the first.
 
-    All builds take turns, so that drift of the machine cancels. Ratios and their 95 % intervals are computed from the
+    Runs of all builds are interleaved, so that drift of the machine cancels. Ratios and their 95 % intervals are computed from the
     rounds in which both builds were measured. Red and green are differences of 5 % or more that are real: at most 5 % of
-    those called real in a table are expected to be none. With --builder host nothing is built, and each --host is
+    the differences called real in a table are expected to be false. With --builder host nothing is built, and each --host is
     measured relative to the first. --each-release draws the line of all releases of a range instead, says where it has
     steps, and prints the commands that hunt them.
 
@@ -94,25 +94,25 @@ def compare(given: Given) -> int:
       bisect compare --builder host --workload cpu,memory --host old --host new
       bisect compare old=kv-1.2.tar.xz v1.3 --builder kv --workload get --visits 8
       bisect compare 8.0.28 8.0.29 -b mysql -w point,write --tsv > qps.rel.tsv
-      bisect compare c3 --hunt --dry-run     the drops of a stored one, and what is between their builds
+      bisect compare c3 --hunt --dry-run     drops of a stored comparison, and the candidates between
       bisect compare c3 --hunt
       bisect compare --each-release 8.0.20..8.0.40 -b mysql -w point,write --visits 6 --runs 1
 
     \b
     A BUILD is a release as the builder's tags spell it, any git revision, or NAME=PATH for
     prebuilt binaries: a folder on the host, or a tarball on this machine. REV@VARIANT is built
-    with other compiler settings; +CONFIG behind a build configures its server otherwise: a
+    with other compiler settings; +CONFIG after a build changes its server's settings: a
     name in the recipe's configs, or a file. `bisect builders --show NAME` lists both.
     Ctrl-C keeps what was measured, and `bisect resume c3` continues it. `bisect history` lists
     comparisons, `bisect show c3` prints one again in any form (--csv, --tsv, --markdown, --json),
-    with what each operation costs; `bisect report c3` writes a page.
+    with costs per operation; `bisect report c3` writes a page.
 
     \b
-    --hunt looks for the commits of drops. A drop is a build that is slower than the one before it
-    by --min-effect or more; or, where no drop up to it is seen, than the first one. It is announced
-    where it is real: false discoveries are kept at 5 % over all these differences of all workloads.
-    It is hunted between its two builds, together with all other drops between them, which share
-    their builds. Exit status then: 2 where a hunt names no commit.
+    --hunt looks for the commits of drops. A drop is a build that is slower than the build before
+    it by --min-effect or more; or than the first build, if no drop up to it is seen. A drop is
+    announced if it is real: false discoveries are kept at 5 % over these differences of all
+    workloads. It is hunted between its two builds, together with all other drops between them:
+    these hunts share builds. Exit status then: 2 if a hunt names no commit.
 
     \b
     Exit status: 0 complete, 2 some builds could not be measured, 3 usage or configuration error,
@@ -138,15 +138,15 @@ def compare(given: Given) -> int:
     if hunt and stored and len(builds) == 1 and not given.workload:
         ctx = click.get_current_context()
         for parameter in ctx.command.params:
-            own = ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-            if own and parameter.name not in OF_HUNTS:
+            is_typed = ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+            if is_typed and parameter.name not in OF_HUNTS:
                 raise click.UsageError(f"{parameter.opts[0]} has no effect: {stored} keeps how it was measured.")
         with closing(History.open(history, read_only=True)) as opened:
-            found = read_comparison(opened, stored, DropOptions(given.min_effect, given.explain))
+            drops = read_comparison(opened, stored, DropOptions(given.min_effect, given.explain))
         if given.dry_run:
-            say("\n".join(outlook(found)))
+            say("\n".join(outlook(drops)))
             return 0
-        with session(given, found.settings) as notifier:
+        with session(given, drops.settings) as notifier:
             notifier(stored)
             return hunt_and_print(stored, given)
     if stored and not (given.command or (given.workload and given.builder)):
@@ -180,7 +180,7 @@ def compare(given: Given) -> int:
         rounds = TrialDesign(TrialType.COMPARE, subjects, chosen, given.visits, given.runs, series=series)
         setup = rounds.set_up(settings, given.waiting)
         if given.dry_run:
-            sizes = (count(each, "candidate") if isinstance(each, int) else f"none: {each}" for each in spans.values())
+            sizes = (count(span, "candidate") if isinstance(span, int) else f"none: {span}" for span in spans.values())
             hunts = (f"hunts, {title}: {size}" for title, size in zip(spans, sizes, strict=True))
             say("\n".join([*cost(setup, settings, history), *hunts]))
             return 0
@@ -197,7 +197,7 @@ def compare(given: Given) -> int:
 def hunt_and_print(name: str, given: Given) -> int:
     """Hunt the drops of a comparison, and print it with the culprits; returns the exit status.
 
-    The hunts are shown as those of `bisect run`; where standard output is for the table alone, as lines on standard error.
+    The hunts are shown as by `bisect run`; if standard output is for the table alone, as lines on standard error.
     """
     from perfbisect.cli.sessions import open_view
     from perfbisect.hunt.attempt import Caller
@@ -233,7 +233,7 @@ def hunt_and_print(name: str, given: Given) -> int:
 def noise(given: Given) -> int:
     """Build one revision on HOST (default: local) and measure it against itself (an A/A).
 
-    Reports how much it varies between visits and within them, the smallest drop that a hunt can detect by the number
+    Reports the variation between visits and within them, the smallest drop that a hunt can detect by the number
     of runs, and how long runs should be.
 
     \b
@@ -279,10 +279,10 @@ def noise(given: Given) -> int:
 @round_options(6, 2, "Rounds: visits of each build.", least=2)
 @json_form_option
 def prove(given: Given) -> int:
-    """Revert the culprit of HUNT (default: the latest that named one) on top of bad, and measure what that regains.
+    """Revert the culprit of HUNT (default: the latest that named one) on top of bad, and measure how much that regains.
 
-    Good, bad, and bad without the culprit take turns, with the settings of the hunt, on its first host. The share that
-    the revert regains of what was lost has a 95 % interval. Your clone is only read.
+    Runs of good, bad, and bad without the culprit are interleaved, with the settings of the hunt, on its first host. The
+    share of the loss that the revert regains has a 95 % interval. Your clone is only read.
 
     \b
     Examples:
@@ -293,7 +293,7 @@ def prove(given: Given) -> int:
 
     \b
     Ctrl-C keeps what was measured, and `bisect resume p5` continues it. `bisect history` lists
-    proofs, `bisect show p5` reports one, and `bisect show 12` has those of hunt 12.
+    proofs, `bisect show p5` reports one, and `bisect show 12` has the proofs of hunt 12.
 
     \b
     Exit status: 0 the revert regains something, 1 it is not shown to regain anything or nothing was
@@ -319,13 +319,13 @@ def prove(given: Given) -> int:
 
 @verb_command()
 @id_argument("b")
-@click.option("--max-time", type=MINUTES, default=0.0, help="Stop with what is known after this time: 90s, 45m, 2h.")
+@click.option("--max-time", type=MINUTES, default=0.0, help="Stop with the best answer after this time: 90s, 45m, 2h.")
 @session_options
 def narrow(given: Given) -> int:
     """Find which part of the diff of HUNT's culprit (default: the latest that named one) makes it slower.
 
     Files, then hunks, then functions of a new file are put on the culprit's parent, one after the other, and these states
-    are searched like commits. The part is proven both ways: alone on the parent, and as all that the culprit lacks.
+    are searched like commits. The part is proven both ways: alone on the parent, and as the only part that the culprit lacks.
 
     \b
     Examples:
@@ -337,8 +337,8 @@ def narrow(given: Given) -> int:
 
     \b
     States that do not build are skipped, and parts are put in other orders: build files and headers first, definitions before
-    uses. It is a session of its own: `bisect resume`, `show`, `watch` and `report` know it, and builds are used again. Of a
-    hunt that names several commits, or a batch, each has a session, one after the other, for --max-time each. Your clone is only read.
+    uses. It is a session of its own: `bisect resume`, `show`, `watch` and `report` know it, and builds are used again. For a
+    hunt that names several commits, or a batch, each culprit has a session of --max-time, one after the other. Your clone is only read.
 
     \b
     Exit status: as of `bisect run`: 0 a part is named, 1 nothing to find, 2 a set of parts, or undecided.

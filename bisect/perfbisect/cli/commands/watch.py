@@ -1,4 +1,4 @@
-"""`bisect watch` and `bisect replay`: hunts that run in other terminals, and the decisions of a past one. Both only read the history."""
+"""`bisect watch` and `bisect replay`: hunts that run in other terminals, and decisions of past hunts. Both only read the history."""
 
 import time
 from contextlib import closing, suppress
@@ -46,43 +46,47 @@ def watch(given: Given) -> None:
     from perfbisect.store.history import History
 
     with closing(History.open(given.history, read_only=True)) as opened:
-        named = dict.fromkeys(each for one in given.sessions for each in numbers(one, opened))
+        named = dict.fromkeys(
+            session_number for session_id in given.sessions for session_number in numbers(session_id, opened)
+        )
         chosen = tuple(named) or tuple(watching.running(opened))
         if not chosen:
             raise UsageError("No hunt is running.", "`bisect history` lists all; `bisect show` reports one.")
         batch = batch_together(opened, chosen[0])
-        together = batch is not None and {*chosen} <= {one.hunt for one in batch.hunts}
+        together = batch is not None and {*chosen} <= {hunt.hunt for hunt in batch.hunts}
         lines = given.plain or lines_wanted()
 
-        def title(each: "SessionSummary") -> str:
-            return str(each.id) if lines else each.workloads[0] if together else each.title
+        def title(summary: "SessionSummary") -> str:
+            return str(summary.id) if lines else summary.workloads[0] if together else summary.title
 
         titles = {number: title(opened.listed(number)) for number in chosen}
         view = open_view(given.history, "plain" if lines else None, together=together and not lines)(titles)
         ended: list[SessionSummary] = []
         with suppress(KeyboardInterrupt), closing(watching.watch(opened, chosen, view, time.sleep)) as ends:
-            for each in ends:
-                ended += [each]
-        for each in ended:
-            say_how(each, opened.path)
+            for summary in ends:
+                ended += [summary]
+        for summary in ended:
+            say_how(summary, opened.path)
 
 
-def numbers(one: int | str, history: "History") -> list[int]:
-    """The number of a hunt or a trial, or those of the hunts of a batch that have begun. Raises UsageError without any."""
+def numbers(session_id: int | str, history: "History") -> list[int]:
+    """The number of a hunt or a trial, or of all hunts of a batch that have begun. Raises UsageError if there is none."""
     from perfbisect.store.batches import read_batch
 
-    if isinstance(one, int):
-        return [one]
-    if not one.startswith("b"):
-        return [history.number_of_trial(one)]
-    found = [each.hunt for each in read_batch(history, int(one[1:])).hunts if each.hunt is not None]
-    if not found:
-        raise UsageError(f"No hunt of {one} has begun.", f"See what it has: {command_on('show', one, history.path)}")
-    return found
+    if isinstance(session_id, int):
+        return [session_id]
+    if not session_id.startswith("b"):
+        return [history.number_of_trial(session_id)]
+    begun = [hunt.hunt for hunt in read_batch(history, int(session_id[1:])).hunts if hunt.hunt is not None]
+    if not begun:
+        raise UsageError(
+            f"No hunt of {session_id} has begun.", f"See what it has: {command_on('show', session_id, history.path)}"
+        )
+    return begun
 
 
 def say_how(session: "SessionSummary", history: Path) -> None:
-    """On standard error: how a hunt has ended that has no verdict, or a trial that is incomplete."""
+    """Say on standard error how a hunt without a verdict, or an incomplete trial, has ended."""
     if session.state in ("failed", "interrupted"):
         reason = f": {printable(session.failure)}" if session.failure else ""
         name = f"Hunt {session.id}" if isinstance(session.id, int) else session.id
@@ -109,7 +113,7 @@ def replay(given: Given) -> int:
       bisect replay 12 --max-runs 40      the verdict after 40 runs
 
     \b
-    Exit status: that of a hunt with this verdict; 2 when the log ends before a verdict.
+    Exit status: as of a hunt with this verdict; 2 if the log ends before a verdict.
     """
     from perfbisect.core.domain.events import SessionStarted
     from perfbisect.core.domain.orders import Measure, Purpose

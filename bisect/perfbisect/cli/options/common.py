@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 ALL_HELP = f"{__name__}.all_help"  # in the context of a command whose help is printed
-EXAMPLES = 6  # lines of an epilog: click's mark, the title, and four examples
+EXAMPLES = 6  # lines of an epilog that `--help` shows: click's mark, the title, and four examples
 
 
 class Given(SimpleNamespace):
@@ -46,9 +46,9 @@ def added(*options: Decorator) -> Decorator:
 def verb_command(
     kind: type[click.Command] = click.Command, parent: click.Group | None = None, **how: Any
 ) -> Callable[[Callable[..., Any]], Any]:
-    """A command that calls its function with what is ``Given``. Its help is the docstring, whose examples stand behind the options.
+    """A command that calls its function with ``Given``. Its help is the docstring, whose examples are moved behind the options.
 
-    ``how`` are arguments of ``kind``, and it is a command of ``parent``.
+    ``how`` are arguments of ``kind``; the command belongs to ``parent``.
     """
 
     def command_of(verb: Callable[[Given], Any]) -> click.Command:
@@ -66,10 +66,10 @@ def verb_command(
 
 
 def telling(tell: Callable[[click.Context], None]) -> dict[str, Any]:
-    """Arguments of an option that is given in place of what its command needs: ``tell`` prints, and the program exits."""
+    """click's arguments for an option that prints by ``tell`` and ends the program, whatever the command needs."""
 
-    def callback(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
-        if wanted and not ctx.resilient_parsing:
+    def callback(ctx: click.Context, _param: click.Parameter, is_used: bool) -> None:
+        if is_used and not ctx.resilient_parsing:
             tell(ctx)
             ctx.exit()
 
@@ -91,7 +91,7 @@ class LongCommand(click.Command):
         self.params.append(click.Option(["--help-all"], help=text, **telling(print_all)))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The common options, in their order; behind them the others, if wanted."""
+        """The common options, in their order; after them the others, if ``--help-all`` is used."""
         rows = {param.opts[0]: row for param in self.get_params(ctx) if (row := param.get_help_record(ctx))}
         groups = {"Options": [rows.pop(name) for name in self.common]}
         if ctx.meta.get(ALL_HELP):
@@ -109,7 +109,7 @@ class LongCommand(click.Command):
 
 
 def or_configured(ctx: click.Context, _param: click.Parameter, value: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The command that is notified: the given one, else that of config.toml. Raises RecipeError for a mistake in that."""
+    """The command of --notify: from the option, else from config.toml. Raises RecipeError for a mistake in that file."""
     from perfbisect.recipes.configuration import load_configuration, place_of_configuration, split_command
 
     if value is not None or ctx.resilient_parsing:  # completion of a shell
@@ -121,33 +121,33 @@ def or_configured(ctx: click.Context, _param: click.Parameter, value: tuple[str,
 
 
 class WaitingLine:
-    """What is waited for, on standard error: a line with a clock on a terminal, else a line for each change."""
+    """Shows on standard error what is waited for: on a terminal a line with a clock, else a line for each change."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
         self.shown: set[str] = set()
-        self.drawn = False  # whether there is a line on the terminal
+        self.drawn = False  # whether the line is on the terminal now
 
     @property
     def waited(self) -> str:
-        """For how long, as a clock shows it."""
+        """How long it has waited, as a clock shows it."""
         from perfbisect.wording.quantities import clock
 
         return clock(time.monotonic() - self.began)
 
-    def show(self, what: str, end: str = "") -> None:
-        """``what`` is waited for; ``end`` is the end of the sentence where it is one."""
+    def show(self, subject: str, end: str = "") -> None:
+        """Show that ``what`` is waited for; ``end`` follows if that is printed as a sentence."""
         from perfbisect.wording.table import cut
 
         if sys.stderr.isatty():
-            rewrite_line(cut(printable(f"{self.waited} waiting for {what}"), shutil.get_terminal_size().columns - 1))
+            rewrite_line(cut(printable(f"{self.waited} waiting for {subject}"), shutil.get_terminal_size().columns - 1))
             self.drawn = True
-        elif what not in self.shown:
-            note(f"Waiting for {printable(what)}{end}")
-        self.shown.add(what)
+        elif subject not in self.shown:
+            note(f"Waiting for {printable(subject)}{end}")
+        self.shown.add(subject)
 
     def say(self, text: str) -> None:
-        """Tell the user, in place of the line."""
+        """Print a text, in place of the line."""
         self.clear()
         note(printable(text))
 
@@ -158,7 +158,7 @@ class WaitingLine:
         self.drawn = False
 
     def __call__(self, owner: "Owner | None") -> None:
-        """Show that a session, its ``owner``, is waited for, or (None) that the wait is over; see ``host.lock``."""
+        """Show that a session, the ``owner`` of a lock, is waited for; None: the wait is over. See ``host.lock``."""
         if owner is not None:
             self.show(str(owner), ".")
         elif self.drawn:
@@ -167,12 +167,12 @@ class WaitingLine:
             note("The host is free now.")
 
 
-# Each is given to the command as a parameter of its name.
+# Each option is a parameter of its name in the command.
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)  # a file
 FOLDER = click.Path(file_okay=False, path_type=Path)
-history_option = click.option(  # None: the default place; a group of commands may have it before the name of one
+history_option = click.option(  # None: the default path; of a group of commands, it may precede the command's name
     "--history", metavar="FILE", type=FILE, is_eager=True,  # before the names of hunts
     callback=lambda ctx, _param, value: value or (ctx.parent.params.get("history") if ctx.parent else None),
     help="History to use. Default: perfbisect/history.db in the user's state folder.",
@@ -182,17 +182,17 @@ explain_option = click.option(
     "--explain/--no-explain", default=True, show_default=True,
     help="Measure a culprit and its parent again for the reason: counters, profiles, plans.",
 )  # fmt: skip
-waiting_option = click.option(  # what shows who is waited for; None without it
+waiting_option = click.option(  # a WaitingLine; None without the option
     "--wait", "waiting", is_flag=True, callback=lambda _ctx, _param, wait: WaitingLine() if wait else None,
     help="Wait for a host on which another session measures, instead of failing.",
 )  # fmt: skip
-notify_option = click.option(  # the arguments of a command; none for no command
+notify_option = click.option(  # the arguments of a command; () for no command
     "--notify", type=COMMAND, callback=or_configured,
     help="Command that gets the verdict as JSON on its standard input, at the end.",
 )  # fmt: skip
 PLAIN = "Plain lines, as when there is no terminal."
 plain_option = click.option("--plain", is_flag=True, help=PLAIN)
-view_options = added(  # of every verb that hunts: ``view: str | None``; of several the last counts
+view_options = added(  # of every verb that hunts: ``view: str | None``; the last of several options counts
     click.option("--plain", "view", flag_value="plain", default=None, help=PLAIN),
     click.option("--json", "view", flag_value="json", default=None, help="One JSON object for each event."),
 )
@@ -206,34 +206,34 @@ def json_option(text: str = "One JSON object.") -> Decorator:
 
 
 def id_argument(kinds: str = "") -> Decorator:
-    """``HUNT``: the id of a hunt, or of what else has a letter of ``kinds``; None for the latest one."""
+    """``HUNT``: the id of a hunt, or of a session with a letter of ``kinds``; None for the latest."""
     return click.argument("hunt", type=Id(kinds), required=False, shell_complete=any_id)
 
 
 def output_width() -> int | None:
-    """Columns of the terminal that standard output goes to; None (no limit) for a file or a pipe."""
+    """The columns of the terminal at standard output; None (no limit) for a file or a pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def say(text: str) -> None:
-    """Write lines to standard output. Raises ReaderGone or EnvironmentFailure where that is impossible."""
+    """Write lines to standard output. Raises ReaderGone or EnvironmentFailure if that is impossible."""
     put(text, sys.stdout)
 
 
 def say_json(text: str, end: str = "\n") -> None:
-    """Write JSON to standard output; what would be unsafe to print is escaped as JSON does it."""
+    """Write JSON to standard output; characters that are unsafe to print are escaped in JSON's way."""
     put(safe_json(text), sys.stdout, end)
 
 
 def say_object(value: Any) -> None:
-    """Write a value as indented JSON; of what JSON has no form for, the text."""
+    """Write a value as indented JSON; a value without a form in JSON is written as its text."""
     import msgspec
 
     say_json(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode())
 
 
 def say_styled(lines: "Iterable[str | Text]") -> None:
-    """Write lines to standard output, in their colours on a terminal that has them."""
+    """Write lines to standard output, with colours if it is a terminal that has them."""
     if not sys.stdout.isatty():
         say("\n".join(map(str, lines)))
         return
@@ -245,6 +245,6 @@ def say_styled(lines: "Iterable[str | Text]") -> None:
 
 
 def clone_progress(step: str, done: int, total: int) -> None:
-    """Show on standard error, if it is a terminal, how far git has got with a clone."""
+    """Show on standard error, if it is a terminal, the progress of a clone by git."""
     if sys.stderr.isatty():
         rewrite_line(f"{step} {done}/{total}" + ("\n" if done == total else ""))

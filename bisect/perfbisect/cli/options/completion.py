@@ -1,4 +1,4 @@
-"""Shell completion of revisions and of the names of builders, workloads, metrics, hosts and sessions; options that take some."""
+"""Shell completion of revisions and of the names of builders, workloads, metrics, hosts and sessions; and options that use it."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from perfbisect.recipes.builder import Builder
     from perfbisect.recipes.workload import Workload
 
-PLAIN = re.compile(r"[\w@%+=:,./-]+")  # a word that no shell changes or executes
+PLAIN = re.compile(r"[\w@%+=:,./-]+")  # a word that needs no quotes in any shell
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 Completion = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
 
 
 def complete(names: Iterable[str], incomplete: str) -> list[str]:
-    """The names that begin with what has been typed. Left out are those that a shell would have to be given in quotes."""
+    """The names that begin with the typed text, except names that need quotes in a shell."""
     return [name for name in names if name.startswith(incomplete) and PLAIN.fullmatch(name)]
 
 
 def completing(names: Callable[[click.Context, str], Mapping[str, str]]) -> Completion:
-    """Shell completion by the names that a function finds, each with what it means; by none where it fails, since a shell
-    cannot show an error.
+    """Shell completion by the names that a function returns, each with its description; empty if the function fails, since a
+    shell cannot show an error.
     """
 
     def completion(ctx: click.Context, _param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
@@ -37,10 +37,10 @@ def completing(names: Callable[[click.Context, str], Mapping[str, str]]) -> Comp
         from perfbisect.wording.text import printable
 
         try:
-            found = names(ctx, incomplete)
+            described = names(ctx, incomplete)
         except PerfBisectError:
             return []
-        return [CompletionItem(name, help=printable(found[name])) for name in complete(found, incomplete)]
+        return [CompletionItem(name, help=printable(described[name])) for name in complete(described, incomplete)]
 
     return completion
 
@@ -54,7 +54,7 @@ def builder_name(ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
 
 
 def named_builder(ctx: click.Context) -> "Builder | None":
-    """The builder of --builder, if that stands before."""
+    """The builder of --builder, if that option precedes the word."""
     from perfbisect.recipes.builder_reader import load_builder
 
     name = ctx.params.get("builder")
@@ -62,9 +62,9 @@ def named_builder(ctx: click.Context) -> "Builder | None":
 
 
 def revisions(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
-    """Releases as the builder's tags spell them, branches and tags; behind two dots, as the other end of a range.
+    """Releases as the builder's tags spell them, branches and tags; after two dots, the other end of a range.
 
-    They are those of --repo, or else of the clone of the recipe, where one exists, or of the current folder.
+    They come from --repo; else from the clone of the recipe, if there is one; else from the current folder.
     """
     from perfbisect.repository.commits import described_refs, tagged_versions
     from perfbisect.repository.discovery import clone_path, open_repository
@@ -72,12 +72,10 @@ def revisions(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
     builder = named_builder(ctx)
     clone = clone_path(builder.name) if builder else Path()
     repo = open_repository(ctx.params.get("repo") or (clone if clone.exists() else Path()), named=False)
-    known = described_refs(repo)
-    tags = (
-        pair for pattern in (builder.release_tags if builder else ()) for pair in tagged_versions([*known], pattern)
-    )
+    refs = described_refs(repo)
+    tags = (pair for pattern in (builder.release_tags if builder else ()) for pair in tagged_versions([*refs], pattern))
     begun = incomplete[: incomplete.rfind("..") + 2] if ".." in incomplete else ""
-    return {begun + name: text for name, text in ({version: known[tag] for version, tag in tags} | known).items()}
+    return {begun + name: text for name, text in ({version: refs[tag] for version, tag in tags} | refs).items()}
 
 
 revision = completing(revisions)
@@ -85,37 +83,39 @@ revision = completing(revisions)
 
 @completing
 def build_name(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
-    """A revision; behind its last @ or +, the variants or configurations of the builder, if --builder stands before it."""
+    """A revision; after its last @ or +, the variants or configurations of the builder, if --builder precedes the word."""
     sign = max("@+", key=incomplete.rfind)
-    name, found, _ = incomplete.rpartition(sign)
-    builder = named_builder(ctx) if found else None
+    name, separator, _ = incomplete.rpartition(sign)
+    builder = named_builder(ctx) if separator else None
     if builder is None:
         return revisions(ctx, incomplete)
-    return {f"{name}{sign}{each}": "" for each in (builder.variants if sign == "@" else builder.configs)}
+    return {f"{name}{sign}{suffix}": "" for suffix in (builder.variants if sign == "@" else builder.configs)}
 
 
 @completing
 def workload_name(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
-    """The names of workloads; only those of the builder, if --builder stands before it."""
+    """The names of workloads; only those of the builder, if --builder precedes the word."""
     return names_of(offered(ctx), incomplete)
 
 
 @completing
 def workload_names(ctx: click.Context, incomplete: str) -> Mapping[str, str]:
-    """The last of several workloads or groups, separated by commas."""
+    """The names of workloads and groups for the last item of a list with commas."""
     begun, comma, last = incomplete.rpartition(",")
     workloads = offered(ctx)
-    found = {**{each.group: "a group" for each in workloads}, **names_of(workloads, last)}
-    return {f"{begun}{comma}{name}": found[name] for name in sorted(found)}
+    described = {**{workload.group: "a group" for workload in workloads}, **names_of(workloads, last)}
+    return {f"{begun}{comma}{name}": described[name] for name in sorted(described)}
 
 
 def names_of(workloads: "Iterable[Workload]", incomplete: str) -> dict[str, str]:
-    """Their names; with those of their suites if none begins as what has been typed."""
+    """Name → summary of workloads; with the names of their suites if no short name begins with the typed text."""
     from perfbisect.recipes.workload import full_name
 
     short = {workload.name: workload.summary for workload in workloads}
-    found = short if complete(short, incomplete) else {full_name(each): each.summary for each in workloads}
-    return dict(sorted(found.items()))
+    described = (
+        short if complete(short, incomplete) else {full_name(workload): workload.summary for workload in workloads}
+    )
+    return dict(sorted(described.items()))
 
 
 @completing
@@ -127,7 +127,7 @@ def metric_name(_ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
 
 
 def offered(ctx: click.Context) -> "list[Workload]":
-    """The workloads of the builder that stands before them; without one, all."""
+    """The workloads of the builder, if --builder precedes the word; else all."""
     from perfbisect.recipes.workload import load_workloads
 
     workloads = load_workloads(ctx.params.get("workloads") or "")
@@ -138,12 +138,12 @@ def offered(ctx: click.Context) -> "list[Workload]":
 
 @completing
 def host_name(ctx: click.Context, _incomplete: str) -> Mapping[str, str]:
-    """The names of hosts; of leased ones as far as the lease."""
+    """The names of hosts; of leased hosts only the lease with its colon."""
     from perfbisect.recipes.inventory import load_hosts, load_leases
 
-    given = ctx.params.get("hosts") or ""
-    leased = {f"{lease.name}:": lease.summary for lease in load_leases(given)}
-    return {host.name: host.summary for host in load_hosts(given)} | leased
+    hosts_path = ctx.params.get("hosts") or ""
+    leased = {f"{lease.name}:": lease.summary for lease in load_leases(hosts_path)}
+    return {host.name: host.summary for host in load_hosts(hosts_path)} | leased
 
 
 def builder_option(text: str, **how: Any) -> Decorator:
@@ -152,19 +152,19 @@ def builder_option(text: str, **how: Any) -> Decorator:
 
 
 def workload_option(text: str, **how: Any) -> Decorator:
-    """``--workload NAME``; likewise."""
+    """``--workload NAME``; the arguments as of ``builder_option``."""
     return click.option("--workload", "-w", metavar="NAME", shell_complete=workload_name, help=text, **how)
 
 
 def several_workloads_option(text: str) -> Decorator:
-    """``--workload NAME,…``; likewise."""
+    """``--workload NAME,…``; ``text`` is its help."""
     return click.option("--workload", "-w", default="", metavar="NAME,…", shell_complete=workload_names, help=text)
 
 
 def any_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """Shell completion of the ids that a parameter of the type ``Id`` takes: hunts, the latest first, then trials, batches.
+    """Shell completion of the ids for a parameter of the type ``Id``: hunts, the latest first, then trials, then batches.
 
-    Of a parameter that takes a file or a batch: files and batches.
+    For a parameter that takes a file or a batch: files and batches.
     """
     from contextlib import closing
 
@@ -179,10 +179,10 @@ def any_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list
     items: list[tuple[int | str, str]] = []
     try:
         with closing(History.open(ctx.params.get("history"), read_only=True)) as opened:
-            items += [(each.id, f"{each.title}, {each.state}") for each in opened.hunts()[::-1]]
-            items += [(each.id, f"{each.builder} {each.title}, {each.state}") for each in opened.trials()[::-1]]
-            items += [(each.name, each.file or "together") for each in all_batches(opened)[::-1]]
-    except PerfBisectError:  # what was read before it is offered
+            items += [(hunt.id, f"{hunt.title}, {hunt.state}") for hunt in opened.hunts()[::-1]]
+            items += [(trial.id, f"{trial.builder} {trial.title}, {trial.state}") for trial in opened.trials()[::-1]]
+            items += [(batch.name, batch.file or "together") for batch in all_batches(opened)[::-1]]
+    except PerfBisectError:  # ids that were read before the error are offered
         pass
     files = [CompletionItem(incomplete, type="file")] * isinstance(param.type, FileOrBatch)  # the shell knows best
     kinds = param.type.kinds if files else ("", *param.type.kinds)

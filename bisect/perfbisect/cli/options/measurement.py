@@ -1,4 +1,4 @@
-"""What is measured, how, by which rules and with which recipes: options that several verbs share, and settings made of them."""
+"""Options about what is measured, how, by which rules and with which recipes, shared by several verbs; and their settings."""
 
 from collections.abc import Iterable
 from contextlib import closing, suppress
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from perfbisect.recipes.workload import Workload
 
 
-def recipes_option(name: str, what: str) -> Decorator:
-    """The option with the folder or file ``name`` of recipes; None where those of the working directory do not count."""
+def recipes_option(name: str, summary: str) -> Decorator:
+    """The option for the folder or file ``name`` of recipes; None if the working directory's own must not be used."""
 
     def chosen(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
         if value is not None:
             return value.absolute()
-        place, reason = working_directory(name)
+        path, reason = working_directory(name)
         if reason and not ctx.resilient_parsing:  # completion of a shell
-            note(f"{place} is ignored: {reason}. To use it, give {param.opts[0]} {name}.")
-        return None if reason else place
+            note(f"{path} is ignored: {reason}. To use it, give {param.opts[0]} {name}.")
+        return None if reason else path
 
-    text = f"{what}. Default: ./{name}, unless that is in a git repository or another user's."
+    text = f"{summary}. Default: ./{name}, unless that is in a git repository or another user's."
     return click.option(f"--{name.partition('.')[0]}", type=PATH, callback=chosen, help=text)
 
 
@@ -59,15 +59,15 @@ command_options = added(
     click.option("--rate", default="", metavar="PATTERN", help="Number in its output; higher is better."),
     click.option("--cost", default="", metavar="PATTERN", help="Number in its output; lower is better."),
     click.option(
-        "--only", default="", metavar="NAME", help="Of a known benchmark's results the one to measure, or those of a pattern: '*/64'."
+        "--only", default="", metavar="NAME", help="Result of a known benchmark to measure, or a pattern of several: '*/64'."
     ),
-    click.option("--unit", default="", metavar="UNIT", help="Its unit. Default: as PATTERN says it."),
+    click.option("--unit", default="", metavar="UNIT", help="Unit of the number. Default: from PATTERN."),
     click.option(
         "--operations", default="", metavar="PATTERN", help="Number of operations in the output. Default: one."
     ),
     click.option(
         "--program", "programs", type=BELOW, multiple=True,
-        help="File of the build to run where several have its name. Repeatable.",
+        help="File of the build to run if several have its name. Repeatable.",
     ),
 )  # fmt: skip
 what_options = added(
@@ -81,8 +81,8 @@ what_options = added(
         help="Option for the configure step of the build system: -DWITH_X=OFF, --without-y. Repeatable.",
     ),
     click.option("--cflags", type=FLAGS, default="", help="Options for all compilations of C, after those of the tree."),
-    click.option("--cxxflags", type=FLAGS, default="", help="The same for C++."),
-    click.option("--ldflags", type=FLAGS, default="", help="The same for links."),
+    click.option("--cxxflags", type=FLAGS, default="", help="Options for all compilations of C++."),
+    click.option("--ldflags", type=FLAGS, default="", help="Options for all links."),
     click.option(
         "--patch", type=PATH, multiple=True,
         help="Patch for the commits that it applies to, before they are built. Repeatable.",
@@ -104,8 +104,8 @@ how_options = added(
 )
 limit_options = added(
     click.option("--max-time", type=MINUTES, help="Stop with the best answer after this time: 90s, 45m, 2h."),
-    click.option("--max-builds", type=COUNT, help="The same after this many builds."),
-    click.option("--max-runs", type=COUNT, help="The same after this many timed runs."),
+    click.option("--max-builds", type=COUNT, help="Stop with the best answer after this many builds."),
+    click.option("--max-runs", type=COUNT, help="Stop with the best answer after this many timed runs."),
 )
 
 
@@ -131,7 +131,7 @@ policy_options = added(
     ),
     limit_options,
 )
-# of a trial that is printed in no other form beside text; given to the command as ``form``
+# of a trial that has no other form beside text; the parameter ``form`` of the command
 json_form_option = click.option("--json", "form", flag_value="json", default="", help="One JSON object at the end.")
 
 
@@ -143,10 +143,10 @@ pairing_option = click.option(
 
 
 def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorator:
-    """The options of all trials: the number of rounds, whose help ``text`` is, of runs in each, waiting, notification, the history."""
-    most = click.IntRange(least, COUNT.max)
+    """The options of all trials: the number of rounds, with ``text`` as its help; runs in each; waiting, notification, history."""
+    rounds_type = click.IntRange(least, COUNT.max)
     return added(
-        click.option("--visits", type=most, default=visits, show_default=True, help=text),
+        click.option("--visits", type=rounds_type, default=visits, show_default=True, help=text),
         click.option("--runs", type=COUNT, default=runs, show_default=True, help="Timed runs in each visit."),
         waiting_option,
         notify_option,
@@ -155,7 +155,7 @@ def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorato
 
 
 def command_of(given: Given) -> Quick | None:
-    """The command of ``command_options``, None for a workload by name. Raises UsageError for what excludes each other."""
+    """The command of ``command_options``; None for a workload by name. Raises UsageError for options that exclude each other."""
     from perfbisect.recipes.requested import RECIPE
 
     build, then, workload = given.build, given.then, given.workload
@@ -179,7 +179,7 @@ def command_of(given: Given) -> Quick | None:
 
 
 def named_in_history(quick: Quick) -> Quick:
-    """The command with a name that no other has in the history that is given."""
+    """The command with a name that no other command in the history of the options has."""
     from perfbisect.recipes.requested import command_name
     from perfbisect.store.history import History
     from perfbisect.store.prior_data import free_name
@@ -188,17 +188,17 @@ def named_in_history(quick: Quick) -> Quick:
     path = context.params.get("history") if context else None
     with suppress(PerfBisectError), closing(History.open(path, read_only=True)) as opened:
         name = free_name(opened, quick, name)
-    return replace(quick, name=name)  # as it is where there is no history yet
+    return replace(quick, name=name)  # unchanged if there is no history yet
 
 
-def settings_of(given: Given, **own: Any) -> Settings:
-    """The settings that the options of a verb ask for; ``own`` are those that it decides itself.
+def settings_of(given: Given, **decided: Any) -> Settings:
+    """The settings that the options of a verb ask for; ``own`` are settings that the verb decides itself.
 
     An option has the name of its field, or is converted here. Raises UsageError as ``command_of``.
     """
     from perfbisect.recipes.builder_reader import check_names, read_patch
 
-    for recipes in (BUILDERS, WORKLOADS):  # a command may need none of them
+    for recipes in (BUILDERS, WORKLOADS):  # checked here: a command may not read them later
         recipe_places(recipes, getattr(given, recipes) or "")
     quick = command_of(given)
     host, *further = (given.host,) if isinstance(given.host, str) else given.host
@@ -217,23 +217,23 @@ def settings_of(given: Given, **own: Any) -> Settings:
         "policy": Policy(pairing=given.pairing),
         **{f"{name}_path": str(getattr(given, name) or "") for name in ("builders", "workloads", "hosts")},
     }
-    same = {name: value for name, value in vars(given).items() if name in Settings.__dataclass_fields__}
-    return Settings(**same | converted | own)
+    direct = {name: value for name, value in vars(given).items() if name in Settings.__dataclass_fields__}
+    return Settings(**direct | converted | decided)
 
 
-def policy_of(given: Given, kept: Policy | None = None) -> Policy:
-    """The rules from the options of their names; for a hunt that is in the history, what is not given is as ``kept``."""
-    wanted = vars(given) | {"max_minutes": given.max_time}
-    rules = {name: wanted[name] for name in Policy.__dataclass_fields__ if wanted.get(name) is not None}
+def policy_of(given: Given, stored: Policy | None = None) -> Policy:
+    """The rules from the options of their names; ``stored`` are the rules of a hunt in the history, for options not given."""
+    options = vars(given) | {"max_minutes": given.max_time}
+    rules = {name: options[name] for name in Policy.__dataclass_fields__ if options.get(name) is not None}
     if effect := rules.pop("min_effect", None):  # of a count, too
         rules |= {"min_effect": effect, "min_counted": effect, "auto_effect": False, "typed": True}
     elif effect is not None:
         rules |= {"min_effect": Policy().min_effect, "min_counted": COUNTED, "auto_effect": True, "typed": False}
-    return replace(kept or Policy(min_counted=COUNTED, auto_effect=True), **rules)
+    return replace(stored or Policy(min_counted=COUNTED, auto_effect=True), **rules)
 
 
 def announced_recipes(settings: Settings) -> "tuple[Builder, dict[str, Workload]]":
-    """The builder and, by their names, the workloads that are requested; they and the hosts are announced.
+    """The requested builder and workloads, by their names; says on standard error where they and the hosts are from.
 
     Raises UsageError for mistakes in them.
     """
@@ -242,32 +242,35 @@ def announced_recipes(settings: Settings) -> "tuple[Builder, dict[str, Workload]
     from perfbisect.recipes.requested import requested_workloads
 
     builder = builder_of(settings)
-    found = requested_workloads(settings, builder, settings.workload)
-    if not found:
+    workloads = requested_workloads(settings, builder, settings.workload)
+    if not workloads:
         raise click.UsageError("--workload is empty.")
-    announce(builder, found.values(), [load_host(name, settings.hosts_path) for name in settings.hosts])
-    return builder, found
+    announce(builder, workloads.values(), [load_host(name, settings.hosts_path) for name in settings.hosts])
+    return builder, workloads
 
 
 def recipes_of(settings: Settings) -> "tuple[Settings, Builder, dict[str, Workload]]":
-    """The settings of a comparison with the names of its recipes and the metric; and these recipes, as they are announced."""
+    """(settings of a comparison with the names of its recipes and metric, builder, workloads); see ``announced_recipes``."""
     from perfbisect.hunt.resolve import choose_metric, recognises, with_repository
 
     settings = with_repository(settings)
-    builder, found = announced_recipes(settings)
-    metric, recognise = choose_metric(settings.metric, [*found.values()]), recognises(settings, [*found.values()])
+    builder, workloads = announced_recipes(settings)
+    metric, recognise = (
+        choose_metric(settings.metric, [*workloads.values()]),
+        recognises(settings, [*workloads.values()]),
+    )
     named = replace(
         settings,
         builder=settings.builder or builder.name,
-        workload=next(iter(found)),
+        workload=next(iter(workloads)),
         metric=metric,
         recognise=recognise,
     )
-    return named, builder, found
+    return named, builder, workloads
 
 
 def announce_system(settings: Settings) -> None:
-    """Say on standard error which build system was recognised, and what it runs; nothing where commands or a recipe build."""
+    """Say on standard error which build system was recognised, and its commands; nothing if commands or a recipe build."""
     if built := built_with(settings.system):
         note(f"Built with {built}")
 
@@ -275,8 +278,8 @@ def announce_system(settings: Settings) -> None:
 def announce(
     builder: "Builder | None" = None, workloads: "Iterable[Workload]" = (), hosts: "Iterable[HostEntry]" = ()
 ) -> None:
-    """Say on standard error from which files these are, unless they are shipped or in the user's configuration folder."""
+    """Say on standard error which files these are from, unless they are shipped or in the user's configuration folder."""
     from perfbisect.recipes.requested import foreign_files
 
-    for what, file in foreign_files(builder, workloads, hosts).items():
-        note(f"{what} is from {file}")
+    for names, file in foreign_files(builder, workloads, hosts).items():
+        note(f"{names} is from {file}")

@@ -13,20 +13,20 @@ from perfbisect.core.domain.settings import AUTO
 from perfbisect.errors import PerfBisectError
 
 COUNT = click.IntRange(1, 1_000_000_000)  # of runs, builds, seconds, …
-SMALLEST = 1e-6  # share that is not nothing, far below what any host can show
+SMALLEST = 1e-6  # the smallest share above 0, far below the precision of any host
 SEED = click.IntRange(0, 2**63 - 1)
 MOST_TIMES = 1e6  # the largest factor
 LONGEST_WAIT = 1e9  # seconds: 30 years
 
 
 class Parsed(click.ParamType[Any]):
-    """What a function makes of text. The message of its ValueError, behind the text, is for the user."""
+    """A value that a function makes of text. The message of its ValueError, after the text, is for the user."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name, self.parse = name, parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The value; what is no text is one already."""
+        """The parsed value; a value that is not text is returned unchanged."""
         if not isinstance(value, str):
             return value
         try:
@@ -36,7 +36,7 @@ class Parsed(click.ParamType[Any]):
 
 
 def number(text: str, otherwise: str = "is not a number.") -> float:
-    """The number that a text is. Raises ValueError with ``otherwise`` for any other text."""
+    """The number that a text spells. Raises ValueError with ``otherwise`` for any other text."""
     try:
         return float(text if text.isascii() else "")  # no digits of other scripts
     except ValueError:
@@ -70,10 +70,10 @@ def _bytes(text: str) -> int:
 def _suspect(text: str) -> tuple[str, float]:
     from perfbisect.recipes.builder import WEIGHTS
 
-    least, most = WEIGHTS
+    lowest, highest = WEIGHTS
     path, _, weight = text.rpartition("=")
-    wrong = f"is not a path and a weight from {least:f} to {most:.0f}; write storage/innobase=4."
-    if not path or not least <= number(weight, wrong) <= most:
+    wrong = f"is not a path and a weight from {lowest:f} to {highest:.0f}; write storage/innobase=4."
+    if not path or not lowest <= number(weight, wrong) <= highest:
         raise ValueError(wrong)
     return path, float(weight)
 
@@ -107,7 +107,7 @@ def _split(text: str) -> list[str]:
 
 _QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\$`]|\\.)*\"|\\.")
 _FOR_A_SHELL = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"|\\.")  # a script in double quotes is expanded by its shell
-# What only a shell understands; of patterns, those in a word that is no option.
+# Syntax that only a shell understands; patterns only in a word that is not an option.
 _OF_SHELLS = re.compile(r"(?:^|(?<=\s))~/|&&|\|\|?|[;<>`&]|\$(?:\w+|[({])|(?:(?<=\s)(?!-)[^\s=]*)[*?]")
 
 
@@ -117,19 +117,19 @@ def _without_shell(text: str) -> str:
     if not (words := _split(text)):
         raise ValueError("is empty; give a program and its arguments.")
     quoted = _FOR_A_SHELL if [*script_positions(words)] else _QUOTED
-    if found := _OF_SHELLS.search(quoted.sub("_", text)):
-        inner = 'sh -c "{}"'.format(re.sub(r'(["\\])', r"\\\1", text))  # in one word for the user's shell
+    if syntax := _OF_SHELLS.search(quoted.sub("_", text)):
+        inner = 'sh -c "{}"'.format(re.sub(r'(["\\])', r"\\\1", text))  # one word for the user's shell
         again = shlex.quote(inner)
         if "'" in inner and "!" not in inner:  # the history of an interactive shell
             again = '"{}"'.format(re.sub(r'(["\\$`])', r"\\\1", inner))
         raise ValueError(
-            f"has {found[0].strip()}, and is run without a shell. Write {again}, or quote what is none of a shell's."
+            f"has {syntax[0].strip()}, and is run without a shell. Write {again}, or quote what is none of a shell's."
         )
     return text
 
 
 def fitting(name: str, fits: Callable[[float], bool], wrong: str) -> Parsed:
-    """A number that fits; ``wrong`` says of any other text what it is not."""
+    """A number that fits; ``wrong`` is the message for any other text."""
 
     def parse(text: str) -> float:
         if not fits(value := number(text, wrong)):
@@ -140,12 +140,12 @@ def fitting(name: str, fits: Callable[[float], bool], wrong: str) -> Parsed:
 
 
 def matching(name: str, pattern: str, wrong: str, value: Callable[[re.Match[str]], Any]) -> Parsed:
-    """The ``value`` of a text that matches; ``wrong`` says of any other what it is not."""
+    """The ``value`` of a text that matches; ``wrong`` is the message for any other text."""
 
     def parse(text: str) -> Any:
-        if not (found := re.fullmatch(pattern, text)):
+        if not (match := re.fullmatch(pattern, text)):
             raise ValueError(wrong)
-        return value(found)
+        return value(match)
 
     return Parsed(name, parse)
 
@@ -153,15 +153,15 @@ def matching(name: str, pattern: str, wrong: str, value: Callable[[re.Match[str]
 ANY = "cpnb"  # letters of the ids of sessions
 BELOW = matching(
     "PATH", r"(?:\./)?((?!/|(?:.*/)?\.\.(?:/|\Z))[^\t\n]*[^/\t\n])",
-    "is not the path of a file in the build; write out-static/kvbench.", lambda found: found[1],
+    "is not the path of a file in the build; write out-static/kvbench.", lambda match: match[1],
 )  # fmt: skip
 NAME = matching(  # of a hunt
     "NAME", rf"((?![{ANY}]?\d+\Z)\w[\w.:+/@ -]{{0,59}})?",
-    "is no name: it has at most 60 letters, digits and signs, and is no id such as 12.", lambda found: found[0],
+    "is no name: it has at most 60 letters, digits and signs, and is no id such as 12.", lambda match: match[0],
 )  # fmt: skip
-MEMBER = matching(  # a hunt of a batch: its batch, its place there, and its job in Slurm or ""
+MEMBER = matching(  # a hunt of a batch: (batch, place in the batch, job in Slurm or "")
     "BATCH:PLACE", r"([0-9]{1,15}):([0-9]{1,15})(?::([0-9]+))?", "is no hunt of a batch.",
-    lambda found: (int(found[1]), int(found[2]), found[3] or ""),
+    lambda match: (int(match[1]), int(match[2]), match[3] or ""),
 )  # fmt: skip
 SECONDS = fitting(
     "SECONDS", lambda seconds: 0 <= seconds <= LONGEST_WAIT, "is not a number of seconds from 0 to 30 years."
@@ -175,11 +175,11 @@ SUSPECT = Parsed("PATH=WEIGHT", _suspect)  # the weight of the commits that touc
 ARG = Parsed("NAME=VALUE", _arg)  # of a workload; both as written
 UNSPLIT = Parsed("COMMAND", _without_shell)  # as written
 COMMAND = Parsed("COMMAND", _command)  # its arguments, split as a shell splits them; empty for none
-FLAGS = Parsed("FLAGS", lambda text: shlex.join(_split(text)))  # no shell finds more in it than words
+FLAGS = Parsed("FLAGS", lambda text: shlex.join(_split(text)))  # quoted, so that a shell reads only words
 
 
 class Percent(Parsed):
-    """A share such as 2% or 0.02, of at most ``most``; with ``none`` it may be 0, with ``whole`` 1; ``auto`` is 0, too."""
+    """A share such as 2% or 0.02, at most ``limit``; ``none`` allows 0, ``whole`` allows 1, ``auto`` stands for 0."""
 
     def __init__(self, most: float = 1.0, *, none: bool = False, whole: bool = False, auto: bool = False) -> None:
         def parse(text: str) -> float:
@@ -196,23 +196,23 @@ class Percent(Parsed):
         super().__init__("SHARE", parse)
 
 
-KINDS = {  # letter of ids → such an id, and whose it is
+KINDS = {  # letter of ids → (example, kind of session)
     "": ("12", "a hunt"), "c": ("c3", "a comparison"), "p": ("p5", "a proof"), "n": ("n4", "an A/A"), "b": ("b2", "a batch"),
 }  # fmt: skip
 
 
 def _hunt_named(name: str, ctx: click.Context | None) -> int | None:
-    """The latest hunt of that name in the history that is given; None without one."""
+    """The number of the latest hunt of that name in the history of the options; None if there is none."""
     from perfbisect.store.history import History
 
     path = ctx.params.get("history") if ctx else None
     with suppress(PerfBisectError), closing(History.open(path, read_only=True)) as opened:
-        return max((each.number for each in opened.hunts() if each.name == name), default=None)
+        return max((hunt.number for hunt in opened.hunts() if hunt.name == name), default=None)
     return None
 
 
 class Id(click.ParamType[int | str]):
-    """The id of a hunt, as a number or by its name, or of what has one of the letters of ``kinds`` before its number, as text."""
+    """An id: for a hunt a number, also found by its name; for a session with a letter of ``kinds`` before its number, text."""
 
     name = "ID"
 
@@ -229,17 +229,17 @@ class Id(click.ParamType[int | str]):
 
             options["central"] = options["central"] or configured_address()
             return text
-        known = re.fullmatch(rf"([{ANY}]?)[0-9]{{1,15}}", text)
-        if not known and (number := _hunt_named(text, ctx)):
+        match = re.fullmatch(rf"([{ANY}]?)[0-9]{{1,15}}", text)
+        if not match and (number := _hunt_named(text, ctx)):
             return number
-        if not known or known[1] not in ("", *self.kinds):
-            what = f"is the id of {KINDS[known[1]][1]}" if known else "is not an id, nor the name of a hunt"
+        if not match or match[1] not in ("", *self.kinds):
+            reason = f"is the id of {KINDS[match[1]][1]}" if match else "is not an id, nor the name of a hunt"
             if SESSION.fullmatch(text):
-                what = "is of a central history, and this works on your own history only"
+                reason = "is of a central history, and this works on your own history only"
             examples = [" for ".join(KINDS[kind]) for kind in ("", *self.kinds)] + ["ORIGIN:12 of a team"] * (
                 "central" in options
             )
-            self.fail(f"{text!r} {what}; write {', '.join(examples)}.", param, ctx)
+            self.fail(f"{text!r} {reason}; write {', '.join(examples)}.", param, ctx)
         return int(text) if text.isdecimal() else text
 
 
@@ -247,7 +247,7 @@ class FileOrBatch(Id):
     """A file that exists, as a path, or the name of a batch, as text: a file of such a name is ./b3."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The one or the other."""
+        """A path for a file, text for a batch."""
         if re.fullmatch("b[0-9]{1,15}", str(value)):
             return value
         return click.Path(exists=True, dir_okay=False, path_type=Path).convert(str(value), param, ctx)

@@ -1,6 +1,6 @@
-"""A stored session: where it is read, locally or in a central history, and the forms in which it is printed.
+"""A stored session on the command line: read from the local or a central history, and printed as text, JSON or Markdown.
 
-They are text, JSON and Markdown; of a comparison also CSV and TSV.
+A comparison can be printed as CSV and TSV, too.
 """
 
 import re
@@ -35,7 +35,7 @@ FORMS = {  # option → its help
 
 
 def address_of(_ctx: click.Context, _param: click.Parameter, value: str | None) -> str | None:
-    """The address that is given; that of config.toml for the word ``central``."""
+    """The address of --from; the address of config.toml for the word ``central``."""
     if value != "central":
         return value
     from perfbisect.recipes.configuration import configured_address
@@ -46,14 +46,14 @@ def address_of(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 from_option = click.option(
     "--from", "central", metavar="URL", is_eager=True,  # before the names of hunts
     callback=address_of,
-    help="Read a central history: postgresql://HOST/DATABASE, or `central` for that of config.toml. A hunt there is ORIGIN:NUMBER.",
+    help="Read a central history: postgresql://HOST/DATABASE, or `central` for the address in config.toml. A hunt there is ORIGIN:NUMBER.",
 )  # fmt: skip
 
 
 def id_of_other(hunt: int | str | None) -> str:
-    """The id of a trial or a batch, without the origin that a central history has before it; "" for a hunt."""
-    found = re.fullmatch(r"(?:.*:)?([cpnb]\d+)", str(hunt))
-    return found[1] if found else ""
+    """The id of a trial or a batch, without the origin that precedes it in a central history; "" for a hunt."""
+    match = re.fullmatch(r"(?:.*:)?([cpnb]\d+)", str(hunt))
+    return match[1] if match else ""
 
 
 @contextmanager
@@ -73,24 +73,27 @@ def opened_history(history: Path | None, central: str | None) -> "Iterator[Histo
 def opened_for(
     hunt: int | str | None, history: Path | None, central: str | None
 ) -> Iterator[tuple[History, int | str, int | str]]:
-    """The history with a session (None: the latest hunt), the local one or of a central one a copy; its id there, and here."""
+    """The history with a session, its id in that history, and its id in the history it came from. ``hunt`` None: the latest hunt.
+
+    From a central history the session is copied.
+    """
     with opened_history(history, central) as opened:
         if isinstance(opened, History):
             number = opened.latest() if hunt is None else hunt
             yield opened, number, number
         else:
-            with opened.session(None if hunt is None else str(hunt)) as found:
-                yield found
+            with opened.session(None if hunt is None else str(hunt)) as session:
+                yield session
 
 
 def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of all forms, given to the command as ``form``: the name of the chosen one, "" for text."""
+    """The options of all forms; the command's parameter ``form`` is the name of the chosen form, "" for text."""
 
-    def choose(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    def choose(ctx: click.Context, param: click.Parameter, is_used: bool) -> None:
         form, name = ctx.params.setdefault("form", ""), param.opts[0].removeprefix("--")
-        if form and wanted:
+        if form and is_used:
             raise click.UsageError(f"Choose one of --{form} and --{name}.")
-        ctx.params["form"] = name if wanted else form
+        ctx.params["form"] = name if is_used else form
 
     flags = (
         click.option(f"--{name}", f"as_{name}", is_flag=True, expose_value=False, callback=choose, help=text)
@@ -100,7 +103,7 @@ def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def print_trial(trial: "SessionState", form: str, *, detailed: bool) -> None:
-    """Print a trial in one of the forms. In ``detailed`` text there is how it was measured, in Markdown, too, costs per operation."""
+    """Print a trial in one of the forms. ``detailed`` adds to text how it was measured, and to Markdown costs per operation, too."""
     from perfbisect.report import markdown, published
     from perfbisect.report.trial import document
 
@@ -125,33 +128,33 @@ def print_document(document: "Document", form: str, *, header: bool = True) -> N
 
 
 class Clone:
-    """Describes commits from the repository at a path; opened when it is needed."""
+    """Describes commits from the repository at a path; the repository is opened when it is needed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def describe(self, sha: str) -> "Commit":
-        """The commit with that full hash; the hash alone when the repository does not have it."""
+        """The commit with that full hash; only the hash if the repository does not have the commit."""
         from perfbisect.core.domain.events import Commit
         from perfbisect.repository.commits import describe
 
         return self.asked(lambda repository: describe(repository, sha), Commit(sha))
 
     def link(self, sha: str) -> str:
-        """The page of a commit at the forge of the repository's remote; "" where none is known."""
+        """The page of a commit at the forge of the repository's remote; "" if there is none."""
         from perfbisect.repository.commits import web_address
 
         return self.asked(lambda repository: web_address(repository, sha), "")
 
-    def diff(self, before: str, after: str) -> tuple[str, int] | None:
-        """The diff of two commits, and how many files it leaves out; None when the repository lacks one of them."""
+    def diff(self, old: str, new: str) -> tuple[str, int] | None:
+        """(diff of two commits, number of files left out); None if the repository lacks one of them."""
         from perfbisect.repository.commits import diff
 
-        found = self.asked(lambda repository: diff(repository, before, after), None)
-        return (found.text, found.left_out) if found else None
+        difference = self.asked(lambda repository: diff(repository, old, new), None)
+        return (difference.text, difference.left_out) if difference else None
 
     def asked(self, ask: "Callable[[Repository], T]", otherwise: T) -> T:
-        """What the repository answers; ``otherwise`` where it cannot."""
+        """The repository's answer; ``otherwise`` if it has none."""
         try:
             return ask(self.opened)
         except PerfBisectError:
@@ -159,7 +162,7 @@ class Clone:
 
     @cached_property
     def opened(self) -> "Repository":
-        """The repository. Raises PerfBisectError where it cannot be used."""
+        """The repository. Raises PerfBisectError if it cannot be used."""
         from perfbisect.repository.discovery import open_repository
 
         return open_repository(self.path)
