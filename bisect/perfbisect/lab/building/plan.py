@@ -195,7 +195,9 @@ def version_of(context: BuildContext, sha: str) -> str:
 
 def resolved_for(context: BuildContext, paths: frozenset[str], version: str) -> Builder:
     """The recipe with its conditions applied, for a tree of that version with these paths."""
-    return recipe_for_tree(context.builder, TreeFacts(version, paths.__contains__, context.tools.name, context.tools.version))
+    return recipe_for_tree(
+        context.builder, TreeFacts(version, paths.__contains__, context.tools.name, context.tools.version)
+    )
 
 
 def _values(context: BuildContext, resolved: Builder, sha: str, version: str) -> dict[str, str | int]:
