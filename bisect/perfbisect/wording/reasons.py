@@ -16,7 +16,7 @@ from perfbisect.core.explain.explanation import (
     explained_by_change,
     may_explain,
 )
-from perfbisect.core.explain.profiles import GENERATED
+from perfbisect.core.explain.profiles import GENERATED, KERNEL
 from perfbisect.wording import functions
 from perfbisect.wording.quantities import count, ratio, two_digits
 from perfbisect.wording.text import listed, printable
@@ -168,6 +168,10 @@ def sentence(evidence: Evidence, bloat: str = "", operation: str = "operation") 
         case Cause.INSTRUCTIONS:
             amount = f"more instructions per {operation} ({bloat})" if up else f"fewer instructions per {operation}"
             text = f"It executes {amount}: {size}"
+        case Cause.MEMORY if detail == KERNEL:
+            text = (
+                f"It takes {'more' if up else 'less'} CPU time in the kernel: {size} for each instruction outside of it"
+            )
         case Cause.MEMORY if row.name == PER_INSTRUCTION:
             slower = " (slower memory, or a slower clock)" if up else ""
             text = f"It takes {'more' if up else 'less'} CPU time for each instruction{slower}: {size}"

@@ -31,8 +31,8 @@ from perfbisect.core.explain.explanation import (
     different_plans,
     explanation,
 )
-from perfbisect.core.explain.functions import part_error
-from perfbisect.wording.reasons import sentences, unknown
+from perfbisect.core.explain.functions import function_rows, part_error
+from perfbisect.wording.reasons import sentence, sentences, unknown
 
 
 def sampled(commit: str, reported: float | None = None, **costs: int) -> Profiled:
@@ -160,6 +160,16 @@ def test_exact_counts_separate_more_code_from_all_else(cpu: float, instructions:
     assert re.search(said, " ".join(sentences(found)))
     assert found.missing == ()
     assert {row.name for row in found.counters} >= {"instructions/o", "cpu/o"}
+
+
+def test_exact_counts_lack_the_kernel_so_that_its_time_is_not_that_of_instructions() -> None:
+    before = {("main", "print"): 3000, ("main", "print", "write@libc.so.6", "vfs_write@[kernel]"): 300}
+    after = {**before, ("main", "print", "write@libc.so.6", "vfs_write@[kernel]"): 4500}
+    rows = function_rows(([profile("p", before)], [profile("c", after)]))
+    counters = timed_and_counted(2.4, 1.0).counters
+    said = [sentence(classify(counters, functions=functions)[0]) for functions in (rows, ())]
+    assert said[0].startswith("It takes more CPU time in the kernel: ×2.40 (")
+    assert said[1].startswith("It takes more CPU time for each instruction")
 
 
 def on_a_busy_host(time: float, cpu: float, **counters: float) -> RunFacts:

@@ -30,6 +30,7 @@ from perfbisect.core.explain.evidence import (
     PlanRow,
     Sureness,
 )
+from perfbisect.core.explain.profiles import KERNEL
 
 NEGLIGIBLE = 0.01  # log ratio below which a factor explains nothing: about 1 %
 SMALL = 1 / 3  # of the largest part: smaller parts are no class of their own
@@ -199,11 +200,17 @@ def detailed(evidence: Evidence, rows: Mapping[str, CounterRow], slower: bool) -
 def suspicious(
     evidence: Evidence, rows: Mapping[str, CounterRow], functions: Sequence[FunctionRow], layouts: Layouts | None
 ) -> Evidence:
-    """Slower memory as the suspicion that only the placement of code has changed, where all says so.
+    """Slower memory as time in the kernel, or as the suspicion that only the placement of code has changed, where all says so.
 
+    Exact counts lack the instructions of the kernel, so that its time looks like that of the others.
     The same instructions are executed, counters of the front end moved and those of the data did not. It is none where
     the commit was as slow in other orders of the functions, or a function that it changes has most of the loss.
     """
+    if (
+        any(row.name == PER_INSTRUCTION for row in evidence.rows)
+        and sum(row.part for row in functions if row.binary == KERNEL) > 0.5
+    ):
+        return replace(evidence, detail=KERNEL)
     instructions = rows.get("instructions/o")
     if evidence.cause is not Cause.MEMORY or instructions is None or abs(instructions.log) > SAME_CODE:
         return evidence
