@@ -332,9 +332,10 @@ def because(row: FunctionRow, found: Explanation) -> str:
     if row.changed:
         return ", which this commit changes"
     if row.inlined:
-        bodies = sorted(row.inlined, key=str.isupper)[:NAMED]  # macros last
-        are = "is" if len(bodies) == 1 else "are"
-        return f", into which {listed([quoted(body) for body in bodies])} {are} inlined, which this commit changes"
+        # Macros are often flags that explain nothing.
+        bodies = ([body for body in row.inlined if not body.isupper()] or [*row.inlined])[:NAMED]
+        names, are = listed([quoted(body) for body in bodies]), "is" if len(bodies) == 1 else "are"
+        return f", into which {names} {are} inlined, which this commit changes"
     if not row.below:
         return ""
     above = next((other for other in found.functions if other.function == row.below and other.own), None)

@@ -35,6 +35,7 @@ NO_NAMES = (
 OPTION = re.compile(
     r"-(?:O\w*|f[\w=-]+|m[\w=.-]+|DNDEBUG)"
 )  # those of a compiler that change the speed of all functions
+PARSED = (".c", ".h", ".cc", ".cpp", ".cxx", ".hh", ".hpp", ".hxx", ".rs", ".go")  # files whose functions are known
 LONGER = "`bisect why --max-time 1h`"
 POINTS = {"storage": "storage", "lock": "contention", "scheduler": "the scheduler"}
 HEDGES = {Sureness.SURE: "", Sureness.LIKELY: "Probably: ", Sureness.POSSIBLE: "Possibly: "}
@@ -59,7 +60,7 @@ def sentences(found: Explanation) -> tuple[str, ...]:
     if main and not (main[0].rows or main[0].detail) and (found.place or explained_by_change(found)):
         main = []  # profiles say why
     also = f"; in part also {', '.join(further)}." if further else "."
-    bloat = "more calls" if by_calls(found) else "code bloat"
+    bloat = "other options of the compiler" if options(found) else "more calls" if by_calls(found) else "code bloat"
     first = [sentence(evidence, bloat, found.operation).removesuffix(".") + also for evidence in main[:1]]
     where, how = functions.sentences(found)
     how = outside(found) or how
@@ -82,7 +83,9 @@ def no_function(found: Explanation) -> str:
     files = listed([f"`{printable(path)}`" for path in found.paths[: functions.NAMED]])
     if not found.sources:
         return f"The commit changes no compiled code: it changes {files}."
-    return f"The commit changes no function: it changes data, types, or the default of a setting in {files}."
+    if all(path.endswith(PARSED) for path in found.paths):
+        return f"The commit changes no function: it changes data, types, or the default of a setting in {files}."
+    return f"The commit changes no function of C, C++, Rust or Go: it changes {files}."
 
 
 def options(found: Explanation) -> str:

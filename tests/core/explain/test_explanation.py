@@ -274,6 +274,10 @@ def test_few_samples_say_nothing() -> None:
             "The commit changes no compiled code: it changes `runtime/syntax/c.vim`.",
         ),
         ({"paths": ("config.c",), "files": 1}, "data, types, or the default of a setting in `config.c`."),
+        (
+            {"paths": ("list.wren", "list.wren.inc"), "files": 1},
+            "no function of C, C++, Rust or Go: it changes `list.wren` and `list.wren.inc`.",
+        ),
         ({"paths": ("config.c",), "files": 1, "note": "ctags failed."}, ""),
         (
             {"paths": ("Makefile",), "lines": (("Makefile", "CFLAGS ?= -g -O2", "CFLAGS ?= -g -O3"),)},
