@@ -127,7 +127,7 @@ def world(tmp_path: Path, git: Repo, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
     for name in (
         "hunt.session.begin", "hunt.attempt.SessionAttempt.carry_out", "demo.history.write_history",
-        "repository.discovery.talk", "cli.pages.serve_datasette",
+        "repository.discovery.run_with_progress", "cli.pages.serve_datasette",
     ):  # fmt: skip
         monkeypatch.setattr(f"perfbisect.{name}", stop)
     work = tmp_path / "work"

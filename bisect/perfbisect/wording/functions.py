@@ -332,8 +332,7 @@ def because(row: FunctionRow, found: Explanation) -> str:
     if row.changed:
         return ", which this commit changes"
     if row.inlined:
-        # Macros are often flags that explain nothing.
-        bodies = ([body for body in row.inlined if not body.isupper()] or [*row.inlined])[:NAMED]
+        bodies = ([body for body in row.inlined if not body.isupper()] or [*row.inlined])[:NAMED]  # without flags
         names, are = listed([quoted(body) for body in bodies]), "is" if len(bodies) == 1 else "are"
         return f", into which {names} {are} inlined, which this commit changes"
     if not row.below:
