@@ -55,6 +55,7 @@ def test_the_part_of_the_diff_is_named_after_a_kill_and_marked_on_the_page(tmp_p
     assert (refs, status) == (git(hunt.repo, "show-ref"), git(hunt.repo, "status", "--porcelain"))
 
 
+@pytest.mark.slow
 def test_hunts_of_a_batch_on_two_hosts_for_a_time_that_is_too_short(tmp_path: Path) -> None:
     places = [f'[hosts.{name}]\nroot = "{tmp_path}/{name}"\njobs = 1\nclass = "pair"\n' for name in ("one", "two")]
     hunt = Hunt(tmp_path, "".join(places), commits=1, culprit=0)
