@@ -88,8 +88,8 @@ def main() -> None:
     found = [*cells(args.published, trials)]
     print("| releases | workload | published | measured here (95 %) | |\n|---|---|---|--:|---|")
     print(*found, sep="\n")
-    told = Counter(each.verdict for each in found)
-    print(f"\n{len(found)} cells: " + ", ".join(f"{count} {verdict}" for verdict, count in told.most_common()))
+    verdicts = Counter(each.verdict for each in found)
+    print(f"\n{len(found)} cells: " + ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common()))
 
 
 if __name__ == "__main__":

@@ -124,10 +124,11 @@ class Searches:
         if any(member.unpromising and member.is_open for member in members):  # another metric is looked for first
             return NextAction(None)
         now = [member.problem.situation(member.log.state) for member in members if member.problem]
-        several, common = len(members) > 1, all(member.output for member in members)
-        number, decision = decide_together(now, ended, fleet, common=several and common)
+        several = len(members) > 1
+        common = several and all(member.output for member in members)
+        number, decision = decide_together(now, ended, fleet, common=common)
         member, numbers = members[number], range(len(members))
-        for other in numbers if several and common and in_layouts(decision) else ():
+        for other in numbers if common and in_layouts(decision) else ():
             if members[other].is_open and not members[other].in_layouts:
                 alone = decide_together(now, [number for number in numbers if number != other], fleet)
                 members[other].in_layouts = in_layouts(alone[1])

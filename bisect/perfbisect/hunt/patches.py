@@ -202,9 +202,8 @@ class PartSearch:
     present: Round
     learnt: Learnt
     named: Round | None = None  # the one that has named what is proven
-    cut: Round | None = (
-        None  # a proof that a budget has ended: what is named is shown in its place, and it is made when more is allowed
-    )
+    # A proof that a spent budget has ended: until more is allowed, the named part is shown in its place.
+    cut: Round | None = None
 
     @classmethod
     def begin(cls, commits: DiffCommits) -> "PartSearch":

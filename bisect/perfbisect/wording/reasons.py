@@ -32,9 +32,8 @@ NO_NAMES = (
     "Not known: which generated code it is, because the program says no names of it; get it by: an option of the program that"
     " writes a map for perf (perf-PID.map) or a jitdump."
 )
-OPTION = re.compile(
-    r"-(?:O\w*|f[\w=-]+|m[\w=.-]+|DNDEBUG)"
-)  # those of a compiler that change the speed of all functions
+# Options of a compiler that change the speed of all functions.
+OPTION = re.compile(r"-(?:O\w*|f[\w=-]+|m[\w=.-]+|DNDEBUG)")
 PARSED = (".c", ".h", ".cc", ".cpp", ".cxx", ".hh", ".hpp", ".hxx", ".rs", ".go")  # files whose functions are known
 LONGER = "`bisect why --max-time 1h`"
 POINTS = {"storage": "storage", "lock": "contention", "scheduler": "the scheduler"}
