@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Reason, Step, Verdict
-from perfbisect.hunt.patches import PartSearch, missing
+from perfbisect.hunt.patches import PartSearch, needs_from_error
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.range import diff_in_parts
 from repos import Repo
@@ -27,16 +27,16 @@ def test_what_is_named_is_shown_where_a_budget_ends_its_proof_which_is_made_late
     with diff_in_parts(open_repository(made.path), parent, culprit, []) as commits:
         search = PartSearch.begin(commits)
         first = search.present
-        assert not search.next(spent, {}), "nothing is named: the session ends"
+        assert not search.advance(spent, {}), "nothing is named: the session ends"
         assert search.present is first
-        assert search.next(named(2), {})
+        assert search.advance(named(2), {})
         proof = search.present
         assert proof.proven == {1} and proof.states[1] == {1}
-        assert search.next(spent, {}), "what is named is shown"
+        assert search.advance(spent, {}), "what is named is shown"
         assert search.present.states == first.states and search.present.proven == {1}
-        assert not search.next(named(2), {}), "the session ends"
+        assert not search.advance(named(2), {}), "the session ends"
         assert search.present == proof, "and goes on with the proof"
-        assert search.next(named(1), {})
+        assert search.advance(named(1), {})
         assert search.present.without == {0, 2}
 
 
@@ -51,8 +51,8 @@ def test_an_error_tells_by_its_line_which_part_belongs_beside_which(tmp_path: Pa
         [(_, of_header), (_, of_user)] = sorted((piece.shown.path, at) for at, piece in enumerate(commits.diff.pieces))
         declared, used = frozenset({of_header}), frozenset({of_user})
         no_member = "build/src/b.c:4:11: error: 'struct s' has no member named '{}'"
-        assert missing(commits.diff, declared, no_member.format("old")) == {(of_header, of_user)}
-        assert missing(commits.diff, used, no_member.format("fresh")) == {(of_user, of_header)}
+        assert needs_from_error(commits.diff, declared, no_member.format("old")) == {(of_header, of_user)}
+        assert needs_from_error(commits.diff, used, no_member.format("fresh")) == {(of_user, of_header)}
         unquoted = "b.c:4:11: error: request for member in something not a structure or union"
-        assert missing(commits.diff, declared, unquoted) == {(of_header, of_user)}
-        assert missing(commits.diff, declared, "b.c:1:1: error: it is strange") == set()
+        assert needs_from_error(commits.diff, declared, unquoted) == {(of_header, of_user)}
+        assert needs_from_error(commits.diff, declared, "b.c:1:1: error: it is strange") == set()

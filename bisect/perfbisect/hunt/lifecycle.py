@@ -33,7 +33,7 @@ from perfbisect.hunt.explanation import explain, read_change
 from perfbisect.hunt.further_runs import by_instructions, confirming_runs
 from perfbisect.hunt.labs import SessionLabs
 from perfbisect.hunt.loop import Listed, run
-from perfbisect.hunt.patches import failed_builds
+from perfbisect.hunt.patches import build_errors
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor, ending, opening, pursue
 from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.setup import SessionSetup
@@ -129,15 +129,15 @@ class SessionLifecycle:
     @property
     def needs_other_order(self) -> bool:
         """Whether a state in the diff of a commit has failed for a reason that tells a better order of its parts."""
-        parts, failed = self.setup.parts, failed_builds(event for _, event in self.log.entries)
-        return parts is not None and not parts.present.proven and bool(parts.learn(failed))
+        parts, failed = self.setup.parts, build_errors(event for _, event in self.log.entries)
+        return parts is not None and not parts.present.proven and bool(parts.new_needs(failed))
 
     def next_round(self, verdict: Verdict) -> Generator[TimedEvent, None, SearchProblem | None]:
         """What is searched after the verdict of a round in the diff of a commit; None after the last."""
         parts, log = self.setup.parts, self.log
         assert parts, "a hunt for commits has one round"
         assert self.problem, "a hunt has a problem"
-        if not parts.next(verdict, failed_builds(event for _, event in log.entries)):
+        if not parts.advance(verdict, build_errors(event for _, event in log.entries)):
             return None
         setup = self.setup = replace(self.setup, span=parts.span)
         self.labs = self._labs_of(setup)

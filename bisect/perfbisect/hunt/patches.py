@@ -1,5 +1,7 @@
-"""What is built of the local repository beside its commits: patches, tried there before anything is built; and states between
-a commit and its parent, in the search for the part of its diff that made it slower.
+"""Builds of the local repository that are no commits of it: commits with patches, and the states of a search in a diff.
+
+Patches are tried on commits before anything is built. A search in the diff of a commit builds states between the commit and
+its parent, until it has found the part of the diff that makes the build slower.
 """
 
 import re
@@ -22,90 +24,94 @@ from perfbisect.repository.git import all_but, borrowed, git, run, sealed
 from perfbisect.repository.range import CommitRange, DiffCommits
 
 QUOTED = re.compile(r"[`'\"‘]([^`'\"\s’]*\w[^`'\"\s’]*)['\"’]")
-PLACE = re.compile(r"([^\s:]+):(\d+):(?:\d+:)? (?:fatal )?error")
-MANY = 40  # parts with a word, from which on it tells nothing
-SPENT = (Reason.RUNS_SPENT, Reason.BUILDS_SPENT, Reason.MINUTES_SPENT)
-MOST = 100  # commits beyond the ends that a patch is tried on
+LOCATION = re.compile(r"([^\s:]+):(\d+):(?:\d+:)? (?:fatal )?error")  # the file and the line of a compiler's error
+MAX_PARTS_OF_WORD = 40  # a word of an error that more parts have is ignored
+BUDGET_REASONS = (Reason.RUNS_SPENT, Reason.BUILDS_SPENT, Reason.MINUTES_SPENT)
+MAX_TRIED_COMMITS = 100  # commits on which a patch is tried, beside the ends of the range
 
 
 def patches_of(settings: Settings, builder: Builder) -> tuple[Patch, ...]:
-    """The patches for builds, in the order in which they are applied: the recipe's, then those of --patch.
+    """The patches that builds get, in the order in which they are applied: first the recipe's, then the patches of --patch.
 
-    Raises UsageError for two of one name, and where nothing is built.
+    Raises UsageError if two patches have one name, or if patches or flags are given although nothing is built.
     """
     patches = (*recipe_patches(builder), *settings.patches)
     check_names(patches)
-    given = ["--patch"] if settings.patches else [name for name, _ in settings.flags.options]
-    if given and not settings.repository:
-        raise UsageError(f"{given[0]} has no effect: nothing is built.", "Leave it out.")
+    options = ["--patch"] if settings.patches else [name for name, _ in settings.flags.options]
+    if options and not settings.repository:
+        raise UsageError(f"{options[0]} has no effect, because nothing is built.", "Leave it out.")
     return patches if settings.repository else ()
 
 
 @dataclass(slots=True)
-class _Tries:
-    """What came of trying the patches on commits."""
+class _PatchTrial:
+    """The results of applying patches to commits in a temporary repository."""
 
-    bare: Path
+    bare: Path  # the temporary repository
     patches: tuple[Patch, ...]
-    ignore: Sequence[str]
-    reasons: dict[str, str] = field(default_factory=dict)  # name → why it was refused first
-    fitting: set[str] = field(default_factory=set)  # names of those that apply somewhere
-    counting: set[str] = field(default_factory=set)  # names of those that change a path that is not ignored
+    ignored_paths: Sequence[str]  # patterns of the recipe
+    refusals: dict[str, str] = field(default_factory=dict)  # name of a patch → why it did not apply the first time
+    applicable: set[str] = field(default_factory=set)  # names of the patches that apply to a commit
+    effective: set[str] = field(default_factory=set)  # names of the patches that change a path that is not ignored
 
-    def on(self, commit: str) -> None:
-        """Try all patches on a commit, each after those before it."""
+    def apply_all(self, commit: str) -> None:
+        """Apply the patches to a commit, each patch on top of the patches before it, and note the results."""
         for patch in self.patches:
-            made, why = apply(self.bare, commit, patch.content)
-            if not made:
-                self.reasons.setdefault(patch.name, why)
+            patched, refusal = apply(self.bare, commit, patch.content)
+            if not patched:
+                self.refusals.setdefault(patch.name, refusal)
                 continue
-            self.fitting.add(patch.name)
-            compare = ["diff-tree", "-r", "--quiet", "--no-renames", "--no-ext-diff", commit, made, "--"]
-            git_dir, paths = f"--git-dir={self.bare}", all_but(self.ignore)
-            if patch.name not in self.counting and run([git_dir, *compare, *paths], self.bare, sealed()).returncode:
-                self.counting.add(patch.name)
-            commit = made
+            self.applicable.add(patch.name)
+            compare = ["diff-tree", "-r", "--quiet", "--no-renames", "--no-ext-diff", commit, patched, "--"]
+            git_dir, paths = f"--git-dir={self.bare}", all_but(self.ignored_paths)
+            if patch.name not in self.effective and run([git_dir, *compare, *paths], self.bare, sealed()).returncode:
+                self.effective.add(patch.name)
+            commit = patched
 
 
 def check_patches(
     patches: tuple[Patch, ...], settings: Settings, builder: Builder, span: CommitRange, *, is_range: bool
 ) -> tuple[Warned, ...]:
-    """Try the patches on the ends, and on the commits of the range that change their files; the user's repository stays.
+    """Apply the patches to the ends of a range, in a temporary repository. Returns warnings about patches without effect.
 
-    A recipe's own may apply nowhere. Raises UsageError when one of --patch does, and for what is no patch. The warnings
-    name patches that change only ignored paths.
+    A patch of --patch that applies to neither end is also tried on up to 100 commits of the range that change its files.
+    A patch has no effect if it changes only paths that the recipe ignores. ``is_range`` is false for a trial, whose builds
+    are all tried. Raises UsageError for a text that is no patch, and if a patch of --patch applies to no commit. A patch of
+    the recipe may apply to no commit. The user's repository is not changed.
     """
     if not patches:
         return ()
     repository = open_repository(Path(settings.repository))
     with borrowed(repository) as bare:
         paths = {patch.name: paths_of(bare, patch.file or patch.name, patch.content) for patch in patches}
-        tries = _Tries(bare, tuple(patch for patch in patches if not patch.version), builder.ignore)
+        trial = _PatchTrial(bare, tuple(patch for patch in patches if not patch.version), builder.ignore)
         ends = (settings.good_commit, settings.bad_commit) if is_range else span.candidates
         commits = [commit for commit in dict.fromkeys(ends) if re.fullmatch("[0-9a-f]{40,}", commit)]
         for commit in commits:
-            tries.on(commit)
+            trial.apply_all(commit)
         for patch in settings.patches:
-            # Only at a commit that changes one of its paths can a patch begin to apply, or cease to.
+            # Whether a patch applies can only change at a commit that changes one of the patch's files.
             literal = [f":(top,literal){path}" for path in paths[patch.name]]
-            walk = ["rev-list", "--full-history", f"--max-count={MOST}", span.bad, f"^{span.good}", "--", *literal]
+            limit = f"--max-count={MAX_TRIED_COMMITS}"
+            walk = ["rev-list", "--full-history", limit, span.bad, f"^{span.good}", "--", *literal]
             for commit in git(repository, *walk).split() if literal and is_range else ():
-                if patch.name in tries.fitting:
+                if patch.name in trial.applicable:
                     break
-                tries.on(commit)
-            if patch.name not in tries.fitting:
-                where = f"no commit of {settings.good}..{settings.bad}" if is_range else "none of these commits"
+                trial.apply_all(commit)
+            if patch.name not in trial.applicable:
+                target = f"no commit of {settings.good}..{settings.bad}" if is_range else "none of these commits"
                 raise UsageError(
-                    f"The patch {patch.name} applies to {where}: {tries.reasons[patch.name]}.",
-                    "It is applied as by `git apply`, from the top of the tree. Make it with `git diff` in this repository.",
+                    f"The patch {patch.name} applies to {target}: {trial.refusals[patch.name]}.",
+                    "A patch is applied as by `git apply`, from the top of the tree. Make the patch with `git diff` in this"
+                    " repository.",
                 )
-    idle = f"changes only paths that the recipe of {builder.name} ignores: builds stay as they are"
-    names = [patch.name for patch in tries.patches if patch.name in tries.fitting - tries.counting]
-    return tuple(Warned(f"The patch {name} {idle}") for name in names)
+    no_effect = f"changes only paths that the recipe of {builder.name} ignores: the builds are the same without it"
+    names = [patch.name for patch in trial.patches if patch.name in trial.applicable - trial.effective]
+    return tuple(Warned(f"The patch {name} {no_effect}") for name in names)
 
 
-def outcome(verdict: Verdict) -> tuple[int, int] | None:
-    """The first and the last step, between which the guilty one is, as the verdict of a round names it."""
+def guilty_steps(verdict: Verdict) -> tuple[int, int] | None:
+    """The first and the last step of those among which the verdict of a round has the slow step; None: it names none."""
     match verdict:
         case Found(step):
             return min(step.parents, default=step.candidate - 1) + 1, step.candidate
@@ -115,95 +121,129 @@ def outcome(verdict: Verdict) -> tuple[int, int] | None:
             return None
 
 
-def missing(diff: Diff, state: frozenset[int], reason: str) -> set[tuple[int, int]]:
-    """What the reason why a state does not build tells: pairs of a part in it and another one that this needs, as both have its words.
+def needs_from_error(diff: Diff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
+    """The needs that the error of a failed build shows: pairs of a part of the state and a part that this part needs.
 
-    Where it has a place, one of both is there: lines of a part, which need what defines the words; or lines that another part
-    replaces, without which those do not fit that define them. Where it quotes none of their words, those of its line count.
+    If the error has a file and a line, one side of each pair is the part at that line. Otherwise, or if no other part has a
+    word of that error, each pair is of two parts that have one word of the error. The set is empty if the error shows nothing.
     """
-    if (place := PLACE.search(reason)) and (hit := part_at(diff, place[1], int(place[2]), state)):
-        at, text = hit
-        others = diff.every - state if at in state else state
-        named = [word for word in dict.fromkeys(QUOTED.findall(reason)) if not word.endswith((".c", ".h"))]
-        named.sort(key=lambda word: (word in diff.words[0]) is (word in diff.words[1]))
-        for word in named:
-            having = {number for number in others if has(diff.pieces[number], word, changed=True)}
-            own = {number for number in having if diff.pieces[number].file == diff.pieces[at].file}
-            defining = {number for number in having if word in diff.defined[number]}
-            if found := own & defining or defining or own or having:
-                return paired(at, found, state)
-        in_line = {*WORD.findall(text)}
-        found = {number for number in others if in_line.intersection(diff.defined[number])}
-        found |= {
-            number for number in others for word in diff.defined[at] if has(diff.pieces[number], word, changed=False)
-        }
-        if 0 < len(found) <= MANY:
-            return paired(at, found, state)
-    quoted, (before, after) = QUOTED.findall(reason), diff.words
-    of_one_side = [word for word in quoted if (word in before) is not (word in after)]
-    for words in (of_one_side, quoted, [*WORD.findall(reason), *FILE_NAME.findall(reason)]):
-        for changed in (True, False):  # first where a part adds or removes the word, then wherever it has it
+    return _needs_at_line(diff, state, error) or _needs_by_words(diff, state, error)
+
+
+def _needs_at_line(diff: Diff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
+    """Pairs of the part at the line of an error and the parts on the other side of the state that have a word of the error.
+
+    The state may have the part: then the part needs parts outside of the state, which define the words. If the part would
+    replace the line, the parts of the state do not build without it. If no part has a quoted word, the words of the line
+    count.
+    """
+    location = LOCATION.search(error)
+    hit = part_at(diff, location[1], int(location[2]), state) if location else None
+    if not hit:
+        return set()
+    part, line = hit
+    other_side = diff.every - state if part in state else state
+    old_words, new_words = diff.words
+    quoted = [word for word in dict.fromkeys(QUOTED.findall(error)) if not word.endswith((".c", ".h"))]
+    # First the words that only the older or only the newer side has.
+    for word in sorted(quoted, key=lambda word: (word in old_words) is (word in new_words)):
+        changing = {number for number in other_side if has_word(diff.pieces[number], word, changed=True)}
+        in_file = {number for number in changing if diff.pieces[number].file == diff.pieces[part].file}
+        defining = {number for number in changing if word in diff.defined[number]}
+        if partners := in_file & defining or defining or in_file or changing:
+            return need_pairs(part, partners, state)
+    words = {*WORD.findall(line)}
+    partners = {number for number in other_side if words.intersection(diff.defined[number])}
+    partners |= {
+        number
+        for number in other_side
+        for word in diff.defined[part]
+        if has_word(diff.pieces[number], word, changed=False)
+    }
+    return need_pairs(part, partners, state) if len(partners) <= MAX_PARTS_OF_WORD else set()
+
+
+def _needs_by_words(diff: Diff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
+    """Pairs of a part of the state and a part outside of it that have one word of an error.
+
+    The words are tried in groups until pairs are found: first quoted words that only one side of the diff has, then all quoted
+    words, then all words and names of files. Words that many parts have are ignored.
+    """
+    quoted, (old_words, new_words) = QUOTED.findall(error), diff.words
+    of_one_side = [word for word in quoted if (word in old_words) is not (word in new_words)]
+    for words in (of_one_side, quoted, [*WORD.findall(error), *FILE_NAME.findall(error)]):
+        for changed in (True, False):  # first parts that add or remove the word, then all parts that have it
             pairs = set[tuple[int, int]]()
             for word in dict.fromkeys(words):
-                own = {number for number, piece in enumerate(diff.pieces) if has(piece, word, changed=changed)}
-                if len(own) <= MANY:
-                    pairs.update((inside, other) for inside in own & state for other in own - state)
+                parts = {number for number, piece in enumerate(diff.pieces) if has_word(piece, word, changed=changed)}
+                if len(parts) <= MAX_PARTS_OF_WORD:
+                    pairs.update((inside, outside) for inside in parts & state for outside in parts - state)
             if pairs:
                 return pairs
     return set()
 
 
-def paired(at: int, others: Iterable[int], state: frozenset[int]) -> set[tuple[int, int]]:
-    """Pairs of a part and each of others, that in the state first."""
-    return {(at, other) if at in state else (other, at) for other in others if other != at}
+def need_pairs(part: int, partners: Iterable[int], state: frozenset[int]) -> set[tuple[int, int]]:
+    """Pairs of a part with each of its partners on the other side of a state: the part inside of the state comes first."""
+    return {(part, partner) if part in state else (partner, part) for partner in partners}
 
 
 def part_at(diff: Diff, path: str, line: int, state: frozenset[int]) -> tuple[int, str] | None:
-    """The part that has a line (from 1) of a file as it is in a state, or would replace it, and that line; None: no part."""
+    """The part at a line of a file as the file is in a state, and the text of that line; None if the line is of no part.
+
+    Lines are counted from 1. A line is a part's if the part is in the state and has added it, or is not in the state and would
+    replace it. ``path`` may be longer or shorter than the path in the repository.
+    """
     sides = [(number, entry) for number, file in enumerate(diff.files) for entry in (file.before, file.after) if entry]
-    same = (
+    matching = (
         number for number, side in sides if f"/{path}".endswith(f"/{side.path}") or f"/{side.path}".endswith(f"/{path}")
     )
-    if (own := next(same, None)) is None:
+    if (file_number := next(matching, None)) is None:
         return None
-    edits = [(edit, at) for at, piece in enumerate(diff.pieces) if piece.file == own for edit in piece.edits]
-    before, row, end = diff.files[own].before, 0, 0
-    old = lines_of(before.content if before else b"")
-    for edit, at in sorted(edits, key=lambda pair: pair[0].place):
-        row += edit.first - end
-        lines = edit.lines if at in state else old[edit.first : edit.end]
+    edits = [
+        (edit, part) for part, piece in enumerate(diff.pieces) if piece.file == file_number for edit in piece.edits
+    ]
+    old_file = diff.files[file_number].before
+    old_lines = lines_of(old_file.content if old_file else b"")
+    row, old_row = 0, 0  # the line after the edit before, in the state and in the older file
+    for edit, part in sorted(edits, key=lambda pair: pair[0].place):
+        row += edit.first - old_row
+        lines = edit.lines if part in state else old_lines[edit.first : edit.end]
         if row < line <= row + len(lines):
-            return at, decoded([lines[line - row - 1]])
-        row, end = row + len(lines), edit.end
+            return part, decoded([lines[line - row - 1]])
+        row, old_row = row + len(lines), edit.end
     return None
 
 
-def has(piece: Piece, word: str, *, changed: bool) -> bool:
-    """Whether a word is in the lines of a part, and as it is ``changed``, more often on one side; or is the name of its file."""
+def has_word(piece: Piece, word: str, *, changed: bool) -> bool:
+    """Whether a part has a word in its lines, or is a whole file of that name.
+
+    With ``changed``, the numbers of occurrences in the added and in the removed lines must differ.
+    """
     if not piece.edits and PurePosixPath(piece.shown.path).stem in (word, PurePosixPath(word).stem):
         return True
-    alone = re.compile(rf"(?<![\w$]){re.escape(word)}(?![\w$])")
-    here, there = (len(alone.findall(side)) for side in (piece.added, piece.removed))
-    return here != there if changed else here + there > 0
+    whole_word = re.compile(rf"(?<![\w$]){re.escape(word)}(?![\w$])")
+    added, removed = (len(whole_word.findall(side)) for side in (piece.added, piece.removed))
+    return added != removed if changed else added + removed > 0
 
 
-def failed_builds(events: Iterable[Event]) -> dict[str, tuple[str, ...]]:
-    """The commits that do not build, and why: one or several errors."""
+def build_errors(events: Iterable[Event]) -> dict[str, tuple[str, ...]]:
+    """The errors of each commit that does not build, by its hash: at least one each."""
     failed = (event.facts for event in events if isinstance(event, CandidateSkipped) and event.facts.of_build)
     return {facts.commit: facts.errors or (facts.reason,) for facts in failed}
 
 
 @dataclass(slots=True)
 class PartSearch:
-    """The rounds of a search in the diff of a commit: the present one as a range of commits."""
+    """The search for the slow part in the diff of a commit; each of its rounds is a range of commits."""
 
     commits: DiffCommits
     rounds: Course
     present: Round
     learnt: Learnt
-    named: Round | None = None  # the one that has named what is proven
-    # A proof that a spent budget has ended: until more is allowed, the named part is shown in its place.
-    cut: Round | None = None
+    named: Round | None = None  # the round whose verdict named the part that is being proven
+    # A round of the proof that a spent budget has ended. Until the budget is raised, the named part is shown in its place.
+    unfinished_proof: Round | None = None
 
     @classmethod
     def begin(cls, commits: DiffCommits) -> "PartSearch":
@@ -213,78 +253,86 @@ class PartSearch:
         return cls(commits, rounds, next(rounds), learnt)
 
     def replay(self, events: Iterable[Event]) -> "PartSearch":
-        """The search where the log of a session ends. Raises CannotGoOn where its rounds were other ones."""
+        """Bring the search to the round in which the log of a session ends; returns the search itself.
+
+        Raises CannotGoOn if the log has other rounds than this search would make.
+        """
         verdict: Verdict | None = None
-        asked: tuple[str, ...] = ()
-        failed: dict[str, tuple[str, ...]] = {}
+        logged_states: tuple[str, ...] = ()
+        errors: dict[str, tuple[str, ...]] = {}
         for event in events:
-            failed |= failed_builds([event])
-            if isinstance(event, SessionStarted) and event.candidates != asked:
-                asked = event.candidates
+            errors |= build_errors([event])
+            if isinstance(event, SessionStarted) and event.candidates != logged_states:
+                logged_states = event.candidates
                 if verdict:
-                    self.next(verdict, failed)
-                if self.span.candidates != asked:
+                    self.advance(verdict, errors)
+                if self.span.candidates != logged_states:
                     raise CannotGoOn(
-                        "The search cannot go on: it would now divide the diff in another way than before.",
-                        "Begin a new one with: bisect narrow",
+                        "The search in the diff cannot go on, because this version of bisect divides the diff in another way.",
+                        "Begin a new search with: bisect narrow",
                     )
                 verdict = None
             elif isinstance(event, Decided) and not isinstance(event.decision.order, Measure):
                 verdict = event.decision.order
         if verdict:
-            self.next(verdict, failed)
-        self.present, self.cut = self.cut or self.present, None
+            self.advance(verdict, errors)
+        self.present, self.unfinished_proof = self.unfinished_proof or self.present, None
         return self
 
-    def failures(self, failed: Mapping[str, tuple[str, ...]]) -> dict[frozenset[int], tuple[str, ...]]:
-        """The states of the present round that do not build, and why, by commits that do not."""
-        made = zip(self.present.states, self.commits.make(self.present.states), strict=True)
-        return {state: failed[commit] for state, commit in made if commit in failed}
+    def new_needs(self, errors: Mapping[str, tuple[str, ...]]) -> set[tuple[int, int]]:
+        """Pairs of a part and a part that it needs, which failed builds of the present round show for the first time.
 
-    def learn(self, failed: Mapping[str, tuple[str, ...]]) -> set[tuple[int, int]]:
-        """What failures of the present round tell that is new: pairs of a part and another one that it needs."""
-        found = self.failures(failed)
+        ``errors`` are the errors of commits that do not build, by hash.
+        """
+        commits = zip(self.present.states, self.commits.make(self.present.states), strict=True)
         pairs = {
             pair
-            for state, reasons in found.items()
-            for reason in reasons
-            for pair in missing(self.commits.diff, state, reason)
+            for state, commit in commits
+            for error in errors.get(commit, ())
+            for pair in needs_from_error(self.commits.diff, state, error)
         }
-        return {(inside, other) for inside, other in pairs if other not in self.learnt[inside]}
+        return {(part, needed) for part, needed in pairs if needed not in self.learnt[part]}
 
-    def next(self, verdict: Verdict, failed: Mapping[str, tuple[str, ...]]) -> bool:
-        """Go on to the next round after the verdict of the present one; false where that is the last."""
-        before = self.present
-        if self.cut:
-            self.present, self.cut = self.cut, None
+    def advance(self, verdict: Verdict, errors: Mapping[str, tuple[str, ...]]) -> bool:
+        """Go on to the next round, after the verdict of the present round. Returns false if the present round is the last.
+
+        ``errors`` are the errors of commits that do not build, by hash.
+        """
+        ended = self.present
+        if self.unfinished_proof:
+            self.present, self.unfinished_proof = self.unfinished_proof, None
             return False
-        if isinstance(verdict, Inconclusive) and verdict.reason in SPENT:
-            if before.proven and self.named:
-                alone, without = before.alone, before.without
-                self.cut = before
-                self.present = replace(self.named, proven=before.proven, alone=alone, without=without)
-            return self.cut is not None
-        for inside, other in self.learn(failed):
-            self.learnt[inside].add(other)
+        if isinstance(verdict, Inconclusive) and verdict.reason in BUDGET_REASONS:
+            if ended.proven and self.named:
+                self.unfinished_proof = ended
+                self.present = replace(self.named, proven=ended.proven, alone=ended.alone, without=ended.without)
+            return self.unfinished_proof is not None
+        for part, needed in self.new_needs(errors):
+            self.learnt[part].add(needed)
         with suppress(StopIteration):
-            while self.present.states == before.states:  # else it would be asked what is known
-                self.present = self.rounds.send(outcome(verdict))
-            if self.present.proven and not before.proven:
-                self.named = self.named or before
+            while self.present.states == ended.states:  # the verdict of an equal round is known
+                self.present = self.rounds.send(guilty_steps(verdict))
+            if self.present.proven and not ended.proven:
+                self.named = self.named or ended
             return True
         return False
 
     @property
     def span(self) -> CommitRange:
-        """The present round: its states, the fast end first."""
-        made, whole = self.commits.make(self.present.states), self.commits
+        """The present round as a range of commits: a commit for each state, the fast end first."""
+        commits = self.commits.make(self.present.states)
         graph = Graph.line(len(self.present.steps))
-        return CommitRange(whole.parent, whole.commit, made[0], len(made) - 1, 0, graph, made)
+        return CommitRange(self.commits.parent, self.commits.commit, commits[0], len(commits) - 1, 0, graph, commits)
 
-    def entered(self, started: SessionStarted) -> SessionStarted:
-        """The beginning of a session with the parts that each state of the present round adds."""
+    def with_parts(self, started: SessionStarted) -> SessionStarted:
+        """The first event of an attempt, with the parts of the diff that each state of the present round adds.
+
+        In a proof, it also has the two commits of the proof, each with the number of parts that it needs beside the named ones.
+        """
         commits, present = self.commits, self.present
-        own, every = present.proven, commits.diff.every
-        beside = len(present.alone - own), len(every - own - present.without)
-        proofs = tuple(zip(commits.make([present.alone, present.without]), beside, strict=True)) if own else ()
+        proven, every = present.proven, commits.diff.every
+        needed_counts = len(present.alone - proven), len(every - proven - present.without)
+        proofs = (
+            tuple(zip(commits.make([present.alone, present.without]), needed_counts, strict=True)) if proven else ()
+        )
         return replace(started, parts=tuple(map(commits.shown, present.steps)), proofs=proofs)

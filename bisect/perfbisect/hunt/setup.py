@@ -269,7 +269,7 @@ class SessionSetup:
             span.candidates, span.merges, settings.metric, settings.prior.host_classes, span.graph.branch_points,
             further=further, build_hosts=tuple(each.host.name for each in self.ahead),
         )  # fmt: skip
-        return self.parts.entered(started) if self.parts else started
+        return self.parts.with_parts(started) if self.parts else started
 
 
 def shared_builds() -> SharedBuilds | None:
