@@ -57,17 +57,17 @@ def with_keys(guide: str) -> str:
 
 
 def with_default(row: str, field: msgspec.structs.FieldInfo) -> str:
-    """A row with the default of its key; where that is nothing, what is written by hand."""
+    """The row, with "required" or the default of its key at its end. A default that the program computes is written by hand."""
     match field.default:
         case _ if field.required:
-            shown = "required"
+            ending = "required"
         case str(text) if text:
-            shown = f'`"{text}"`'
+            ending = f'default `"{text}"`'
         case int() | float() as number if number:
-            shown = f"`{number:g}`"
+            ending = f"default `{number:g}`"
         case _:
             return row
-    return re.sub(r"\|[^|]*\|$", f"| {shown} |", row)
+    return re.sub(r"(; required|; default `[^`]*`)? \|$", f"; {ending} |", row)
 
 
 if __name__ == "__main__":
