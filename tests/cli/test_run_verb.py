@@ -82,7 +82,10 @@ def test_one_that_fits_only_in_the_middle_of_the_range_is_used(make: Make, tmp_p
     (tmp_path / "doc.patch").write_text(ADDS.format("doc/text"))
     out = exits(0, "run", "v0", "v7", *HUNT, "--patch", "fix.patch", "--patch", "doc.patch")
     assert f"The culprit is {made[4][:10]}" in out
-    assert "The patch doc.patch changes only paths that the recipe of script ignores: builds stay as they are" in out
+    assert (
+        "The patch doc.patch changes only paths that the recipe of script ignores: the builds are the same without it"
+        in out
+    )
 
 
 @pytest.mark.usefixtures("commits")

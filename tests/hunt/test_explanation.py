@@ -35,16 +35,16 @@ from perfbisect.core.explain.evidence import EXACT_GROUP
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt import explanation
 from perfbisect.hunt.explanation import (
-    LEAST,
+    LEAST_SECONDS,
     PARTS,
     StudyPart,
-    by_function,
-    counted_length,
-    explain,
+    exact_run_length,
+    is_count_by_function,
+    is_often_off_cpu,
+    measure_reason,
     part_of,
-    read_change,
-    start_up,
-    waiting,
+    store_changed_functions,
+    visit_overhead,
 )
 from perfbisect.hunt.lifecycle import compare_merge_base
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
@@ -71,7 +71,7 @@ class NoStudy:
     state: SessionState
 
 
-PLANS = StudyPart("plans", NoStudy, rounds=1, share=0.1, always=lambda _: True, of_all=True)  # type: ignore[arg-type]
+PLANS = StudyPart("plans", NoStudy, rounds=1, share=0.1, has_certain_round=lambda _: True, of_all_builds=True)  # type: ignore[arg-type]
 COUNTERS = StudyPart("counters", NoStudy, rounds=3, share=0.5)  # type: ignore[arg-type]
 COUNTS = replace(COUNTERS, name="instructions", rounds=1)
 
@@ -131,7 +131,7 @@ class Explained:
         log, left = SavedLog(self.log.history, self.log.hunt) if again else self.log, iter(labs)
 
         def afterwards(reached: Verdict) -> Iterator[TimedEvent]:
-            return explain(reached, log, lambda _: one_host(next(left).measure), BUILDER, WORKLOAD)
+            return measure_reason(reached, log, lambda _: one_host(next(left).measure), BUILDER, WORKLOAD)
 
         lab = ComputedLab(NAMES, speeds(NAMES, place, slow))
         for _, event in hunt(problem(NAMES), started(NAMES), log, measured_by(lab), afterwards=afterwards):
@@ -174,7 +174,7 @@ def test_good_beside_the_range_is_no_candidate_of_it(log: SavedLog, explained: E
     alone = measured_by(ComputedLab((NAMES[0], good), {NAMES[0]: 1.0, good: 1.0}))
     list(compare_merge_base(problem(NAMES), started(NAMES), good, log, alone))
     timed: list[RunFacts] = []
-    plans = StudyLab(replace(PLANS, least=lambda _, runs: timed.extend(runs) or 0.0))  # type: ignore[func-returns-value]
+    plans = StudyLab(replace(PLANS, least_seconds=lambda _, runs: timed.extend(runs) or 0.0))  # type: ignore[func-returns-value]
     events = list(explained(plans, place=place))
     assert culprit(events).candidate == place
     assert plans.studied == [place, place - 1, *sorted(measured(events) - {place, place - 1})]
@@ -187,7 +187,9 @@ def test_where_nothing_is_named_nothing_is_studied(explained: Explained) -> None
     assert plans.studied == []
 
 
-@pytest.mark.parametrize(("seconds", "turns"), [(0.1, 6), (LEAST / 6, 4), (LEAST / 3, 2), (LEAST, 2)])
+@pytest.mark.parametrize(
+    ("seconds", "turns"), [(0.1, 6), (LEAST_SECONDS / 6, 4), (LEAST_SECONDS / 3, 2), (LEAST_SECONDS, 2)]
+)
 def test_no_round_is_begun_that_does_not_end_in_time(explained: Explained, seconds: float, turns: int) -> None:
     """A hunt this short has the least time. What a turn takes is known after the first."""
     counters = StudyLab(seconds=seconds)
@@ -196,15 +198,15 @@ def test_no_round_is_begun_that_does_not_end_in_time(explained: Explained, secon
 
 
 def test_a_hunt_of_long_visits_has_no_counters_and_still_plans(explained: Explained) -> None:
-    plans, counters = StudyLab(PLANS, seconds=LEAST), StudyLab()
-    explained.patch.setattr(explanation, "start_up", lambda _: LEAST)
+    plans, counters = StudyLab(PLANS, seconds=LEAST_SECONDS), StudyLab()
+    explained.patch.setattr(explanation, "visit_overhead", lambda _: LEAST_SECONDS)
     list(explained(plans, counters))
     assert plans.studied == [CULPRIT, PARENT], "the plans of other builds are left out"
     assert counters.studied == []
 
 
 def test_the_time_of_other_builds_is_bounded_as_well(explained: Explained) -> None:
-    plans, counters = StudyLab(PLANS, seconds=LEAST / 30), StudyLab()
+    plans, counters = StudyLab(PLANS, seconds=LEAST_SECONDS / 30), StudyLab()
     events = list(explained(plans, counters))
     assert 2 < len(plans.studied) < len(measured(events))
     assert len(counters.studied) == 6, "the other part has its time"
@@ -215,13 +217,13 @@ def test_a_turn_has_its_share_of_the_time(explained: Explained) -> None:
 
     A part that does not suit leaves its time to them. Exact counts have a fifth of the hour, which is theirs alone.
     """
-    explained.patch.setattr(explanation, "start_up", lambda _: 5.0)
-    never = StudyLab(replace(COUNTERS, name="waits", share=5.0, suits=lambda *_: False))
+    explained.patch.setattr(explanation, "visit_overhead", lambda _: 5.0)
+    never = StudyLab(replace(COUNTERS, name="waits", share=5.0, is_useful=lambda *_: False))
     asked: list[float] = []
     lab = StudyLab(
-        replace(COUNTERS, study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, SessionState()))
+        replace(COUNTERS, make_study=lambda seconds, _: asked.append(seconds) or NoStudy(seconds, SessionState()))
     )  # type: ignore[func-returns-value,arg-type,return-value]
-    alone = replace(lab, part=replace(lab.part, name="instructions", share=0.0, own=0.2))
+    alone = replace(lab, part=replace(lab.part, name="instructions", share=0.0, hunt_share=0.2))
     list(explained(alone, lab, never, worked=3600.0))
     assert asked == [pytest.approx(seconds / 6 - 5, abs=0.1) for seconds in (720, 360)]
     assert never.studied == []
@@ -229,8 +231,8 @@ def test_a_turn_has_its_share_of_the_time(explained: Explained) -> None:
 
 def test_what_visits_take_beside_their_runs() -> None:
     runs = [(at, RunFinished(0, run_facts(at, 10, 1))) for at in (13.0, 26.0, 40.0, 50.0)]
-    assert start_up([(0.0, Warned("", "")), *runs]) == 4
-    assert start_up([]) == 0
+    assert visit_overhead([(0.0, Warned("", "")), *runs]) == 4
+    assert visit_overhead([]) == 0
 
 
 @pytest.mark.parametrize("cut", range(1, 7))
@@ -259,12 +261,16 @@ SHORTER = "; with {events} in place of a number in the command, a short run woul
 
 @pytest.mark.parametrize(
     ("least", "has_length", "said"),
-    [(LEAST / 2, True, ""), (LEAST / 2 + 1, True, TOO_LONG), (LEAST / 2 + 1, False, TOO_LONG + SHORTER)],
+    [
+        (LEAST_SECONDS / 2, True, ""),
+        (LEAST_SECONDS / 2 + 1, True, TOO_LONG),
+        (LEAST_SECONDS / 2 + 1, False, TOO_LONG + SHORTER),
+    ],
 )
 def test_counts_of_too_long_are_left_out(explained: Explained, least: float, has_length: bool, said: str) -> None:
     """Even where a first round is always taken: an operation of a build that has become slow may take minutes."""
     explained.patch.setattr(explanation, "has_length", lambda _: has_length)
-    part = replace(COUNTS, always=lambda _: True, least=lambda _, runs: least if runs else 0.0)
+    part = replace(COUNTS, has_certain_round=lambda _: True, least_seconds=lambda _, runs: least if runs else 0.0)
     lab = StudyLab(part, groups=(EXACT_GROUP,))
     assert reasons(explained(lab)) == ([("instructions", said)] if said else [])
     assert len(lab.studied) == (0 if said else 2)
@@ -282,16 +288,16 @@ def state_of(*runs: RunFacts, studied: Sequence[Profiled] = ()) -> SessionState:
 
 def test_how_long_an_exact_count_takes() -> None:
     """What computes becomes slower, in 4 operations at least; what waits does not, in many operations."""
-    least = partial(EXACT.least, WORKLOAD)
+    least = partial(EXACT.least_seconds, WORKLOAD)
     assert least([timed(10, 2000.0), timed(1000, 2000.0)]) == pytest.approx(4 * SLOWER * 0.2)
     assert least([timed(10, None)]) == pytest.approx(4 * SLOWER * 0.2)
     assert least([timed(0, None)]) == least([]) == 0
     assert least([timed(100_000, 2000.0)]) < 1
     assert least([timed(1000, 20.0)]) > 15, "2 ms an operation, of which 20 µs are computed"
     whole = struct_replace(WORKLOAD, command=["bench"])
-    assert EXACT.least(whole, [timed(1, 1500.0)]) == 2 + SLOWER * 1.5, "a command without a length, once"
+    assert EXACT.least_seconds(whole, [timed(1, 1500.0)]) == 2 + SLOWER * 1.5, "a command without a length, once"
     part = struct_replace(whole, command=["bench", "{events}"])
-    assert EXACT.least(part, [timed(10, None)]) == least([timed(10, None)])
+    assert EXACT.least_seconds(part, [timed(10, None)]) == least([timed(10, None)])
 
 
 @pytest.mark.parametrize(
@@ -301,14 +307,14 @@ def test_waits_are_studied_where_threads_wait(clock: float | None, threads: int,
     workload = struct_replace(WORKLOAD, threads=threads)
     [part] = (part for part in PARTS if part.name == "waits")
     seen = [timed(100, 1990.0 * threads), timed(100, clock)]
-    assert part.suits(BUILDER, workload, state_of(*seen)) is waiting(workload, seen) is waits
+    assert part.is_useful(BUILDER, workload, state_of(*seen)) is is_often_off_cpu(workload, seen) is waits
     assert part.rounds > 1, "a single round does not say how much waits vary by themselves"
-    assert not waiting(struct_replace(workload, command=["x"]), seen)
+    assert not is_often_off_cpu(struct_replace(workload, command=["x"]), seen)
 
 
 def test_a_part_ends_once_half_of_its_rounds_have_shown_enough(explained: Explained) -> None:
     seen: list[int] = []
-    counters = StudyLab(replace(COUNTERS, enough=lambda found: bool(seen.append(len(found.counters)) or True)))  # type: ignore[func-returns-value]
+    counters = StudyLab(replace(COUNTERS, is_complete=lambda found: bool(seen.append(len(found.counters)) or True)))  # type: ignore[func-returns-value]
     list(explained(counters))
     assert len(counters.studied) == 4
     assert seen[0] > 0
@@ -325,7 +331,7 @@ def test_every_event_for_the_reason_is_of_one_part() -> None:
         Counted(0, timed(1, 1.0), "core"),
     ]
     assert [part_of(event) for event in events] == [part.name for part in PARTS]
-    assert [by_function(event) for event in events] == [False, False, False, False, True, False]
+    assert [is_count_by_function(event) for event in events] == [False, False, False, False, True, False]
     assert part_of(RunFinished(0, timed(1, 1.0))) == ""
 
 
@@ -334,12 +340,12 @@ def test_instructions_are_counted_by_function_or_sampled() -> None:
     server, run = load_builder("mysql"), timed(10, 2000.0)
     by_processor = replace(run, counters={"instructions": 5.0})
     exact = Profiled(0, ProfileFacts("a", "a", "h", 10, 1.0, "instructions", {}, 0))
-    assert EXACT.suits(BUILDER, WORKLOAD, state_of(by_processor))
-    assert not EXACT.suits(server, WORKLOAD, state_of())
-    assert not EXACT.suits(BUILDER, struct_replace(WORKLOAD, threads=2), state_of())
-    assert SAMPLED.suits(server, WORKLOAD, state_of(by_processor))
-    assert not SAMPLED.suits(server, WORKLOAD, state_of(run))
-    assert not SAMPLED.suits(BUILDER, WORKLOAD, state_of(by_processor, studied=[exact]))
+    assert EXACT.is_useful(BUILDER, WORKLOAD, state_of(by_processor))
+    assert not EXACT.is_useful(server, WORKLOAD, state_of())
+    assert not EXACT.is_useful(BUILDER, struct_replace(WORKLOAD, threads=2), state_of())
+    assert SAMPLED.is_useful(server, WORKLOAD, state_of(by_processor))
+    assert not SAMPLED.is_useful(server, WORKLOAD, state_of(run))
+    assert not SAMPLED.is_useful(BUILDER, WORKLOAD, state_of(by_processor, studied=[exact]))
 
 
 @pytest.mark.parametrize(("group", "known"), [(EXACT_GROUP, 77), (GROUPS[0], 0)])
@@ -347,7 +353,9 @@ def test_a_cut_between_two_exact_counts_keeps_their_length(explained: Explained,
     """Only that of exact counts: other runs are of other lengths."""
     asked: list[int] = []
     part = replace(COUNTS, name="instructions" if group == EXACT_GROUP else "counters")
-    part = replace(part, study=lambda seconds, state: asked.append(counted_length(state)) or NoStudy(seconds, state))  # type: ignore[func-returns-value,arg-type,return-value]
+    part = replace(
+        part, make_study=lambda seconds, state: asked.append(exact_run_length(state)) or NoStudy(seconds, state)
+    )  # type: ignore[func-returns-value,arg-type,return-value]
     for event in explained(StudyLab(part, groups=(group,))):
         if isinstance(event, Counted):
             break
@@ -391,7 +399,7 @@ def test_builds_that_are_there_are_not_announced_for_each_part() -> None:
     turn = [BuildStarted(1, "a"), BuildFinished(1, facts, None), Warned("", "")]
     made = [BuildStarted(1, "a"), BuildProgress(1, 1, 2, "build"), BuildFinished(1, replace(facts, reused=False), None)]
     events: list[TimedEvent] = [(float(at), event) for at, event in enumerate([*turn, *made, *turn])]
-    shown = [event for _, event in explanation.without_stored_builds(events)]
+    shown = [event for _, event in explanation.without_reused_builds(events)]
     assert shown == [Warned("", ""), *made, Warned("", "")]
 
 
@@ -422,7 +430,7 @@ def read(log: SavedLog, clone: Clone, verdict: Verdict | None = None) -> list[Ev
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(explanation, "open_repository", lambda folder: folder)
         patch.setattr(explanation, "changed_functions", lambda _, *change: clone(*change))
-        return [event for _, event in read_change(verdict or found, log, Path("clone"))]
+        return [event for _, event in store_changed_functions(verdict or found, log, Path("clone"))]
 
 
 def test_the_change_is_stored_once_and_read_with_the_functions_of_the_profiles(log: SavedLog) -> None:

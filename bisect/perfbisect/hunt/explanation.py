@@ -1,11 +1,11 @@
-"""After the verdict: culprit and parent are measured again in turns, for the reason. See ``core/explain``.
+"""Measures after the verdict why the culprit is slower: culprit and parent run again, interleaved. See ``core/explain``.
 
-One part after another: see ``PARTS``. Their events are stored in the log of the hunt, whose verdict stands,
-and no decision reads them. What an earlier session has measured is not measured again. A part that fails is left out with
-a sentence, until the reason is measured again.
+The studies follow each other: see ``PARTS``. The events of a study are stored in the log of the hunt. They change no verdict,
+because no decision reads them. Measurements of an earlier attempt are not repeated. If a study fails, an event says why, and
+the next study follows; the failed study is repeated when the reason is measured again.
 
-At last, which functions of the source code the culprit changes is read from the user's clone, and stored as an event, too:
-so a report needs no repository.
+At the end, the functions of the source code that the culprit changes are read from the user's clone, and stored as an event.
+Therefore a report needs no repository.
 """
 
 from collections import Counter
@@ -52,134 +52,144 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.wording.quantities import duration
 from perfbisect.wording.text import advised
 
-SHARE = 0.1  # of the time of a hunt for all parts except exact counts, and rounds that are always taken or have begun
-COUNTED = 0.2  # the same for exact counts by function
-LEAST = 90.0  # seconds for either in a short hunt
-NO_LENGTH = f"; with {{{EVENTS}}} in place of a number in the command, a short run would be enough"
-SHORTEST = 1.0  # seconds of a run that says anything
-WAITING = 0.3  # share of the time of the workload's threads that is spent off CPU, from which on waits are sampled
-PLACED = 0.02  # standard error of the share that the first function has, from which on no further profile is taken
+STUDY_SHARE = (
+    0.1  # of a hunt's time, for all studies except exact counts; certain rounds and begun rounds may exceed it
+)
+COUNT_SHARE = 0.2  # of a hunt's time, for exact counts by function
+LEAST_SECONDS = 90.0  # the least time for either, in a short hunt
+LENGTH_ADVICE = f"; with {{{EVENTS}}} in place of a number in the command, a short run would be enough"
+SHORTEST_RUN = 1.0  # seconds; shorter runs show nothing
+OFF_CPU_SHARE = 0.3  # of the time of the workload's threads: waits are sampled if the threads are off CPU for longer
+LOCATED_ERROR = 0.02  # standard error of the first function's share; no further profile is taken if it is smaller
 
 WorkersOf = Callable[[StudyMaker], Workers[LabEvent]]
 
 
 @dataclass(frozen=True, slots=True)
 class StudyPart:
-    """One part of an explanation."""
+    """A study of the reason of a change: a kind of measurement of culprit and parent."""
 
     name: str
-    # For turns of so many seconds of measuring, in a hunt of this state.
-    study: Callable[[float, SessionState], StudyMaker]
-    rounds: int  # in each, both builds have one turn
-    share: float  # of the time for the whole explanation; what one part leaves, the next may use
-    # whether it can show what is not known yet, of a workload of a system, in a hunt of this state
-    suits: Callable[[Builder, Workload, SessionState], bool] = lambda *_: True
-    always: Callable[[Workload], bool] = lambda _: False  # whether the first round is taken however long it takes
-    # seconds of a turn at least, of a workload after these timed runs of a build
-    least: Callable[[Workload, Sequence[RunFacts]], float] = lambda *_: 0.0
-    enough: Callable[[Explanation], bool] = lambda _: False  # whether half of the rounds have shown what it can show
-    # of two parts of one name: whether its events are of samples, or of exact counts by function
-    sampled: bool | None = None
-    own: float = 0.0  # share of the time of the hunt that it may take, in place of a share of the explanation's
-    of_all: bool = False  # after culprit and parent, one turn of each other build that the hunt has measured there
+    # The study for turns that measure for some seconds, in a hunt of this state.
+    make_study: Callable[[float, SessionState], StudyMaker]
+    rounds: int  # both builds have one turn in each round
+    share: float  # of the time for all studies; a study may also use the time that earlier studies have left
+    # Whether the study can show something new about a workload of a builder, in a hunt of this state.
+    is_useful: Callable[[Builder, Workload, SessionState], bool] = lambda *_: True
+    has_certain_round: Callable[[Workload], bool] = lambda _: False  # whether the first round ignores the limit of time
+    # The least seconds of a turn: of a workload, after these timed runs of a build.
+    least_seconds: Callable[[Workload, Sequence[RunFacts]], float] = lambda *_: 0.0
+    is_complete: Callable[[Explanation], bool] = lambda _: False  # whether the second half of the rounds is not needed
+    # Of two studies with one name: whether the events are samples, or exact counts by function.
+    is_sampled: bool | None = None
+    hunt_share: float = 0.0  # of the hunt's time, which the study may take in place of ``share``
+    of_all_builds: bool = False  # other builds that the hunt has measured on the host get one turn each, at the end
 
     def has(self, event: Event) -> TypeGuard[Counted | Profiled | Planned]:
-        """Whether an event is one of this part."""
-        if self.sampled is not None and not (isinstance(event, Profiled) and bool(event.facts.samples) is self.sampled):
+        """Whether an event is a result of this study."""
+        if self.is_sampled is not None and not (
+            isinstance(event, Profiled) and bool(event.facts.samples) is self.is_sampled
+        ):
             return False
         return part_of(event) == self.name
 
 
-def timed(runs: Iterable[RunFacts]) -> list[RunFacts]:
-    """Those of the runs that were timed, and not counted exactly."""
+def timed_runs(runs: Iterable[RunFacts]) -> list[RunFacts]:
+    """The runs that were timed; runs whose instructions were counted exactly are left out."""
     return [run for run in runs if not run.counted]
 
 
-def runs_in(state: SessionState) -> list[RunFacts]:
-    """All runs of the hunt."""
+def runs_of_hunt(state: SessionState) -> list[RunFacts]:
+    """The runs of all builds of a hunt."""
     return [run for row in state.tested.values() for run in row.runs]
 
 
-def by_function(event: Event) -> bool:
-    """Whether it is an exact count by function."""
+def is_count_by_function(event: Event) -> bool:
+    """Whether an event is an exact count of instructions by function."""
     return isinstance(event, Profiled) and part_of(event) == "instructions" and not event.facts.samples
 
 
-def waiting(workload: Workload, runs: Iterable[RunFacts]) -> bool:
-    """Whether the threads of a workload are off CPU for a good part of the time, in any of the runs of a server."""
-    clocks = [(run.counters.get("task-clock"), run.seconds) for run in timed(runs) if not workload.command]
-    return any(clock and clock / 1000 < (1 - WAITING) * workload.threads * seconds for clock, seconds in clocks)
+def is_often_off_cpu(workload: Workload, runs: Iterable[RunFacts]) -> bool:
+    """Whether the threads of a server's workload are off CPU for 30 % of the time or more, in any timed run.
+
+    False for a workload that is a command.
+    """
+    clocks = [(run.counters.get("task-clock"), run.seconds) for run in timed_runs(runs) if not workload.command]
+    return any(clock and clock / 1000 < (1 - OFF_CPU_SHARE) * workload.threads * seconds for clock, seconds in clocks)
 
 
-def placed(found: Explanation) -> bool:
-    """Whether the profiles show in which function the difference is, far beyond noise."""
-    total, spread = whole(found.functions)
-    telling = [row for row in found.functions if row.difference * total > 0 and row.beyond_noise]
-    if found.place:
-        telling = [found.place.top or found.place.inner]
-    return bool(telling) and abs(total) >= SURE * spread and part_error(telling[:1], found.functions) <= PLACED
+def is_located(explanation: Explanation) -> bool:
+    """Whether the profiles show, far beyond noise, in which function the difference is."""
+    total, spread = whole(explanation.functions)
+    guilty = [row for row in explanation.functions if row.difference * total > 0 and row.beyond_noise]
+    if explanation.place:
+        guilty = [explanation.place.top or explanation.place.inner]
+    has_difference = bool(guilty) and abs(total) >= SURE * spread
+    return has_difference and part_error(guilty[:1], explanation.functions) <= LOCATED_ERROR
 
 
-def counted_length(state: SessionState) -> int:
-    """The length of exactly counted runs that the hunt has found; both builds have the same. 0: there is none."""
+def exact_run_length(state: SessionState) -> int:
+    """The number of operations of a hunt's exactly counted runs, which is equal for both builds; 0 if there are none."""
     studied = [event.facts for event in state.studied if isinstance(event, Counted)]
-    return next((run.events for run in (*studied, *runs_in(state)) if run.counted), 0)
+    return next((run.events for run in (*studied, *runs_of_hunt(state)) if run.counted), 0)
 
 
 PARTS: tuple[StudyPart, ...] = (
-    # First: it is short, and said first.
+    # The first study, because it is short, and the explanation begins with plans.
     StudyPart(
         "plans",
         lambda *_: PlanStudy,
         rounds=1,
         share=0.1,
-        suits=lambda _, workload, __: has_statements(workload),
-        always=has_statements,
-        of_all=True,
+        is_useful=lambda _, workload, __: has_statements(workload),
+        has_certain_round=has_statements,
+        of_all_builds=True,
     ),
     StudyPart(
         "profiles",
         lambda seconds, _: partial(ProfileStudy, seconds=seconds),
         rounds=3,
         share=0.4,
-        always=lambda workload: bool(workload.command),  # which has no server to start
-        enough=placed,
+        has_certain_round=lambda workload: bool(workload.command),  # a command has no server to start
+        is_complete=is_located,
     ),
-    # Where threads wait for a good part of the time. A single round would not say how much waits vary by themselves.
+    # If threads are often off CPU. A single round would not show how much waits vary by themselves.
     StudyPart(
         "waits",
-        # With the most switches of threads a second in the runs of the hunt; 0 where they are not known.
+        # ``switches``: the most context switches a second in the runs of the hunt; 0 if they were not counted.
         lambda seconds, state: partial(
             ProfileStudy,
             seconds=seconds,
-            switches=max((run.system.get("cs") or 0.0 for run in runs_in(state)), default=0.0),
+            switches=max((run.system.get("cs") or 0.0 for run in runs_of_hunt(state)), default=0.0),
         ),
         rounds=2,
         share=0.4,
-        suits=lambda _, workload, state: waiting(workload, runs_in(state)),
+        is_useful=lambda _, workload, state: is_often_off_cpu(workload, runs_of_hunt(state)),
     ),
-    # Where it can be counted exactly: this tells more code from everything else, and in which functions it is.
+    # Exact counts, if the host can count: they show whether a build executes more code, and in which functions.
     StudyPart(
         "instructions",
-        lambda seconds, state: partial(ExactCounts, events=counted_length(state), seconds=seconds),
+        lambda seconds, state: partial(ExactCounts, events=exact_run_length(state), seconds=seconds),
         rounds=1,
-        sampled=False,
+        is_sampled=False,
         share=0.0,
-        own=COUNTED,
-        suits=lambda builder, workload, _: not obstacle(builder, workload),
-        always=lambda workload: not workload.command,  # whose counted runs are as short as they can be
-        least=counting_time,
+        hunt_share=COUNT_SHARE,
+        is_useful=lambda builder, workload, _: not obstacle(builder, workload),
+        has_certain_round=lambda workload: (
+            not workload.command
+        ),  # the counted runs of a server are as short as possible
+        least_seconds=counting_time,
     ),
-    # Where they were not, they are sampled, if the processor counts them.
+    # Sampled instructions, if there are no exact counts and the processor counts instructions.
     StudyPart(
         "instructions",
         lambda seconds, _: partial(ProfileStudy, seconds=seconds, events=SAMPLED_INSTRUCTIONS),
         rounds=3,
-        sampled=True,
+        is_sampled=True,
         share=0.4,
-        suits=lambda _, __, state: (
-            any(run.counters.get("instructions") for run in timed(runs_in(state)))
-            and not any(map(by_function, state.studied))
+        is_useful=lambda _, __, state: (
+            any(run.counters.get("instructions") for run in timed_runs(runs_of_hunt(state)))
+            and not any(map(is_count_by_function, state.studied))
         ),
     ),
     StudyPart(
@@ -187,21 +197,21 @@ PARTS: tuple[StudyPart, ...] = (
         lambda seconds, _: partial(CounterGroups, seconds=seconds),
         rounds=6,
         share=0.3,
-        enough=lambda found: found.classes[0].sure is Sureness.SURE,
+        is_complete=lambda explanation: explanation.classes[0].sure is Sureness.SURE,
     ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ReasonStudy:
-    """The change whose reason is measured, and by what."""
+    """The change whose reason is measured, with the host and the workload of the measurements."""
 
     step: Step
     log: SavedLog
     workers_of: WorkersOf
     workload: Workload
-    host: str  # that with most runs of the culprit: its parent was measured there, too. "" if there is only one
-    visit: float  # seconds that most visits took beside what was timed
+    host: str  # the host with most runs of the culprit, on which the parent was measured, too; "" if there is only one host
+    visit_overhead: float  # seconds of most visits outside of timed runs
     measured: Sequence[int]  # the candidates that have runs on the host, oldest first
 
     @property
@@ -210,88 +220,96 @@ class ReasonStudy:
         return self.step.candidate, self.step.parents[0]
 
 
-def explain(
+def measure_reason(
     verdict: Verdict,
     log: SavedLog,
     workers_of: WorkersOf,
     builder: Builder,
     workload: Workload,
-    together: int = 1,
+    hunt_count: int = 1,
     seconds: float = 0.0,
 ) -> Generator[TimedEvent]:
-    """Measure for the reason of the verdict's first step what the log does not contain yet.
+    """Carry out the studies of the reason of a verdict's first step, except measurements that the log already has.
 
-    ``together`` is the number of hunts that have shared the time of this one. ``seconds`` it may take; 0: as usual.
+    ``hunt_count`` is the number of hunts of the session, which have shared its time. The studies may take ``seconds``; 0: the
+    usual shares of the hunt's time.
     """
     if (step := first_step(verdict)) is None:
         return
-    state, visit = log.state, start_up([(entry.at, entry.event) for entry in log.history.events(log.hunt)])
+    state, overhead = log.state, visit_overhead([(entry.at, entry.event) for entry in log.history.events(log.hunt)])
     culprit = state.commits[step.candidate]
     runs = [(event.host, event.facts.commit) for _, event in log.entries if isinstance(event, RunFinished)]
     [(host, _)] = Counter(name for name, commit in runs if commit == culprit).most_common(1) or [("", 0)]
-    # By commit: good and its merge base, measured before the search, have the candidates of another range.
+    # By commit, because good and its merge base, which are measured before the search, are candidates of another range.
     commits = {commit for name, commit in runs if name == host}
     measured = [node for node, commit in enumerate(state.commits) if commit in commits]
-    study = ReasonStudy(step, log, workers_of, workload, host, visit, measured)
-    hunted = state.elapsed / together
-    left = seconds or max(LEAST, SHARE * hunted)
+    study = ReasonStudy(step, log, workers_of, workload, host, overhead, measured)
+    hunt_seconds = state.elapsed / hunt_count
+    budget = seconds or max(LEAST_SECONDS, STUDY_SHARE * hunt_seconds)
     for number, part in enumerate(PARTS):
-        suit = [candidate for candidate in PARTS[number:] if candidate.suits(builder, workload, state)]
-        if part not in suit:
+        useful = [candidate for candidate in PARTS[number:] if candidate.is_useful(builder, workload, state)]
+        if part not in useful:
             continue
-        began, share = CLOCK.now(), part.share / (sum(candidate.share for candidate in suit) or 1.0)
-        allowed = left * share if not part.own else seconds or max(LEAST, part.own * hunted)
+        began, share = CLOCK.now(), part.share / (sum(candidate.share for candidate in useful) or 1.0)
+        by_hunt = seconds or max(LEAST_SECONDS, part.hunt_share * hunt_seconds)
+        allowed = by_hunt if part.hunt_share else budget * share
         try:
-            yield from take(part, study, allowed)
-        except (PerfBisectError, OSError) as trouble:
-            failure = in_words(trouble)
+            yield from measure_part(part, study, allowed)
+        except (PerfBisectError, OSError) as error:
+            failure = in_words(error)
             yield log.append(Unexplained(part.name, advised(str(failure), failure.advice)))
-        left -= 0.0 if part.own and not seconds else CLOCK.now() - began
+        budget -= 0.0 if part.hunt_share and not seconds else CLOCK.now() - began
 
 
-def take(part: StudyPart, study: ReasonStudy, allowed: float) -> Generator[TimedEvent]:
-    """The rounds of one part that are missing, as far as the time allows; ``allowed`` is in seconds.
+def measure_part(part: StudyPart, study: ReasonStudy, allowed: float) -> Generator[TimedEvent]:
+    """Measure the rounds of a study that the log lacks, for at most ``allowed`` seconds.
 
-    Another round is begun only if it ends in time as far as can be known: from the longest turn so far or, before the
-    first, from what a visit took in the search. A round that has begun is finished.
+    A round is begun only if it will probably end in time: its turns are assumed to take as long as the longest turn so far,
+    or, before the first turn, as long as a visit of the search. A round that has begun is finished.
     """
     state, workload, builds = study.log.state, study.workload, study.builds
-    done = turns_done([event for event in state.studied if part.has(event)])
-    least = sum(part.least(workload, timed(state.row(state.commits[build]).runs)) for build in builds)
-    if least > max(0.0, allowed) and not done.total():
-        needed = (
+    turn_counts = turns_done([event for event in state.studied if part.has(event)])
+    least = sum(part.least_seconds(workload, timed_runs(state.row(state.commits[build]).runs)) for build in builds)
+    if least > max(0.0, allowed) and not turn_counts.total():
+        too_long = (
             f"it would take {duration(least)} or more, and {duration(max(0.0, allowed))} are left of the time for the reason"
-            f" (`bisect why --max-time`){NO_LENGTH * (not has_length(workload))}"
+            f" (`bisect why --max-time`){LENGTH_ADVICE * (not has_length(workload))}"
         )
-        yield study.log.append(Unexplained(part.name, needed))
+        yield study.log.append(Unexplained(part.name, too_long))
         return
-    workers = study.workers_of(part.study(max(SHORTEST, allowed / (len(builds) * part.rounds) - study.visit), state))
+    turn_seconds = max(SHORTEST_RUN, allowed / (len(builds) * part.rounds) - study.visit_overhead)
+    workers = study.workers_of(part.make_study(turn_seconds, state))
     host_number = workers.hosts.index(study.host) if study.host in workers.hosts else 0
-    others = [build for build in study.measured if part.of_all and build not in builds]
-    failed = False
+    further_builds = [build for build in study.measured if part.of_all_builds and build not in builds]
+    has_failed = False
 
     def orders() -> Iterator[Measure]:
         began, turns = CLOCK.now(), [0.0]
         for number in range(part.rounds):
-            if 2 * number > part.rounds and part.enough(reason(state, study.step)):
+            if 2 * number > part.rounds and part.is_complete(reason(state, study.step)):
                 break
-            missing = [build for build in (builds if number % 2 == 0 else builds[::-1]) if done[build] <= number]
+            ordered = builds if number % 2 == 0 else builds[::-1]
+            missing = [build for build in ordered if turn_counts[build] <= number]
             for turn, build in enumerate(missing):
                 start = CLOCK.now()
-                longest = max(turns) or study.visit + SHORTEST
-                late = turn == 0 and start - began + longest * len(missing) > allowed  # one side alone says nothing
-                if failed or (late and not (part.always(workload) and number == 0)):
+                longest = max(turns) or study.visit_overhead + SHORTEST_RUN
+                # Not in the middle of a round, because the turn of one build alone shows nothing.
+                is_late = turn == 0 and start - began + longest * len(missing) > allowed
+                if has_failed or (is_late and not (part.has_certain_round(workload) and number == 0)):
                     return
                 yield Measure((Share(build, 1),), Purpose.EXPLAIN, host_number)
                 turns.append(CLOCK.now() - start)
-        for build in others:
-            if failed or CLOCK.now() - began + max(turns) > allowed:
+        for build in further_builds:
+            if has_failed or CLOCK.now() - began + max(turns) > allowed:
                 return
-            if not done[build]:
+            if not turn_counts[build]:
                 yield Measure((Share(build, 1),), Purpose.EXPLAIN, host_number)
 
     def append(event: Event, _: int | None) -> TimedEvent:
-        """Make an event of the part durable; others, which the search would read, are only shown. A build that fails ends it."""
+        """Store a result of the study. Other events, which the search would read, are only shown.
+
+        A build that fails ends the study.
+        """
         match event:
             case CandidateSkipped(candidate, skip, host=host) if candidate in builds:
                 return study.log.append(Unexplained(part.name, f"{skip.stage}: {skip.reason}", host))
@@ -300,13 +318,13 @@ def take(part: StudyPart, study: ReasonStudy, allowed: float) -> Generator[Timed
             case _:
                 return CLOCK.now(), event
 
-    for at, event in without_stored_builds(run(Listed(orders()), append, workers)):
-        failed = failed or isinstance(event, Unexplained)
+    for at, event in without_reused_builds(run(Listed(orders()), append, workers)):
+        has_failed = has_failed or isinstance(event, Unexplained)
         yield at, event
 
 
-def without_stored_builds(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:
-    """The events without builds that were there already: each part has these again for each of its turns."""
+def without_reused_builds(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:
+    """The events without the events of builds that are used again, which would be repeated for each turn of a study."""
     begun: TimedEvent | None = None
     for at, event in events:
         if isinstance(event, BuildStarted):
@@ -321,45 +339,52 @@ def without_stored_builds(events: Iterable[TimedEvent]) -> Iterator[TimedEvent]:
 
 
 def turns_done(events: Iterable[Counted | Profiled | Planned]) -> Counter[int]:
-    """The turns of each candidate: in each, one event of every sort happens. One that was interrupted counts."""
-    sorts: Counter[tuple[int, str]] = Counter()
+    """The number of turns of each candidate; an interrupted turn counts.
+
+    A turn has one event of each group of counters, of each event of perf, or of each statement.
+    """
+    event_counts: Counter[tuple[int, str]] = Counter()
     for event in events:
         match event:
-            case Counted(candidate, group=sort) | Profiled(candidate, ProfileFacts(event=sort)):
-                sorts[candidate, sort] += 1
-            case Planned(candidate, PlanFacts(statement=sort)):
-                sorts[candidate, sort] += 1
+            case Counted(candidate, group=title) | Profiled(candidate, ProfileFacts(event=title)):
+                event_counts[candidate, title] += 1
+            case Planned(candidate, PlanFacts(statement=title)):
+                event_counts[candidate, title] += 1
     turns: Counter[int] = Counter()
-    for (candidate, _), number in sorts.items():
+    for (candidate, _), number in event_counts.items():
         turns[candidate] = max(turns[candidate], number)
     return turns
 
 
-def start_up(events: Sequence[tuple[float, Event]]) -> float:
-    """Seconds that most visits of a hunt took beside what was timed: the upper quartile, as not each run begins a visit."""
-    beside = sorted(
+def visit_overhead(events: Sequence[tuple[float, Event]]) -> float:
+    """The seconds of a hunt's visits outside of timed runs: the upper quartile over runs, as not each run begins a visit."""
+    overheads = sorted(
         later - earlier - event.facts.seconds
         for (earlier, _), (later, event) in pairwise(events)
         if isinstance(event, RunFinished)
     )
-    return max(0.0, beside[3 * len(beside) // 4]) if beside else 0.0
+    return max(0.0, overheads[3 * len(overheads) // 4]) if overheads else 0.0
 
 
-def read_change(verdict: Verdict, log: SavedLog, repository: Path) -> Generator[TimedEvent]:
-    """Read from the user's clone what the verdict's first step changes, and store it if it is not what was stored last."""
+def store_changed_functions(verdict: Verdict, log: SavedLog, repository: Path) -> Generator[TimedEvent]:
+    """Read from the user's clone which functions the culprit of the verdict's first step changes, and store an event.
+
+    Nothing is stored if the log's latest event of this kind is equal.
+    """
     step = first_step(verdict)
     if step is None or not step.parents:
         return
     parent, culprit = (log.state.commits[node] for node in (step.parents[0], step.candidate))
     studied = log.state.studied
     stored = [event for event in studied if isinstance(event, ChangedFunctions)]
-    seen = functions_in(event.facts for event in studied if isinstance(event, Profiled))
+    profiled = functions_in(event.facts for event in studied if isinstance(event, Profiled))
     try:
-        # Also after a session that has read it: an older version of perfbisect may have read less.
-        change = ChangedFunctions(step.candidate, changed_functions(open_repository(repository), parent, culprit, seen))
-    except (PerfBisectError, OSError) as trouble:
+        # Also if an earlier attempt has stored the functions: an older version of perfbisect may have read fewer.
+        facts = changed_functions(open_repository(repository), parent, culprit, profiled)
+        change = ChangedFunctions(step.candidate, facts)
+    except (PerfBisectError, OSError) as error:
         if not any((event.facts.parent, event.facts.commit) == (parent, culprit) for event in stored):
-            yield log.append(Unexplained(FUNCTIONS, str(in_words(trouble))))
+            yield log.append(Unexplained(FUNCTIONS, str(in_words(error))))
         return
     if change not in stored[-1:]:
         yield log.append(change)

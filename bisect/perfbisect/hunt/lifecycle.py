@@ -29,7 +29,7 @@ from perfbisect.core.domain.settings import Direction, Pairing, Settings
 from perfbisect.core.stats.fitness import fitness_facts
 from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.host.lock import HostLock
-from perfbisect.hunt.explanation import explain, read_change
+from perfbisect.hunt.explanation import measure_reason, store_changed_functions
 from perfbisect.hunt.further_runs import by_instructions, confirming_runs
 from perfbisect.hunt.labs import SessionLabs
 from perfbisect.hunt.loop import Listed, run
@@ -175,8 +175,10 @@ class SessionLifecycle:
         if explains:
             usual = setup.by_metric(replace(settings, metric=setup.workload.metric)) if settings.prior.exact else setup
             workers = partial(self._workers_of(usual), problem.commits)
-            yield from explain(verdict, log, workers, usual.builder, usual.workload, self._together, self._why or 0.0)
-            yield from read_change(verdict, log, Path(settings.repository))
+            yield from measure_reason(
+                verdict, log, workers, usual.builder, usual.workload, self._together, self._why or 0.0
+            )
+            yield from store_changed_functions(verdict, log, Path(settings.repository))
             yield ending(problem, log, verdict)
 
     def _labs_of(self, setup: SessionSetup) -> SessionLabs:

@@ -14,7 +14,7 @@ from perfbisect.core.domain.facts import DiffPart
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.search.parts import Diff, FileDiff, Piece, Round, course, ordered, singles
-from perfbisect.hunt.patches import missing, outcome
+from perfbisect.hunt.patches import guilty_steps, needs_from_error
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
 
@@ -146,11 +146,11 @@ def test_parts_between_which_nothing_builds_are_a_set() -> None:
 def test_a_failure_tells_which_part_a_state_lacks() -> None:
     """By the words in quotes, first of parts that have them more often on one side; or by other words, and names of files."""
     made = diff([("a.c", 2), ("b.c", 2), ("new.h", 1)], {3: {0}})
-    assert missing(
+    assert needs_from_error(
         made, frozenset({1, 3}), "b.c:7: error: implicit declaration of function 'f0'; did you mean 'f1'"
     ) == {(3, 0)}
-    assert missing(made, frozenset({3}), "undefined: f0") == {(3, 0)}
-    assert missing(made, frozenset({3}), "undefined: f9") == set()
+    assert needs_from_error(made, frozenset({3}), "undefined: f0") == {(3, 0)}
+    assert needs_from_error(made, frozenset({3}), "undefined: f9") == set()
     learnt = defaultdict[int, set[int]](set)
     rounds = course(diff([("a.c", 3), ("b.c", 3)]), learnt)
     assert next(rounds).steps == ({0, 1, 2}, {3, 4, 5})
@@ -184,7 +184,7 @@ def simulated(size: int, seed: int) -> tuple[int, bool]:
         world = World(Graph.line(len(asked.steps)), {slow: -0.15}, QUIET, unbuildable=broken, seed=seed)
         verdict = hunt(world, Policy()).verdict
         builds.update(asked.states[at] for at in world.build_seconds)
-        return outcome(verdict)
+        return guilty_steps(verdict)
 
     search = Course(made, closed(needs), lambda state: guilty in state)
     search.answer = measured  # type: ignore[method-assign]
