@@ -1,7 +1,6 @@
-"""What of the documentation is made from the program: the list of verbs, and the keys of recipes with their defaults.
+"""The tables of recipes' keys in docs/keys.md: keys and defaults are read from the program, meanings are written by hand.
 
-`.venv/bin/python tests/reference.py` writes it; tests/test_docs.py says when it is stale. What a key means is written by
-hand; options are those of `bisect VERB --help`.
+`.venv/bin/python tests/reference.py` writes the tables; tests/test_docs.py fails if they are stale.
 """
 
 import re
@@ -9,13 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from perfbisect.cli.main import VERBS
 from perfbisect.recipes import builder, inventory, workload
 
-DOCS = Path(__file__).parents[1] / "docs"
-PAGE = DOCS / "commands.md"
-BLOCK = re.compile(r"(?<=<!-- written by tests/reference.py -->\n).*?(?=<!-- end -->)", re.DOTALL)
-GUIDE = DOCS / "keys.md"
+GUIDE = Path(__file__).parents[1] / "docs" / "keys.md"
 TABLES: dict[str, type[msgspec.Struct]] = {  # what is above a table of keys → what has them
     "## Keys of `builder.toml`": builder.Builder,
     "\n`[variants.NAME]`": builder.Variant,
@@ -30,12 +25,6 @@ TABLES: dict[str, type[msgspec.Struct]] = {  # what is above a table of keys →
     "\n`[hosts.NAME]`": inventory.HostEntry,
     "\n`[leases.NAME]`": inventory.LeaseEntry,
 }
-
-
-def written(page: str) -> str:
-    """The page of commands with its list as it is now."""
-    rows = "\n".join(f"- `bisect {verb}`: {text}" for verb, text in VERBS.items())
-    return BLOCK.sub(lambda _: f"\n{rows}\n\n", page)
 
 
 def with_keys(guide: str) -> str:
@@ -71,5 +60,4 @@ def with_default(row: str, field: msgspec.structs.FieldInfo) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(PAGE.read_text()))
     GUIDE.write_text(with_keys(GUIDE.read_text()))

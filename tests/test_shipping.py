@@ -93,8 +93,7 @@ def test_an_installed_wheel_hunts(python: str, wheel: Path, tmp_path: Path, git:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_is_documented_and_has_examples(verb: str) -> None:
-    assert f"`bisect {verb}" in (ROOT / "docs" / "commands.md").read_text()
+def test_every_verb_has_help_and_examples(verb: str) -> None:
     command = bisect.get_command(click.Context(bisect), verb)
     assert command is not None
     assert command.help
