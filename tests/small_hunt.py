@@ -41,7 +41,7 @@ class Hunt:
         """`bisect run`, with further options."""
         place = ["--repo", str(self.repo), "--hosts", str(self.folder / "hosts.toml"), *self.kept(history)]
         explained = [] if "--explain" in more else ["--no-explain"]
-        quick = ["--no-layouts", "--pairing", "turns"]
+        quick = ["--no-layouts", "--pairing", "interleaved"]
         return ["run", "v0", f"v{self.last}", *self.asked, *quick, *explained, *place, *more]
 
     def kept(self, history: str = "h.db") -> list[str]:

@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument(
         "--moved", type=int, default=0, help="in place of plants: so many histories that only move code"
     )
-    parser.add_argument("--ways", default="auto,turns", help="of --pairing; default: no option at all")
+    parser.add_argument("--ways", default="auto,interleaved", help="of --pairing; default: no option at all")
     parser.add_argument("--commits", type=int, default=300)
     parser.add_argument("--minutes", type=float, default=60.0, help="after which a hunt counts as not named")
     parser.add_argument("--systems", type=Path, nargs="+", default=[], help="folders, each with repo/ and hunt.json")

@@ -1,6 +1,6 @@
 """Whether 95 % intervals of pairs at the same time hold what they say, where nothing differs. See benchmarks/README.md.
 
-Each history has one comparison of a build with a copy of itself, `--pairing together`. Its pairs are taken ten by ten; of each
+Each history has one comparison of a build with a copy of itself, `--pairing paired`. Its pairs are taken ten by ten; of each
 ten the interval of the ratio is made as a comparison makes it, by the metric and by CPU time.
 """
 

@@ -153,7 +153,7 @@ def table(played: Played) -> Iterator[str]:
     yield f"|{'---|' * 12}"
     for world in WORLDS:
         hunts, empty, turns = (
-            played.get(Cell(world, *of).name, {}) for of in ((True,), (False,), (True, Pairing.TURNS))
+            played.get(Cell(world, *of).name, {}) for of in ((True,), (False,), (True, Pairing.INTERLEAVED))
         )
         if not hunts:
             continue
@@ -191,7 +191,7 @@ def main() -> None:
     for world in (name for name in WORLDS if re.search(asked.worlds, name)):
         wanted += [(Cell(world, True), asked.hunts), (Cell(world, False), asked.empty)]
         if Cell(world, True).habits.noise <= SILENT:
-            wanted.append((Cell(world, True, Pairing.TURNS), asked.hunts))
+            wanted.append((Cell(world, True, Pairing.INTERLEAVED), asked.hunts))
     play(wanted, one, asked.minutes, asked.jobs, asked.results)
     print("\n".join(table(load(asked.results))))
 

@@ -68,7 +68,7 @@ def in_words(trouble: "PerfBisectError | OSError") -> PerfBisectError:
         return trouble
     reason = trouble.strerror or str(trouble)
     if isinstance(trouble, FileNotFoundError) and trouble.filename is None:  # as of getcwd alone
-        return EnvironmentFailure("The working directory does not exist any more.", "Go to another one: cd")
+        return EnvironmentFailure("The current folder does not exist any more.", "Change to another folder: cd")
     return EnvironmentFailure(reason if trouble.filename is None else f"{trouble.filename}: {reason}")
 
 
@@ -132,7 +132,7 @@ class ClockSet(RunLost):
     """The host's clock was set during a run, whose duration is therefore unknown."""
 
     def __init__(self, sentence: str) -> None:
-        super().__init__(sentence, "Let no program set the clock during a hunt: `timedatectl` shows what does.")
+        super().__init__(sentence, "Set no clock during a hunt. `timedatectl` shows which service sets the clock.")
 
 
 class DataDamaged(EnvironmentFailure):
@@ -144,7 +144,7 @@ class BuildChanged(EnvironmentFailure):
 
     def __init__(self, host: str, key: str, paths: str) -> None:
         named = ", ".join(paths.split("\n")[:-1])
-        super().__init__(f"files of its build on host {host} have changed since it was made ({named})")
+        super().__init__(f"files of the build on host {host} have changed since the build ended ({named})")
         self.host = host
         self.key = key
 

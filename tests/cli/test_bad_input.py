@@ -144,7 +144,7 @@ def test_what_only_a_shell_understands_is_said() -> None:
     _, table = (HERE / "shells.txt").read_text().split("\n\n")
     for command, of_shells, works in re.findall(needs_one, table, re.MULTILINE):
         said = hint_of(lambda: UNSPLIT.parse(command))  # noqa: B023
-        assert f"has {of_shells}, and is run without a shell. Write {works}, or quote" in said
+        assert f"contains {of_shells}, which only a shell understands, but the command runs without a shell. Write {works};" in said
         [again] = pasted(works)
         assert shlex.split(again) == ["sh", "-c", command]
         assert UNSPLIT.parse(again) == again
@@ -162,7 +162,7 @@ def test_ends_may_be_a_range_of_git() -> None:
 
 def test_the_habits_of_git_bisect_lead_to_the_verb() -> None:
     for word, verb in HABITS.items():
-        assert f"There is no command '{word}'. What it does in git bisect is here: bisect {verb}" in exits(3, word)
+        assert f"There is no command '{word}'. In place of 'git bisect {word}', use: bisect {verb}" in exits(3, word)
         assert verb.split()[0] in VERBS
 
 

@@ -141,7 +141,7 @@ def test_jobs_are_shown_and_refused_by_name(file: Path, tmp_path: Path, monkeypa
     assert not history.exists()
     with closing(History.open(history)) as opened:
         number = begin_batch(opened, file, [entry.planned for entry in read_batch_file(file)], 1.0)
-        assert "b1 was not submitted" in exits(3, "batch", "b1", *kept)
+        assert "b1 has no Slurm jobs" in exits(3, "batch", "b1", *kept)
         opened.connection.execute("UPDATE batches SET process = 'ended 1 1'")
         for place in range(2):
             update_hunt(opened, number, place, job="12", status=None, failure=None)
@@ -149,10 +149,10 @@ def test_jobs_are_shown_and_refused_by_name(file: Path, tmp_path: Path, monkeypa
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     monkeypatch.setenv("SLURM_CONF", os.devnull)
     shown = exits(0, "batch", "b1", *kept)
-    assert shown.count("12  no longer known  not begun") == 2 and f"Submit what is left: bisect batch {file}" in shown
-    assert "Its jobs: bisect batch b1" in exits(0, "show", "b1", *kept)
+    assert shown.count("12  unknown to Slurm  not begun") == 2 and f"To submit the hunts without a verdict again: bisect batch {file}" in shown
+    assert "To see its Slurm jobs: bisect batch b1" in exits(0, "show", "b1", *kept)
     assert "0 jobs cancelled" in exits(0, "batch", "b1", "--cancel", *kept)
-    assert "Slurm has this batch, b1; --anew" in exits(3, "batch", str(file), *kept)
+    assert "submitted to Slurm, as batch b1. To begin all hunts anew, add --anew" in exits(3, "batch", str(file), *kept)
     assert "b1 is with Slurm: bisect batch b1" in exits(0, "resume", "--all", *kept)
     for wrong in (["b1", "--anew"], [str(file), "--cancel"], [str(file), "--submit", "slurm", "--page", "x"]):
         exits(3, "batch", *wrong, *kept)
@@ -167,7 +167,7 @@ def test_a_job_on_a_node_with_another_history_begins_there(file: Path, tmp_path:
     entries = read_batch_file(file)
     begin_batch(history, file, [entry.planned for entry in entries], 1.0)
     words = ["--history", str(history.path), "--plain", "--host=a", *entries[0].planned.arguments]
-    assert "does not have the batch of this job" in exits(0, "run", "--in-batch=1:0:12", *words)
+    assert "does not contain the batch of this job" in exits(0, "run", "--in-batch=1:0:12", *words)
     assert rows(tmp_path / "h.db", "select hunt_id, status from batch_hunts") == [(None, None)] * 3
     for place in range(3):
         enter_status(history, 1, place, 0)
@@ -232,7 +232,7 @@ def test_a_script_that_fails_stops_no_other(
     assert carried_out(history, batch) == 128 + 9
     printed = capsys.readouterr()
     assert "failed: killed by signal 9" in printed.err
-    assert "Their page: bisect report b1 --history 'of $mine.db'\n" in printed.out
+    assert "To write their pages: bisect report b1 --history 'of $mine.db'\n" in printed.out
     killed, gone, other = ends(history, batch)
     assert (killed, other) == ((137, "killed by signal 9"), (0, ""))
     assert gone[0] == 4 and str(tmp_path / "gone") in gone[1]
@@ -247,7 +247,7 @@ def test_interrupted_it_says_how_many_had_ended_and_how(history: History, play: 
             if sum(task.stage is Stage.ENDED for task in carried) == 2:
                 raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match=r"2 hunts of 4 ended before, 1 of them without a verdict\. .* with: again"):
+    with pytest.raises(Interrupted, match=r"2 hunts of 4 had ended, 1 of them without a verdict\. .* To continue: again"):
         follow(carried, history, None, "again", view=Stopped(io.StringIO(), {}))
     assert [task.process.returncode for task in carried[2:] if task.process] == [-signal.SIGTERM] * 2, "none goes on"
 

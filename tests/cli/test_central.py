@@ -43,7 +43,7 @@ def test_hunts_push_by_themselves_and_are_read_there(ends: tuple[str, str], serv
     configure(seal, address)
     exits(0, "run", good, bad, *HUNT, "--name", "its hunt")
     exits(0, "prove", "--visits", "2", "--runs", "1")
-    assert "Nothing new for" in exits(0, "push")
+    assert "already has all sessions" in exits(0, "push")
     listed = exits(0, "history", *ELSEWHERE)
     for line in (rf"desk3:1 .* {bad[:10]} .* found", "desk3:p2 .* proof"):
         assert re.search(rf"^ *{line}", listed, re.MULTILINE), listed
@@ -63,9 +63,9 @@ def test_hunts_push_by_themselves_and_are_read_there(ends: tuple[str, str], serv
         assert f"There is no {name} in the central history" in exits(USAGE, "show", name, *ELSEWHERE)
     for name in ("7", "desk3", "desk3:", ":1", "desk3:x", "desk3:1:1"):
         assert "Write ORIGIN:NUMBER" in run("show", name, *ELSEWHERE).err, name
-    assert "ORIGIN:12 of a team" in run("show", "desk3:x").err
+    assert "ORIGIN:12 for a hunt of a team" in run("show", "desk3:x").err
     for verb in ("resume", "prove", "narrow", "why", "replay", "watch"):
-        assert "works on your own history only" in run(verb, "desk3:1").err, verb
+        assert "works only on your own history" in run(verb, "desk3:1").err, verb
     assert "bisect serve --from" in run("report", "--all", "pages", *ELSEWHERE).err
 
 
@@ -80,7 +80,7 @@ def test_a_server_that_is_gone_costs_no_hunt_its_verdict(ends: tuple[str, str], 
     assert "cannot be reached" in failed and "Nothing is lost" in failed and "hunter2" not in ended.stderr + failed
     configure(seal, server.create("later"))
     exits(0, "run", *ends, *HUNT)  # carries what is missing of the other, too
-    assert "Nothing new" in exits(0, "push")
+    assert "already has all sessions" in exits(0, "push")
     assert {"desk3:1", "desk3:2"} <= set(exits(0, "history", *ELSEWHERE).split())
 
 
@@ -122,7 +122,7 @@ def test_pages_of_two_origins(server: Server, tmp_path: Path) -> None:
             status, text = asked(port, f"/hunt-{name}.html")
             assert (status, "127.0.0.1" in text) == (404, False), text
         server.control("-m", "immediate", "stop")
-        assert asked(port, "/") == (503, "The central history cannot be reached at the moment.\n")
+        assert asked(port, "/") == (503, "The central history cannot be reached now.\n")
         server.control("start")
-    assert "--sql is for a local history" in exits(3, "serve", "--sql", "--from", address)
+    assert "--sql and --from exclude each other" in exits(3, "serve", "--sql", "--from", address)
     assert "cannot be reached" in exits(4, "serve", "--from", "postgresql://bench@127.0.0.1:1/none")

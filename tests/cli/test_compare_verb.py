@@ -136,7 +136,7 @@ def test_a_comparison_by_one_command(git: Repo, seal: Path, tmp_path: Path, monk
     for level in (100_000, 80_000):
         git.commit({"bench": RATE.format(level=level, count=tmp_path / "count")})
     command = ["--run", "sh bench", "--rate", "rate ([0-9]+)"]
-    quick = ["--pairing", "turns", "--visits"]
+    quick = ["--pairing", "interleaved", "--visits"]
     words = ["compare", "HEAD~1", "HEAD", *command, *quick, "3", "--runs", "1"]
     cut = bisect_until(words, "run 3 of 6", signal.SIGINT)
     assert cut.returncode == 130

@@ -86,7 +86,7 @@ def test_too_little_memory_is_not_nothing_to_find(ends: tuple[str, str]) -> None
     argv = ["sh", "-c", 'ulimit -v 150000 && exec "$@"', "limited", *PROGRAM, "run", *ends, *SCRIPT]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (4, "")
-    assert "Error: this process gets no more memory" in done.stderr
+    assert "Error: the system refuses this process more memory" in done.stderr
 
 
 # Each tenth of a second is a beat. It ends by itself, so that a hunt that waits for it fails in the end.

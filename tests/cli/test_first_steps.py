@@ -85,7 +85,7 @@ def test_nothing_is_overwritten_and_printing_writes_nothing(repo: Repo, tmp_path
     assert {*folder.rglob("*.toml")} == {builder, suite}
     builder.unlink()
     suite.write_text("mine")
-    assert f"{suite} exists already. Nothing was written." in exits(3, *own)
+    assert f"{suite} exists already. No file was written." in exits(3, *own)
     assert suite.read_text() == "mine" and not builder.exists()
 
 
@@ -193,7 +193,7 @@ def test_what_is_not_a_demos_stays(tmp_path: Path, answer: bytes | None) -> None
     if answer is not None:
         kept.write_bytes(answer)
     said = exits(3, "demo", "--folder", str(tmp_path))
-    assert str(tmp_path) in said and "Choose a folder that does not exist yet" in said
+    assert str(tmp_path) in said and "Give --folder a new folder" in said
     assert thesis.exists() and (answer is None or kept.read_bytes() == answer)
 
 

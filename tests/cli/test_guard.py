@@ -59,7 +59,7 @@ def test_names_are_added_and_changed_and_the_file_stays_private(tmp_path: Path) 
         with pytest.raises(UsageError):
             add_user(users, name, password)
     users.chmod(0o644)
-    with pytest.raises(UsageError, match="Others can read"):
+    with pytest.raises(UsageError, match="Other users can read"):
         add_user(users, "eve", "correct horse")
 
 

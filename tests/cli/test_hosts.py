@@ -98,7 +98,7 @@ class Fleet:
 
     def __init__(self, folder: Path, commit: str) -> None:
         self.path, self.kept = folder / "h.db", ("--history", str(folder / "h.db"))
-        self.aa = [*SCRIPT, "--rev", commit, "--visits", "2", "--runs", "1", "--pairing", "turns", *self.kept]
+        self.aa = [*SCRIPT, "--rev", commit, "--visits", "2", "--runs", "1", "--pairing", "interleaved", *self.kept]
 
     def rate(self, value: float) -> None:
         """What the script prints from now on."""
@@ -177,14 +177,14 @@ def test_a_new_host_is_checked_like_the_others_and_one_that_cannot_be_is_told(fl
     fleet.wait_a_day()
     suite = fleet.path.parent / "workloads" / "script" / "suite.toml"
     suite.write_text(suite.read_text().replace('"{prefix}/run.sh", "one"', '"{prefix}/run.sh", "other"'))
-    assert "new baseline: another build" in printed("hosts", "--check", "b", *fleet.kept)
+    assert "new baseline for another build" in printed("hosts", "--check", "b", *fleet.kept)
 
 
 def test_what_cannot_be_asked(fleet: Fleet) -> None:
     run("noise", "a", *fleet.aa, "--metric", "cpu/o")
     for words, status, said in (
         (["--check"], 3, "No host was checked before"),
-        (["--like", "n1"], 3, "--like goes with --check"),
+        (["--like", "n1"], 3, "--like needs --check"),
         (["--accept"], 3, "--accept NAME"),
         (["--accept", "a"], 3, "a is not unfit: there is nothing to accept."),
         (["--check", "a", "--like", "n9"], 3, "There is no n9"),

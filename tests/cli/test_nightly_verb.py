@@ -15,7 +15,7 @@ from repos import Repo
 
 pytestmark = pytest.mark.tools
 
-HOW = [*SCRIPT, "--no-explain", "--pairing", "turns", "--visits", "3", "--runs", "1", "--history", "h.db"]
+HOW = [*SCRIPT, "--no-explain", "--pairing", "interleaved", "--visits", "3", "--runs", "1", "--history", "h.db"]
 NIGHT = ["nightly", "main", *HOW, "--page", "pages"]
 JITTER = "jitter=$(( $(date +%N | cut -c 4-6 | sed 's/^0*//;s/^$/0/') / 20 ))\n"  # of a rate of 10,000 less than 0.5 %
 REASONS = "select count(*) from events where kind in ('Counted', 'Profiled', 'Unexplained')"
@@ -82,9 +82,9 @@ def test_a_night_that_was_cut_short_goes_on_with_the_same_command(script: Commit
     culprit = [script(at(10000 if number < 3 else 7000, number)) for number in range(1, 6)][2]
     assert bisect_until(words, "run 3 of", signal.SIGKILL).returncode == -signal.SIGKILL
     ended = bisect_until([*words, *keep], "ran ", signal.SIGINT)
-    assert ended.returncode == 130 and "the same command goes on" in ended.stderr
+    assert ended.returncode == 130 and "repeat this command" in ended.stderr
     assert not notices()
-    assert "the next call tries again" in exits(0, *words, "--notify", "false")
+    assert "the next night runs it again" in exits(0, *words, "--notify", "false")
     exits(0, *words, *keep)
     exits(0, *words, *keep)
     [got] = notices()
@@ -105,7 +105,7 @@ def test_a_night_that_was_cut_short_in_a_reason_goes_on_with_it(script: Commit, 
     exits(0, *words)
     culprit = script(at(6000, 1))
     ended = bisect_until(words, "counters: ", signal.SIGINT)
-    assert ended.returncode == 130 and "the same command goes on" in ended.stderr
+    assert ended.returncode == 130 and "repeat this command" in ended.stderr
     assert re.search(r"one, \w{10} to \w{10}: ×0\.\d+ \(.*\) in all rounds, so it is hunted\.", ended.stderr)
     assert not notices() and not [*Path("pages").glob("hunt-*")]
     cut, _ = asked(REASONS), exits(0, *words)
@@ -127,7 +127,7 @@ def test_a_tip_that_does_not_build_ends_the_night(script: Commit) -> None:
     assert "main: 0 tips, 0 steps" in page and "1 later tip could not be built: " in page
     assert "There are no hunts yet" in exits(3, "resume", "--history", "h.db"), "nothing is unfinished"
     with closing(sqlite3.connect("h.db")) as history, history:
-        history.execute("update sittings set process = 'anna@desk:1 x 1 1 1'")
+        history.execute("update attempts set process = 'anna@desk:1 x 1 1 1'")
     assert "bisect history import h.db --own" in exits(3, *NIGHT), "a line of others"
 
 

@@ -79,7 +79,7 @@ def test_of_a_comparison_and_an_aa_by_the_configured_command(
     file.parent.mkdir(parents=True)
     file.write_text(f"notify = \"{tmp_path}/keep 'two words'\"\n")
     builds = [script(f"echo rate $(({rate} + $(date +%N | cut -c 6)))") for rate in (10000, 5000)]
-    how = [*SCRIPT, "--visits", "2", "--runs", "1", "--pairing", "turns"]
+    how = [*SCRIPT, "--visits", "2", "--runs", "1", "--pairing", "interleaved"]
     for kind, words in (("compare", builds), ("noise", ["local", "--rev", builds[0]])):
         exits(0, kind, *words, *how)
         got = keeps()

@@ -21,7 +21,7 @@ echo 'Benchmark  Time  CPU  Iterations'
 echo "BM_Insert/64  9 ns  1{cpu}.$((n % 8)) ns  7"
 echo "BM_Insert/1024  9 ns  {cpu}.$((n % 8)) ns  7"
 """
-QUICK = ["--build", "true", "--run", "sh bench", "--pairing", "turns"]
+QUICK = ["--build", "true", "--run", "sh bench", "--pairing", "interleaved"]
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_results_of_one_command_are_hunted_with_common_runs(git: Repo, count: Pa
     assert "; hunt 3: " in printed("compare", "c2", "--hunt", "--dry-run")
     few = git.commit({"bench": THREE.format(count=count, cpu=703, other=704)})
     said = exits(1, "run", commits[-1], few, *QUICK, "--only", "BM*", "--direction", "drop")
-    assert re.search(r"(?s)begin again with: bisect run .* --only 'BM\*' .*--direction drop.*None is hunted", said)
+    assert re.search(r"(?s)to begin again: bisect run .* --only 'BM\*' .*--direction drop.*No hunt begins", said)
 
 
 def test_a_hunt_that_was_cut_short_before_its_first_run_goes_on_with_all_results(
@@ -126,7 +126,7 @@ def test_a_hunt_that_was_cut_short_before_its_first_run_goes_on_with_all_results
     assert bisect_until([*hunt, "25%"], "decided", signal.SIGINT).returncode == 130
     assert f"The culprit is {ends[1][:10]}" in exits(0, "resume", "--plain")
     assert rows(seal / HISTORY, "select id, kind from sessions") == [(2, "compare"), (3, "hunt")]
-    assert "None is hunted" in exits(1, *hunt, "30%")
+    assert "No hunt begins" in exits(1, *hunt, "30%")
 
 
 @pytest.mark.parametrize("obeys", [True, False])
@@ -154,7 +154,7 @@ def test_workloads_of_a_recipe_each_with_a_result(script: Callable[[str], str], 
     suite = Path("workloads/script/suite.toml")
     chosen = """one.only = "*/64"\ntwo.only = "*/1024"\n"""
     suite.write_text(re.sub("rate = .*", "", suite.read_text()) + chosen)
-    said = exits(0, "run", *ends, *SCRIPT, "--workload", "one,two", "--plain", "--no-explain", "--pairing", "turns")
+    said = exits(0, "run", *ends, *SCRIPT, "--workload", "one,two", "--plain", "--no-explain", "--pairing", "interleaved")
     assert [re.findall(rf"{name} .* hunted: BM_Insert/(\d+), by", said) for name in ("one", "two")] == [
         ["64"],
         ["1024"],

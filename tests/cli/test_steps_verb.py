@@ -35,8 +35,8 @@ def test_a_table_of_steps_has_the_hunt_of_each_below_it(file: Path) -> None:
         [row] = [number for number, line in enumerate(lines) if line.startswith(f"{good}  {bad}")]
         assert how in lines[row] and "<0.1 %" in lines[row]
         assert lines[row + 1].strip() == f"bisect run {good} {bad} --run {hunt}"
-    assert "once has 1 commits, and 20 are needed" in said and "that is not positive" in said
-    assert "40 repetitions of commits are pooled" in said
+    assert "once has 1 commits, but at least 20 are necessary" in said and "that is not a positive number" in said
+    assert "40 values are repetitions of a commit" in said
     turned = json.loads(printed("steps", str(file), "--higher-is-better", "--only", "get", "--json"))
     assert [step["worse"] for step in turned["series"][0]["steps"]] == [False, True]
 
@@ -54,4 +54,4 @@ def test_hunt_begins_those_for_the_worse(file: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_series_that_does_not_exist(file: Path) -> None:
-    assert "It has: once, zero, get, put" in exits(3, "steps", str(file), "--only", "scan")
+    assert "The series of the file: once, zero, get, put" in exits(3, "steps", str(file), "--only", "scan")

@@ -51,7 +51,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
         hunt = sample.begin(history, at=sample.BEGAN + 3600)
         assert history.writer is not None
         ended = f"{maker()} elsewhere 0 1 1"
-        history.writer.execute("update sittings set process = ? where session_id = ?", [ended, hunt])
+        history.writer.execute("update attempts set process = ? where session_id = ?", [ended, hunt])
     return path
 
 
@@ -212,7 +212,7 @@ def test_there_must_be_a_verdict_that_names_a_commit(script: Script, stored: Sto
     stored([good, same], [100, 100])
     assert "The verdict of hunt 1 names no commit" in exits(3, "why")
     stored([same, slow], [100, 10], max_runs=3)
-    leads = f"{slow[:10]} leads, and is not proven. To measure it beside its parent: "
+    leads = f"The most probable commit is {slow[:10]}, without a proof. To compare it with its parent: "
     assert f"{leads}bisect compare '{slow[:10]}^' {slow[:10]} " in exits(3, "why")
     stored([good, same, slow], [100, 100, 10])
     helps = "No function is known to be the reason (it was not measured): measure it with `bisect why 3`."

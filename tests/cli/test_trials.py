@@ -135,11 +135,11 @@ def test_an_aa_tells_the_noise_and_hunts_begin_with_it(seal: Path, tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_trial_on_a_leased_host_is_built_elsewhere_and_goes_on(script: Script, tmp_path: Path, seal: Path) -> None:
-    """Each sitting leases the machine anew, and releases it; what one has built and measured the next one has."""
+    """Each attempt leases the machine anew, and releases it; what one has built and measured the next one has."""
     hosts = Path(__file__).with_name("hosts") / "leased.toml"
     Path("hosts.toml").write_text(hosts.read_text().replace("ROOT", str(tmp_path)))
     words = ["noise", "pool:", *SCRIPT, "--rev", script("echo rate 100"), "--hosts", "hosts.toml"]
-    cut = bisect_until([*words, "--visits", "8", "--runs", "1", "--pairing", "turns"], "run 3 of 8", signal.SIGINT)
+    cut = bisect_until([*words, "--visits", "8", "--runs", "1", "--pairing", "interleaved"], "run 3 of 8", signal.SIGINT)
     assert cut.returncode == 130, cut.stderr
     assert "Interrupted. What was measured is kept; go on with: bisect resume n1" in cut.stderr
     assert "Smallest detectable drop" in cut.stdout

@@ -45,7 +45,7 @@ class Old:
         self.hashes = Repo(folder / "repo").history(trees)
 
     def words(self, *more: str) -> list[str]:
-        quick = ["--no-layouts", "--pairing", "turns", "--no-explain", "--plain"]
+        quick = ["--no-layouts", "--pairing", "interleaved", "--no-explain", "--plain"]
         where = ["--repo", str(self.folder / "repo"), "--hosts", str(self.folder / "hosts.toml"), *self.kept]
         where += ["--builders", str(self.folder / "builders")]
         return ["run", "v0", f"v{COMMITS - 1}", "--run", "./bench", "--rate", RATE, *quick, *where, *more]

@@ -83,7 +83,7 @@ def test_what_makes_no_sense_is_refused(places: list[str], git: Repo) -> None:
         (["compare", "-w", "cpu", "v1", *BOTH], "v1 is no build of it"),
         (["compare", "-w", "cpu", "--host", "one", "--host", "one"], "given twice"),
         (["run", "v1", "v2", "-w", "cpu"], "no commits to hunt in"),
-        (["noise", "one", "-w", "cpu", "--rev", "v1"], "no --rev"),
+        (["noise", "one", "-w", "cpu", "--rev", "v1"], "Omit --rev"),
     ):
         assert sentence in exits(3, *words, *places), words
     demo = ["--builder", "demo", *places[2:], "-w", "scan"]

@@ -42,7 +42,7 @@ def test_the_planted_commit_is_named_after_a_kill(tmp_path: Path, monkeypatch: p
     suite.write_text(suite.read_text().replace("time = 1.0", "time = 0.4"))
     history = tmp_path / "history.db"
     place = ["--folder", str(tmp_path / "demo"), "--history", str(history), "--json"]
-    demo = ["demo", "--seed", "3", "--drop", "60%", "--pairing", "together", "--no-explain", *place]
+    demo = ["demo", "--seed", "3", "--drop", "60%", "--pairing", "paired", "--no-explain", *place]
     assert bisect_until(demo, '"BuildProgress"', signal.SIGKILL, tmp_path).returncode == -signal.SIGKILL
     ended = bisect("resume", "--history", str(history), "--plain")
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -130,7 +130,7 @@ def test_on_another_machine(machine: Machine, tmp_path: Path) -> None:
     """By the time that a run takes, most of which it sleeps."""
     hunt = Hunt(tmp_path, commits=3, culprit=1, pause=0.05, longer=0.6)
     asked = ["run", "v0", "v2", "--build", "make", "--run", "./bench", "--metric", "latency"]
-    quick = ["--no-explain", "--pairing", "turns", "--no-layouts", "--plain"]
+    quick = ["--no-explain", "--pairing", "interleaved", "--no-layouts", "--plain"]
     ended = bisect(*asked, *quick, "--host", "far", *hunt.kept(), cwd=hunt.repo)
     hunt.check(ended)
     assert f"The culprit is {hunt.culprit[:10]}" in ended.stdout
@@ -173,7 +173,7 @@ def test_a_setting_that_slows_queries_is_found(tmp_path: Path, git: Repo, monkey
     with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
         (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
         words = ["run", "v0", "v1", "--builder", "pg", "--workload", "one-row", "--host", "here", "--json"]
-        words += ["--repo", "repo", "--history", str(history), "--pairing", "turns", "--time", "1", *postgres.FOLDERS]
+        words += ["--repo", "repo", "--history", str(history), "--pairing", "interleaved", "--time", "1", *postgres.FOLDERS]
         planned = []
 
         def see(line: str, process: Process) -> None:

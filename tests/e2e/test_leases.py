@@ -286,9 +286,9 @@ def test_jobs_wait_are_cancelled_and_go_on(slurm: Slurm, team: str, tmp_path: Pa
     *well, third = rows()
     assert all("COMPLETED  found" in row for row in well)
     assert "FAILED" in third and "$(such)' is neither a release nor a revision" in third
-    assert f"its output is {logs / '3.log'}" in exits(0, "batch", "b1", *kept)
+    assert f"the output of the job is in {logs / '3.log'}" in exits(0, "batch", "b1", *kept)
     assert hunt.ask("select culprit from culprits", kept[1]) == [(hunt.culprit,)] * 2
-    assert hunt.ask("select count(*) from sittings group by session_id", kept[1]) == [(2,), (1,)]
+    assert hunt.ask("select count(*) from attempts group by session_id", kept[1]) == [(2,), (1,)]
     assert {*before} < {*hunt.ask("select event_id from runs where session_id = 1", kept[1])}
     there = exits(0, "query", "select hunt_id, culprit from culprits", "--csv", "--from", team).splitlines()[1:]
     assert there == [f"here:1,{hunt.culprit}", f"here:2,{hunt.culprit}"]

@@ -67,7 +67,7 @@ def test_hunts_of_a_batch_on_two_hosts_for_a_time_that_is_too_short(tmp_path: Pa
     file = tmp_path / "two.toml"
     file.write_text(
         f'[defaults]\ngood = "{parent}"\nbad = "v3"\nrepo = "{hunt.repo}"\nbuild = "make"\nrun = "./bench"\n'
-        f'rate = \'{RATE}\'\nlayouts = false\nexplain = false\npairing = "turns"\nhosts = "{tmp_path}/hosts.toml"\n'
+        f'rate = \'{RATE}\'\nlayouts = false\nexplain = false\npairing = "interleaved"\nhosts = "{tmp_path}/hosts.toml"\n'
         'host = ["one", "two"]\n[[hunt]]\n[[hunt]]\ndirection = "rise"\n'
     )
     assert bisect("batch", str(file), *hunt.kept()).returncode == 1, "the second has nothing to find"

@@ -88,7 +88,7 @@ def test_a_hunt_survives_restarts_of_the_host(hunt: Hunt, machine: Machine) -> N
 
 def test_a_controller_that_is_killed_again_and_again_goes_on(hunt: Hunt, machine: Machine) -> None:
     """While builds are measured at the same time; in turns: tests/e2e/test_several_hosts.py."""
-    words = begin(hunt, "--pairing", "together")
+    words = begin(hunt, "--pairing", "paired")
     for kind, number in (("BuildProgress", 2), ("RunStarted", 1), ("RunFinished", 3), ("BuildStarted", 1)):
         killed = watched(words, Weather((kind, number, signal.SIGKILL)))
         assert killed.returncode == -signal.SIGKILL

@@ -61,7 +61,7 @@ def test_sqlite_in_sysbench(git: Repo, tmp_path: Path, monkeypatch: pytest.Monke
     postgres.write(tmp_path, {"builders/sqlite/builder.toml": SQLITE_RECIPE.format(library=library)})
     monkeypatch.chdir(tmp_path)
     how = ["--builder", "sqlite", "--builders", "builders", "--workload", "point-query", "--repo", "repo"]
-    how += ["--warmup", "0.1", "--time", "1", "--pairing", "together"]
+    how += ["--warmup", "0.1", "--time", "1", "--pairing", "paired"]
     ended = bisect("run", "v0", f"v{COMMITS - 1}", *how, "--no-explain", "--plain", "--history", "run.db")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert rows(Path("run.db"), "select culprit from culprits") == [(hashes[CULPRIT],)]
@@ -89,7 +89,7 @@ def test_two_mariadb_servers_are_compared(git: Repo, tmp_path: Path, monkeypatch
     with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
         postgres.write(tmp_path, files | {"hosts.toml": f'[hosts.here]\nroot = "{root}"\n'})
         words = ["compare", "v0", "v1", "--builder", "maria", "--workload", "maria/scan", "--repo", "repo"]
-        words += ["--host", "here", "--pairing", "together", "--visits", "2", "--json", "--history", "h.db"]
+        words += ["--host", "here", "--pairing", "paired", "--visits", "2", "--json", "--history", "h.db"]
         [row] = json.loads(printed(*words, *postgres.FOLDERS))["workloads"]
     assert row["ratios"][0]["ratio"] < 0.8
     assert in_pairs(Path("h.db"))

@@ -358,8 +358,8 @@ def test_doctor_adopts_and_says_what_may_be_removed(tmp_path: Path) -> None:
     root = tmp_path / "theirs"
     sh("mkdir -p theirs/tmp theirs/photos theirs/work", tmp_path)
     hosts = inventory(tmp_path, root)
-    removed = "it contains photos, tmp and work, of which what is in tmp and work may be removed"
-    for text in (removed, "is perfbisect's own"):
+    removed = "may remove the contents of tmp and work. It contains photos, tmp and work"
+    for text in (removed, "already belongs to perfbisect"):
         findings = json.loads(run("doctor", "--adopt", "--json", hosts).out)["findings"]
         assert next(finding["text"] for finding in findings if finding["topic"] == "root").endswith(text)
     assert sorted(path.name for path in root.iterdir() if path.is_dir()) == ["photos", "tmp", "work"]

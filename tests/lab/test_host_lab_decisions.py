@@ -154,7 +154,7 @@ def test_a_build_that_changes_though_nothing_runs_is_made_again_once(scripts: Sc
             Path(scripts.host.root, "builds", event.facts.key, "prefix", "bin").write_text("changed")
     assert scripts.done("build") == ["build B", "build C", "build B"]
     assert len(warnings(events)) == 1
-    assert "have changed since it was made (./bin)" in skipped(events).reason
+    assert "have changed since the build ended (./bin)" in skipped(events).reason
     assert runs(measure(lab, Share(OTHER, 1))) == [OTHER]
 
 

@@ -273,7 +273,7 @@ def test_costs_leave_out_the_time_between_two_sessions(history: History) -> None
         history.append(hunt, event, at)
     history.working.clear()  # as another process would
     history.append(hunt, sample.started(resumed=True), later)
-    assert history.sittings(hunt) == [sample.BEGAN, later]
+    assert history.attempts(hunt) == [sample.BEGAN, later]
     assert read_hunt(history, hunt).costs.seconds == pytest.approx(events[-1][0] - sample.BEGAN)
     hunt = sample.begin(history)
     for started in (BuildStarted(0, sample.COMMITS[0]), BuildFinished(0, replace(sample.build(0), reused=True), None)):

@@ -74,11 +74,11 @@ def test_the_range_of_a_repository(bisect: Bisect, git: Repo) -> None:
 
 
 @pytest.mark.parametrize(("args", "said"), [
-    (("v1",), "is not a range"),
+    (("v1",), "is only one end of a range"),
     (("v1", "v2"), "--repo"),
     (("--repo", "."), "GOOD BAD"),
-    (("v1", "v2", "--commits", "9"), "own commits"),
-    (("--build-cost", "-1"), "10, or 15m"),
+    (("v1", "v2", "--commits", "9"), "a random range"),
+    (("--build-cost", "-1"), "10 or 15m"),
     (("--effect", "0"), "not between 0.0001% and 99.9999%"),
     (("--steps", "many"), "sloping"),
     (("--failing", "100%"), "not between 0.0001% and 99.9999%"),

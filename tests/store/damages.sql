@@ -9,8 +9,8 @@ UPDATE events SET body = json_set(body, '$.facts.operations', 922337203685477580
 UPDATE sessions SET settings = '[]'
 UPDATE sessions SET started = 'then'
 UPDATE sessions SET started = 1e18
-UPDATE sittings SET started = 1e18
-UPDATE sittings SET failure = hex(zeroblob(1048576))
+UPDATE attempts SET started = 1e18
+UPDATE attempts SET failure = hex(zeroblob(1048576))
 UPDATE sessions SET origin = hex(zeroblob(200))
 UPDATE events SET at = 1e18 WHERE id = 12
 UPDATE events SET body = json_set(body, '$.facts.started', 1e18) WHERE kind = 'RunFinished'
@@ -26,7 +26,7 @@ UPDATE sessions SET about = 1, drop_between = '[0, 1]' WHERE id = 2
 UPDATE ranges SET candidates = '["../../x"]'
 DELETE FROM ranges
 UPDATE hosts SET cores = 'many'
-UPDATE sittings SET started = 'x'
+UPDATE attempts SET started = 'x'
 UPDATE events SET body = json_set(body, '$.candidate', 7) WHERE session_id = 3
 UPDATE events SET body = json_set(body, '$.workload', 7) WHERE session_id = 3
 UPDATE events SET body = json_set(body, '$.workload', -5) WHERE session_id = 3 AND kind = 'RunFinished'
@@ -45,7 +45,7 @@ UPDATE sessions SET commits = -5
 UPDATE sessions SET candidates = -5
 UPDATE hosts SET cores = -5
 CREATE TRIGGER t AFTER INSERT ON events BEGIN DELETE FROM sessions; END
-DROP TABLE sittings
+DROP TABLE attempts
 DROP TABLE commits; CREATE VIEW commits AS SELECT 1 AS commit_hash
 ALTER TABLE sessions ADD COLUMN odd AS (abs(id))
 PRAGMA user_version = 99

@@ -273,9 +273,9 @@ def begun_anew(path: Path) -> None:
 
 
 ODD = (
-    "UPDATE sittings SET failure = x'ff' WHERE session_id = {}",
-    "UPDATE sittings SET failure = CAST(x'ff' AS TEXT) WHERE session_id = {}",
-    "UPDATE sittings SET process = 'x' WHERE session_id = {}",
+    "UPDATE attempts SET failure = x'ff' WHERE session_id = {}",
+    "UPDATE attempts SET failure = CAST(x'ff' AS TEXT) WHERE session_id = {}",
+    "UPDATE attempts SET process = 'x' WHERE session_id = {}",
     "UPDATE sessions SET started = 9e999 WHERE id = {}",
     "UPDATE sessions SET started = 1e18 WHERE id = {}",
     "UPDATE sessions SET host = x'00' WHERE id = {}",

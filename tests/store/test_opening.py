@@ -199,7 +199,7 @@ SPOILS: dict[str | Callable[[Path], object], str] = {
     damaged: "damaged",
     "pragma user_version = 999": "newer perfbisect",
     "pragma user_version = 1": "older perfbisect",
-    f"drop table sittings; create view sittings as {ENDLESS} select id from r": "see sittings in it",
+    f"drop table attempts; create view attempts as {ENDLESS} select id from r": "see attempts in it",
     "drop view hunts; create table hunts (id)": "see hunts in it",
     "alter table sessions add column odd as (abs(id))": "see sessions in it",
     "drop table commits; create virtual table commits using fts5(date)": "see commits in it",

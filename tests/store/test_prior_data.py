@@ -56,10 +56,10 @@ def test_nothing_that_others_measured_is_believed(sampled: History) -> None:
     hunt = sample.begin(sampled)
     sampled.append(hunt, CandidateSkipped(3, sample.skip(3)), 1.0)
     assert read_failures(sampled, sample.SETTINGS, 0.0) and sampled.latest() == hunt
-    sampled.connection.execute("UPDATE sittings SET process = 'anna@desk:1 x 1 1 1'")
+    sampled.connection.execute("UPDATE attempts SET process = 'anna@desk:1 x 1 1 1'")
     own = sample.begin(sampled)
     sample.begin(sampled)
-    sampled.connection.execute("UPDATE sittings SET process = CAST(x'ff' AS TEXT) WHERE session_id > ?", [own])
+    sampled.connection.execute("UPDATE attempts SET process = CAST(x'ff' AS TEXT) WHERE session_id > ?", [own])
     assert read_costs(sampled, sample.SETTINGS) == TypicalCosts(None, None) and sampled.latest() == own
     assert not read_failures(sampled, sample.SETTINGS, 0.0) and not read_kept(sampled, sample.SETTINGS)[0]
     assert read_noise(sampled, sample.SETTINGS) is None and read_checks(sampled) == {}

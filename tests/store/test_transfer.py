@@ -102,7 +102,7 @@ def test_two_histories_become_one_and_numbers_change(tmp_path: Path) -> None:
     assert not [each.name for each in tmp_path.iterdir() if each.name.startswith(".")]
     status, printed, _ = importing(file, ours)
     assert status == 0
-    assert "hunt 2 is hunt 3 here" in printed
+    assert "hunt 2 is hunt 3 in your history" in printed
     assert log(ours, 3) == log(anna, 2)
     assert rows(ours, "select id, origin, run_count from hunts") == [(1, None, 16), (2, "anna", 16), (3, "anna", 16)]
     assert rows(ours, "select hunt_id from trials where kind = 'prove'") == [(3,)]
@@ -133,7 +133,7 @@ def test_batches_are_copied_with_their_hunts_and_nothing_of_them_is_begun(tmp_pa
         importing(file, ours)
         importing(hers, ours, "--from", "two")
         listed = bisect("history", "--history", ours)[1]
-        assert "\nb1: /nightly.toml, hunts 2, 3; 2 of 2 with a verdict\nb2: together, hunts 4, 5; 2 of 2 with" in listed
+        assert "\nb1: /nightly.toml, hunts 2, 3; 2 of 2 with a verdict\nb2: one command, hunts 4, 5; 2 of 2 with" in listed
         assert "\nb3" not in listed
     assert bisect("show", "b1", "--history", ours)[1].count("engine update-index 1.0..1.1") == 2
     assert bisect("resume", "--all", "--history", ours)[2] == "No hunt is interrupted.\n"
@@ -155,14 +155,14 @@ def test_importing_twice_adds_nothing_and_what_has_grown_is_added(tmp_path: Path
     hers, ours = written(tmp_path / "hers.db", until=20), tmp_path / "ours.db"
     assert importing(hers, ours)[0] == 0
     add_trial(hers, TrialType.COMPARE)
-    assert "1 new, 0 grown, 1 known" in importing(hers, ours)[1]
+    assert "1 session added, 0 updated, 1 unchanged" in importing(hers, ours)[1]
     before = dump(ours)
-    assert "0 new, 0 grown, 2 known" in importing(hers, ours)[1]
+    assert "0 sessions added, 0 updated, 2 unchanged" in importing(hers, ours)[1]
     assert dump(ours) == before
     with closing(History.open(hers)) as opened:
         for at, event in [*sample.events()][20:]:
             opened.append(1, event, at)
-    assert "0 new, 1 grown, 1 known" in importing(hers, ours)[1]
+    assert "0 sessions added, 1 updated, 1 unchanged" in importing(hers, ours)[1]
     assert log(ours, 1) == log(hers, 1)
     assert rows(ours, "select run_count, ended is null from hunts") == [(16, 0)]
 
@@ -204,7 +204,7 @@ def test_a_file_of_others_adds_nothing_to_own_hunts_nor_one_that_went_on_in_both
     went_on(ours, "other")
     before = log(ours, 1)
     status, _, said = importing(hers, ours, "--own")
-    assert (status, "hunt 1 is hunt 1 here, but differs" in said, log(ours, 1)) == (1, True, before)
+    assert (status, "hunt 1 is hunt 1 in your history, but the two logs differ" in said, log(ours, 1)) == (1, True, before)
 
 
 @pytest.mark.parametrize("exported", [True, False])
@@ -325,7 +325,7 @@ def test_killed_in_the_midst_it_is_gone_on_with(both: tuple[Path, Path], tmp_pat
         assert rows(ours, "PRAGMA integrity_check") == [("ok",)]
         assert dump(ours) != dump(whole)
     status, printed, _ = importing(hers, ours)
-    assert (status, "0 new, 1 grown, 2 known" in printed) == (0, True), printed
+    assert (status, "0 sessions added, 1 updated, 2 unchanged" in printed) == (0, True), printed
     assert dump(ours) == dump(whole)
 
 
@@ -336,7 +336,7 @@ def test_two_imports_of_a_file_at_once_add_it_once(both: tuple[Path, Path], tmp_
     importing(hers, whole)
     two = [started("", hers, ours) for _ in range(2)]
     assert [each.wait() for each in two] == [0, 0]
-    for table in ("sessions", "sittings", "events", "runs"):
+    for table in ("sessions", "attempts", "events", "runs"):
         assert rows(ours, f"select count(*) from {table}") == rows(whole, f"select count(*) from {table}"), table
     assert [log(ours, hunt) for hunt in (1, 2, 3)] == [log(whole, hunt) for hunt in (1, 2, 3)]
 
@@ -376,7 +376,7 @@ def test_passwords_are_not_exported(tmp_path: Path) -> None:
         refused("history", "export", name, *which, "--history", path)
     assert not (tmp_path / "other.db").exists()
     status, printed, _ = importing(file, path)
-    assert (status, "2 known" in printed) == (0, True), printed
+    assert (status, "2 unchanged" in printed) == (0, True), printed
 
 
 def test_an_id_as_a_file_and_the_history_itself_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

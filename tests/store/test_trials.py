@@ -65,7 +65,7 @@ def enter(history: History, runs: list[tuple[int, RunFacts]], settings: Settings
 
 def left(history: History, trial: int, failure: str = "") -> None:
     """No process works on a trial any more."""
-    history.connection.execute("UPDATE sittings SET process = 'gone 1 1' WHERE session_id = ?", [trial])
+    history.connection.execute("UPDATE attempts SET process = 'gone 1 1' WHERE session_id = ?", [trial])
     history.working.clear()
     if failure:
         history.fail(trial, failure, 9.0)

@@ -33,8 +33,8 @@ HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII | re.
 # Of every answer: no page of others may show it in a frame, and no copy of it stays after a login has ended.
 HEADERS = {"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Cache-Control": "no-store"}
 Answer = tuple[int, dict[str, str], str]  # status, headers and text
-STRANGE = "This is served to this machine alone. Open it as localhost, with the same port.\n"
-UNKNOWN = "This is served to those who log in.\n"
+STRANGE = "This server answers only requests from its own machine. There, open http://localhost with the same port.\n"
+UNKNOWN = "This server requires a login.\n"
 
 
 def is_of(password: bytes, stored: str) -> bool:
@@ -55,7 +55,9 @@ class Guard:
     def asks(self) -> bool:
         """Whether there is a login. Raises UsageError for a file that is missing, has a mistake, or can be read by others."""
         if self.passwords and not read_passwords(self.passwords):
-            raise UsageError(f"{self.passwords} names nobody.", f"Add a name: {adding(self.passwords)}")
+            raise UsageError(
+                f"The password file {self.passwords} has no names.", f"Add a name: {adding(self.passwords)}"
+            )
         if self.token:
             read_token(self.token)
         return bool(self.passwords or self.token)
@@ -126,12 +128,12 @@ def is_own(host: str, address: str) -> bool:
 def read_passwords(path: Path) -> dict[str, str]:
     """Name → hash of a password file. Raises UsageError with the number of a wrong line."""
     hashes = {}
-    for number, line in enumerate(private(path, f"Make it: {adding(path)}").splitlines(), 1):
+    for number, line in enumerate(private(path, f"Create it: {adding(path)}").splitlines(), 1):
         if line.strip() and not line.startswith("#"):
             name, _, stored = line.strip().partition(":")
             if not (NAME.fullmatch(name) and HASH.fullmatch(stored)):
-                sentence = f"Line {number} of {path} is no name with a hash of bcrypt, of a cost of 15 at most."
-                raise UsageError(sentence, f"Make it again: {adding(path)}")
+                sentence = f"Line {number} of {path} is not NAME:HASH with a bcrypt hash of a cost up to 15."
+                raise UsageError(sentence, f"Replace the line: {adding(path)}")
             hashes[name] = stored
     return hashes
 
@@ -140,8 +142,8 @@ def read_token(path: Path) -> str:
     """The token of a file: its only line. Raises UsageError if it is short."""
     token = private(path).strip()
     if len(token.split()) != 1 or len(token) < SHORTEST[1]:
-        sentence = f"{path} has no token: one line without spaces, of {SHORTEST[1]} characters or more."
-        raise UsageError(sentence, "Make one: (umask 077; openssl rand -hex 32 > FILE)")
+        sentence = f"{path} has no token. A token is one line without spaces, of at least {SHORTEST[1]} characters."
+        raise UsageError(sentence, "Create a token: (umask 077; openssl rand -hex 32 > FILE)")
     return token
 
 
@@ -151,7 +153,7 @@ def private(path: Path, advice: str = "") -> str:
         with path.open(encoding="utf-8", errors="replace") as file:
             if os.fstat(file.fileno()).st_mode & 0o077:
                 mend = shell_words(["chmod", "600", str(path)])
-                raise UsageError(f"Others can read {path}, or write it.", f"Make it private: {mend}")
+                raise UsageError(f"Other users can read or write {path}.", f"Make the file private: {mend}")
             return file.read(LONGEST)
     except OSError as trouble:
         raise UsageError(f"{path} cannot be read: {trouble.strerror}.", advice) from None
@@ -168,10 +170,13 @@ def add_user(path: Path, name: str, password: str) -> bool:
     Raises UsageError for a name or a password that cannot be used.
     """
     if not NAME.fullmatch(name):
-        raise UsageError(f"{printable(name)!r} is no name.", "It has letters, digits and . _ @ -, 64 at most.")
+        raise UsageError(
+            f"{printable(name)!r} is not a valid name.", "Use at most 64 letters, digits and the signs . _ @ -"
+        )
     if len(password) < SHORTEST[0] or len(password.encode()) > LONGEST_PASSWORD:
         raise UsageError(
-            f"The password does not have {SHORTEST[0]} characters to {LONGEST_PASSWORD} bytes.", "Choose another one."
+            "The password is too short or too long.",
+            f"Use at least {SHORTEST[0]} characters and at most {LONGEST_PASSWORD} bytes.",
         )
     lines = private(path).splitlines() if path.exists() else []
     other_lines = [line for line in lines if not line.startswith(f"{name}:")]

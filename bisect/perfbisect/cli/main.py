@@ -26,32 +26,32 @@ from perfbisect.ui.stream import guard, note
 from perfbisect.wording.text import printable
 
 VERBS: Mapping[str, str] = {
-    "run": "Find the commit that changed the speed between two revisions.",
-    "batch": "Carry out several hunts, as many at once as hosts allow.",
-    "resume": "Continue an interrupted hunt, or all of them.",
-    "why": "Measure the reason for a verdict, as far as it is not known.",
-    "watch": "Show hunts that run in other terminals.",
-    "replay": "Repeat the decisions of a past hunt from its log, with other settings.",
+    "run": "Find the commit between two revisions that changed the speed.",
+    "batch": "Carry out the hunts of a file, in parallel on several hosts.",
+    "resume": "Continue an interrupted session, or all interrupted hunts.",
+    "why": "Measure why the culprit of a hunt is slower.",
+    "watch": "Show sessions that run in other terminals.",
+    "replay": "Repeat the decisions of a stored hunt, with other settings.",
     "compare": "Measure several builds relative to the first.",
-    "nightly": "Measure the tip of a branch each night, and hunt its new drops.",
-    "steps": "Find the steps in a series that was measured elsewhere, and how to hunt them.",
-    "prove": "Measure bad without the culprit: how much a revert regains.",
-    "narrow": "Find the part of the culprit's diff that made it slower.",
-    "history": "List the hunts and comparisons.",
-    "show": "Report a hunt: verdict, proof, candidates, counters; or a comparison or proof.",
-    "report": "Write a page about a hunt or a comparison, or about all of them.",
-    "push": "Send the history to a central history, which a team reads.",
-    "query": "Query the history in SQL.",
+    "nightly": "Measure the tip of a branch each night, and hunt new drops.",
+    "steps": "Find steps in time series of other tools, and print commands that hunt them.",
+    "prove": "Measure how much of the loss a revert of the culprit regains.",
+    "narrow": "Find the part of the culprit's diff that changed the speed.",
+    "history": "List the sessions of the history; export and import them.",
+    "show": "Print the report of a hunt, a comparison, a proof or an A/A.",
+    "report": "Write the report of a session, or of all sessions, as HTML pages.",
+    "push": "Send the history to the central history of a team.",
+    "query": "Run an SQL query on the history.",
     "serve": "Browse the history in a web browser.",
-    "init": "Write a builder and a workload for a clone that has no recipe.",
-    "builders": "List the builders: how systems are built and run.",
-    "workloads": "List the microbenchmarks.",
-    "hosts": "List the hosts, how fit they are, and which machines are leased now.",
-    "doctor": "Check whether a host is fit to measure on, and how to fix it.",
-    "noise": "Measure a build against itself: the smallest change that a host can show.",
+    "init": "Write the recipes of a clone: a builder and a workload.",
+    "builders": "List the builders: recipes that build and start systems.",
+    "workloads": "List the workloads: recipes of microbenchmarks.",
+    "hosts": "List the hosts, their fitness to measure, and leased machines.",
+    "doctor": "Check whether a host is fit to measure, and print fixes.",
+    "noise": "Measure a build against itself (A/A): the noise of a host.",
     "gc": "Remove old builds and datasets from a host.",
-    "simulate": "Simulate hunts: what they cost, and how often they are right.",
-    "demo": "Find a planted slowdown in a small storage engine.",
+    "simulate": "Simulate hunts: their cost, and how often their verdict is right.",
+    "demo": "Find a planted slowdown in the history of a small storage engine.",
 }
 IN = {  # verb → its module, if their names differ
     "builders": "recipes", "workloads": "recipes", "init": "recipes", "why": "resume", "noise": "trials", "prove": "trials",
@@ -61,7 +61,7 @@ IN = {  # verb → its module, if their names differ
 
 HABITS = {  # commands of git bisect → the verb here
     "start": "run GOOD BAD", "good": "run GOOD BAD", "bad": "run GOOD BAD", "skip": "run GOOD BAD --skip REV", "next": "resume",
-    "log": "show", "status": "history", "visualize": "report", "view": "report", "reset": "history (nothing to reset: your clone is left as it is)",
+    "log": "show", "status": "history", "visualize": "report", "view": "report", "reset": "history (there is nothing to reset: perfbisect does not change your clone)",
 }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ class Verbs(click.Group):
             near = get_close_matches(args[0], VERBS, 1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             if args[0] in HABITS:
-                hint = f" What it does in git bisect is here: bisect {HABITS[args[0]]}"
+                hint = f" In place of 'git bisect {args[0]}', use: bisect {HABITS[args[0]]}"
             raise click.UsageError(f"There is no command '{args[0]}'.{hint}", ctx)
         name, command, remaining = super().resolve_command(ctx, args)
         if command and not ctx.resilient_parsing:
@@ -113,12 +113,12 @@ Examples:
   bisect query 'select * from culprits'
 
 \b
-Exit status: 0 culprit named, 1 nothing to find, 2 inconclusive, 3 usage or
-configuration error, 4 environment failure, 70 bug of perfbisect,
-130 interrupted (resumable).
+Exit status: 0 a commit is named, 1 there is nothing to find, 2 inconclusive,
+3 usage or configuration error, 4 failure of the environment, 70 bug of
+perfbisect, 130 interrupted; `bisect resume` continues.
 
 \b
-Tab completion: eval "$(_BISECT_COMPLETE=bash_source bisect)"   (or zsh_source, fish_source)
+Tab completion: eval "$(_BISECT_COMPLETE=bash_source bisect)"   (or zsh_source, or fish_source)
 """
 
 
@@ -128,7 +128,9 @@ def refuse_empty(command: click.Command, words: Sequence[str]) -> None:
     for previous, word in pairwise(["", *words]):
         option = word[:-1] if word else previous
         if (not word or (word.endswith("=") and option in options)) and option != "--notify":
-            raise click.UsageError(f"{option if option in options else 'An argument'} is empty.")
+            raise click.UsageError(
+                f"{option if option in options else 'An argument'} is empty. Is a variable of your script unset?"
+            )
 
 
 @click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
@@ -136,8 +138,9 @@ def refuse_empty(command: click.Command, words: Sequence[str]) -> None:
 def bisect() -> None:
     """Find the commit that made a database slower.
 
-    Give it a fast revision and a slow one. It builds candidates with ccache, measures them with a microbenchmark, and
-    names the commit, with its probability and a comparison with its parent as proof.
+    You give a fast revision and a slow revision. bisect builds commits between them, measures the builds with a
+    microbenchmark, and names the commit that changed the speed, with its probability. A comparison of the commit with
+    its parent is the proof.
     """
 
 
@@ -227,8 +230,10 @@ def main() -> None:
             note(failure.advice)
         status = failure.exit_status
     except MemoryError:
-        note(f"Error: this process gets no more memory; it needs {MEMORY >> 20} MiB at least.")
-        note("Raise its limit (ulimit -v), or end other programs. A hunt that has begun goes on with: bisect resume")
+        note(f"Error: the system refuses this process more memory. perfbisect needs at least {MEMORY >> 20} MiB.")
+        note(
+            "Raise the memory limit (ulimit -v), or end other programs. To continue a hunt that has begun: bisect resume"
+        )
         status = ENVIRONMENT
     except Exception:  # noqa: BLE001  # the only place that catches everything
         note(f"Error: this is a bug of perfbisect; please report it with {keep_traceback()}")

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 OF_ORIGIN = rf"(?:{ORIGIN.pattern}:)?"
 PAGE = re.compile(rf"/(?:hunt-({OF_ORIGIN}\d{{1,18}})|({OF_ORIGIN}[cnp]\d{{1,18}}))\.html", re.ASCII)
-NOTHING = "There is no such page. / shows what runs, and leads to the list of all hunts and comparisons.\n"
-AWAY = "The central history cannot be reached at the moment.\n"
+NOTHING = "This page does not exist. The page / shows running sessions, and has a link to the list of all sessions.\n"
+AWAY = "The central history cannot be reached now.\n"
 LONGEST = 10_000  # milliseconds of a query in Datasette
 PATIENCE = 60.0  # seconds after which a silent client is cut off
 
@@ -79,7 +79,7 @@ class Pages:
     def session(self, name: str) -> AbstractContextManager[tuple[History, int | str, int | str]]:
         """(history with the session of that id, its id in that history, its id in this history). Raises UsageError if there is none."""
         if self.central is None and ":" in name:
-            raise UsageError(f"{name} is of a central history, and a local one is served.")
+            raise UsageError(f"{name} is an id of a central history, but this server has a local history.")
         return opened_for(int(name) if name.isdecimal() else name, self.history, self.central)
 
     def cell(self, session: SessionSummary) -> "Cell":
@@ -156,8 +156,8 @@ def serve_pages(family: int, port: int, guard: Guard, pages: Pages, *, opens: bo
     try:
         server = PageServer((guard.address, port), Handler)
     except OSError as trouble:
-        sentence = f"Port {port} of {guard.address} cannot be listened on: {trouble.strerror}."
-        raise EnvironmentFailure(sentence, "Choose another one with --port.") from None
+        sentence = f"The server cannot listen on port {port} of {guard.address}: {trouble.strerror}."
+        raise EnvironmentFailure(sentence, "Give another --port.") from None
     with server, suppress(KeyboardInterrupt):
         address = guard.place(server.server_port)
         say(address)

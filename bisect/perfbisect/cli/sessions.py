@@ -88,7 +88,7 @@ def leasing(names: Sequence[str], hosts_path: str | Path, **how: Any) -> Iterato
         if state:
             line.show(f"{machine}: {state}")
         else:
-            line.say(f"{machine} is leased, after {line.waited} in the queue.")
+            line.say(f"{machine} is leased, after a wait of {line.waited}.")
 
     with ExitStack() as stack:
         try:
@@ -126,9 +126,9 @@ def say_failures(outcomes: "Sequence[HuntOutcome]", history: Path | None) -> int
     """Say on standard error which hunts have no verdict, and why; returns the highest exit status."""
     for outcome in outcomes:
         if outcome.failure:
-            note(f"Hunt {outcome.hunt} has failed: {printable(str(outcome.failure))}")
+            note(f"Hunt {outcome.hunt} failed: {printable(str(outcome.failure))}")
             again = command_on("resume", str(outcome.hunt), history)  # resumes all hunts of its batch without a verdict
-            note("\n".join(filter(None, (printable(outcome.failure.advice), f"Go on with: {again}"))))
+            note("\n".join(filter(None, (printable(outcome.failure.advice), f"To continue: {again}"))))
     return max(outcome.status for outcome in outcomes)
 
 
@@ -148,20 +148,20 @@ def follow(tasks: "Sequence[Task]", history: History, path: Path | None, go_on: 
         ended = [task for task in tasks if task.stage is Stage.ENDED and task.status != INTERRUPTED]
         failed = sum(task.status not in VERDICTS for task in ended)
         raise Interrupted(
-            f"Interrupted; {count(len(ended), 'hunt')} of {len(tasks)} ended before, {failed} of them without a verdict. What"
-            f" was measured is kept; go on with: {go_on}"
+            f"Interrupted. {count(len(ended), 'hunt')} of {len(tasks)} had ended, {failed} of them without a verdict. All finished"
+            f" runs are kept. To continue: {go_on}"
         ) from None
     for why in dict.fromkeys(why for task in tasks for why in task.unfit.values()):
-        note(f"Not chosen: {printable(why)}")
+        note(f"A host was not chosen: {printable(why)}")
     open_ones = [task for task in tasks if task.status not in VERDICTS]
     for task in open_ones:
         note(f"{printable(task.title)}: {printable(state_of(task, history))}")
-        note(f"  its output: {task.log(history)}")
+        note(f"  output: {task.log(history)}")
     say(f"{len(tasks) - len(open_ones)} of {count(len(tasks), 'hunt')} ended with a verdict.")
     for number in dict.fromkeys(task.batch for task in tasks if task.batch is not None):
-        say(f"Their page: {command_on('report', read_batch_at_end(history, number).name, path)}")
+        say(f"To write their pages: {command_on('report', read_batch_at_end(history, number).name, path)}")
     if open_ones:
-        note(f"Go on with the others: {go_on}")
+        note(f"To continue the hunts without a verdict: {go_on}")
     return max((task.status or 0 for task in tasks), default=0)
 
 
@@ -210,7 +210,7 @@ def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", 
     history, notifier = given.history, caller.begun
     assert isinstance(notifier, Notifier)
     begun = int(notifier.names.pop())  # the hunt that was begun for one result
-    note(f"{several} Both ends are compared in all of them first.")
+    note(f"{several} First, both ends are compared in all results.")
     with closing(History.open(history)) as opened:
         recognised = as_recognised(opened, settings, several.outputs)
     quiet = Given(history=history, waiting=given.waiting, form="")
@@ -221,18 +221,18 @@ def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", 
     tell = note if given.view == "json" else say
     tell("\n".join(results_that_differ(trial, compared(trial, trial.request.metric))))
     policy, again = recognised.policy, f"{command_on('compare', trial.name, history)} --hunt"
-    again = f"the hunts go on with: {again}{'' if recognised.explain else ' --no-explain'}"
+    again = f"to continue: {again}{'' if recognised.explain else ' --no-explain'}"
     if policy != replace(
         policy.unlimited(), direction=worse_direction(recognised.metric), min_effect=Policy().min_effect
     ):
-        again = f"begin again with: {command_to_run(recognised, history)}"  # hunts of a comparison have the usual rules
-    note(f"All of them: {command_on('show', trial.name, history)}; if this is cut short, {again}")
+        again = f"to begin again: {command_to_run(recognised, history)}"  # hunts of a comparison have the usual rules
+    note(f"To see all results: {command_on('show', trial.name, history)}; after an interruption, {again}")
     if cut:
         note(str(cut))
         return INTERRUPTED
     hunts = for_results(recognised, trial)
     if not hunts:
-        note("None is hunted: none differs in that direction, and enough, beyond doubt.")
+        note("No hunt begins: no result differs significantly, in the hunted direction, by at least --min-effect.")
         return NOTHING
     remaining = iter(hunts)
 
@@ -265,18 +265,17 @@ def conclude(ended: "Ended", given: Given) -> int:
         return INTERRUPTED
     if not has_result:
         raise EnvironmentFailure(
-            f"The runs of {trial.request.subjects[0].name} have too few values of {trial.request.metric} to estimate their"
-            " noise.",
-            "Make more runs with --visits and --runs, or choose another metric.",
+            f"The runs of {trial.request.subjects[0].name} have too few values of {trial.request.metric} to estimate the noise.",
+            "Increase --visits or --runs, or choose another --metric.",
         )
     if kind is TrialType.NOISE:
         return 0
     if not given.form:
-        note(f"Counters per operation: {command_on('show', trial.name, given.history)}")
+        note(f"To see counters per operation: {command_on('show', trial.name, given.history)}")
     if kind is TrialType.PROVE:
         return proof_status(trial)
     if not given.form and (drops := to_find(given.history, trial)):
-        several = f"{len(drops)} drops are real: to find their commits"
-        text = several if len(drops) > 1 else "A drop is real: to find its commit"
+        several = f"{len(drops)} drops are real. To find their commits"
+        text = several if len(drops) > 1 else "A drop is real. To find its commit"
         note(f"{text}: {command_on('compare', trial.name, given.history)} --hunt")
     return 0 if is_complete(trial) else INCONCLUSIVE

@@ -265,7 +265,7 @@ def compare_merge_base(
         problem,
         graph=Graph.line(1),
         commits=(problem.commits[0], good),
-        policy=replace(problem.policy, direction=Direction.ANY, all_steps=False, pairing=Pairing.TURNS),
+        policy=replace(problem.policy, direction=Direction.ANY, all_steps=False, pairing=Pairing.INTERLEAVED),
     )
     only = replace(started, candidates=between.commits, commits=1, merges=0, branch_points=0, of_merge_base=True)
     yield log.append(only)

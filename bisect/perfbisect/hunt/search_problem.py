@@ -68,7 +68,7 @@ class SearchProblem:
         if self.hosts:  # each has a build of its own: one may be stale where another is clean
             policy = replace(policy, incremental=False)
         if chosen:
-            pairing = Pairing.TOGETHER if chosen.together else Pairing.TURNS
+            pairing = Pairing.PAIRED if chosen.together else Pairing.INTERLEAVED
             policy = replace(policy, pairing=pairing, chosen=True)
         runs = [event.facts for _, event in state.log if isinstance(event, RunFinished)]
         aside = state.run_count - sum(not run.for_another for run in runs)  # set aside with their builds
@@ -89,7 +89,7 @@ class SavedLog:
         self.hunt = hunt
         self.began = history.began(hunt)
         events = ((entry.at, entry.event) for entry in history.events(hunt))
-        self.state = fold(events, history.sittings(hunt), SessionState(hunt, began=self.began))
+        self.state = fold(events, history.attempts(hunt), SessionState(hunt, began=self.began))
         history.session_log(hunt, self.state)
         self.entries = self.state.log
         CLOCK.go_on_from(max(self.began, self.state.last or 0.0))

@@ -87,7 +87,7 @@ class Followed:
         self.last = 0  # id of the last entry that was read
         self.at = history.began(hunt)  # its time
         self.events = Completed()
-        self.began = (history.sittings(hunt) or [history.began(hunt)])[-1]
+        self.began = (history.attempts(hunt) or [history.began(hunt)])[-1]
         self.reason_follows = False
 
     def earlier(self) -> Iterator[TimedEvent]:

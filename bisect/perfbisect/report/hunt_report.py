@@ -310,7 +310,7 @@ class HuntReport:
 def read_hunt(history: History, hunt: int, describe: Describe = Commit, link_of: LinkOf = NO_LINK) -> HuntReport:
     """The report of a hunt. Raises UsageError if the history does not have it."""
     entries = [(entry.at, entry.event) for entry in history.events(hunt)]
-    state = fold(entries, history.sittings(hunt))
+    state = fold(entries, history.attempts(hunt))
     state.use_range(history.candidates(hunt))
     return HuntReport(
         history.listed(hunt),

@@ -80,7 +80,7 @@ class SimulatedSearch:
         """Decide; see ``Search.next``."""
         policy, observations, chosen = self.policy, self.log.observations, self.log.pairing
         if chosen:
-            policy = replace(policy, pairing=Pairing.TOGETHER if chosen.together else Pairing.TURNS)
+            policy = replace(policy, pairing=Pairing.PAIRED if chosen.together else Pairing.INTERLEAVED)
             observations = timed_by_cpu(observations) if chosen.by_cpu else observations
         situation = partial(
             Situation, self.graph, observations, policy, self.prior,

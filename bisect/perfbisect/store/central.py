@@ -106,7 +106,7 @@ GRANT USAGE ON SCHEMA {SCHEMA} TO perfbisect_read;
 GRANT SELECT ON ALL TABLES IN SCHEMA {SCHEMA} TO perfbisect_read;
 GRANT perfbisect_read TO perfbisect_append;
 GRANT INSERT ON {", ".join([*TABLES, "pushes"])} TO perfbisect_append;
-GRANT UPDATE ON sessions, sittings, batches, batch_hunts, pushes TO perfbisect_append;
+GRANT UPDATE ON sessions, attempts, batches, batch_hunts, pushes TO perfbisect_append;
 GRANT DELETE ON verdicts, suspects TO perfbisect_append;
 """
 
@@ -130,7 +130,7 @@ OF_LIST: Mapping[str, Selected] = {  # the parts of each table that the list nee
     "verdicts": ("verdicts", {}),
     "suspects": ("suspects WHERE rank = 0", {}),
     "commits": ("commits WHERE commit_hash IN (SELECT commit_hash FROM suspects WHERE rank = 0)", {}),
-    "sittings": ("(SELECT DISTINCT ON (session_id) * FROM sittings ORDER BY session_id, id DESC) AS t LEFT JOIN pushes USING (session_id)", {**PROCESS, **NUMBERED}),
+    "attempts": ("(SELECT DISTINCT ON (session_id) * FROM attempts ORDER BY session_id, id DESC) AS t LEFT JOIN pushes USING (session_id)", {**PROCESS, **NUMBERED}),
     "ranges": (f"ranges WHERE session_id IN {OPEN}", {}),
     # The latest decision, and the metric at that time.
     "events": (f"(SELECT DISTINCT ON (session_id, {ONCE}) * FROM events WHERE kind IN ('Decided', 'HuntStarted') AND session_id IN {OPEN} ORDER BY session_id, {ONCE}, id DESC) AS t", {
@@ -149,7 +149,7 @@ ITS_BATCHES = "(SELECT batch_id FROM batch_hunts WHERE hunt_id = ANY(%(names)s))
 OF_SESSIONS: Mapping[str, Selected] = {  # rows of the sessions with these names
     "sessions": ("sessions WHERE id = ANY(%(names)s)", {}),
     "hosts": ("hosts WHERE id IN (SELECT host_id FROM sessions WHERE id = ANY(%(names)s))", {}),
-    "sittings": ("sittings LEFT JOIN pushes USING (session_id) WHERE session_id = ANY(%(names)s)", PROCESS),
+    "attempts": ("attempts LEFT JOIN pushes USING (session_id) WHERE session_id = ANY(%(names)s)", PROCESS),
     "commits": ("commits WHERE commit_hash IN (SELECT commit_hash FROM suspects WHERE session_id = ANY(%(names)s))", {}),
     "batches": (f"batches WHERE id IN {ITS_BATCHES}", {}),
     "batch_hunts": (f"batch_hunts WHERE batch_id IN {ITS_BATCHES}", {}),
@@ -164,7 +164,7 @@ class CentralFailure(EnvironmentFailure):
 def key_of(table: str) -> tuple[str, ...]:
     """The primary key of a table of the central history."""
     columns = keys(table)
-    return ("session_id", *columns) if table in (*OF_LOG, "sittings") else columns
+    return ("session_id", *columns) if table in (*OF_LOG, "attempts") else columns
 
 
 def is_name(table: str, column: str) -> bool:

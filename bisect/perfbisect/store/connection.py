@@ -25,7 +25,7 @@ LARGEST_ID = 2**63 - 1  # a number above the ids of all rows in SQLite
 # The condition that a session is the user's: neither imported nor, in a file of other persons, made by one of these.
 OWN = (
     "{0}.origin IS NULL AND"
-    " whose((SELECT CAST(process AS BLOB) FROM sittings WHERE session_id = {0}.id ORDER BY id DESC LIMIT 1)) = ''"
+    " whose((SELECT CAST(process AS BLOB) FROM attempts WHERE session_id = {0}.id ORDER BY id DESC LIMIT 1)) = ''"
 )
 
 

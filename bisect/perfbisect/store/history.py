@@ -77,7 +77,7 @@ class History:
         self.connection = connection
         self.writer = db
         self.file = file_of(path)
-        self.working: set[int] = set()  # sessions with a row in ``sittings`` for this process
+        self.working: set[int] = set()  # sessions with a row in ``attempts`` for this process
         self.ranges: dict[int, tuple[str, ...]] = {}
         self.logs: dict[int, SessionLog] = {}
 
@@ -207,15 +207,15 @@ class History:
 
         if session not in self.working:
             with self.transaction() as db:
-                insert(db, "sittings", {"session_id": session, "started": at, "process": worker()})
+                insert(db, "attempts", {"session_id": session, "started": at, "process": worker()})
             self.working.add(session)
 
     def fail(self, session: int, failure: str, at: float) -> None:
         """Enter why this process could not continue a session. Another process may resume it."""
         with self.transaction() as db:
             self.sit(session, at)
-            [sitting] = db.execute("SELECT max(id) FROM sittings WHERE session_id = ?", [session]).fetchone()
-            db.table("sittings").update(sitting, {"failure": masked(failure)})
+            [attempt] = db.execute("SELECT max(id) FROM attempts WHERE session_id = ?", [session]).fetchone()
+            db.table("attempts").update(attempt, {"failure": masked(failure)})
 
     def change_range(self, session: int, started: "SessionStarted") -> None:
         """Store the range of a further round, by which the candidates of a hunt are numbered from here on."""
@@ -277,10 +277,10 @@ class History:
         """The start of a session, in seconds since the epoch."""
         return float(self.columns(session, "started")[0])
 
-    def sittings(self, session: int) -> list[float]:
+    def attempts(self, session: int) -> list[float]:
         """The start times of the attempts at a session, in order, in seconds since the epoch."""
-        rows = self.select("SELECT started FROM sittings WHERE session_id = ? ORDER BY id", [session])
-        with intact(self.shown, f"table sittings of session {session}"):
+        rows = self.select("SELECT started FROM attempts WHERE session_id = ? ORDER BY id", [session])
+        with intact(self.shown, f"table attempts of session {session}"):
             return [check_value("started", started, float) for (started,) in rows]
 
     def candidates(self, hunt: int) -> tuple[str, ...]:
@@ -304,7 +304,7 @@ class History:
 
     def origin(self, session: int) -> str:
         """The person from whom a session is: imported, or made by another person; "" for an own session."""
-        process = f"(SELECT process FROM sittings WHERE session_id = {int(session)} ORDER BY id DESC LIMIT 1)"
+        process = f"(SELECT process FROM attempts WHERE session_id = {int(session)} ORDER BY id DESC LIMIT 1)"
         return self.whose(*self.columns(session, "coalesce(origin, '')", process))
 
     def whose(self, origin: str, process: str | None) -> str:
@@ -385,7 +385,7 @@ class History:
 
     def is_carried_out(self, session: int) -> bool:
         """Whether a process of this machine works on a session."""
-        latest = "SELECT process FROM sittings WHERE session_id = ? ORDER BY id DESC LIMIT 1"
+        latest = "SELECT process FROM attempts WHERE session_id = ? ORDER BY id DESC LIMIT 1"
         return any(process and is_running(process) for (process,) in self.select(latest, [session]))
 
     def latest(self) -> int:

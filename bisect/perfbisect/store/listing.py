@@ -115,7 +115,7 @@ SELECT sessions.id, sessions.kind, sessions.started, builder, variant, workload,
   good, bad, commits, candidates - 1, merges, suspects.commit_hash, suspects.probability, coalesce(suspects.ratio, verdicts.ratio), subject
 FROM sessions
 LEFT JOIN verdicts ON verdicts.session_id = sessions.id AND ended IS NOT NULL AND sessions.kind = 'hunt'
-LEFT JOIN sittings ON sittings.id = (SELECT max(id) FROM sittings WHERE session_id = sessions.id)
+LEFT JOIN attempts ON attempts.id = (SELECT max(id) FROM attempts WHERE session_id = sessions.id)
 LEFT JOIN suspects ON suspects.session_id = verdicts.session_id AND suspects.rank = 0
 LEFT JOIN commits ON commits.commit_hash = suspects.commit_hash
 """

@@ -3,7 +3,7 @@ log.
 
 The last entry that was pushed is stored with the session (``pushes``), in the transaction that adds entries. Only one
 process at a time adds entries to a session. So a push that is interrupted anywhere loses nothing and duplicates nothing:
-the next push continues. Rows that a session changes (its own, sittings, batches) are written again if they differ.
+the next push continues. Rows that a session changes (its own, attempts, batches) are written again if they differ.
 
 Imported sessions are not pushed; their owner pushes them.
 """
@@ -37,7 +37,7 @@ OF_HISTORIES = (
 CENTRAL_STATE = "SELECT uid, entry FROM sessions JOIN pushes ON session_id = id WHERE id = %s"
 OWN_SESSIONS = """
 SELECT sessions.id, uid, ended, (SELECT max(id) FROM events WHERE session_id = sessions.id), process, failure, states, sessions.*
-FROM sessions LEFT JOIN sittings ON sittings.id = (SELECT max(id) FROM sittings WHERE session_id = sessions.id)
+FROM sessions LEFT JOIN attempts ON attempts.id = (SELECT max(id) FROM attempts WHERE session_id = sessions.id)
   LEFT JOIN (SELECT hunt_id, json_group_array(json_array(status, failure, job, ended)) AS states
     FROM batch_hunts JOIN batches ON batches.id = batch_id GROUP BY hunt_id) AS batched ON batched.hunt_id = sessions.id
 WHERE origin IS NULL AND coalesce(:only, sessions.id) = sessions.id ORDER BY sessions.id
@@ -170,7 +170,7 @@ def write(history: History, central: "Connection", origin: str, due: Due, entry:
             central.cursor().executemany(insert, rows)
 
     put("sessions", "id = ?", due.session, changes=True)
-    put("sittings", "session_id = ?", due.session, changes=True)
+    put("attempts", "session_id = ?", due.session, changes=True)
     its_batches = "(SELECT batch_id FROM batch_hunts WHERE hunt_id = ?)"
     put("batches", f"id IN {its_batches}", due.session, changes=True)
     put("batch_hunts", f"batch_id IN {its_batches}", due.session, changes=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 APPLICATION = 0x50424953  # marks a history of perfbisect: "PBIS"
 LAST_MOMENT = 2.0**37  # seconds since the epoch: the year 6325; every calendar ends later
-VERSION = 16  # PRAGMA user_version: the version of the tables
+VERSION = 17  # PRAGMA user_version: the version of the tables
 # A column has one type and one meaning in all tables; columns in neither list are texts.
 INTEGERS = (
     "about", "batch_id", "build_count", "cache_hits", "cache_misses", "candidates", "commits", "cores",
@@ -62,7 +62,7 @@ TABLES = {  # name → columns, the primary key first
     # The range of a hunt. candidates: JSON, the commit of each node, oldest first.
     "ranges": "session_id candidates",
     # An attempt: a process that worked on a session, and why it could not continue.
-    "sittings": "id session_id started process failure",
+    "attempts": "id session_id started process failure",
     # commit_hash: of the candidate that the event is about. host: null if there is only one. body: JSON.
     "events": "id session_id at kind commit_hash host body",
     # same_as: the first commit of this session with the same binary. reused: 1 for an earlier build, 2 for a shared
@@ -95,7 +95,7 @@ KEYS = {
     "batch_hunts": ("batch_id", "number"),
 }  # tables whose key is not the first column
 INDEXES = (
-    ("sessions", "about"), ("sittings", "session_id"), ("events", "session_id"), ("builds", "commit_hash"),
+    ("sessions", "about"), ("attempts", "session_id"), ("events", "session_id"), ("builds", "commit_hash"),
     ("builds", "session_id", "commit_hash"), ("skips", "session_id", "commit_hash"), ("runs", "session_id", "commit_hash", "started"),
 )  # fmt: skip
 

@@ -68,7 +68,7 @@ class Head:
     origin: str  # "" for an own session
     started: float
     settings: Settings
-    sittings: tuple[tuple[float, str], ...]  # start of each attempt, and why it failed
+    attempts: tuple[tuple[float, str], ...]  # start of each attempt, and why it failed
     plan: SessionStarted  # with the range of a hunt, or the request of a trial
     about: int | None = None  # number in the source of the session that it is about
     drop: tuple[int, int, int] | None = None  # the drop of that session that it hunts
@@ -150,7 +150,7 @@ def copy(source: History, target: History, numbers: Sequence[int], origin: str, 
             if kind != "hunt":
                 requests[session] = head.plan.request
             else:
-                fold(log, source.sittings(session))
+                fold(log, source.attempts(session))
             copied_numbers[session], how = copy_session(with_target_numbers(head, copied_numbers), log, turns, origin)
         done.append(Copied(session_name(kind, session), session_name(kind, copied_numbers[session]), how))
     copy_batches(source, target, copied_numbers, origin, process)
@@ -258,7 +258,7 @@ def head_of(history: History, session: int) -> Head:
     else:
         trial_request = masked_fields(msgspec.convert(json.loads(request), TrialRequest))
         plan, drop = SessionStarted(session, facts, False, request=trial_request), None
-    select = "SELECT started, coalesce(failure, '') FROM sittings WHERE session_id = ? ORDER BY id"
+    select = "SELECT started, coalesce(failure, '') FROM attempts WHERE session_id = ? ORDER BY id"
     return Head(
         *msgspec.convert((kind, uid, origin), tuple[str, str, str]),
         check_value("started", started, float),
@@ -292,7 +292,7 @@ def check_head(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialReq
     if len(head.origin) > LONGEST_NAME:
         raise ValueError("its origin is too long")
     check_values(builtins(head.settings))
-    check_values(head.sittings, "sittings")
+    check_values(head.attempts, "attempts")
     plan = head.plan.request
     if head.kind != "hunt":
         check_values(builtins(plan))
@@ -303,7 +303,7 @@ def check_head(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialReq
             if (request.reverts.hunt if request.reverts else None) != head.about:
                 raise ValueError("it is about another hunt")
             if sizes(request) != sizes(plan) or request.kind != head.kind:
-                raise ValueError("its sittings measure other builds or workloads")
+                raise ValueError("its attempts measure other builds or workloads")
         builds, works = sizes(plan)
         for _, event in log:
             if isinstance(event, BuildFinished | RunFinished | CandidateSkipped) and event.candidate >= builds:
@@ -335,10 +335,10 @@ def with_target_numbers(head: Head, here: Mapping[int, int]) -> Head:
 
 def write(db: "sqlite_utils.Database", session: int, head: Head, log: Sequence[Timed], turns: Turns) -> bool:
     """Write the missing attempts of a session, and events until the turn is over. Returns whether all were written."""
-    [have] = db.execute("SELECT count(*) FROM sittings WHERE session_id = ?", [session]).fetchone()
-    for began, failure in head.sittings[have:]:
+    [have] = db.execute("SELECT count(*) FROM attempts WHERE session_id = ?", [session]).fetchone()
+    for began, failure in head.attempts[have:]:
         row = {"session_id": session, "started": began, "process": turns.process, "failure": masked(failure) or None}
-        db.table("sittings").insert(row)
+        db.table("attempts").insert(row)
     into = replace(turns.history.session_log(session), foreign=True)
     for index, (at, event) in enumerate(log):
         if index and turns.over():

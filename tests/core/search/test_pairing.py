@@ -22,7 +22,7 @@ from simulated_worlds import decide, found
 LINE = Graph.line(40)
 SHARED = Habits(noise=0.15, own_noise=0.005, layout=0.001, outliers=0.0)  # a shared machine
 QUIET = Habits(noise=0.005, own_noise=0.005, layout=0.001, outliers=0.0)
-AUTO, TOGETHER = Policy(pairing=Pairing.AUTO), Policy(pairing=Pairing.TOGETHER)
+AUTO, PAIRED = Policy(pairing=Pairing.AUTO), Policy(pairing=Pairing.PAIRED)
 
 
 def rounds(seen: Sequence[Observation]) -> list[Reading]:
@@ -77,7 +77,7 @@ def test_a_change_that_only_waits_is_found_though_rounds_are_compared_by_cpu_tim
         outcome = hunt(World(LINE, {26: -0.03}, waiting, seed=seed), AUTO)
         assert found(outcome.verdict).candidate == 26
         by_cpu = [each.by_cpu for each in outcome.observations if isinstance(each, Reading)]
-        decision = decide(LINE, by_cpu, TOGETHER)
+        decision = decide(LINE, by_cpu, PAIRED)
         switched += decision.ways is not None and decision.ways.waits
         if decision.ways:
             why = pairing_chosen(decision.ways).why
@@ -98,7 +98,7 @@ def test_runs_in_turns_say_nothing_of_a_hunt_in_rounds() -> None:
     seen = hunt(World(LINE, {26: -0.05}, SHARED, seed=3), AUTO).observations
     in_turns = [each for each in seen if isinstance(each, Reading) and each.partner is None]
     other = [replace(each, value=each.value + 1) if each in in_turns else each for each in seen]
-    one, two = (decide(LINE, each, TOGETHER).order for each in (seen, other))
+    one, two = (decide(LINE, each, PAIRED).order for each in (seen, other))
     assert one == two and isinstance(one, Found)
 
 
@@ -124,7 +124,7 @@ def test_until_the_way_is_chosen_turns_promise_nothing() -> None:
 
 
 def test_a_budget_counts_both_runs_of_a_round() -> None:
-    outcome = hunt(World(LINE, {26: -0.05}, SHARED, seed=2), replace(TOGETHER, max_runs=21))
+    outcome = hunt(World(LINE, {26: -0.05}, SHARED, seed=2), replace(PAIRED, max_runs=21))
     assert (len(rounds(outcome.observations)), outcome.runs) == (10, 20)
 
 
@@ -164,11 +164,11 @@ WILD = (0.3, -0.35, 0.25, -0.3, 0.4, -0.3, 0.3, -0.4)
 @pytest.mark.parametrize(
     ("noise", "later", "before", "after"),
     [
-        (0.1, WILD, Pairing.TOGETHER, False),
-        (0.1, [each / 20 for each in WILD], Pairing.TOGETHER, None),
-        (0.1, WILD, Pairing.TURNS, None),
-        (0.1, (), Pairing.TURNS, True),
-        (0.02, (), Pairing.TURNS, None),
+        (0.1, WILD, Pairing.PAIRED, False),
+        (0.1, [each / 20 for each in WILD], Pairing.PAIRED, None),
+        (0.1, WILD, Pairing.INTERLEAVED, None),
+        (0.1, (), Pairing.INTERLEAVED, True),
+        (0.02, (), Pairing.INTERLEAVED, None),
     ],
 )
 @pytest.mark.parametrize("by_cpu", [False, True])
@@ -182,7 +182,7 @@ def test_the_way_is_looked_at_again_as_readings_come_in(
     chosen, asked = (decide(Graph.line(20), seen, Policy(pairing=before, chosen=each)) for each in (True, False))
     assert (chosen.ways.together if chosen.ways else None) is after
     assert isinstance(chosen.order, Measure) and isinstance(asked.order, Measure)
-    assert asked.order.together is (before is Pairing.TOGETHER)
+    assert asked.order.together is (before is Pairing.PAIRED)
     assert chosen.order.together is (asked.order.together if after is None else after)
 
 

@@ -33,35 +33,36 @@ from perfbisect.wording.text import printable
 
 @verb_command()
 @click.argument("file", metavar="FILE|BATCH", type=FileOrBatch("b"), shell_complete=any_id)
-@click.option("--dry-run", is_flag=True, help="Check the file and print the hunts without beginning them.")
-@click.option("--anew", is_flag=True, help="Begin all hunts again, even if an unfinished batch of FILE would go on.")
-@click.option("--submit", type=click.Choice(["slurm"]), metavar="slurm", help="Let each hunt be a job of Slurm.")
-@click.option("--cancel", is_flag=True, help="Cancel the jobs of BATCH.")
+@click.option("--dry-run", is_flag=True, help="Check FILE and print its hunts. Begin no hunt.")
+@click.option("--anew", is_flag=True, help="Begin all hunts anew; do not continue an unfinished batch.")
+@click.option("--submit", type=click.Choice(["slurm"]), metavar="slurm", help="Submit each hunt as a job to Slurm.")
+@click.option("--cancel", is_flag=True, help="Cancel the Slurm jobs of BATCH.")
 @plain_option
 @click.option(
     "--page", metavar="FOLDER", type=FOLDER,
-    help="Write an index and the pages of the hunts at the end.",
+    help="At the end, write an index and a page for each hunt to FOLDER.",
 )  # fmt: skip
 @history_option
 def batch(given: Given) -> int:
-    """Carry out the hunts of FILE, as many at once as their hosts allow. A failed hunt stops no other.
+    """Carry out the hunts of FILE, in parallel on several hosts. If a hunt fails, the other hunts continue.
 
-    An interrupted batch goes on with the same command, or with `bisect resume --all`. BATCH, such as b3: show its jobs.
+    To continue an interrupted batch, repeat the command, or run `bisect resume --all`. With the id of a batch (b3), its
+    Slurm jobs are shown.
 
     \b
     Examples:
-      bisect batch hunts.toml --dry-run      the hunts, and what is wrong
+      bisect batch hunts.toml --dry-run      check the file
       bisect batch hunts.toml
       bisect batch hunts.toml --page pages/  an index and a page for each hunt
       bisect resume --all                    after Ctrl-C
       bisect batch hunts.toml --submit slurm
-      bisect batch b3                        its jobs; --cancel cancels them
+      bisect batch b3                        the Slurm jobs of batch b3
 
     \b
     FILE has the options of `bisect run` as keys, without --:
       [defaults]
       builder = "sqlite"
-      any-host = ["c8-1", "c8-2"]     # on any of these; host = [...]: on all
+      any-host = ["c8-1", "c8-2"]     # on one of these hosts; host = [...]: on all
       max-time = "2h"
       slurm = ["--constraint=quiet"]  # options of sbatch
 
@@ -69,7 +70,7 @@ def batch(given: Given) -> int:
       [[hunt]]
       good = "3.41.0"
       bad = "3.42.0"
-      workload = ["scan", "update-index"]      # a hunt for each
+      workload = ["scan", "update-index"]      # a hunt for each workload
 
     \b
       [[hunt]]
@@ -79,17 +80,23 @@ def batch(given: Given) -> int:
       set = {table-size = 100000}
 
     \b
-    Each hunt runs as `bisect run` in the folder of FILE. Hunts of one range prefer the host that has its builds.
+    Each hunt runs as `bisect run` in the folder of FILE. A hunt prefers the host that already has builds of its range.
     Exit status: the highest exit status of the hunts.
     """
     history, submit, page = given.history, given.submit, given.page
     if isinstance(given.file, str):
         if given.dry_run or given.anew or submit or page:
-            raise click.UsageError(f"{given.file} is a batch: other options than --cancel are for a FILE.")
+            raise click.UsageError(
+                f"{given.file} is the id of a batch. With an id, only --cancel is allowed; the other options need a FILE."
+            )
         show_jobs(given.file, history, cancel=given.cancel)
         return 0
     if given.cancel or (submit and page):
-        raise click.UsageError("--cancel is for a batch, as b3. Once submitted hunts have ended: bisect report b3")
+        raise click.UsageError(
+            "--cancel needs the id of a batch: bisect batch b3 --cancel"
+            if given.cancel
+            else "--submit and --page exclude each other. After the end of the jobs, write the pages with: bisect report b3"
+        )
     from perfbisect.hunt.batch import tasks_of
     from perfbisect.hunt.slurm import check_commands
     from perfbisect.hunt.slurm import submit as submit_all
@@ -120,22 +127,27 @@ def batch(given: Given) -> int:
             for latest in matching[-1:]:
                 see = f"See it: {command_on('watch' if latest.running else 'batch', latest.name, history)}"
                 if latest.running:
-                    raise UsageError(f"Another process works on this batch, {latest.name}.", see)
+                    raise UsageError(f"Another process carries out this file, as batch {latest.name}.", see)
                 if latest.submitted and not (submit or given.anew or latest.ended):
-                    raise UsageError(f"Slurm has this batch, {latest.name}; --anew begins all here.", see)
+                    raise UsageError(
+                        f"This file was submitted to Slurm, as batch {latest.name}. To begin all hunts anew, add --anew.",
+                        see,
+                    )
             if matching and not given.anew:
                 number = latest.id
                 continue_batch(opened, number)
-                done = f"All hunts of batch {latest.name} have verdicts; --anew begins them again."
-                note(done if latest.ended else f"Going on with batch {latest.name}.")
+                done = f"All hunts of batch {latest.name} have verdicts. To begin all hunts anew, add --anew."
+                note(done if latest.ended else f"Continuing batch {latest.name}.")
             else:
                 number = begin_batch(opened, file, planned, time.time())
             if submit:
                 submitted = submit_all(opened, number, entries)
                 unchanged = len(entries) - submitted
-                also = f", {unchanged} kept that wait, run or have a verdict" if unchanged else ""
+                also = (
+                    f"; {unchanged} not submitted again, because they wait, run, or have a verdict" if unchanged else ""
+                )
                 say(
-                    f"{count(submitted, 'hunt')} submitted{also}.\nTheir jobs: {command_on('batch', f'b{number}', history)}"
+                    f"{count(submitted, 'hunt')} submitted{also}.\nTo see the jobs: {command_on('batch', f'b{number}', history)}"
                 )
                 return 0
             tasks = tasks_of(read_batch(opened, number), opened, [entry.range for entry in entries])
@@ -158,40 +170,42 @@ def show_jobs(name: str, path: Path | None, *, cancel: bool) -> None:
     with closing(History.open(path)) as opened:
         read, states = look(opened, int(name[1:]))
         if not read.submitted:
-            raise UsageError(f"{name} was not submitted: it has no jobs.", f"See it: {command_on('show', name, path)}")
+            raise UsageError(
+                f"Batch {name} has no Slurm jobs: it was not submitted.", f"See it: {command_on('show', name, path)}"
+            )
         again = f"{command_on('batch', read.file, path)} --submit slurm"
         if cancel:
             waiting = [job for job, state in states.items() if state.is_open]
             slurm.cancel(waiting)
-            say(f"{count(len(waiting), 'job')} cancelled. Submit what is left: {again}")
+            say(f"{count(len(waiting), 'job')} cancelled. To submit the hunts without a verdict again: {again}")
             return
         say("\n".join(batch_table(read, opened, output_width(), states)))
         lacking = [hunt for hunt in read.hunts if not is_kept(hunt, states)]
         for hunt in lacking:
             if (log := log_of(opened, read.id, hunt.number)).exists():
-                note(f"{printable(title_of(hunt.planned))}: its output is {log}")
+                note(f"{printable(title_of(hunt.planned))}: the output of the job is in {log}")
         if lacking:
-            note(f"Submit what is left: {again}")
+            note(f"To submit the hunts without a verdict again: {again}")
 
 
 ENDS = ("good", "bad")
 OWN = ("host", "any-host")  # keys for hosts: all of them, or any
-BATCH_HAS = "It is an option of `bisect batch`."
+BATCH_HAS = "Give it to `bisect batch` as an option."
 NOT_HERE = {  # option of `bisect run` that is no key → why
     "history": BATCH_HAS,
     "plain": BATCH_HAS,
     "dry-run": BATCH_HAS,
     "help": BATCH_HAS,
-    "help-all": "It is for the command line.",
-    "json": "A batch prints no JSON; `bisect show 12 --json` prints it of a hunt.",
-    "wait": "A batch always waits for busy hosts.",
-    "in-batch": "`bisect batch` sets it.",
+    "help-all": "Use it on the command line: bisect run --help-all",
+    "json": "A batch prints no JSON. For the JSON of hunt 12: bisect show 12 --json",
+    "wait": "Remove it: a batch always waits for busy hosts.",
+    "in-batch": "Remove it: `bisect batch` sets it.",
 }
 
 Text = Annotated[str, Meta(min_length=1, description="a text that is not empty")] | int | float
 Names = (
     Annotated[str, Meta(min_length=1, description="a name")]
-    | Annotated[list[str], Meta(min_length=1, description="a list of at least one")]
+    | Annotated[list[str], Meta(min_length=1, description="a list with at least one name")]
 )
 Sbatch = Annotated[str, Meta(pattern=r"^--?\w", description='an option of sbatch, such as "--constraint=quiet"')]
 
@@ -264,7 +278,7 @@ def check_keys(place: Location, table: Mapping[str, object], mistakes: list[Reci
     for key, value in table.items():
         with noted(mistakes):
             if key in NOT_HERE:
-                raise place.at(key).mistake("is no key of a file.", NOT_HERE[key])
+                raise place.at(key).mistake("is not a key of a batch file.", NOT_HERE[key])
             convert({key: value}, keys(), place)
     return len(mistakes) > count_before
 
@@ -292,9 +306,9 @@ def entry(table: Location, places: Mapping[str, Location], values: Mapping[str, 
     """One hunt from its keys, whose locations are ``places``. Raises RecipeError for values that `bisect run` would refuse."""
     for end in ENDS:
         if end not in values:
-            raise table.at(end).mistake("is missing.", f'Write it as a revision: {end} = "8.0.28"')
+            raise table.at(end).mistake("is missing.", f'Add a release or a git revision, such as: {end} = "8.0.28"')
     if "host" in values and "any-host" in values:
-        raise table.mistake("has host and any-host, which exclude each other.")
+        raise table.mistake("has the keys host and any-host, which exclude each other.", "Remove one of the two keys.")
     key = "any-host" if "any-host" in values else "host"
     names_of_hosts = values.get(key, "local")
     names = dict.fromkeys([names_of_hosts] if isinstance(names_of_hosts, str) else names_of_hosts)
@@ -337,7 +351,7 @@ def checked(
         hosts = [f"--host={host}" for host in choices[0]]
         settings = requested_settings(Given(**run.make_context("run", [*hosts, *arguments]).params))
         if settings.repository and not Path(settings.repository).is_dir():
-            raise UsageError(f"It is {settings.repository}, and there is no such folder.", option="repo")
+            raise UsageError(f"The folder {settings.repository} does not exist.", option="repo")
         asked = "any-host" if "any-host" in places else "host"
         for host in {host: None for hosts in choices for host in hosts if LEASED not in host}:
             load_host(host, settings.hosts_path)
@@ -346,7 +360,9 @@ def checked(
             load_builder(settings.builder, settings.builders_path)
         asked = "run" if settings.quick else "workload"
         if "," in settings.workload:
-            raise UsageError("It names several workloads in one text.", "Write a list, which makes a hunt for each.")
+            raise UsageError(
+                "The text has several names of workloads.", "Write a list of names. Each name becomes a hunt."
+            )
         load_requested(settings)
     except click.ClickException as mistake:
         param = getattr(mistake, "param", None)

@@ -18,37 +18,39 @@ WRONG = 1
 
 
 @verb_command()
-@click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of the history.")
-@click.option("--drop", type=Percent(), help="Size of the planted drop. Default: 25% to 60%, from the seed.")
+@click.option("--seed", type=SEED, default=1, show_default=True, help="Seed from which the history is generated.")
+@click.option("--drop", type=Percent(), help="Size of the planted drop of the speed. Default: 25% to 60%, by the seed.")
 @click.option(
     "--changes", type=click.IntRange(1, 3), default=1,
-    help="Plant this number of commits, each of which slows another workload, and find all of them by `compare --hunt`.",
+    help="Number of commits to plant. Each slows another workload; `compare --hunt` finds all of them.",
 )  # fmt: skip
 @hosts_option
 @inventory_option
-@click.option("--folder", type=PATH, help="The folder of the history.")
+@click.option("--folder", type=PATH, help="Folder for the repository and the answer.")
 @pairing_option
 @explain_option
 @view_options
 @history_option
 def demo(given: Given) -> int:
-    """Write a small storage engine with 60 commits of history, and find the commit that slowed update-index.
+    """Generate a git repository of a small storage engine, 60 commits long, and find the commit that slowed update-index.
 
-    The answer is written to a file that the hunt does not read, and compared at the end.
+    The planted commit is written to a file, which the hunt does not read. At the end the verdict is compared with it.
 
     \b
     Examples:
       bisect demo
       bisect demo --seed 7
-      bisect demo --seed 7 --drop 8%   a drop of your choice
-      bisect demo --host dell32        on a host of hosts.toml
-      bisect demo --changes 3          three commits in three workloads, found by `compare --hunt`
+      bisect demo --seed 7 --drop 8%   plant a drop of 8 %
+      bisect demo --host dell32        measure on a host of hosts.toml
+      bisect demo --changes 3          plant three commits, each for another workload
 
     \b
-    Exit status: 0 only if each named commit was planted.
+    Exit status: 0 if each planted commit is named and no other commit.
     """
     if given.changes > 1 and given.view:
-        raise click.UsageError(f"--{given.view} is for a single hunt: leave out --{given.view} or --changes.")
+        raise click.UsageError(
+            f"--{given.view} and --changes exclude each other: --{given.view} shows a single hunt. Omit one of the two options."
+        )
     import msgspec
 
     from perfbisect.cli.commands.run import run
@@ -84,10 +86,14 @@ def are_right(planted: Mapping[str, str], answer_file: Path, history: Path | Non
         named = {hunt.workloads[0]: hunt.culprit for hunt in opened.hunts() if hunt.started >= begun}
     for workload, commit in planted.items():
         if (culprit := named.get(workload)) == commit:
-            note(f"Right: {commit[:10]}, planted in {workload}, was named ({answer_file}).")
+            note(f"Right: the hunt of {workload} named {commit[:10]}, the planted commit ({answer_file}).")
         else:
-            result = f"Wrong: {culprit[:10]} was named" if culprit else "No commit was named"
-            note(f"{result} in {workload}, planted was {commit[:10]} ({answer_file}).")
+            result = (
+                f"Wrong: the hunt of {workload} named {culprit[:10]}"
+                if culprit
+                else f"The hunt of {workload} named no commit"
+            )
+            note(f"{result}; the planted commit is {commit[:10]} ({answer_file}).")
     return all(named.get(workload) == commit for workload, commit in planted.items())
 
 
@@ -104,6 +110,6 @@ def ours(answer_file: Path) -> bool:
         msgspec.json.decode(answer_file.read_bytes(), type=DemoAnswer)
     except msgspec.DecodeError:
         raise UsageError(
-            f"{answer_file} was not written by `bisect demo`.", "Choose a folder that does not exist yet."
+            f"The folder contains {answer_file}, which `bisect demo` did not write.", "Give --folder a new folder."
         ) from None
     return True

@@ -25,30 +25,33 @@ SERIOUS = (Level.REFUSED, Level.WARNING)  # levels of findings that --all shows
 
 @verb_command()
 @host_argument
-@builder_option("Check whether it can be built there.")
-@workload_option("Check whether it can be run there.")
-@click.option("--variant", metavar="NAME", default="", help="Compiler settings of the builder.")
+@builder_option("Also check whether HOST can build this system.")
+@workload_option("Also check whether HOST can run this workload.")
+@click.option("--variant", metavar="NAME", default="", help="Variant of the builder: compiler settings.")
 @click.option(
     "--metric",
     default="qps",
     show_default=True,
     metavar="NAME",
     shell_complete=metric_name,
-    help="Check whether HOST can measure this workload.",
+    help="Check whether HOST can measure this metric.",
 )
 @click.option(
     "--adopt", is_flag=True,
-    help="Use the root folder although it contains other files: hunts and `bisect gc` may remove them.",
+    help="Use the root folder although it contains other files. Hunts and `bisect gc` may then remove these files.",
 )  # fmt: skip
 @click.option(
-    "--all", "every", is_flag=True, help="Check all hosts of hosts.toml at once, and whether build hosts agree."
+    "--all",
+    "every",
+    is_flag=True,
+    help="Check all hosts of hosts.toml, and whether the compilers of build hosts agree.",
 )
 @json_option()
 @builders_option
 @workloads_option
 @inventory_option
 def doctor(given: Given) -> int:
-    """Check HOST (default: local): missing programs, sources of noise, and the command that fixes each.
+    """Check HOST (default: local) for missing programs and sources of noise. Each finding has the command that fixes it.
 
     \b
     Examples:
@@ -58,8 +61,8 @@ def doctor(given: Given) -> int:
       bisect doctor spare --json | jq '.findings[] | select(.level != "ok")'
 
     \b
-    The same checks run before each hunt, which shows only refusals and warnings. With --all, a host in the
-    `build_hosts` of others is checked only for builds.
+    Each hunt begins with the same checks, and shows only refusals and warnings. With --all, a build host is checked
+    only for builds.
     Exit status: 0 the host is fit, 4 measurements would be meaningless or impossible.
     """
     from perfbisect.cli.sessions import leasing
@@ -78,7 +81,7 @@ def doctor(given: Given) -> int:
     from perfbisect.recipes.workload import load_workload
 
     if given.workload and not given.builder:
-        raise click.UsageError("A workload needs a system: give --builder, too.")
+        raise click.UsageError("--workload needs --builder, the system that runs the workload.")
     find_metric(given.metric)
     recipe = load_builder(given.builder, given.builders or "") if given.builder else None
     chosen: tuple[Workload, ...] | None = None
@@ -89,7 +92,7 @@ def doctor(given: Given) -> int:
     if given.every:
         named = click.get_current_context().get_parameter_source("host")
         if given.adopt or named is not click.core.ParameterSource.DEFAULT:
-            raise click.UsageError("--all checks every host, and changes none: leave out HOST and --adopt.")
+            raise click.UsageError("--all checks all hosts and changes no host. Omit HOST and --adopt.")
         return doctor_all(CheckScope(given.metric, recipe, given.variant, chosen), given)
     host, hosts = given.host, given.hosts or ""
     entry = load_host(host, hosts)
@@ -167,7 +170,7 @@ def lines_of_all(
         parts.append(f"{printable(listed(unfit))} {'is' if len(unfit) == 1 else 'are'} not fit")
     if clash := number(differences, Level.REFUSED):
         parts.append(f"{count(clash, 'problem')} with build hosts must be solved")
-    end = f": {'; '.join(parts)}." if parts else ", all fit. What `bisect doctor HOST` says besides are notes."
+    end = f": {'; '.join(parts)}." if parts else ", all fit. `bisect doctor HOST` also prints notes."
     yield from ("", f"{count(len(checked), 'host')}{end}")
 
 
@@ -204,15 +207,15 @@ def adopted(host: "Host", contents: Sequence[str]) -> Finding:
 
     folder = f"{host.root} on host {host.name}"
     if not contents:
-        return Finding(Level.OK, "root", f"{folder} is perfbisect's own")
+        return Finding(Level.OK, "root", f"{folder} already belongs to perfbisect")
     endangered = [name for name in REMOVED if name in contents]
-    risk = f"what is in {listed(endangered)} may be removed" if endangered else "none of these are removed"
+    risk = f"may remove the contents of {listed(endangered)}" if endangered else "does not remove these files"
     shown = [*contents[:SHOWN], *([f"{len(contents) - SHOWN:,} more"] if len(contents) > SHOWN else [])]
     return Finding(
         Level.NOTE,
         "root",
-        f"{folder} is adopted; it contains {listed(shown)}, of which {risk}",
-        f"To undo this, remove {host.root / MARKER} there before the next hunt.",
+        f"{folder} is now used by perfbisect, which {risk}. It contains {listed(shown)}",
+        f"To undo this, remove the file {host.root / MARKER} on the host before the next hunt.",
     )
 
 

@@ -33,17 +33,20 @@ ACTIVE = 30 * 86400.0  # seconds for which a hunt without a verdict keeps its bu
 
 @verb_command()
 @host_argument
-@click.option("--keep", type=BYTES, help="Size that may stay: 20G, 500M, 0. Default: `keep` of the host in hosts.toml.")
+@click.option("--keep", type=BYTES, help="Total size to keep: 20G, 500M, 0. Default: `keep` of the host in hosts.toml.")
 @click.option(
-    "--shared", "of_shared", is_flag=True, help="Remove shared builds from their folder instead, oldest use first."
+    "--shared",
+    "of_shared",
+    is_flag=True,
+    help="Instead, remove the least recently used builds from the folder of shared builds.",
 )
-@click.option("--dry-run", is_flag=True, help="List what would be removed.")
+@click.option("--dry-run", is_flag=True, help="List what would be removed. Remove nothing.")
 @inventory_option
 @json_option()
 @waiting_option
 @history_option
 def gc(given: Given) -> int:
-    """Remove old builds and datasets from HOST (default: local) until at most --keep is left.
+    """Remove old builds and datasets from HOST (default: local) until the rest is at most --keep in size.
 
     \b
     Examples:
@@ -53,10 +56,10 @@ def gc(given: Given) -> int:
       bisect gc --shared --keep 200G
 
     \b
-    Removes builds, datasets, jobs and logs below the host's root, least recently used first. Builds and data
-    that hunts without a verdict need are kept for 30 days. --shared removes builds from the folder of shared builds.
-    ccache has its own limit: ccache_size in hosts.toml. Machines leased by a killed session are given back.
-    Exit status: 0, or 4 if a machine could not be given back.
+    Removes builds, datasets, jobs and logs below the host's root folder, the least recently used first. Builds and
+    datasets that hunts without a verdict need are kept for 30 days. The size of the compiler cache is limited
+    by ccache_size in hosts.toml. Machines that a killed session has leased are released.
+    Exit status: 0, or 4 if a machine could not be released.
     """
     from contextlib import nullcontext
 
@@ -102,8 +105,8 @@ def gc(given: Given) -> int:
     if stays > limit and not given.as_json:
         pinned_size = sum(item.size for item in items if item.name in pinned)
         say(
-            f"That is more than {size(limit)}: {size(pinned_size)} belong to hunts without a verdict (see `bisect history`) or to"
-            " running jobs."
+            f"That is more than {size(limit)}, because hunts without a verdict (see `bisect history`) and running jobs need"
+            f" {size(pinned_size)}."
         )
     # A machine that could not be given back, which was printed, still has a record, of no running session.
     unreleased = (not dry_run or entry.leased) and any(not runs for _, runs in all_records())
@@ -160,8 +163,8 @@ def pins(path: Path | None, *, read_only: bool) -> frozenset[str]:
         return frozenset()
     if path and not path.exists():
         raise UsageError(
-            f"There is no history {path}, which would list what has to stay.",
-            "Give the same --history as to `bisect run`, or leave it out.",
+            f"The history {path} does not exist, so gc cannot know which builds unfinished hunts need.",
+            "Give the file that `bisect run` got with --history, or omit --history.",
         )
     with closing(History.open(path, read_only=read_only)) as opened:
         return read_pinned(opened, time.time() - ACTIVE)
@@ -179,4 +182,4 @@ def table_of(removed: "Sequence[Item]") -> Iterator[str]:
                 (moment(until), size(sum(item.size for item in items_of_kind)), f"{len(items_of_kind):,} in {kind}")
             )
     if rows:
-        yield from (*table(("last used", "size", "what"), rows, right=("size",)), "")
+        yield from (*table(("last used", "size", "path"), rows, right=("size",)), "")

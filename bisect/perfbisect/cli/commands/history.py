@@ -51,23 +51,23 @@ ORIGIN = HEAD.index("range")  # the index of the column with the origin of impor
 
 
 @verb_command(click.Group, invoke_without_command=True)
-@json_option("A JSON array; `kind` is hunt, compare, prove or noise.")
+@json_option("Print a JSON array; `kind` is hunt, compare, prove or noise.")
 @from_option
 @history_option
 def history(given: Given) -> None:
-    """List hunts, comparisons, proofs and A/As, oldest first; or copy them from and to other histories.
+    """List hunts, comparisons, proofs and A/As, the oldest first. Subcommands copy them from and to other histories.
 
     \b
     Examples:
       bisect history
       bisect history --json | jq '.[] | select(.state == "found")'
-      bisect history export mine.db          see bisect history export --help
-      bisect history import theirs.db
-      bisect history --from central          sessions of a team: see bisect push --help
+      bisect history export mine.db          write a copy; see bisect history export --help
+      bisect history import theirs.db        add the sessions of another history
+      bisect history --from central          list the sessions of a team; see bisect push --help
 
     \b
-    Ids: 12 is a hunt, c3 a comparison, p5 a proof, n4 an A/A; `bisect show ID` reports it. The history is one SQLite file
-    for `bisect query`, sqlite-utils and Datasette.
+    Ids: 12 is a hunt, c3 a comparison, p5 a proof, n4 an A/A. `bisect show ID` prints its report. The history is an
+    SQLite file, which `bisect query`, sqlite-utils and Datasette can read.
     """
     if click.get_current_context().invoked_subcommand:
         return
@@ -86,7 +86,7 @@ def listing(done: Sequence[SessionSummary], *, central: bool = False) -> str:
     from perfbisect.wording.table import table
 
     if not done:
-        return "There are no hunts yet. Begin one with `bisect run`."
+        return "The history has no hunts yet. `bisect run` begins a hunt."
     rows = [row(session) for session in done]
     head: tuple[str, ...] = HEAD
     if central:
@@ -131,7 +131,7 @@ def batch_line(batch: "Batch") -> str:
     begun = sorted(hunt.hunt for hunt in batch.hunts if hunt.hunt is not None)  # they begin in any order
     ended = sum(hunt.status in VERDICTS for hunt in batch.hunts)
     hunts = f", hunts {', '.join(map(str, begun))}" if begun else ""
-    source = printable(batch.file) if batch.file else "together"
+    source = printable(batch.file) if batch.file else "one command"
     return f"{batch.name}: {source}{hunts}; {ended} of {len(batch.hunts)} with a verdict"
 
 
@@ -140,15 +140,15 @@ def batch_line(batch: "Batch") -> str:
 @click.argument("hunts", metavar="[HUNT…]", type=Id(ANY), nargs=-1, shell_complete=any_id)
 @history_option
 def export(given: Given) -> None:
-    """Write HUNTs, comparisons and A/As (default: all) with everything about them to FILE, a new history.
+    """Copy HUNTs, comparisons and A/As (default: all), with their logs, to FILE, a new history.
 
     \b
     Examples:
-      bisect history export mine.db              everything
+      bisect history export mine.db              all sessions
       bisect history export two.db 12 13 c3 b2   hunts 12 and 13 with their proofs, a comparison, and the hunts of a batch
 
     \b
-    FILE is a history of its own: bisect show 12 --history FILE. Passwords in it are masked.
+    FILE is a complete history: bisect show 12 --history FILE. Passwords in it are masked.
     """
     from perfbisect.report.command_line import history_option as same_history
     from perfbisect.store import transfer
@@ -156,9 +156,9 @@ def export(given: Given) -> None:
     file, hunts, history = given.file, given.hunts, given.history
     if re.fullmatch(rf"[{ANY}]?\d{{1,15}}", str(file)):  # FILE was forgotten
         again = ["bisect", "history", "export", "hunts.db", str(file), *map(str, hunts), *same_history(history)]
-        raise UsageError(f"{file} is an id, and FILE must come before it.", f"Write: {shell_words(again)}")
+        raise UsageError(f"FILE is missing: {file} is the id of a session.", f"Write: {shell_words(again)}")
     if file.exists():
-        raise UsageError(f"{file} exists already.", "Name another file, or remove it.")
+        raise UsageError(f"{file} exists already.", "Give another FILE, or remove the file.")
     with closing(History.open(history)) as source, transfer.snapshot(source):
         selection = transfer.with_related(source, hunts) if hunts else transfer.all_sessions(source)
         with explained(file):
@@ -180,38 +180,41 @@ def export(given: Given) -> None:
 @verb_command(parent=history, name="import")
 @click.argument("files", metavar="FILE…", type=EXISTING, nargs=-1, required=True)
 @click.option(
-    "--from", "origin", metavar="NAME", help="Name of their owner. Default: the name of FILE without its ending."
+    "--from", "origin", metavar="NAME", help="Name of the owner of FILE. Default: the name of FILE without its suffix."
 )
 @click.option(
     "--own",
     is_flag=True,
-    help="They are your own: hosts of equal names are the same machines, and `bisect resume` works.",
+    help="The sessions are your own: hosts of equal names are the same machines, and `bisect resume` works.",
 )
 @history_option
 def import_(given: Given) -> int:
-    """Add the hunts, comparisons and A/As of FILEs, with new numbers; sessions imported before are updated.
+    """Add the hunts, comparisons and A/As of FILEs to the history. They get new numbers. Sessions imported before are updated.
 
-    Sessions of others are listed and reported, but no new hunt uses their runs: their host is another machine, even if it
-    has the same name.
+    Imported sessions are listed and reported, but no new hunt uses their runs: their hosts are other machines than yours,
+    even if the names are equal.
 
     \b
     Examples:
       bisect history import theirs.db
       bisect history import from-mail.db --from NAME
-      bisect history import laptop.db --own        my hunts of another machine
+      bisect history import laptop.db --own        my own hunts, from another machine
 
     \b
-    Importing a file twice adds nothing. Exit status: 0, or 1 if a hunt was continued in both histories: it is not
-    changed here.
+    Importing a file twice adds nothing. Exit status: 0, or 1 if a hunt was continued in both histories. The hunt of
+    your history is then unchanged.
     """
     from perfbisect.store import transfer
 
     if given.own and given.origin:
-        raise click.UsageError("--own and --from exclude each other: give one of them.")
+        raise click.UsageError("--own and --from exclude each other. Give one of the two options.")
     path = given.history or default_place()
     for file in given.files:
         if path.exists() and file.samefile(path):
-            raise UsageError(f"{file} is the history itself.", "Name another file, or another history with --history.")
+            raise UsageError(
+                f"{file} is the history into which sessions are imported.",
+                "Give another FILE, or another history with --history.",
+            )
     conflicts = 0
     with closing(History.open(path)) as target:
         for file in given.files:
@@ -232,7 +235,7 @@ def foreign(file: Path) -> Iterator[History]:
     try:
         opened = History.open(file, read_only=True)
     except NoHistory as wrong:  # its advice is about the user's own history
-        advice = "Give the history of someone, or what `bisect history export` has written."
+        advice = "Give the file of a history, or a file that `bisect history export` has written."
         raise UsageError(str(wrong), advice) from wrong
     with closing(opened):
         check_pages(opened.connection, file)
@@ -243,41 +246,48 @@ def tell(file: Path, done: "Sequence[Copied]") -> int:
     """Say what was done with the hunts of a file; returns the number of conflicts."""
     name = printable(str(file))
     for copied in done:
-        numbers = f"{copied.name} is {copied.here} here"
+        numbers = f"{copied.name} is {copied.here} in your history"
         if copied.how in ("new", "grown"):
-            say(f"{numbers}, which has grown" if copied.how == "grown" else numbers)
+            say(f"{numbers}; new events were added" if copied.how == "grown" else numbers)
         elif copied.how == "conflict":
-            note(f"{name}: {numbers}, but differs from it: it stays as it is here.")
+            note(f"{name}: {numbers}, but the two logs differ. The log of your history is unchanged.")
     counts = Counter(copied.how for copied in done)
-    say(f"{name}: {counts['new']} new, {counts['grown']} grown, {counts['known']} known already")
+    say(f"{name}: {count(counts['new'], 'session')} added, {counts['grown']} updated, {counts['known']} unchanged")
     return counts["conflict"]
 
 
 @verb_command()
-@click.option("--to", "address", metavar="URL", help="The central history. Default: the address in config.toml.")
-@click.option("--as", "origin", metavar="ORIGIN", help="Name of this history there.")
-@click.option("--sql", is_flag=True, help="Print the SQL that makes a central history, and push nothing.")
+@click.option(
+    "--to", "address", metavar="URL", help="Address of the central history. Default: the address in config.toml."
+)
+@click.option(
+    "--as",
+    "origin",
+    metavar="ORIGIN",
+    help="Name of this history in the central history. Default: `origin` in config.toml.",
+)
+@click.option("--sql", is_flag=True, help="Print the SQL that creates a central history. Push nothing.")
 @history_option
 def push(given: Given) -> int:
-    """Push new hunts, comparisons and A/As of the local history to a central one in PostgreSQL.
+    """Copy new hunts, comparisons and A/As of the local history to a central history in PostgreSQL.
 
     \b
     Examples:
-      bisect push --sql | psql postgresql://HOST/DATABASE    once: tables, views and roles
+      bisect push --sql | psql postgresql://HOST/DATABASE    once: create tables, views and roles
       bisect push --to postgresql://HOST/DATABASE --as ORIGIN
       bisect push                                  to the address in config.toml
-      bisect history --from central                the sessions there
+      bisect history --from central                list its sessions
       bisect show ORIGIN:12 --from central
 
     \b
-    With this in config.toml, every session pushes while it runs and when it ends:
+    With this in config.toml, each session is pushed while it runs, and when it ends:
       [central]
       address = "postgresql://HOST/DATABASE"   # the password is in ~/.pgpass
       origin = "ORIGIN"                             # default: USER@MACHINE
 
     \b
-    Only new data is sent; the same command continues a push that was cut off. Passwords in addresses are masked.
-    Exit status: 0 everything has arrived, 4 it has not.
+    Only new data is sent. To continue an interrupted push, repeat the command. Passwords in addresses are masked.
+    Exit status: 0 all sessions were pushed, 4 some were not.
     """
     from perfbisect.hunt.notification import origin_of
     from perfbisect.recipes.configuration import configured_address
@@ -292,11 +302,11 @@ def push(given: Given) -> int:
     with closing(History.open(given.history, read_only=True)) as opened, connected(address, pushes=True) as central:
         done = push_all(opened, central, origin, said=partial(clone_progress, "Sessions"))
     for sentence in done.refused:
-        note(f"Not pushed: {printable(sentence)}")
+        note(f"A session was not pushed: {printable(sentence)}")
     amount = f"{count(done.entries, 'event')} of {count(done.sessions, 'session')}"
     say(
         f"Pushed {amount} to {printable(address)} as {origin}."
         if done.sessions
-        else f"Nothing new for {printable(address)}."
+        else f"{printable(address)} already has all sessions."
     )
     return ENVIRONMENT if done.refused else 0

@@ -34,31 +34,33 @@ LEASED = ":"  # in the name of a leased host
 @verb_command()
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=host_name)
 @click.option(
-    "--show", metavar="NAME", shell_complete=host_name, help="Print one host, or one lease, complete, as TOML."
+    "--show", metavar="NAME", shell_complete=host_name, help="Print all settings of a host or a lease as TOML."
 )
-@click.option("--check", is_flag=True, help="Measure how fit they are: one build paired with itself, in one workload.")
+@click.option(
+    "--check", is_flag=True, help="Measure the fitness of the hosts: one build, paired with itself, in one workload."
+)
 @click.option(
     "--like", metavar="ID", type=Id("n"),
-    help="Check by the build and workload of this A/A or hunt (its good end), from now on. Default: as before.",
+    help="With --check, from now on use the build and workload of this A/A, or of this hunt and its good end. Default: as in the last check.",
 )  # fmt: skip
-@click.option("--accept", is_flag=True, help="Take unfit hosts back as they are now.")
+@click.option("--accept", is_flag=True, help="Declare unfit hosts fit, with their present speed as the new baseline.")
 @inventory_option
 @history_option
 def hosts(given: Given) -> int:
-    """List the hosts, how fit they are, and which machines are leased now.
+    """List the hosts, their fitness to measure, and the machines that are leased now.
 
     \b
     Examples:
       bisect hosts
       bisect hosts --show local
-      bisect hosts --check c8-1 c8-2 --like n4  measure there as the A/A n4 has
-      bisect hosts --check                      each day: the hosts that were checked before
-      bisect hosts --accept c8-1                take an unfit host back
+      bisect hosts --check c8-1 c8-2 --like n4  check two hosts with the build and workload of A/A n4
+      bisect hosts --check                      each day: check all hosts that were checked before
+      bisect hosts --accept c8-1                declare an unfit host fit
 
     \b
-    A host whose level fell by 5 %, or whose noise doubled, in two successive checks is unfit: no
-    batch chooses it for any-host, and it is not leased. Exit status of --check: 4 if a host is
-    unfit, or a named host could not be checked.
+    A host becomes unfit if two successive checks show a level that is 5 % lower, or twice the noise.
+    A batch does not choose an unfit host for any-host, and an unfit machine is not leased.
+    Exit status of --check: 4 if a host is unfit, or if a named host could not be checked.
     """
     from perfbisect.errors import ENVIRONMENT
     from perfbisect.host.leases import all_records
@@ -71,7 +73,9 @@ def hosts(given: Given) -> int:
     show, check, names, history, hosts = given.show, given.check, given.names, given.history, given.hosts or ""
     actions = bool(show) + check + given.accept
     if actions > 1 or (given.like and not check) or bool(names) > check + given.accept or given.accept > bool(names):
-        raise click.UsageError("Give one of --show NAME, --check [NAME] and --accept NAME; --like goes with --check.")
+        raise click.UsageError(
+            "Give only one of --show NAME, --check [NAME]... and --accept NAME.... --like needs --check."
+        )
     leases = {lease.name: lease for lease in load_leases(hosts)}
     if show:
         entry = leases.get(show) or load_host(show, hosts)
@@ -98,7 +102,9 @@ def hosts(given: Given) -> int:
         lines = columns([row[:3] for row in cells])
     say("\n".join(lines))
     for record, runs in all_records():
-        say(f"Leased: {printable(str(record))}{'' if runs else ', which has ended. Give it back with: bisect gc'}")
+        say(
+            f"Leased: {printable(str(record))}{'' if runs else '. Its session has ended. To release the machine: bisect gc'}"
+        )
     unfit = [unfit_host(name, course[-1].unfit) for name, course in checks_of.items() if course[-1].unfit]
     if unfit:
         note("\n".join(map(printable, unfit)))
@@ -125,7 +131,7 @@ def fitness_cells(course: "Sequence[Fitness]") -> tuple[str, ...]:
     now, shown = course[-1], course[-1].check.shown
     alike = [fitness.check.shown.level for fitness in course if fitness.check.shown.identity == shown.identity]
     usual = shown.level - math.log(now.level) if now.level else median(alike)
-    new = "new baseline" + ": another build" * (len(alike) < len(course))
+    new = "new baseline" + " for another build" * (len(alike) < len(course))
     heights = [math.exp(level - usual) - LOW for level in alike]
     return (
         moment(now.check.at)[:10],
@@ -146,7 +152,9 @@ def make_checks(listed: Collection[str], given: Given) -> bool:
     names, like, history, hosts = given.names, given.like, given.history, given.hosts or ""
     checked_before = dict.fromkeys(course[-1].check.host for course in listed_courses(history, listed).values())
     if not (names or checked_before):
-        raise click.UsageError("No host was checked before: name those to check, and what to check them --like.")
+        raise click.UsageError(
+            "No host was checked before. Give the names of hosts, and with --like the A/A or hunt whose build is measured."
+        )
     settings: Settings | None = None
     if like:
         with closing(History.open(history, read_only=True)) as opened:

@@ -42,13 +42,13 @@ COMMON = (
 
 @verb_command(LongCommand, common=COMMON)
 @click.argument("branch", shell_complete=revision)
-@several_workloads_option("… and what it runs: workloads, groups or suites.")
+@several_workloads_option("Workloads, groups of workloads, or suites of the recipe.")
 @command_options
 @what_options
 @click.option(
     "--host", default="local", show_default=True, metavar="NAME", shell_complete=host_name, help="Host to measure on.",
 )  # fmt: skip
-@effect_option("Smallest drop that is hunted  [default: 2%; 0.2% of exact counts]")
+@effect_option("Smallest drop to hunt  [default: 2%; 0.2% of exact counts]")
 @limit_options
 @explain_option
 @how_options
@@ -56,12 +56,12 @@ COMMON = (
     "--page",
     metavar="FOLDER",
     type=FOLDER,
-    help="Write a page of the line, and a page of each hunt that names a commit.",
+    help="Write a page of the branch, and a page of each hunt that names a commit.",
 )
 @pairing_option
-@round_options(5, 2, "Rounds: visits of each build.")
+@round_options(5, 2, "Number of rounds: visits of each build.")
 def nightly(given: Given) -> int:
-    """Measure the tip of BRANCH with earlier tips, and hunt each new drop of its line.
+    """Measure the tip of BRANCH together with earlier tips, and hunt each new drop.
 
     \b
     Examples:
@@ -71,11 +71,11 @@ def nightly(given: Given) -> int:
       bisect nightly main -b kv -w get --repo . --metric instructions/o --min-effect 0.5%
 
     \b
-    For cron, a systemd timer or a CI job; you fetch. The same command goes on with a night that was cut
-    short, and does nothing twice. Nights with the same BRANCH, repository, builder, variant,
-    workloads, metric, host and history belong together.
-    Exit status: 0 the night is over, even if a tip cannot be built or a hunt names no commit; 3 usage
-    or configuration error; 4 environment failure: the next call tries again; 130 interrupted.
+    For cron, a systemd timer or a CI job. Run `git fetch` before. To continue an interrupted night, repeat the
+    command; finished work is not repeated. Nights form a series if BRANCH, repository, builder, variant,
+    workloads, metric, host and history are the same.
+    Exit status: 0 the night is complete, even if a tip cannot be built or a hunt names no commit; 3 usage
+    or configuration error; 4 failure of the environment: repeat the command; 130 interrupted.
     """
     from perfbisect.cli.sessions import leasing_for, open_view
     from perfbisect.hunt.attempt import Caller
@@ -97,7 +97,7 @@ def nightly(given: Given) -> int:
         say(printable(f"{given.branch} is at {watch.tip[:10]}: {trial.name}"))
         say("\n".join(night(trial)))
         if cut:
-            note(f"{cut}\nThe same command goes on, too.")
+            note(f"{cut}\nOr repeat this command.")
             return INTERRUPTED
 
         def read() -> Watched:
@@ -106,7 +106,7 @@ def nightly(given: Given) -> int:
             return watched
 
         caller = Caller(history, open_view(history, None, sys.stderr), given.waiting, say=note)
-        found, ended = hunt_all(opened, read, caller, "the same command goes on.")
+        found, ended = hunt_all(opened, read, caller, "to continue, repeat this command.")
     say("\n".join(branch_summary(found.trial, found.line)))
     return 0 if ended else ENVIRONMENT
 
@@ -119,7 +119,9 @@ def watch_of(given: Given) -> "Watch":
     policy = replace(policy_of(given), layouts=True, incremental=True)
     settings, builder, works = recipes_of(settings_of(given, good="", bad="", policy=policy))
     if builder.installed or not settings.repository:
-        raise UsageError("The repository is missing.", "Name your clone with --repo, and fetch before each night.")
+        raise UsageError(
+            "The repository is missing.", "Give your clone with --repo, and run `git fetch` before each night."
+        )
     settings, [tip] = resolve_commits(settings, builder, [given.branch])
     return Watch(given.branch, tip, settings, works)
 
@@ -194,7 +196,7 @@ def publish(opened: "History", watched: "Watched", given: Given) -> None:
         if given.notify and hunt.culprit not in announced:
             data = notice(opened, str(hunt.hunt), page=str(page_file or ""))
             if data and (reason := run(given.notify, data)):
-                note(f"warning: the command of --notify {reason}; the next call tries again")
+                note(f"warning: the command of --notify {reason}; the next night runs it again")
                 continue
         announced.add(hunt.culprit)
         opened.update_settings(hunt.hunt, replace(settings[hunt.hunt], noticed=True))

@@ -25,11 +25,11 @@ from perfbisect.wording.table import Layout, separated
 from perfbisect.wording.text import printable
 
 QUERIES = """\
-# what was found, the latest first
+# the named commits, the latest hunt first
 bisect query 'select hunt_id, builder, workload, culprit, ratio, subject from culprits order by hunt_id desc'
-# the commits of the latest hunt, with what is hunted in its own unit
+# the commits of the latest hunt, with the mean of the hunted metric
 bisect query 'select node, commit_hash, date, runs, metric_value, rqps, skipped from candidates where hunt_id = (select max(id) from hunts)'
-# each of its runs
+# each run of the latest hunt
 bisect query 'select started, host, commit_hash, metric_value from runs where session_id = (select max(id) from hunts) order by started'
 """
 
@@ -40,13 +40,13 @@ FIRST_SECONDS = 0.3
 
 @verb_command()
 @click.argument("sql")
-@click.option("--examples", help="Print the most useful queries.", **telling(lambda _: say(QUERIES.rstrip())))
-@json_option("A JSON array of objects.")
-@click.option("--csv", "as_csv", is_flag=True, help="Comma-separated values with a header.")
+@click.option("--examples", help="Print useful queries.", **telling(lambda _: say(QUERIES.rstrip())))
+@json_option("Print a JSON array of objects.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values with a header.")
 @from_option
 @history_option
 def query(given: Given) -> None:
-    """Print the rows of one SQL query.
+    """Run an SQL query on the history, and print its rows.
 
     \b
     Examples:
@@ -57,13 +57,13 @@ def query(given: Given) -> None:
       bisect query "select name, sql from sqlite_master where type = 'table'" --json
 
     \b
-    Useful views: culprits, candidates, rqps, build_costs. metric_value of candidates and runs is the hunted metric, in its
-    unit. rqps is about QPS, whatever the metric of the hunt, and empty if good was not run in the same way.
-    Tables and views: sessions, sittings, hunts, trials, events, hosts, commits, builds, skips, datasets, visits, runs,
+    Useful views: culprits, candidates, rqps, build_costs. metric_value in candidates and runs is the hunted metric, in its
+    unit. rqps is always a ratio of QPS. It is empty if good was not run in the same way, interleaved or paired.
+    Tables and views: sessions, attempts, hunts, trials, events, hosts, commits, builds, skips, datasets, visits, runs,
     trial_readings, counters, samples, verdicts, suspects.
     """
     if given.as_json and given.as_csv:
-        raise click.UsageError("Choose one of --json and --csv.")
+        raise click.UsageError("--json and --csv exclude each other. Give one of the two options.")
     with opened_history(given.history, given.central) as opened:
         answer = opened.query(given.sql)
         with closing(answer.rows):
@@ -86,7 +86,9 @@ def write_json(answer: QueryResult) -> None:
     from perfbisect.core.domain.codec import without_infinity
 
     if twice := [name for name in answer.columns if answer.columns.count(name) > 1]:
-        raise UsageError(f"Several columns are called {twice[0]}; keys of JSON are unique.", "Name them with AS.")
+        raise UsageError(
+            f"Two columns have the name {twice[0]}, but JSON needs unique names.", "Rename one of the columns with AS."
+        )
     separator = "["
     for row in answer.rows:
         values = without_infinity(dict(zip(answer.columns, map(plain, row), strict=True)))

@@ -33,10 +33,15 @@ def table(rows: "Sequence[Sequence[str]]") -> None:
 
 
 @verb_command()
-@click.option("--show", metavar="NAME", shell_complete=builder_name, help="Print one recipe, fully resolved, as TOML.")
+@click.option(
+    "--show",
+    metavar="NAME",
+    shell_complete=builder_name,
+    help="Print all settings of a builder as TOML, with inherited settings.",
+)
 @builders_option
 def builders(given: Given) -> None:
-    """List the builders: how systems are built and run.
+    """List the builders: recipes that configure, compile, install and start systems.
 
     \b
     Examples:
@@ -57,12 +62,12 @@ def builders(given: Given) -> None:
 
 
 @verb_command()
-@click.option("--show", metavar="NAME", shell_complete=workload_name, help="Print one workload, complete, as TOML.")
-@builder_option("Only what this builder can run.")
+@click.option("--show", metavar="NAME", shell_complete=workload_name, help="Print all settings of a workload as TOML.")
+@builder_option("List only workloads that this builder can run.")
 @builders_option
 @workloads_option
 def workloads(given: Given) -> None:
-    """List the microbenchmarks.
+    """List the workloads: recipes of microbenchmarks.
 
     \b
     Examples:
@@ -92,20 +97,22 @@ def workloads(given: Given) -> None:
 
 
 @verb_command()
-@click.option("--repo", type=PATH, help="The clone to look at. Default: the current folder.")
+@click.option("--repo", type=PATH, help="Clone to examine. Default: the current folder.")
 @click.option(
     "--benchmark",
     default="",
     metavar="NAME",
-    help="Benchmark to use, or any program. Default: asks on a terminal, else the first.",
+    help="Benchmark to use, or any program. Default: your choice on a terminal, otherwise the first benchmark.",
 )
-@click.option("--name", default="", metavar="NAME", help="Name of builder and suite. Default: the repository's name.")
-@click.option("--into", type=PATH, metavar="DIR", help="Write below DIR. Default: ~/.config/perfbisect.")
-@click.option("--print", "only_print", is_flag=True, help="Print the two files, and write none.")
+@click.option(
+    "--name", default="", metavar="NAME", help="Name of the builder and the suite. Default: the name of the repository."
+)
+@click.option("--into", type=PATH, metavar="DIR", help="Folder for the recipes. Default: ~/.config/perfbisect.")
+@click.option("--print", "only_print", is_flag=True, help="Print the two recipes. Write no file.")
 def init(given: Given) -> int:
-    """Find the benchmark of a clone, write a builder and a workload for it, and say what to run.
+    """Find a benchmark in a clone, write a builder and a workload for it, and print the command to run.
 
-    It looks at the tags, the build system, the benchmarks, and paths that cannot change the speed.
+    `bisect init` examines the tags, the build system, the benchmarks, and paths that cannot change the speed.
 
     \b
     Examples:
@@ -115,8 +122,8 @@ def init(given: Given) -> int:
       bisect init --repo ~/src/kv.git --name kv --into ~/recipes
 
     \b
-    The results are guesses: read the two files. Nothing of the repository is executed, and no file
-    is ever overwritten. A system with a shipped recipe needs none: its `bisect run` is printed.
+    The recipes are guesses: check the two files. No program of the repository is executed, and no file is
+    overwritten. For a system with a shipped recipe, only the command to run is printed.
     """
     from dataclasses import replace
 
@@ -144,7 +151,7 @@ def init(given: Given) -> int:
     if given.into:
         of += ["--builders", str(folder / "builders"), "--workloads", str(folder / "workloads")]
     ends = [proposed.range.good, proposed.range.bad]
-    say("\nTry (with --dry-run the first two only print what they would do):")
+    say("\nCommands to try (add --dry-run to `run` and `compare` to see their cost first):")
     for verb in (["run", *ends], ["compare", *ends], ["noise", "--rev", ends[1]]):
         say(f"  {shell_words(['bisect', *verb, *of])}")
     return 0
@@ -156,7 +163,7 @@ def _choose_benchmark(benchmarks: "Sequence[Benchmark]", name: str) -> "Benchmar
 
     names = [benchmark.workload.name for benchmark in benchmarks]
     if name not in ("", *names):
-        raise UsageError(f"There is no benchmark {name!r} that both ends have.", f"There are: {', '.join(names)}.")
+        raise UsageError(f"The two ends have no common benchmark {name!r}.", f"Common benchmarks: {', '.join(names)}.")
     if not name and len(names) > 1 and sys.stdin and sys.stdin.isatty() and sys.stdout.isatty():
         say("\n".join(f"  {number:10}  {printable(benchmark.what)}" for number, benchmark in enumerate(benchmarks, 1)))
         name = names[ask("Which benchmark", len(names)) - 1]
@@ -164,7 +171,7 @@ def _choose_benchmark(benchmarks: "Sequence[Benchmark]", name: str) -> "Benchmar
     say(f"  benchmark   {printable(chosen.what)}")
     if other_names := [other_name for other_name in names if other_name != chosen.workload.name]:
         and_more = f" and {len(other_names) - MAX_NAMED} more" if len(other_names) > MAX_NAMED else ""
-        say(f"  others      {', '.join(other_names[:MAX_NAMED])}{and_more}: --benchmark NAME takes one of them")
+        say(f"  others      {', '.join(other_names[:MAX_NAMED])}{and_more}: choose one with --benchmark NAME")
     return chosen
 
 
@@ -181,20 +188,20 @@ def _described_lines(described: "Described") -> list[str]:
         described.workload,
     ]
     return [
-        f"{described.repository.folder} has a recipe already: builder {builder.name}, {builder.summary}.",
-        "Nothing was written. Try:",
+        f"{described.repository.folder} already has a recipe: builder {builder.name}, {builder.summary}.",
+        "No file was written. Run:",
         f"  {shell_words([*words, '--repo', str(described.repository.folder)])}",
-        f"Its other workloads: bisect workloads. A recipe of your own all the same: --name my-{builder.name}",
+        f"Other workloads: bisect workloads. To write your own recipe nevertheless: --name my-{builder.name}",
     ]
 
 
 def _look_lines(looked: "Look") -> list[str]:
     proposal, range_ = looked.proposal, looked.range
-    tagged = f", tagged {proposal.patterns[0]}" if proposal.patterns else ": there are no tags of releases"
+    tagged = f", tagged {proposal.patterns[0]}" if proposal.patterns else ": the clone has no tags of releases"
     rows = {
         "tree": f"{looked.files:,} files" + (f", most in {looked.language}" if looked.language else ""),
         "ends": f"{range_.good} and {range_.bad}{tagged}",
-        "built by": proposal.system or "nothing: it is used as it is checked out",
+        "built by": proposal.system or "no build: the checkout is used unchanged",
         "ignored": ", ".join(proposal.ignore) or "nothing",
         "submodules": ", ".join(looked.submodules) or "none",
     }
@@ -210,7 +217,7 @@ def _write_new(files: dict[Path, str]) -> None:
 
     for file in files:
         if file.exists() or file.is_symlink():
-            raise UsageError(f"{file} exists already. Nothing was written.", "Remove it, or choose another --name.")
+            raise UsageError(f"{file} exists already. No file was written.", "Remove the file, or give another --name.")
     for file, text in files.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as stream:

@@ -48,51 +48,59 @@ if TYPE_CHECKING:
 @id_argument(ANY)
 @click.option(
     "--output", "-o", metavar="FILE", type=PATH,
-    help="Page to write. Default: hunt-12.html, c3.html, … in the working directory. For a batch: a folder.",
+    help="File to write; for a batch, a folder. Default: hunt-12.html, c3.html, … in the current folder.",
 )  # fmt: skip
-@click.option("--markdown", is_flag=True, help="Print Markdown for an issue, and write no page.")
+@click.option("--markdown", is_flag=True, help="Print Markdown for an issue. Write no page.")
 @click.option(
     "--speedscope", metavar="FILE", type=FILE,
-    help="Write the profiles of culprit and parent for speedscope as well.",
+    help="Also write the profiles of culprit and parent for speedscope.",
 )  # fmt: skip
 @click.option(
     "--folded", metavar="FOLDER", type=FOLDER,
-    help="Write these profiles as folded stacks as well: parent.folded and culprit.folded.",
+    help="Also write these profiles as folded stacks: parent.folded and culprit.folded.",
 )  # fmt: skip
 @click.option(
-    "--all", "everything", metavar="FOLDER", type=FOLDER, help="Write an index and the pages of the whole history."
+    "--all",
+    "everything",
+    metavar="FOLDER",
+    type=FOLDER,
+    help="Write an index and a page for each session of the history.",
 )
 @from_option
 @history_option
 def report(given: Given) -> None:
-    """Write a page about HUNT (default: the latest): verdict, runs, reason, functions and diff, flame graph, costs.
+    """Write the report of HUNT (default: the latest) as an HTML page: verdict, runs, reason, diff, flame graph, costs.
 
     \b
     Examples:
-      bisect report                          the latest hunt, to hunt-12.html
+      bisect report                          the latest hunt; the file is hunt-12.html
       bisect report 12 --output why.html
       bisect report c3                       a comparison
       bisect report b2 --output pages/       a batch: an index and a page for each hunt
-      bisect report 12 --markdown            for an issue, to standard output
+      bisect report 12 --markdown            Markdown, on standard output
       bisect report 12 --speedscope 12.json  for https://www.speedscope.app
       bisect report --all pages/             an index and a page for each session
       bisect report ORIGIN:12 --from central
 
     \b
-    A page is one file that needs no network: mail it, or keep it with the issue.
+    A page is one file and needs no network. You can mail it, or attach it to an issue.
     """
     hunt, history, central, everything = given.hunt, given.history, given.central, given.everything
     output, markdown, profiles, name = given.output, given.markdown, given.speedscope or given.folded, id_of_other(hunt)
     if everything and (hunt is not None or output or markdown or profiles):
-        raise click.UsageError("--all writes everything: leave out HUNT and the other options.")
+        raise click.UsageError("--all writes the pages of all sessions. Omit HUNT and the other options.")
     if markdown and output:
-        raise click.UsageError("Choose one of --markdown and --output.")
+        raise click.UsageError("--markdown and --output exclude each other. Give one of the two options.")
     if name.startswith("b") and (markdown or profiles):
-        raise click.UsageError(f"{name} is a batch: it has an index and pages only.")
+        raise click.UsageError(f"{name} is a batch. A batch has an index and pages, but no Markdown and no profiles.")
     if name and profiles:
-        raise UsageError(f"{name} has no profiles: they are recorded after the verdict of a hunt.")
+        raise UsageError(
+            f"{name} has no profiles. Profiles are recorded after the verdict of a hunt.", "Give the number of a hunt."
+        )
     if everything and central:
-        raise click.UsageError("--all is for a local history; `bisect serve --from URL` shows all of a central one.")
+        raise click.UsageError(
+            "--all and --from exclude each other. To see all pages of a central history: bisect serve --from URL"
+        )
     if everything:
         with closing(History.open(history, read_only=True)) as opened:
             write_all(opened, everything, history)
@@ -139,7 +147,9 @@ def write_profiles(history: History, hunt: int, speedscope: Path | None, folded:
 
     profiles = read_hunt(history, hunt).profiles
     if profiles is None:
-        raise UsageError(f"Hunt {hunt} has no profiles.", "They are recorded after the verdict, where perf can sample.")
+        raise UsageError(
+            f"Hunt {hunt} has no profiles.", "Profiles are recorded after the verdict, if perf can sample on the host."
+        )
     if speedscope:
         write(speedscope, files.speedscope(profiles, f"hunt {hunt}"))
     if folded:
@@ -159,7 +169,7 @@ def write_all(history: History, folder: Path, path: Path | None, only: Collectio
         try:
             page = page_of(history, session.id, path, index="index.html")
         except PerfBisectError as trouble:
-            note(f"No page of {session.id}: {trouble}")
+            note(f"The page of {session.id} was not written: {trouble}")
             continue
         cells[session.id] = Cell(str(session.id), link=page_name(session.id))
         write(folder / page_name(session.id), page, quiet=True)
@@ -184,7 +194,7 @@ def write(path: Path, text: str, *, quiet: bool = False) -> None:
 @from_option
 @history_option
 def show(given: Given) -> None:
-    """Report HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs; or a trial.
+    """Print the report of HUNT (default: the latest): verdict, proof, reason, candidates, counters, costs.
 
     \b
     Examples:
@@ -192,8 +202,8 @@ def show(given: Given) -> None:
       bisect show 12
       bisect show 12 --markdown > issue.md
       bisect show 12 --json | jq .cases
-      bisect show c3           a comparison, its counters included
-      bisect show c3 --tsv     its tables for programs; also --csv
+      bisect show c3           a comparison, with its counters
+      bisect show c3 --tsv     the tables of the comparison, for other programs
       bisect show p5           a proof
       bisect show n4           an A/A
       bisect show b2           a batch: its hunts and their verdicts
@@ -206,20 +216,22 @@ def show(given: Given) -> None:
 
     form, history, name = given.form, given.history, id_of_other(given.hunt)
     if name.startswith("b") and form in ("json", *DELIMITERS):
-        raise click.UsageError(f"{name} is a batch: it is shown as a table only; its hunts have other forms.")
+        raise click.UsageError(
+            f"{name} is a batch, which has no --{form}. Show one of its hunts: bisect show HUNT --{form}"
+        )
     if not name and form in DELIMITERS:
-        raise click.UsageError(f"--{form} is for comparisons, as c3; `bisect query` prints hunts as CSV.")
+        raise click.UsageError(f"--{form} needs a comparison, such as c3. For hunts as CSV: bisect query SQL --csv")
     with opened_for(given.hunt, history, given.central) as (opened, session_id, called):
         if name.startswith("b"):
             batch = read_batch(opened, int(name[1:]))
             table = batch_table(batch, opened, output_width(), called=str(called))
             if batch.submitted and not given.central:
-                table.append(f"Its jobs: {command_on('batch', name, history)}")
+                table.append(f"To see its Slurm jobs: {command_on('batch', name, history)}")
             say("\n".join(fenced(table) if form == "markdown" else table))
         elif name:
             trial = opened.trial(name)
             if form in DELIMITERS and not name.startswith("c"):
-                raise click.UsageError(f"--{form} is for comparisons, and {name} is none.")
+                raise click.UsageError(f"--{form} needs a comparison, such as c3, but {name} is not a comparison.")
             print_trial(trial, form, detailed=True)
         else:
             number = int(session_id)
@@ -254,9 +266,9 @@ def batch_table(
         if jobs is not None:
             job = jobs.get(hunt.job)
             state = MISSING if job and job.is_open and hunt.status is None else state
-            job_state = str(job or ("no longer known" if hunt.job else MISSING))
+            job_state = str(job or ("unknown to Slurm" if hunt.job else MISSING))
             row = (str(hunt.number + 1), *row, hunt.job or MISSING, job_state)
         rows.append((*row, printable(state)))
-    head = ("hunt", "what", "state") if jobs is None else ("", "hunt", "what", "job", "Slurm", "state")
+    head = ("hunt", "title", "state") if jobs is None else ("", "hunt", "title", "job", "Slurm", "state")
     origin = f"of {printable(batch.file)}" if batch.file else "of hunts that share all builds"
     return [f"Batch {called or batch.name} {origin}", *table(head, rows, right=("", "hunt", "job"), width=width)]

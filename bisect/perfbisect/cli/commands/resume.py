@@ -35,31 +35,31 @@ UNFINISHED = ("interrupted", "failed")
 
 @verb_command()
 @id_argument(ANY)
-@click.option(
-    "--all", "everything", is_flag=True, help="Continue all interrupted hunts, and the remaining hunts of batches."
-)
-@click.option("--max-time", type=MINUTES, help="Let the hunt go on for this time from now: 90s, 45m, 2h.")
-@click.option("--max-builds", type=COUNT, help="Let the hunt make this many builds more.")
-@click.option("--max-runs", type=COUNT, help="Let the hunt make this many timed runs more.")
+@click.option("--all", "everything", is_flag=True, help="Continue all interrupted hunts and all unfinished batches.")
+@click.option("--max-time", type=MINUTES, help="Time limit, counted from now: 90s, 45m, 2h.")
+@click.option("--max-builds", type=COUNT, help="Allow this number of further builds.")
+@click.option("--max-runs", type=COUNT, help="Allow this number of further timed runs.")
 @session_options
 def resume(given: Given) -> int:
-    """Continue HUNT (default: the latest unfinished session) after an interruption or a failure, without repeating finished work.
+    """Continue HUNT (default: the latest unfinished session) after an interruption or a failure. Finished work is not repeated.
 
-    A hunt that shares builds with hunts of other workloads goes on with them. A hunt that has spent its --max-time,
-    --max-builds or --max-runs goes on with more of it.
+    Hunts that share builds are continued together. To continue a hunt that has reached its --max-time, --max-builds or
+    --max-runs, give a further amount.
 
     \b
     Examples:
-      bisect resume        the latest session that was interrupted or has failed
+      bisect resume        the latest session that was interrupted or failed
       bisect resume 12
-      bisect resume c3     a comparison; so are proofs (p5) and A/As (n4)
-      bisect resume b3     hunts of several workloads, which share their builds
-      bisect resume --all  all interrupted hunts and batches, as many at once as their hosts allow
-      bisect resume 12 --max-time 30m  a hunt whose time was spent, for 30 minutes more
+      bisect resume c3     a comparison; p5 is a proof, n4 an A/A
+      bisect resume b3     hunts of several workloads that share their builds
+      bisect resume --all  all interrupted hunts and batches, in parallel on several hosts
+      bisect resume 12 --max-time 30m  a hunt that has reached its limit, for 30 further minutes
     """
     if given.everything:
         if given.hunt is not None or given.view == "json" or given.notify or further_of(given):
-            raise click.UsageError("--all continues all hunts: leave out HUNT, --json, --notify and --max-….")
+            raise click.UsageError(
+                "--all continues all hunts. Omit HUNT, --json, --notify, --max-time, --max-builds and --max-runs."
+            )
         return resume_all(given.history, given.view)
     hunt = latest_unfinished(given.history) if given.hunt is None else given.hunt
     return resume_session(given, hunt, further_of(given))
@@ -113,22 +113,25 @@ def announced(stored: Settings, **changed: Any) -> Settings:
 @verb_command()
 @id_argument()
 @click.option(
-    "--max-time", type=MINUTES, default=0.0, help="Time to spend. Default: a tenth of the hunt's, at least 90 s."
+    "--max-time",
+    type=MINUTES,
+    default=0.0,
+    help="Time limit. Default: a tenth of the time of the hunt, but at least 90 s.",
 )
 @waiting_option
 @view_options
 @history_option
 def why(given: Given) -> int:
-    """Measure why the commit that HUNT (default: the latest) names is slower, if that is not known yet. The verdict stands.
+    """Measure why the culprit of HUNT (default: the latest) is slower. The verdict does not change.
 
     \b
     Examples:
-      bisect why                   of the latest hunt
+      bisect why                   the latest hunt
       bisect why 12
-      bisect why 12 --max-time 1h  exact counts, too, which take long
+      bisect why 12 --max-time 1h  with exact counts, which take long
 
     \b
-    Nothing is measured twice; missing builds are made again.
+    Measurements that the hunt already has are not repeated. Builds that were removed are built again.
     """
     from perfbisect.core.domain.orders import Inconclusive, first_step
     from perfbisect.hunt import session
@@ -141,11 +144,14 @@ def why(given: Given) -> int:
         if isinstance(verdict, Inconclusive) and len(verdict.candidates) == 1:
             leader = opened.candidates(number)[verdict.candidates[0]][:10]
             beside = command_to_compare(opened.settings(number), f"{leader}^", leader)
-            advice = f"{leader} leads, and is not proven. To measure it beside its parent: {beside}"
+            advice = f"The most probable commit is {leader}, without a proof. To compare it with its parent: {beside}"
     if verdict is None:
-        raise UsageError(f"Hunt {number} has no verdict.", f"Go on with: {command_on('resume', str(number), history)}")
+        raise UsageError(
+            f"Hunt {number} has no verdict, so no commit to explain.",
+            f"To continue the hunt: {command_on('resume', str(number), history)}",
+        )
     if first_step(verdict) is None:
-        raise UsageError(f"The verdict of hunt {number} names no commit, so nothing has a reason.", advice)
+        raise UsageError(f"The verdict of hunt {number} names no commit, so there is no commit to explain.", advice)
     how = session.Resumption(
         lambda stored: announced(stored, explain=True),
         lambda settings, nodes: leasing_for(settings, history, nodes), 60 * given.max_time,
@@ -163,7 +169,7 @@ def latest_unfinished(path: Path | None) -> int | str:
         ]:
             return max(unfinished, key=lambda open_session: open_session.number).id
         latest = opened.latest()
-        note("No session is unfinished: the latest hunt goes on with its reason, if anything of it is missing.")
+        note("All sessions are finished. If the reason of the latest hunt is incomplete, it is measured now.")
         return latest
 
 
@@ -181,9 +187,12 @@ def unfinished_together(hunt: int | str, path: Path | None) -> "Batch | None":
             return found if found and not found.ended else None
         batch = read_batch(opened, int(hunt[1:]))
     if batch.ended:
-        raise UsageError(f"All hunts of {hunt} have a verdict.", f"See them: {command_on('show', hunt, path)}")
+        raise UsageError(f"All hunts of batch {hunt} have a verdict.", f"To see them: {command_on('show', hunt, path)}")
     if not batch.together:
-        raise UsageError(f"{hunt} has hunts of a file.", f"Go on with: {command_on('batch', batch.file, path)}")
+        raise UsageError(
+            f"Batch {hunt} was begun from a file, so `bisect batch` continues it.",
+            f"To continue: {command_on('batch', batch.file, path)}",
+        )
     return batch
 
 
@@ -203,7 +212,9 @@ def resume_all(path: Path | None, view: str | None) -> int:
         ):
             hunts_of_batches |= {hunt_of_batch.hunt for hunt_of_batch in batch.hunts}
             if batch.submitted:
-                note(f"{batch.name} is with Slurm: {command_on('batch', batch.name, path)}")
+                note(
+                    f"Batch {batch.name} was submitted to Slurm. To see its jobs: {command_on('batch', batch.name, path)}"
+                )
                 continue
             places = [
                 hunt_of_batch.number

@@ -50,51 +50,55 @@ COMMON = (
 @click.argument("good", shell_complete=revision)
 @click.argument("bad", required=False, shell_complete=revision)
 @command_options
-@several_workloads_option("… and what it runs: workloads or groups, which share all builds.")
+@several_workloads_option("Workloads or groups of workloads of the recipe. They share all builds.")
 @what_options
 @hosts_option
 @click.option(
     "--direction", type=click.Choice([d.value for d in Direction]),
     callback=lambda _ctx, _param, value: value and Direction(value),
-    help="Change of the metric from good to bad. Default: the worse direction.",
+    help="Direction in which the metric changed from good to bad. Default: for the worse.",
 )  # fmt: skip
-@click.option("--name", type=NAME, default="", help="Name of the hunt, for other commands in place of its number.")
-@click.option("--suspect", type=SUSPECT, multiple=True, help="Prior weight of commits that touch PATH. Repeatable.")
+@click.option(
+    "--name", type=NAME, default="", help="Name of the hunt, which other commands take in place of its number."
+)
+@click.option("--suspect", type=SUSPECT, multiple=True, help="Prior weight of commits that change PATH. Repeatable.")
 @policy_options
 @click.option(
     "--slow-after", type=FACTOR,
-    help="Stop runs that take FACTOR times as long as runs of GOOD, and count them as slower than that.",
+    help="Stop a run after FACTOR times the duration of a run of GOOD, and count the run as slower.",
 )  # fmt: skip
 @click.option(
     "--layouts/--no-layouts", default=True, show_default=True,
-    help="Compare a culprit and its parents in other orders of their functions, too.",
+    help="Also compare the culprit and its parents in randomized layouts: with other orders of their functions.",
 )  # fmt: skip
 @click.option(
     "--incremental/--clean-builds", default=True, show_default=True,
-    help="Build commits of the search in the tree of the last build. The ends, a culprit and its parents never are.",
+    help="Build candidates in the tree of the last build. The ends, the culprit and its parents get clean builds.",
 )  # fmt: skip
 @click.option(
     "--counts/--no-counts", default=True, show_default=True,
-    help="Count instructions beside timed runs, if that costs less than a build: a hint where time changes.",
+    help="Also count instructions if that costs less than a build. Counts show which commits to measure first.",
 )  # fmt: skip
 @pairing_option
 @explain_option
 @click.option(
-    "--dry-run", is_flag=True, help="Print the cost of the hunt and the commands for both ends, and run none."
+    "--dry-run",
+    is_flag=True,
+    help="Print the expected cost of the hunt and the commands for both ends. Run no command.",
 )
-@click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
+@click.option("--first-parent", is_flag=True, help="Search only the first parents of merges.")
 @click.option(
     "--skip",
     metavar="REV|A..B",
     multiple=True,
     shell_complete=revision,
-    help="Leave out commits known to be broken. Repeatable.",
+    help="Never build these commits. Repeatable.",
 )
 @click.option(
     "--remedies/--no-remedies", default=True, show_default=True,
-    help="Try a header or -Wno-error to mend builds that a younger compiler refuses.",
+    help="If the compiler is newer than the commit and refuses it, build again with -Wno-error or a missing header.",
 )  # fmt: skip
-@click.option("--retry-failed", is_flag=True, help="Build commits again that failed in earlier hunts.")
+@click.option("--retry-failed", is_flag=True, help="Try to build commits whose build failed in earlier hunts.")
 @how_options
 @session_options
 @click.option("--in-batch", type=MEMBER, hidden=True)
@@ -118,14 +122,15 @@ def run(given: Given) -> int:
       bisect run 8.0.28 8.0.29 --builder mysql --workload scan --notify ~/bin/mail-verdict
 
     \b
-    GOOD and BAD are releases as the builder's tags spell them (8.0.28) or any git revision; or GOOD..BAD.
-    --build and --run replace --builder and --workload: any repository, any command. The metric is
-    the number that --rate or --cost finds in its output, by a pattern with one group or a path
-    into JSON ($.result.ops); without them a result of a known benchmark, or else the duration. Of a
-    benchmark with several results both ends are compared in all of them, or in those of --only, and
-    each result that differs is hunted, with common builds and common runs.
-    Several workloads, or a group of them, share all builds: each has its own verdict and number
-    in the history. Exit status then: the highest of the hunts.
+    GOOD and BAD are releases as the builder's tags spell them (8.0.28), or git revisions. GOOD..BAD is the same.
+    --build and --run work without recipes, in any repository. The metric is the number that the
+    pattern of --rate or --cost finds in the output: a regular expression with one group, or a path
+    into JSON ($.result.ops). Without a pattern, results of known benchmarks are recognised; otherwise
+    the metric is the duration. If a benchmark prints several results, both ends are compared in each
+    result (or in the results of --only). Each result that differs gets a hunt; the hunts share builds
+    and runs.
+    Several workloads share all builds. Each workload has its own verdict and number in the history.
+    The exit status is then the highest exit status of the hunts.
     `bisect resume` continues an interrupted hunt.
     """
     from perfbisect.cli.sessions import hunt_results, leasing_for, open_view, say_failures, session
@@ -170,7 +175,9 @@ def ends_of(good: str, bad: str | None) -> tuple[str, str]:
         return good, bad
     good, _, bad = good.partition("...") if "..." in good else good.partition("..")
     if not (good and bad):
-        raise click.UsageError("A range has two ends: bisect run GOOD BAD, or GOOD..BAD.")
+        raise click.UsageError(
+            "One end of the range is missing. Give both ends: bisect run GOOD BAD, or bisect run GOOD..BAD."
+        )
     return good, bad
 
 
@@ -197,7 +204,9 @@ def claim_in(batch: tuple[int, int, str], history: Path | None) -> int | None:
     with closing(History.open(history)) as opened:
         number = claim(opened, *batch)
         if number is None:
-            note(f"{opened.path} does not have the batch of this job: the hunt begins there.")
+            note(
+                f"The history {opened.path} does not contain the batch of this job. The hunt is stored there as a new hunt."
+            )
         return number
 
 
@@ -205,8 +214,8 @@ def requested_settings(given: Given) -> Settings:
     """The settings that the options ask for. Raises UsageError for options that exclude each other."""
     if given.slow_after and given.all_steps:
         raise click.UsageError(
-            "--slow-after and --all exclude each other: of a build whose runs are stopped it is not known how slow it is,"
-            " so changes after it would be missed."
+            "--slow-after and --all exclude each other. If the runs of a build are stopped, its speed is unknown,"
+            " so --all would miss further changes after that build. Omit one of the two options."
         )
     return settings_of(
         given, metric=given.metric or AUTO, policy=policy_of(given), skips=dict.fromkeys(given.skip, ""),
@@ -217,18 +226,20 @@ def requested_settings(given: Given) -> Settings:
 @verb_command()
 @click.argument("file", type=EXISTING)
 @click.argument("how", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF bisect run]")
-@click.option("--only", metavar="NAME", default="", help="The series of this name, or all that match a pattern.")
+@click.option(
+    "--only", metavar="NAME", default="", help="Only the series with this name, or the series that match this pattern."
+)
 @click.option(
     "--higher-is-better/--lower-is-better", "higher", default=None,
-    help="Which values are better. Default: by the unit, or the name.",
+    help="Which values are better. Default: guessed from the unit or the name.",
 )  # fmt: skip
-@click.option("--hunt", is_flag=True, help="Hunt each step for the worse, after the table.")
-@json_option("A JSON object.")
+@click.option("--hunt", is_flag=True, help="After the table, hunt each step at which the metric got worse.")
+@json_option()
 def steps(given: Given) -> int:
-    """Find the steps in the series of FILE, which was measured elsewhere, and print the command that hunts each.
+    """Find the steps in time series that other tools measured, and print the command that hunts each step.
 
-    FILE is CSV or TSV with columns time, commit and value (or one for each metric), as Apache Otava reads it; the
-    data.js of github-action-benchmark; or the JSON of `bencher perf` or `bencher report list`.
+    FILE is a CSV or TSV file as Apache Otava reads it, with the columns time, commit and value (or a column for each
+    metric); the data.js of github-action-benchmark; or the JSON of `bencher perf` or `bencher report list`.
 
     \b
     Examples:
@@ -238,9 +249,9 @@ def steps(given: Given) -> int:
       bisect steps results.csv --json | jq '.series[].steps[]'
 
     \b
-    Commits are in the order of their times; repetitions of a commit are pooled. A series needs 20 commits. In the options
-    behind --, {series} stands for the name of the series of the step.
-    Exit status: 0; with --hunt the highest of the hunts.
+    Commits are sorted by time. Of several values of a commit, the median is used. A series needs 20 commits. The options
+    behind -- are added to each command; {series} in them is replaced by the name of the series.
+    Exit status: 0; with --hunt, the highest exit status of the hunts.
     """
     from perfbisect.core.stats.release_series import RATE, is_worse
     from perfbisect.errors import Interrupted, PerfBisectError
@@ -292,10 +303,13 @@ def lines_of_file(given: Given) -> "list[ElsewhereLine]":
         if (candidate.name == only if only in names else fnmatchcase(candidate.name, only or "*"))
     ]
     if not chosen:
-        raise UsageError(f"{given.file} has no series {only}.", f"It has: {', '.join(names[:20])}")
+        raise UsageError(
+            f"The file {given.file} has no series {only}.", f"The series of the file: {', '.join(names[:20])}"
+        )
     short = [candidate for candidate in chosen if len(candidate.values) < READINGS]
     reasons = [
-        f"{candidate.name} has {len(candidate.values)} commits, and {READINGS} are needed" for candidate in short
+        f"{candidate.name} has {len(candidate.values)} commits, but at least {READINGS} are necessary"
+        for candidate in short
     ]
     usable = []
     for series in (candidate for candidate in chosen if candidate not in short):
@@ -308,17 +322,17 @@ def lines_of_file(given: Given) -> "list[ElsewhereLine]":
             "",
         )
         if odd:
-            reasons.append(f"{series.name} has at {odd} a value that is not positive, so it has no ratios")
+            reasons.append(f"{series.name} has a value of commit {odd} that is not a positive number")
         else:
             usable.append(series)
     if not usable:
-        raise UsageError(f"{given.file} has no series in which a step can be found: {'; '.join(reasons[:3])}.")
+        raise UsageError(f"No series of the file {given.file} can be searched for steps: {'; '.join(reasons[:3])}.")
     for reason in reasons:
-        note(printable(f"Left out: {reason}."))
+        note(printable(f"A series is ignored: {reason}."))
     if not ordered:
-        note(printable(f"The rows of {given.file} are not in the order of their times: they are sorted."))
+        note(printable(f"The rows of {given.file} are not sorted by time. perfbisect sorts them."))
     if pooled := sum(len(readings) - 1 for series in usable for readings in series.values.values()):
-        note(f"{pooled:,} repetitions of commits are pooled: the median of each counts.")
+        note(f"{pooled:,} values are repetitions of a commit. The median of each commit is used.")
     series_lines = []
     for series in usable:
         line = line_of_readings(series.name, [math.log(value) for value in series.pooled], RATE / len(usable))

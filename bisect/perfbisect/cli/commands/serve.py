@@ -20,30 +20,41 @@ LOOPBACK = "127.0.0.1"
 @verb_command()
 @click.option("--port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="Port to listen on.")
 @click.option(
-    "--address", default=LOOPBACK, show_default=True, help="Address to listen on; any but this machine's own needs a login."
+    "--address", default=LOOPBACK, show_default=True, help="Address to listen on. Every address except loopback needs a login."
 )  # fmt: skip
-@click.option("--open", "opens", is_flag=True, help="Open it in a web browser.")
-@click.option("--sql", is_flag=True, help="Serve it in Datasette, with queries for hunts, builds and noise by host.")
-@click.option("--password-file", metavar="FILE", type=FILE, help="Login: names with the hashes of their passwords.")
-@click.option("--token-file", metavar="FILE", type=FILE, help="Login: a token, for `Authorization: Bearer TOKEN`.")
-@click.option("--add-user", metavar="NAME", help="Add NAME to the password file, or give it a new password, and end.")
+@click.option("--open", "opens", is_flag=True, help="Open the first page in a web browser.")
+@click.option(
+    "--sql", is_flag=True, help="Serve the history in Datasette, with queries for hunts, builds and noise by host."
+)
+@click.option(
+    "--password-file",
+    metavar="FILE",
+    type=FILE,
+    help="Require a login with a name and a password of this file, which contains hashes.",
+)
+@click.option(
+    "--token-file", metavar="FILE", type=FILE, help="Require the token in this file: `Authorization: Bearer TOKEN`."
+)
+@click.option(
+    "--add-user", metavar="NAME", help="Add NAME to the password file, or change the password of NAME. Serve nothing."
+)
 @from_option
 @history_option
 def serve(given: Given) -> None:
-    """Browse the history in a web browser: running sessions, the latest culprits, a list of all, and a page for each.
+    """Serve the history to web browsers: running sessions, the latest culprits, a list of all sessions, a page for each.
 
     \b
     Examples:
       bisect serve
       bisect serve --port 8042 --open
-      bisect serve --sql                     with SQL, in Datasette: pip install 'perfbisect[serve]'
-      bisect serve --from central            the history of a team: see bisect push --help
+      bisect serve --sql                     SQL in Datasette; install it with: pip install 'perfbisect[serve]'
+      bisect serve --from central            the central history of a team; see bisect push --help
       bisect serve --add-user NAME --password-file users
-      bisect serve --password-file users     with a login, as other machines need it
+      bisect serve --password-file users     require a login
 
     \b
-    The history is only read, even while a hunt writes it. Ctrl-C ends serving.
-    Put a proxy with TLS before a login: docs/serve.md has an example.
+    The history is only read. Hunts may write it at the same time. Ctrl-C ends the server.
+    Passwords need a proxy with TLS in front of this server: see docs/serve.md.
     """
     from perfbisect.cli.guard import Guard
     from perfbisect.store.central import connected
@@ -57,7 +68,9 @@ def serve(given: Given) -> None:
     if central is None:
         open_reader(path).close()  # raises if it cannot be read
     elif given.sql:
-        raise click.UsageError("--sql is for a local history; `bisect query --from URL` asks a central one.")
+        raise click.UsageError(
+            "--sql and --from exclude each other. For SQL on a central history: bisect query SQL --from URL"
+        )
     else:
         with connected(central):
             pass
@@ -66,18 +79,24 @@ def serve(given: Given) -> None:
     try:
         resolved = socket.getaddrinfo(address, given.port)
     except (OSError, UnicodeError):
-        raise UsageError(f"{printable(address)} is no address of this machine.", "Leave out --address.") from None
+        raise UsageError(
+            f"{printable(address)} is not an address of this machine.", "Give another --address, or omit it."
+        ) from None
     only_this_machine = all(ip_address(socket_address[4][0]).is_loopback for socket_address in resolved)
     if not only_this_machine and not login:
         raise UsageError(
-            f"At {printable(address)} other machines could read everything.",
-            "Serve it with a login: --password-file FILE, which `bisect serve --add-user NAME --password-file FILE` writes,"
-            " or --token-file FILE. Or leave out --address: then this machine alone is served.",
+            f"At the address {printable(address)}, every machine of the network could read the history.",
+            "Require a login with --token-file FILE or --password-file FILE; `bisect serve --add-user NAME --password-file FILE`"
+            " writes that file. Or omit --address, to serve only this machine.",
         )
     if not only_this_machine:
-        note("Pages and passwords cross the network as they are: put a proxy with TLS before it (docs/serve.md).")
+        note(
+            "Warning: pages and passwords are sent unencrypted. Use a proxy with TLS in front of this server (docs/serve.md)."
+        )
     elif central is None and not login and path.stat().st_mode & 0o077 == 0:
-        note(f"Other users cannot read {printable(str(path))}, but on this machine they can read what is served.")
+        note(
+            f"Warning: other users of this machine cannot read {printable(str(path))}, but they can read the served pages."
+        )
     from perfbisect.cli.pages import Pages, serve_datasette, serve_pages
 
     if given.sql:
@@ -91,11 +110,11 @@ def enter_user(name: str, file: Path | None) -> None:
     from perfbisect.cli.guard import add_user
 
     if file is None:
-        raise click.UsageError("--add-user needs --password-file FILE, the file to write.")
+        raise click.UsageError("--add-user needs --password-file FILE, the file that is written.")
     if sys.stdin.isatty():
         password = getpass.getpass(f"Password of {printable(name)}: ")
         if getpass.getpass("Once more: ") != password:
-            raise UsageError("The two passwords differ.", "Begin again.")
+            raise UsageError("The two passwords differ.", "Run the command again.")
     else:
         password = sys.stdin.readline().rstrip("\n")
     new = add_user(file, name, password)

@@ -44,7 +44,7 @@ def _cost(text: str) -> tuple[float, str]:
     except ValueError:
         return MINUTES.parse(text), "minutes"
     if not (runs == 0 or 1e-6 <= runs <= 1e9):
-        raise ValueError("is neither a number of runs, up to 1e9, nor a duration; write 10, or 15m.")
+        raise ValueError("is not a number of runs up to 1e9, and not a duration. Write 10 or 15m.")
     return runs, "runs"
 
 
@@ -67,25 +67,25 @@ COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps -
 @verb_command(LongCommand, common=COMMON)
 @click.argument("good", required=False, shell_complete=revision)
 @click.argument("bad", required=False, shell_complete=revision)
-@click.option("--commits", type=click.IntRange(1, 1_000_000), help="Length of the range. Default: 1000.")
-@click.option("--merges", is_flag=True, help="A history with merges instead of a line.")
-@click.option("--repo", type=PATH, help="Local clone with the range GOOD..BAD.")
-@builder_option("Ignore the paths that its recipe ignores.")
+@click.option("--commits", type=click.IntRange(1, 1_000_000), help="Number of commits in the range. Default: 1000.")
+@click.option("--merges", is_flag=True, help="Simulate a range with merges.")
+@click.option("--repo", type=PATH, help="Local clone with the revisions GOOD and BAD.")
+@builder_option("Ignore commits that change only paths that this builder ignores.")
 @builders_option
-@click.option("--first-parent", is_flag=True, help="Follow only the first parent of merges.")
-@share("--effect", "5%", "Size of the drop.")
-@share("--noise", "1%", "Standard deviation of a run.")
-@click.option("--noise-known", is_flag=True, help="The host is known from earlier hunts.")
-@share("--layout", "0.5%", "Standard deviation of a build, from its memory layout.", none=True)
+@click.option("--first-parent", is_flag=True, help="Search only the first parents of merges.")
+@share("--effect", "5%", "Size of the simulated drop.")
+@share("--noise", "1%", "Standard deviation of a run, relative to its mean.")
+@click.option("--noise-known", is_flag=True, help="The hunt knows --noise from earlier hunts on the host.")
+@share("--layout", "0.5%", "Standard deviation between builds, caused by their layout.", none=True)
 @share(
     "--modes",
     "0%",
-    "Gap between two modes of layout; every 20 to 200 commits the builds change over to the other one.",
+    "Gap between two modes of layout. Every 20 to 200 commits, builds change to the other mode.",
     none=True,
 )
-@click.option("--layouts", is_flag=True, help="Builds can be linked again, with their functions in another order.")
-@cost("--link-cost", "0.1", "Cost of linking again: in runs (0.1) or time.")
-@share("--drift", "0%", "Standard deviation of the host, over two hours.", none=True)
+@click.option("--layouts", is_flag=True, help="Builds can be linked again in randomized layouts.")
+@cost("--link-cost", "0.1", "Cost of linking a build again, in runs (0.1) or time (6s).")
+@share("--drift", "0%", "Standard deviation of the speed of the host within two hours.", none=True)
 @share("--outliers", "2%", "Share of runs that are outliers.", none=True)
 @click.option(
     "--steps",
@@ -93,19 +93,23 @@ COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps -
     default="one",
     show_default=True,
     metavar="KIND",
-    help="Other steps of the range; --help-all lists them.",
+    help="Changes in the range; --help-all lists the kinds.",
 )
 @share("--failing", "0%", "Share of commits that do not build.", none=True)
-@share("--stale", "0%", "Share of incremental builds that have the speed of the build before.", none=True)
-@cost("--build-cost", "10", "Cost of a build: in runs (10) or time (15m).")
-@share("--cached", "100%", "Share of --build-cost for a build close to an existing one.", whole=True)
-@click.option("--run-time", type=MINUTES, default="1m", show_default=True, help="Duration of a run, with its warm-up.")
-@click.option("--hosts", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of hosts.")
+@share("--stale", "0%", "Share of incremental builds that wrongly have the speed of the previous build.", none=True)
+@cost("--build-cost", "10", "Cost of a build, in runs (10) or time (15m).")
+@share(
+    "--cached", "100%", "Cost of a build that is close to an existing build, as a share of --build-cost.", whole=True
+)
+@click.option("--run-time", type=MINUTES, default="1m", show_default=True, help="Duration of a run with its warm-up.")
+@click.option(
+    "--hosts", type=click.IntRange(1, 1000), default=1, show_default=True, help="Number of hosts that measure."
+)
 @click.option(
     "--build-hosts", type=click.IntRange(0, 1000), default=0, show_default=True,
-    help="Hosts that build ahead while others measure. 0: each host builds what it measures.",
+    help="Number of build hosts, which build ahead. 0: each host makes the builds that it measures.",
 )  # fmt: skip
-@click.option("--builds-between", is_flag=True, help="… and hosts that measure build, too, while they would wait.")
+@click.option("--builds-between", is_flag=True, help="Hosts that wait for a build host also build.")
 @policy_options
 @click.option(
     "--hunts", type=click.IntRange(1, 1_000_000), default=50, show_default=True, help="Number of simulated hunts."
@@ -113,10 +117,10 @@ COMMON = "--commits --effect --noise --layout --drift --repo --builder --steps -
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of the first hunt.")
 @json_option()
 def simulate(given: Given) -> None:
-    """Simulate hunts: what they cost, and how often they are right.
+    """Simulate hunts, and print their cost and how often their verdict is right.
 
-    Each hunt is for a drop of a given size, in a history of --commits commits or in the range GOOD..BAD of a real
-    repository, on a host with the given noise.
+    Each hunt searches for a drop of the size --effect, among --commits commits or in the range GOOD..BAD of a real
+    repository, on a host with the noise --noise.
 
     \b
     Examples:
@@ -129,8 +133,9 @@ def simulate(given: Given) -> None:
       bisect simulate --build-cost 100 --build-hosts 4
 
     \b
-    --steps: one (the culprit alone), nothing, improvement (bad is faster), smaller (three smaller changes beside it),
-    large (a second drop of 70 %), cancelling, before-and-after, adjacent, reverted, sloping, slope (no culprit).
+    Values of --steps: one (only the culprit changes the speed), nothing (no commit does), improvement (the culprit is
+    faster), smaller (three smaller changes beside the culprit), large (a second drop of 70 %), cancelling,
+    before-and-after, adjacent, reverted, sloping, slope (many small changes and no culprit).
     """
     from dataclasses import asdict, replace
 
@@ -145,7 +150,7 @@ def simulate(given: Given) -> None:
     from perfbisect.wording.quantities import count
 
     if given.builds_between and not given.build_hosts:
-        raise UsageError("--builds-between is about what hosts do beside build hosts.", "Give --build-hosts as well.")
+        raise UsageError("--builds-between needs --build-hosts.", "Add --build-hosts 1, or omit --builds-between.")
     graph = chosen_graph(given)
     run_seconds = 60 * given.run_time
     build_seconds, link_seconds = (
@@ -196,14 +201,20 @@ def chosen_graph(given: Given) -> "Graph":
     if good is None:
         if repo or name or given.first_parent:
             raise UsageError(
-                "A range of the repository is missing.", "Give two revisions: bisect simulate GOOD BAD --repo …"
+                "The ends of the range are missing.", "Give two revisions: bisect simulate GOOD BAD --repo FOLDER"
             )
         commits = given.commits or 1000
         return merging_graph(commits) if given.merges else Graph.line(commits)
     if bad is None:
-        raise UsageError(f"One revision, '{good}', is not a range.", "Give two: bisect simulate GOOD BAD --repo FOLDER")
+        raise UsageError(
+            f"BAD is missing: '{good}' is only one end of a range.",
+            "Give two revisions: bisect simulate GOOD BAD --repo FOLDER",
+        )
     if given.commits or given.merges:
-        raise UsageError("A range of a repository has its own commits.", "Leave out --commits and --merges.")
+        raise UsageError(
+            "--commits and --merges describe a random range, but GOOD and BAD give a range of a repository.",
+            "Omit --commits and --merges, or GOOD and BAD.",
+        )
     builder = load_builder(name, given.builders or "") if name else None
     announce(builder)
     if repo is None:

@@ -55,33 +55,33 @@ OF_NOISE = "--rev --build --run --rate --cost --builder --workload --repo --metr
 
 @verb_command(LongCommand, common=COMPARING)
 @click.argument("builds", nargs=-1, metavar="BUILD...", shell_complete=build_name)
-@several_workloads_option("… and what it runs: workloads, groups or suites.")
+@several_workloads_option("Workloads, groups of workloads, or suites of the recipe.")
 @command_options
 @what_options
 @click.option(
     "--host", multiple=True, default=("local",), show_default=True, metavar="NAME", shell_complete=host_name,
-    help="Host to measure on. With --builder host, repeat it for each host that is compared.",
+    help="Host to measure on. With --builder host, repeat the option for each host to compare.",
 )  # fmt: skip
 @click.option(
     "--each-release", default="", metavar="A..B", shell_complete=revision,
-    help="Instead of BUILDs: every release from A to B, as a line with its steps, and the commands that hunt them.",
+    help="Instead of BUILDs, measure every release from A to B, and print commands that hunt the steps between them.",
 )  # fmt: skip
-@click.option("--hunt", is_flag=True, help="After the table, hunt every drop in it that is real, and name its commit.")
-@effect_option("With --hunt, the smallest drop of interest. Default: 2%.")
+@click.option("--hunt", is_flag=True, help="After the table, hunt each real drop, and name its commit.")
+@effect_option("With --hunt, the smallest drop to hunt. Default: 2%.")
 @explain_option
-@click.option("--dry-run", is_flag=True, help="Print what would be measured and what it costs, without doing it.")
+@click.option("--dry-run", is_flag=True, help="Print the measurements and their expected cost. Measure nothing.")
 @how_options
 @form_options
 @pairing_option
-@round_options(5, 2, "Rounds: visits of each build.")
+@round_options(5, 2, "Number of rounds: visits of each build.")
 def compare(given: Given) -> int:
-    """Measure each BUILD relative to the first.
+    """Measure each BUILD relative to the first BUILD.
 
-    Runs of all builds are interleaved, so that drift of the machine cancels. Ratios and their 95 % intervals are computed from the
-    rounds in which both builds were measured. Red and green are differences of 5 % or more that are real: at most 5 % of
-    the differences called real in a table are expected to be false. With --builder host nothing is built, and each --host is
-    measured relative to the first. --each-release draws the line of all releases of a range instead, says where it has
-    steps, and prints the commands that hunt them.
+    The runs of all builds are interleaved, so that drift of the machine cancels. Ratios and their 95 % intervals use the
+    rounds in which both builds were measured. Red and green mark real differences of 5 % or more. At most 5 % of the
+    differences that a table calls real are expected to be false. With --builder host nothing is built, and each --host is
+    measured relative to the first --host. --each-release measures all releases of a range, finds the steps between them,
+    and prints commands that hunt the steps.
 
     \b
     Examples:
@@ -94,29 +94,29 @@ def compare(given: Given) -> int:
       bisect compare --builder host --workload cpu,memory --host old --host new
       bisect compare old=kv-1.2.tar.xz v1.3 --builder kv --workload get --visits 8
       bisect compare 8.0.28 8.0.29 -b mysql -w point,write --tsv > qps.rel.tsv
-      bisect compare c3 --hunt --dry-run     drops of a stored comparison, and the candidates between
+      bisect compare c3 --hunt --dry-run     list the drops of a stored comparison, and the numbers of candidates
       bisect compare c3 --hunt
       bisect compare --each-release 8.0.20..8.0.40 -b mysql -w point,write --visits 6 --runs 1
 
     \b
-    A BUILD is a release as the builder's tags spell it, any git revision, or NAME=PATH for
-    prebuilt binaries: a folder on the host, or a tarball on this machine. REV@VARIANT is built
-    with other compiler settings; +CONFIG after a build changes its server's settings: a
-    name in the recipe's configs, or a file. `bisect builders --show NAME` lists both.
-    Ctrl-C keeps what was measured, and `bisect resume c3` continues it. `bisect history` lists
-    comparisons, `bisect show c3` prints one again in any form (--csv, --tsv, --markdown, --json),
-    with costs per operation; `bisect report c3` writes a page.
+    A BUILD is a release as the builder's tags spell it (8.0.28), a git revision, or NAME=PATH for a
+    prebuilt system: a folder on the host, or a tarball on this machine. REV@VARIANT is built with the
+    compiler settings of a variant. BUILD+CONFIG changes settings of the server: CONFIG is a name in
+    the builder's configs, or a file. `bisect builders --show NAME` lists variants and configs.
+    Ctrl-C keeps all finished runs; `bisect resume c3` continues comparison c3. `bisect show c3` prints
+    it again, also as --csv, --tsv, --markdown or --json, with counters per operation. `bisect report c3`
+    writes a page.
 
     \b
-    --hunt looks for the commits of drops. A drop is a build that is slower than the build before
-    it by --min-effect or more; or than the first build, if no drop up to it is seen. A drop is
-    announced if it is real: false discoveries are kept at 5 % over these differences of all
-    workloads. It is hunted between its two builds, together with all other drops between them:
-    these hunts share builds. Exit status then: 2 if a hunt names no commit.
+    --hunt finds the commits that caused drops. A build has a drop if it is slower than the previous
+    BUILD by --min-effect or more; or slower than the first BUILD, if no earlier drop was seen. A drop
+    is real at a false discovery rate of 5 % over all workloads. The commits between the two builds are
+    searched. Hunts of drops between the same two builds share builds. The exit status is then 2 if a
+    hunt names no commit.
 
     \b
     Exit status: 0 complete, 2 some builds could not be measured, 3 usage or configuration error,
-    4 environment failure, 130 interrupted.
+    4 failure of the environment, 130 interrupted.
     """
     from dataclasses import replace
 
@@ -131,7 +131,7 @@ def compare(given: Given) -> int:
 
     builds, each_release, hunt, history = given.builds, given.each_release, given.hunt, given.history
     if given.min_effect and not hunt:
-        raise click.UsageError("--min-effect is for --hunt.")
+        raise click.UsageError("--min-effect needs --hunt.")
     if len(builds) == 1 and (ends := re.fullmatch(r"([^=]+?)\.{2,3}([^=.][^=]*)", builds[0])):  # git's A..B
         builds = ends.groups()
     stored = builds[0] if builds and re.fullmatch(r"c\d{1,15}", builds[0]) else ""
@@ -140,7 +140,9 @@ def compare(given: Given) -> int:
         for parameter in ctx.command.params:
             is_typed = ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
             if is_typed and parameter.name not in OF_HUNTS:
-                raise click.UsageError(f"{parameter.opts[0]} has no effect: {stored} keeps how it was measured.")
+                raise click.UsageError(
+                    f"{parameter.opts[0]} cannot be changed: the hunts use the settings of the stored comparison {stored}. Omit the option."
+                )
         with closing(History.open(history, read_only=True)) as opened:
             drops = read_comparison(opened, stored, DropOptions(given.min_effect, given.explain))
         if given.dry_run:
@@ -150,13 +152,15 @@ def compare(given: Given) -> int:
             notifier(stored)
             return hunt_and_print(stored, given)
     if stored and not (given.command or (given.workload and given.builder)):
-        shown = f"{stored} in the history is printed by `bisect show {stored}`; `bisect compare {stored} --hunt` alone hunts its drops."
+        shown = f"To print the stored comparison {stored}: bisect show {stored}. To hunt its drops: bisect compare {stored} --hunt"
         raise click.UsageError(f"{'--builder' if given.workload else '--workload'} is missing. {shown}")
     settings, builder, chosen = recipes_of(settings_of(given, good="", bad="", explain=False))
     if each_release and builds:
-        raise click.UsageError("--each-release measures all releases of its range: leave out the BUILDs.")
+        raise click.UsageError("--each-release measures all releases of its range. Omit the BUILDs.")
     if each_release and hunt:
-        raise click.UsageError("--each-release prints the command that hunts each step; --hunt is for BUILDs.")
+        raise click.UsageError(
+            "--each-release and --hunt exclude each other: --each-release prints the commands that hunt its steps."
+        )
     check_words(builds or (each_release,) * bool(each_release), settings, builder)
     series = None
     if each_release:
@@ -175,7 +179,7 @@ def compare(given: Given) -> int:
         spans = between(settings, subjects)
         for title, reason in spans.items():
             if isinstance(reason, str):
-                note(f"warning: nothing can be hunted between {title}: {reason}")
+                note(f"warning: drops between {title} cannot be hunted: {reason}")
     with session(given, settings) as notifier:
         rounds = TrialDesign(TrialType.COMPARE, subjects, chosen, given.visits, given.runs, series=series)
         setup = rounds.set_up(settings, given.waiting)
@@ -210,7 +214,7 @@ def hunt_and_print(name: str, given: Given) -> int:
         name, Caller(history, shown, given.waiting, say=note), DropOptions(given.min_effect, given.explain)
     )
     if not hunts:
-        note(f"No drop of {name} is real and large enough to be hunted.")
+        note(f"Comparison {name} has no real drop of at least --min-effect, so no hunt begins.")
     with closing(History.open(history, read_only=True)) as opened:
         print_trial(opened.trial(name), form, detailed=False)
     if any(hunt is None or hunt.state in OPEN for hunt in hunts):
@@ -220,21 +224,24 @@ def hunt_and_print(name: str, given: Given) -> int:
 
 @verb_command(LongCommand, common=OF_NOISE)
 @host_argument
-@workload_option("… and what it runs.", default="")
+@workload_option("Workload of the recipe.", default="")
 @click.option(
-    "--rev", metavar="REV", shell_complete=revision, help="Release or git revision to build; none with --builder host."
+    "--rev",
+    metavar="REV",
+    shell_complete=revision,
+    help="Release or git revision to build. Omit it with --builder host.",
 )
 @command_options
 @what_options
 @how_options
 @json_form_option
 @pairing_option
-@round_options(8, 4, "Starts of the server.")
+@round_options(8, 4, "Number of visits: starts of the server.")
 def noise(given: Given) -> int:
-    """Build one revision on HOST (default: local) and measure it against itself (an A/A).
+    """Build one revision on HOST (default: local), and measure the build against itself (an A/A).
 
-    Reports the variation between visits and within them, the smallest drop that a hunt can detect by the number
-    of runs, and how long runs should be.
+    The report has the noise between visits and within visits, the smallest drop that a hunt can detect with a number of
+    runs, and the best duration of a run.
 
     \b
     Examples:
@@ -245,8 +252,8 @@ def noise(given: Given) -> int:
       bisect noise spare -b host -w cpu
 
     \b
-    Later hunts with the same host, builder, variant, workload and options use the result.
-    Ctrl-C keeps what was measured, and `bisect resume n4` continues it. `bisect history` lists it, `bisect show` reports it.
+    Later hunts with the same host, builder, variant, workload and options use the result. Ctrl-C keeps all finished
+    runs; `bisect resume n4` continues A/A n4. `bisect show n4` prints its report again.
     """
     from perfbisect.cli.sessions import conclude, measured, session
     from perfbisect.core.domain.settings import TrialBuild, TrialType
@@ -258,11 +265,11 @@ def noise(given: Given) -> int:
     requested = settings_of(given, good=rev, bad=rev)
     builder = builder_of(requested)
     if bool(builder.installed) == bool(rev):
-        missing = "--rev is missing: what to build, such as --rev HEAD. The argument is a host."
-        raise click.UsageError(f"Nothing of {builder.name} is built: no --rev." if rev else missing)
+        missing = "--rev is missing. Give the revision to build, such as --rev HEAD. (The argument HOST is a host.)"
+        raise click.UsageError(f"The builder {builder.name} builds nothing. Omit --rev." if rev else missing)
     settings, _, chosen = recipes_of(requested)
     if len(chosen) > 1:
-        raise click.UsageError(f"{given.workload} are several workloads, and noise is measured of one.")
+        raise click.UsageError(f"--workload {given.workload} selects several workloads. Give a single workload.")
     if builder.installed:
         settings, subjects = hosts_as_builds(settings, builder, least=1)
     else:
@@ -276,29 +283,29 @@ def noise(given: Given) -> int:
 
 @verb_command()
 @id_argument()
-@round_options(6, 2, "Rounds: visits of each build.", least=2)
+@round_options(6, 2, "Number of rounds: visits of each build.", least=2)
 @json_form_option
 def prove(given: Given) -> int:
-    """Revert the culprit of HUNT (default: the latest that named one) on top of bad, and measure how much that regains.
+    """Revert the culprit of HUNT (default: the latest hunt with a culprit) on top of bad, and measure how much speed that regains.
 
-    Runs of good, bad, and bad without the culprit are interleaved, with the settings of the hunt, on its first host. The
-    share of the loss that the revert regains has a 95 % interval. Your clone is only read.
+    The runs of good, bad, and bad without the culprit are interleaved, with the settings of the hunt, on its first host.
+    The result is the share of the loss that the revert regains, with its 95 % interval. Your clone is only read.
 
     \b
     Examples:
-      bisect prove                 the latest hunt that named a culprit
+      bisect prove                 the latest hunt with a culprit
       bisect prove 12
-      bisect prove 12 --visits 12  a narrower interval
+      bisect prove 12 --visits 12  more rounds, for a narrower interval
       bisect prove 12 --json | jq .proof
 
     \b
-    Ctrl-C keeps what was measured, and `bisect resume p5` continues it. `bisect history` lists
-    proofs, `bisect show p5` reports one, and `bisect show 12` has the proofs of hunt 12.
+    Ctrl-C keeps all finished runs; `bisect resume p5` continues proof p5. `bisect show p5` prints its
+    report again. The report of hunt 12 has the proofs of hunt 12.
 
     \b
-    Exit status: 0 the revert regains something, 1 it is not shown to regain anything or nothing was
-    lost, 2 undecided: the interval is too wide, the culprit does not revert cleanly, or the result
-    does not build; 3 usage or configuration error, 4 environment failure, 130 interrupted.
+    Exit status: 0 the revert regains speed, 1 no gain is shown or no speed was lost, 2 undecided: the
+    interval is too wide, the revert has conflicts, or the result does not build; 3 usage or
+    configuration error, 4 failure of the environment, 130 interrupted.
     """
     from dataclasses import replace
 
@@ -319,29 +326,32 @@ def prove(given: Given) -> int:
 
 @verb_command()
 @id_argument("b")
-@click.option("--max-time", type=MINUTES, default=0.0, help="Stop with the best answer after this time: 90s, 45m, 2h.")
+@click.option(
+    "--max-time", type=MINUTES, default=0.0, help="Stop after this time, with the best answer so far: 90s, 45m, 2h."
+)
 @session_options
 def narrow(given: Given) -> int:
-    """Find which part of the diff of HUNT's culprit (default: the latest that named one) makes it slower.
+    """Find the part of the culprit's diff that changed the speed. HUNT: default is the latest hunt with a culprit.
 
-    Files, then hunks, then functions of a new file are put on the culprit's parent, one after the other, and these states
-    are searched like commits. The part is proven both ways: alone on the parent, and as the only part that the culprit lacks.
+    The parts of the diff are added to the culprit's parent one after the other: files, then hunks, then functions of new
+    files. These states are searched like commits. Two comparisons prove the named part: the parent with only this part, and
+    the culprit without this part.
 
     \b
     Examples:
-      bisect narrow            the latest hunt that named a culprit
+      bisect narrow            the latest hunt with a culprit
       bisect narrow 12 --max-time 20m
       bisect narrow b3         the culprits of all hunts of a batch
       bisect narrow 12 --json
-      bisect report 13         the page, with the part marked in the diff
+      bisect report 13         write the page of the result, with the part marked in the diff
 
     \b
-    States that do not build are skipped, and parts are put in other orders: build files and headers first, definitions before
-    uses. It is a session of its own: `bisect resume`, `show`, `watch` and `report` know it, and builds are used again. For a
-    hunt that names several commits, or a batch, each culprit has a session of --max-time, one after the other. Your clone is only read.
+    States that do not build are skipped, and parts are then added in another order: build files and headers first, then
+    definitions before uses. The search is a session with its own number, for `bisect resume`, `show`, `watch` and `report`.
+    If a hunt or a batch has several culprits, each gets a session of --max-time, one after the other. Your clone is only read.
 
     \b
-    Exit status: as of `bisect run`: 0 a part is named, 1 nothing to find, 2 a set of parts, or undecided.
+    Exit status: 0 a part is named, 1 there is nothing to find, 2 a set of parts is named, or undecided; others as `bisect run`.
     """
     from perfbisect.cli.sessions import open_view, say_failures, session
     from perfbisect.hunt.attempt import Caller

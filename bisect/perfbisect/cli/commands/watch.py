@@ -29,17 +29,17 @@ UNDECIDED = 2
 @plain_option
 @history_option
 def watch(given: Given) -> None:
-    """Show HUNTs and trials (default: all that run now) as their own terminals do, until they end.
+    """Show HUNTs, which may be any sessions (default: all running sessions), as in their own terminals, until they end.
 
     \b
     Examples:
-      bisect watch           all hunts that run now
+      bisect watch           all running sessions
       bisect watch 12 13 c3
       bisect watch b3        the hunts of a batch that have begun
       bisect watch --plain | grep verdict
 
     \b
-    The history is only read. Ctrl-C ends watching, and nothing else.
+    The history is only read. Ctrl-C ends `bisect watch`; the sessions continue.
     """
     from perfbisect.hunt import watching
     from perfbisect.store.batches import batch_together
@@ -51,7 +51,10 @@ def watch(given: Given) -> None:
         )
         chosen = tuple(named) or tuple(watching.running(opened))
         if not chosen:
-            raise UsageError("No hunt is running.", "`bisect history` lists all; `bisect show` reports one.")
+            raise UsageError(
+                "No session is running.",
+                "`bisect history` lists all sessions; `bisect show` prints the report of a session.",
+            )
         batch = batch_together(opened, chosen[0])
         together = batch is not None and {*chosen} <= {hunt.hunt for hunt in batch.hunts}
         lines = given.plain or lines_wanted()
@@ -80,7 +83,8 @@ def numbers(session_id: int | str, history: "History") -> list[int]:
     begun = [hunt.hunt for hunt in read_batch(history, int(session_id[1:])).hunts if hunt.hunt is not None]
     if not begun:
         raise UsageError(
-            f"No hunt of {session_id} has begun.", f"See what it has: {command_on('show', session_id, history.path)}"
+            f"No hunt of batch {session_id} has begun.",
+            f"To see its hunts: {command_on('show', session_id, history.path)}",
         )
     return begun
 
@@ -91,29 +95,29 @@ def say_how(session: "SessionSummary", history: Path) -> None:
         reason = f": {printable(session.failure)}" if session.failure else ""
         name = f"Hunt {session.id}" if isinstance(session.id, int) else session.id
         note(f"{name} {'has' if session.failure else 'was'} {session.state}{reason}")
-        note(f"Go on with: {command_on('resume', str(session.id), history)}")
+        note(f"To continue: {command_on('resume', str(session.id), history)}")
 
 
 @verb_command()
 @id_argument()
 @confidence_option()
-@effect_option("Smallest change of interest.")
+@effect_option("Smallest change to search for.")
 @limit_options
 @history_option
 def replay(given: Given) -> int:
-    """Repeat the decisions of HUNT (default: the latest) from its log, with its own settings or with others.
+    """Repeat the decisions of HUNT (default: the latest) on its stored runs, with its own settings or with other settings.
 
-    Each line is one decision: the number of runs before it, and the most probable culprit. Only runs of the log are
-    available, so a replay with other settings may end before a verdict.
+    Each line is a decision: the number of runs before the decision, and the most probable culprit. A replay has only the
+    stored runs, so with other settings it may end without a verdict.
 
     \b
     Examples:
       bisect replay                       the latest hunt, with its own settings
-      bisect replay 12 --confidence 80%   would a lower confidence have cost fewer runs?
+      bisect replay 12 --confidence 80%   does a lower confidence need fewer runs?
       bisect replay 12 --max-runs 40      the verdict after 40 runs
 
     \b
-    Exit status: as of a hunt with this verdict; 2 if the log ends before a verdict.
+    Exit status: as of `bisect run` with this verdict; 2 without a verdict.
     """
     from perfbisect.core.domain.events import SessionStarted
     from perfbisect.core.domain.orders import Measure, Purpose
@@ -137,19 +141,26 @@ def replay(given: Given) -> int:
         candidates = store.candidates(number)
         together = together_with(store, number)
     if settings.narrows:
-        raise UsageError(f"Hunt {number} searches in a diff in rounds, which are not replayed.")
+        raise UsageError(
+            f"Hunt {number} is a search in a diff (`bisect narrow`), which cannot be replayed.",
+            "Give the number of a hunt of `bisect run`.",
+        )
     builder = requested_builder(settings)
     announce(builder)
     span, _ = read_hunt_range(settings, builder)
     if span.candidates != candidates:
-        raise UsageError(f"The range of hunt {number} in {settings.repository} has changed.")
+        raise UsageError(
+            f"The repository {settings.repository} no longer has the commits of hunt {number}, so the hunt cannot be replayed."
+        )
     policy = policy_of(given, settings.policy)
     hosts = settings.hosts if settings.further_hosts else ()
     build_hosts = next((event.build_hosts for _, event in reversed(events) if isinstance(event, SessionStarted)), ())
     problem = SearchProblem(span.graph, candidates, policy, settings.metric, hosts, settings.prior, build_hosts)
     repository = open_repository(Path(settings.repository))
     if together:
-        note(f"Hunt {number} was carried out {together}. Budgets count for it alone in a replay.")
+        note(
+            f"Hunt {number} was carried out {together}. The replay applies limits of time, builds and runs to hunt {number} alone."
+        )
     for runs, decision in decisions(problem, events, began, shared=bool(together)):
         order, culprit = decision.order, decision.belief.culprit
         if not isinstance(order, Measure):
@@ -162,8 +173,8 @@ def replay(given: Given) -> int:
             return exit_status(order)
         leader = int(culprit.argmax())
         alike = int((culprit > 0.99 * culprit[leader]).sum())
-        first = f"{candidates[leader][:10]} leads" if alike == 1 else f"{alike} commits lead, each"
+        first = f"most probable: {candidates[leader][:10]}" if alike == 1 else f"most probable: {alike} commits, each"
         leads = f"{first} with {chance(float(culprit[leader]))}"
-        say(f"{runs:5} runs  {'the ends are compared' if order.purpose is Purpose.ENDS else leads}")
-    say("The log ends here; with these settings the hunt would continue.")
+        say(f"{runs:5} runs  {'comparison of good and bad' if order.purpose is Purpose.ENDS else leads}")
+    say("The stored runs end here. With these settings, the hunt would need further runs.")
     return UNDECIDED

@@ -87,7 +87,7 @@ class LongCommand(click.Command):
             ctx.meta[ALL_HELP] = True
             say(ctx.get_help())
 
-        text = "Show all options, examples and what they mean."
+        text = "Show all options, with examples and explanations."
         self.params.append(click.Option(["--help-all"], help=text, **telling(print_all)))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -117,7 +117,7 @@ def or_configured(ctx: click.Context, _param: click.Parameter, value: tuple[str,
     try:
         return split_command(load_configuration().notify)
     except ValueError as mistake:
-        raise place_of_configuration().at("notify").mistake(f"cannot be run: {mistake}.") from mistake
+        raise place_of_configuration().at("notify").mistake(f"is not a command: {mistake}.") from mistake
 
 
 class WaitingLine:
@@ -164,7 +164,7 @@ class WaitingLine:
         elif self.drawn:
             self.clear()
         else:
-            note("The host is free now.")
+            note("The host is free.")
 
 
 # Each option is a parameter of its name in the command.
@@ -175,32 +175,32 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 history_option = click.option(  # None: the default path; of a group of commands, it may precede the command's name
     "--history", metavar="FILE", type=FILE, is_eager=True,  # before the names of hunts
     callback=lambda ctx, _param, value: value or (ctx.parent.params.get("history") if ctx.parent else None),
-    help="History to use. Default: perfbisect/history.db in the user's state folder.",
+    help="File of the history. Default: perfbisect/history.db in your state folder.",
 )  # fmt: skip
 host_argument = click.argument("host", default="local", shell_complete=host_name)
 explain_option = click.option(
     "--explain/--no-explain", default=True, show_default=True,
-    help="Measure a culprit and its parent again for the reason: counters, profiles, plans.",
+    help="Measure culprit and parent again for the reason: counters, profiles, query plans.",
 )  # fmt: skip
 waiting_option = click.option(  # a WaitingLine; None without the option
     "--wait", "waiting", is_flag=True, callback=lambda _ctx, _param, wait: WaitingLine() if wait else None,
-    help="Wait for a host on which another session measures, instead of failing.",
+    help="If another session measures on the host, wait for its end instead of failing.",
 )  # fmt: skip
 notify_option = click.option(  # the arguments of a command; () for no command
     "--notify", type=COMMAND, callback=or_configured,
-    help="Command that gets the verdict as JSON on its standard input, at the end.",
+    help="Command to run at the end, with the verdict as JSON on its standard input.",
 )  # fmt: skip
-PLAIN = "Plain lines, as when there is no terminal."
+PLAIN = "Print plain lines, as without a terminal."
 plain_option = click.option("--plain", is_flag=True, help=PLAIN)
 view_options = added(  # of every verb that hunts: ``view: str | None``; the last of several options counts
     click.option("--plain", "view", flag_value="plain", default=None, help=PLAIN),
-    click.option("--json", "view", flag_value="json", default=None, help="One JSON object for each event."),
+    click.option("--json", "view", flag_value="json", default=None, help="Print one JSON object for each event."),
 )
 
 session_options = added(waiting_option, notify_option, view_options, history_option)  # of a verb that carries out hunts
 
 
-def json_option(text: str = "One JSON object.") -> Decorator:
+def json_option(text: str = "Print one JSON object.") -> Decorator:
     """``--json``; ``text`` is its help."""
     return click.option("--json", "as_json", is_flag=True, help=text)
 

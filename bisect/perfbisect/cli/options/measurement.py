@@ -32,86 +32,91 @@ def recipes_option(name: str, summary: str) -> Decorator:
             return value.absolute()
         path, reason = working_directory(name)
         if reason and not ctx.resilient_parsing:  # completion of a shell
-            note(f"{path} is ignored: {reason}. To use it, give {param.opts[0]} {name}.")
+            note(f"{path} is ignored: {reason}. To use this path, give {param.opts[0]} {name}.")
         return None if reason else path
 
-    text = f"{summary}. Default: ./{name}, unless that is in a git repository or another user's."
+    text = f"{summary}. Default: ./{name}, except in a git repository or a folder of another user."
     return click.option(f"--{name.partition('.')[0]}", type=PATH, callback=chosen, help=text)
 
 
-builders_option = recipes_option(BUILDERS, "Folder with builders of your own")
-workloads_option = recipes_option(WORKLOADS, "Folder with workloads of your own")
-inventory_option = recipes_option(HOSTS, "hosts.toml to use")
+builders_option = recipes_option(BUILDERS, "Folder of your own builders")
+workloads_option = recipes_option(WORKLOADS, "Folder of your own workloads")
+inventory_option = recipes_option(HOSTS, "File that describes the hosts")
 
 
 hosts_option = click.option(
     "--host", multiple=True, default=("local",), metavar="NAME", show_default=True, shell_complete=host_name,
-    callback=lambda _ctx, _param, value: expanded_names(value), help="Host to measure on. Repeatable: several hosts share the work.",
+    callback=lambda _ctx, _param, value: expanded_names(value), help="Host to measure on. Repeatable; several hosts divide the work between them.",
 )  # fmt: skip
 variant_option = click.option(
-    "--variant", metavar="NAME", default="", help="Compiler settings; see `bisect builders --show`."
+    "--variant",
+    metavar="NAME",
+    default="",
+    help="Variant of the builder: compiler settings that `bisect builders --show` lists.",
 )
 command_options = added(
-    builder_option("Or a recipe: how a system is built.", default=""),
-    click.option("--build", type=UNSPLIT, multiple=True, help="Command that builds in the checkout. Repeatable."),
-    click.option("--then", type=UNSPLIT, multiple=True, help="Command after the tree's build system. Repeatable."),
-    click.option("--run", "command", type=UNSPLIT, help="Command to measure, in the same folder."),
-    click.option("--rate", default="", metavar="PATTERN", help="Number in its output; higher is better."),
-    click.option("--cost", default="", metavar="PATTERN", help="Number in its output; lower is better."),
+    builder_option("Recipe of the system, in place of --build.", default=""),
+    click.option("--build", type=UNSPLIT, multiple=True, help="Build command, run in the checkout. Repeatable."),
+    click.option("--then", type=UNSPLIT, multiple=True, help="Command to run after the build by the tree's own build system. Repeatable."),
+    click.option("--run", "command", type=UNSPLIT, help="Command to measure, run in the same folder."),
+    click.option("--rate", default="", metavar="PATTERN", help="Pattern of the number to read; higher is better."),
+    click.option("--cost", default="", metavar="PATTERN", help="Pattern of the number to read; lower is better."),
     click.option(
-        "--only", default="", metavar="NAME", help="Result of a known benchmark to measure, or a pattern of several: '*/64'."
+        "--only", default="", metavar="NAME", help="Result to measure of a benchmark that prints several, or a pattern of results: '*/64'."
     ),
-    click.option("--unit", default="", metavar="UNIT", help="Unit of the number. Default: from PATTERN."),
+    click.option("--unit", default="", metavar="UNIT", help="Unit of the number. Default: read from PATTERN."),
     click.option(
-        "--operations", default="", metavar="PATTERN", help="Number of operations in the output. Default: one."
+        "--operations", default="", metavar="PATTERN", help="Pattern of the number of operations in the output. Default: a run is one operation."
     ),
     click.option(
         "--program", "programs", type=BELOW, multiple=True,
-        help="File of the build to run if several have its name. Repeatable.",
+        help="Program of the build to run, if several files have the name that --run uses. Repeatable.",
     ),
 )  # fmt: skip
 what_options = added(
     click.option(
         "--repo", type=PATH,
-        help="Local clone. Default: a clone of the recipe's URL; without a recipe, the current folder.",
+        help="Local clone. Default: with a recipe, a clone of its URL; otherwise the current folder.",
     ),
     variant_option,
     click.option(
         "--configure", metavar="OPTION", multiple=True,
         help="Option for the configure step of the build system: -DWITH_X=OFF, --without-y. Repeatable.",
     ),
-    click.option("--cflags", type=FLAGS, default="", help="Options for all compilations of C, after those of the tree."),
-    click.option("--cxxflags", type=FLAGS, default="", help="Options for all compilations of C++."),
-    click.option("--ldflags", type=FLAGS, default="", help="Options for all links."),
+    click.option("--cflags", type=FLAGS, default="", help="Compiler options for C, added after the options of the tree."),
+    click.option("--cxxflags", type=FLAGS, default="", help="Compiler options for C++, added after the options of the tree."),
+    click.option("--ldflags", type=FLAGS, default="", help="Linker options, added after the options of the tree."),
     click.option(
         "--patch", type=PATH, multiple=True,
-        help="Patch for the commits that it applies to, before they are built. Repeatable.",
+        help="Patch file. Each commit to which it applies is patched before its build. Repeatable.",
     ),
     click.option(
         "--metric", default="", metavar="NAME", shell_complete=metric_name,
-        help="qps, p95, cpu/o, instructions/o, … Default: qps, or that of the command; of `run` auto: the same, or"
-        " instructions/o where that tells nothing apart.",
+        help="qps, p95, cpu/o, instructions/o, … Default: the metric of the workload; in `bisect run`, instructions/o"
+        " if that metric shows no difference.",
     ),
 )  # fmt: skip
 how_options = added(
-    click.option("--time", type=COUNT, help="Seconds of each timed run."),
-    click.option("--warmup", type=SECONDS, help="Seconds of warm-up before each run."),
-    click.option("--threads", type=click.IntRange(1, 1_000_000), help="Client threads."),
-    click.option("--set", "changes", type=ARG, multiple=True, help="Change one of the workload's args. Repeatable."),
+    click.option("--time", type=COUNT, help="Duration of each timed run in seconds."),
+    click.option("--warmup", type=SECONDS, help="Duration of the warm-up before each run, in seconds."),
+    click.option("--threads", type=click.IntRange(1, 1_000_000), help="Number of client threads."),
+    click.option("--set", "changes", type=ARG, multiple=True, help="Set an argument of the workload. Repeatable."),
     builders_option,
     workloads_option,
     inventory_option,
 )
 limit_options = added(
-    click.option("--max-time", type=MINUTES, help="Stop with the best answer after this time: 90s, 45m, 2h."),
-    click.option("--max-builds", type=COUNT, help="Stop with the best answer after this many builds."),
-    click.option("--max-runs", type=COUNT, help="Stop with the best answer after this many timed runs."),
+    click.option("--max-time", type=MINUTES, help="Stop after this time, with the best answer so far: 90s, 45m, 2h."),
+    click.option("--max-builds", type=COUNT, help="Stop after this many builds, with the best answer so far."),
+    click.option("--max-runs", type=COUNT, help="Stop after this many timed runs, with the best answer so far."),
 )
 
 
 def confidence_option(**how: Any) -> Decorator:
     """``--confidence``; ``how`` are further arguments of click."""
-    return click.option("--confidence", type=Percent(CAP), help="Probability at which a culprit is named.", **how)
+    return click.option(
+        "--confidence", type=Percent(CAP), help="Probability from which on a commit is named as the culprit.", **how
+    )
 
 
 def effect_option(text: str, *, auto: bool = False) -> Decorator:
@@ -122,23 +127,28 @@ def effect_option(text: str, *, auto: bool = False) -> Decorator:
 policy_options = added(
     confidence_option(default="95%", show_default=True),
     effect_option(
-        "Smallest change of interest: 25% is from 4 to 3, or from 4 to 5"
-        "  [default: auto, what an hour or the limits show, 2% at most; 0.2% of counts]",
+        "Smallest change to search for: 25% is from 4 to 3, or from 4 to 5"
+        "  [default: auto: what an hour of runs or the limits can show, at most 2%; 0.2% of exact counts]",
         auto=True,
     ),
     click.option(
-        "--all", "all_steps", is_flag=True, help="Find all changes of at least that size, not only the largest."
+        "--all",
+        "all_steps",
+        is_flag=True,
+        help="Find all changes of at least --min-effect.",
     ),
     limit_options,
 )
 # of a trial that has no other form beside text; the parameter ``form`` of the command
-json_form_option = click.option("--json", "form", flag_value="json", default="", help="One JSON object at the end.")
+json_form_option = click.option(
+    "--json", "form", flag_value="json", default="", help="Print one JSON object at the end."
+)
 
 
 pairing_option = click.option(
     "--pairing", type=click.Choice([p.value for p in Pairing]), default=Pairing.AUTO.value, show_default=True,
     callback=lambda _ctx, _param, value: Pairing(value),
-    help="Run two builds at the same time (together: paired), or one after the other (turns: interleaved).",
+    help="paired: run two builds at the same time. interleaved: run builds one after the other. auto: the way with less noise.",
 )  # fmt: skip
 
 
@@ -147,7 +157,7 @@ def round_options(visits: int, runs: int, text: str, least: int = 1) -> Decorato
     rounds_type = click.IntRange(least, COUNT.max)
     return added(
         click.option("--visits", type=rounds_type, default=visits, show_default=True, help=text),
-        click.option("--runs", type=COUNT, default=runs, show_default=True, help="Timed runs in each visit."),
+        click.option("--runs", type=COUNT, default=runs, show_default=True, help="Number of timed runs in each visit."),
         waiting_option,
         notify_option,
         history_option,
@@ -163,18 +173,20 @@ def command_of(given: Given) -> Quick | None:
     patterns = {name: getattr(given, name) for name in ("rate", "cost", "operations", "unit", "only")}
     if given.command is None:
         if beside := [name for name, value in {"build": build, "then": then, **patterns}.items() if value]:
-            raise click.UsageError(f"--{beside[0]} needs a command: give it with --run.")
+            raise click.UsageError(f"--{beside[0]} needs a command to measure. Give the command with --run.")
         if not (builder and workload):
             missing = "--workload" if builder else "--builder"
-            raise click.UsageError(f"{missing} is missing. Or measure any command, with --build and --run.")
+            raise click.UsageError(
+                f"{missing} is missing. Add {missing} NAME; or measure any command with --build and --run."
+            )
         return None
     for both, names, advice in (
-        (workload, "--workload and --run", "give one of them"),
-        (builder and build, "--builder and --build", "give one of them"),
-        (build and then, "--build and --then", "give a second --build, which is run after the first"),
+        (workload, "--workload and --run", "Give one of the two options"),
+        (builder and build, "--builder and --build", "Give one of the two options"),
+        (build and then, "--build and --then", "Give a second --build, which is run after the first"),
     ):
         if both:
-            raise click.UsageError(f"{names} exclude each other: {advice}.")
+            raise click.UsageError(f"{names} exclude each other. {advice}.")
     return named_in_history(Quick(given.command, None if builder else build, **patterns, then=then))
 
 
@@ -244,7 +256,7 @@ def announced_recipes(settings: Settings) -> "tuple[Builder, dict[str, Workload]
     builder = builder_of(settings)
     workloads = requested_workloads(settings, builder, settings.workload)
     if not workloads:
-        raise click.UsageError("--workload is empty.")
+        raise click.UsageError("--workload is empty. Give the name of a workload.")
     announce(builder, workloads.values(), [load_host(name, settings.hosts_path) for name in settings.hosts])
     return builder, workloads
 

@@ -52,9 +52,9 @@ def _minutes(text: str) -> float:
     from perfbisect.recipes.builder import LONGEST
 
     parts = _DURATION.findall(text) if _DURATIONS.fullmatch(text) else [(text, "m")]
-    minutes = sum(number(size, "is not a duration; write 90s, 45m or 1h30m.") * _UNITS[unit[0]] for size, unit in parts)
+    minutes = sum(number(size, "is not a duration. Write 90s, 45m or 1h30m.") * _UNITS[unit[0]] for size, unit in parts)
     if not 0.001 <= 60 * minutes <= LONGEST:
-        raise ValueError("is not a duration from a millisecond to 30 years.")
+        raise ValueError("is not between 1 millisecond and 30 years.")
     return minutes
 
 
@@ -64,7 +64,7 @@ def _bytes(text: str) -> int:
     try:
         return in_bytes(text)
     except ValueError:
-        raise ValueError("is not a size; write 20G or 500M.") from None
+        raise ValueError("is not a size. Write 20G or 500M.") from None
 
 
 def _suspect(text: str) -> tuple[str, float]:
@@ -72,7 +72,7 @@ def _suspect(text: str) -> tuple[str, float]:
 
     lowest, highest = WEIGHTS
     path, _, weight = text.rpartition("=")
-    wrong = f"is not a path and a weight from {lowest:f} to {highest:.0f}; write storage/innobase=4."
+    wrong = f"is not PATH=WEIGHT with a weight from {lowest:f} to {highest:.0f}. Write storage/innobase=4."
     if not path or not lowest <= number(weight, wrong) <= highest:
         raise ValueError(wrong)
     return path, float(weight)
@@ -83,9 +83,9 @@ def _arg(text: str) -> tuple[str, str]:
 
     name, sign, value = text.partition("=")
     if not name or not sign:
-        raise ValueError("is not an option with its value; write table-size=1000000.")
+        raise ValueError("is not NAME=VALUE. Write table-size=1000000.")
     if name in TIMING:
-        raise ValueError(f"is no arg: {name} has an option of its own: --{name} {shlex.quote(value)}.")
+        raise ValueError(f"cannot be set here. Use the option --{name} {shlex.quote(value)}.")
     return name, value
 
 
@@ -102,7 +102,7 @@ def _split(text: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise ValueError(f"cannot be split into words: {str(error).lower()}; quote as in a shell.") from error
+        raise ValueError(f"cannot be split into words: {str(error).lower()}. Use quotes as in a shell.") from error
 
 
 _QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\$`]|\\.)*\"|\\.")
@@ -115,7 +115,7 @@ def _without_shell(text: str) -> str:
     from perfbisect.recipes.placeholders import script_positions
 
     if not (words := _split(text)):
-        raise ValueError("is empty; give a program and its arguments.")
+        raise ValueError("is empty. Give a program and its arguments.")
     quoted = _FOR_A_SHELL if [*script_positions(words)] else _QUOTED
     if syntax := _OF_SHELLS.search(quoted.sub("_", text)):
         inner = 'sh -c "{}"'.format(re.sub(r'(["\\])', r"\\\1", text))  # one word for the user's shell
@@ -123,7 +123,8 @@ def _without_shell(text: str) -> str:
         if "'" in inner and "!" not in inner:  # the history of an interactive shell
             again = '"{}"'.format(re.sub(r'(["\\$`])', r"\\\1", inner))
         raise ValueError(
-            f"has {syntax[0].strip()}, and is run without a shell. Write {again}, or quote what is none of a shell's."
+            f"contains {syntax[0].strip()}, which only a shell understands, but the command runs without a shell. Write {again};"
+            f" or put quotes around {syntax[0].strip()}."
         )
     return text
 
@@ -153,21 +154,21 @@ def matching(name: str, pattern: str, wrong: str, value: Callable[[re.Match[str]
 ANY = "cpnb"  # letters of the ids of sessions
 BELOW = matching(
     "PATH", r"(?:\./)?((?!/|(?:.*/)?\.\.(?:/|\Z))[^\t\n]*[^/\t\n])",
-    "is not the path of a file in the build; write out-static/kvbench.", lambda match: match[1],
+    "is not the relative path of a file in the build. Write out-static/kvbench.", lambda match: match[1],
 )  # fmt: skip
 NAME = matching(  # of a hunt
     "NAME", rf"((?![{ANY}]?\d+\Z)\w[\w.:+/@ -]{{0,59}})?",
-    "is no name: it has at most 60 letters, digits and signs, and is no id such as 12.", lambda match: match[0],
+    "is not a name: use at most 60 letters, digits and signs. An id such as 12 is not allowed.", lambda match: match[0],
 )  # fmt: skip
 MEMBER = matching(  # a hunt of a batch: (batch, place in the batch, job in Slurm or "")
-    "BATCH:PLACE", r"([0-9]{1,15}):([0-9]{1,15})(?::([0-9]+))?", "is no hunt of a batch.",
+    "BATCH:PLACE", r"([0-9]{1,15}):([0-9]{1,15})(?::([0-9]+))?", "is not a hunt of a batch.",
     lambda match: (int(match[1]), int(match[2]), match[3] or ""),
 )  # fmt: skip
 SECONDS = fitting(
     "SECONDS", lambda seconds: 0 <= seconds <= LONGEST_WAIT, "is not a number of seconds from 0 to 30 years."
 )
 FACTOR = fitting(
-    "FACTOR", lambda factor: 1 < factor <= MOST_TIMES, f"is not a number above 1, of at most {MOST_TIMES:,.0f}."
+    "FACTOR", lambda factor: 1 < factor <= MOST_TIMES, f"is not a number above 1 and up to {MOST_TIMES:,.0f}."
 )
 MINUTES = Parsed("TIME", _minutes)  # a bare number means minutes
 BYTES = Parsed("SIZE", _bytes)  # as in hosts.toml
@@ -186,11 +187,11 @@ class Percent(Parsed):
             if auto and text == AUTO:
                 return 0.0
             percent = text.endswith("%")
-            share = number(text.removesuffix("%"), "is not a share; write 2% or 0.02.") / (100 if percent else 1)
+            share = number(text.removesuffix("%"), "is not a share. Write 2% or 0.02.") / (100 if percent else 1)
             if not (SMALLEST <= share <= 1 - SMALLEST or (none and share == 0) or (whole and share == 1)):
                 raise ValueError(f"is not between {SMALLEST:.4%} and {1 - SMALLEST:.4%}.")
             if share > most:
-                raise ValueError(f"is more than {most:.1%}, the highest probability that a verdict states.")
+                raise ValueError(f"is more than {most:.1%}, the highest probability of a verdict.")
             return share
 
         super().__init__("SHARE", parse)
@@ -233,13 +234,13 @@ class Id(click.ParamType[int | str]):
         if not match and (number := _hunt_named(text, ctx)):
             return number
         if not match or match[1] not in ("", *self.kinds):
-            reason = f"is the id of {KINDS[match[1]][1]}" if match else "is not an id, nor the name of a hunt"
+            reason = f"is the id of {KINDS[match[1]][1]}" if match else "is neither an id nor the name of a hunt"
             if SESSION.fullmatch(text):
-                reason = "is of a central history, and this works on your own history only"
-            examples = [" for ".join(KINDS[kind]) for kind in ("", *self.kinds)] + ["ORIGIN:12 of a team"] * (
-                "central" in options
-            )
-            self.fail(f"{text!r} {reason}; write {', '.join(examples)}.", param, ctx)
+                reason = "is an id of a central history, but this command works only on your own history"
+            examples = [" for ".join(KINDS[kind]) for kind in ("", *self.kinds)] + [
+                "ORIGIN:12 for a hunt of a team"
+            ] * ("central" in options)
+            self.fail(f"{text!r} {reason}. Write {', '.join(examples)}.", param, ctx)
         return int(text) if text.isdecimal() else text
 
 

@@ -27,10 +27,10 @@ T = TypeVar("T")
 
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 FORMS = {  # option → its help
-    "markdown": "Print Markdown, for an issue.",
+    "markdown": "Print Markdown for an issue.",
     "json": "Print JSON.",
     "csv": "Print the tables of a comparison as comma-separated values.",
-    "tsv": "Print them separated by tabs.",
+    "tsv": "Print the tables of a comparison as tab-separated values.",
 }
 
 
@@ -46,7 +46,7 @@ def address_of(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 from_option = click.option(
     "--from", "central", metavar="URL", is_eager=True,  # before the names of hunts
     callback=address_of,
-    help="Read a central history: postgresql://HOST/DATABASE, or `central` for the address in config.toml. A hunt there is ORIGIN:NUMBER.",
+    help="Read the central history postgresql://HOST/DATABASE, or `central` for the address in config.toml. Its hunts have ids ORIGIN:NUMBER.",
 )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def choose(ctx: click.Context, param: click.Parameter, is_used: bool) -> None:
         form, name = ctx.params.setdefault("form", ""), param.opts[0].removeprefix("--")
         if form and is_used:
-            raise click.UsageError(f"Choose one of --{form} and --{name}.")
+            raise click.UsageError(f"--{form} and --{name} exclude each other. Give one of the two options.")
         ctx.params["form"] = name if is_used else form
 
     flags = (

@@ -166,7 +166,7 @@ class SessionState:
     @property
     def together(self) -> bool:
         """Whether each build is measured by runs paired with the first build, as far as it is chosen."""
-        return self.pairing.together if self.pairing else self.request.pairing is Pairing.TOGETHER
+        return self.pairing.together if self.pairing else self.request.pairing is Pairing.PAIRED
 
     def after(self, at: float, event: Event) -> "SessionState":
         """The state after ``event``, which happened ``at`` seconds since the epoch."""

@@ -34,8 +34,8 @@ class Pairing(StrEnum):
     """How builds are compared."""
 
     AUTO = "auto"
-    TOGETHER = "together"  # paired runs
-    TURNS = "turns"  # interleaved runs
+    PAIRED = "paired"  # the two builds run at the same time
+    INTERLEAVED = "interleaved"  # the builds run one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Policy:
     slow_after: float = 0.0  # a run is stopped after this multiple of the time of a run of the good end; 0: never
     layouts: bool = False  # whether builds can be linked again in randomized layouts
     incremental: bool = False  # whether builds of the search may be made in the tree of the last build
-    pairing: Pairing = Pairing.TURNS
+    pairing: Pairing = Pairing.INTERLEAVED
     chosen: bool = False  # the ends showed that this pairing is better; further readings may show the opposite
     # ``min_effect`` was asked for: of a rise it is the share of the smaller value, as people read it, else that of the larger
     typed: bool = False
@@ -313,7 +313,7 @@ class TrialRequest:
     runs: int  # in each visit
     reverts: Reverts | None = None  # of a proof
     series: Series | None = None  # of a comparison of the releases of a range
-    pairing: Pairing = Pairing.TURNS
+    pairing: Pairing = Pairing.INTERLEAVED
     branch: str = ""  # of a night of `bisect nightly`: the branch as written; the last subject is its tip
     shared: bool = False  # whether the workloads are results of one command, and each run shows all of them
 

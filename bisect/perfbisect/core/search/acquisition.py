@@ -279,7 +279,7 @@ def smallest_effect(now: Situation) -> float:
     varying = []
     if min(map(len, turns)) == TELLING:
         varying.append(float(np.mean([np.var([seen.value for seen in of], ddof=1) for of in turns])))
-    if len(rounds) == TELLING and (varying or policy.pairing is Pairing.TOGETHER):
+    if len(rounds) == TELLING and (varying or policy.pairing is Pairing.PAIRED):
         varying.append(float(np.var([seen.value for seen in rounds], ddof=1)) / 2)
     if not varying:
         return policy.min_effect

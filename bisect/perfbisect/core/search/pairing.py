@@ -62,7 +62,7 @@ def with_pairing(now: Situation) -> Decision:
     if now.model.exact:
         return _by_turns(now)
     if now.policy.pairing is not Pairing.AUTO:
-        return _as_chosen(now, now.policy.pairing is Pairing.TOGETHER, again=now.policy.chosen)
+        return _as_chosen(now, now.policy.pairing is Pairing.PAIRED, again=now.policy.chosen)
     alone, beside = _ends_seen(now)
     ways = _ways(alone, beside, now)
     if ways is None or 0 < now.policy.max_runs < AFFORDED:

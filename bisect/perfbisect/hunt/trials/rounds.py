@@ -203,10 +203,10 @@ def pairing_of(trial: TrialDesign, setup: SessionSetup) -> Pairing:
     """How the builds may be compared: interleaved if they are hosts, need labs of their own, or are counted."""
     ways, asked = {(subject.variant, subject.config) for subject in trial.subjects}, setup.settings.policy.pairing
     if setup.builder.installed or len(ways) > 1 or setup.settings.prior.exact:
-        return Pairing.TURNS
+        return Pairing.INTERLEAVED
     if trial.kind is TrialType.NOISE:
-        return Pairing.TURNS if asked is Pairing.TURNS else Pairing.AUTO  # both ways
-    return Pairing.TURNS if asked is Pairing.AUTO and trial.rounds < WORTH_BOTH else asked
+        return Pairing.INTERLEAVED if asked is Pairing.INTERLEAVED else Pairing.AUTO  # both ways
+    return Pairing.INTERLEAVED if asked is Pairing.AUTO and trial.rounds < WORTH_BOTH else asked
 
 
 def unused(subjects: Sequence[TrialBuild], configs: Sequence[ServerConfig]) -> Iterator[Warned]:
