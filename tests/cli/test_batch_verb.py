@@ -153,7 +153,7 @@ def test_jobs_are_shown_and_refused_by_name(file: Path, tmp_path: Path, monkeypa
     assert "To see its Slurm jobs: bisect batch b1" in exits(0, "show", "b1", *kept)
     assert "0 jobs cancelled" in exits(0, "batch", "b1", "--cancel", *kept)
     assert "submitted to Slurm, as batch b1. To begin all hunts anew, add --anew" in exits(3, "batch", str(file), *kept)
-    assert "b1 is with Slurm: bisect batch b1" in exits(0, "resume", "--all", *kept)
+    assert "Batch b1 was submitted to Slurm. To see its jobs: bisect batch b1" in exits(0, "resume", "--all", *kept)
     for wrong in (["b1", "--anew"], [str(file), "--cancel"], [str(file), "--submit", "slurm", "--page", "x"]):
         exits(3, "batch", *wrong, *kept)
     context = click.Context(batch_verb)
