@@ -130,7 +130,9 @@ def main() -> None:
     parser.add_argument("--commits", type=int, default=30)
     parser.add_argument("--results", type=int, default=60)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--option", action="append", default=[], help="of bisect run, as in --option=--pairing=interleaved")
+    parser.add_argument(
+        "--option", action="append", default=[], help="of bisect run, as in --option=--pairing=interleaved"
+    )
     asked = parser.parse_args()
     ratios: list[float] = []
     for seed in asked.seeds:

@@ -149,7 +149,10 @@ def test_jobs_are_shown_and_refused_by_name(file: Path, tmp_path: Path, monkeypa
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     monkeypatch.setenv("SLURM_CONF", os.devnull)
     shown = exits(0, "batch", "b1", *kept)
-    assert shown.count("12  unknown to Slurm  not begun") == 2 and f"To submit the hunts without a verdict again: bisect batch {file}" in shown
+    assert (
+        shown.count("12  unknown to Slurm  not begun") == 2
+        and f"To submit the hunts without a verdict again: bisect batch {file}" in shown
+    )
     assert "To see its Slurm jobs: bisect batch b1" in exits(0, "show", "b1", *kept)
     assert "0 jobs cancelled" in exits(0, "batch", "b1", "--cancel", *kept)
     assert "submitted to Slurm, as batch b1. To begin all hunts anew, add --anew" in exits(3, "batch", str(file), *kept)
@@ -247,7 +250,9 @@ def test_interrupted_it_says_how_many_had_ended_and_how(history: History, play: 
             if sum(task.stage is Stage.ENDED for task in carried) == 2:
                 raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match=r"2 hunts of 4 had ended, 1 of them without a verdict\. .* To continue: again"):
+    with pytest.raises(
+        Interrupted, match=r"2 hunts of 4 had ended, 1 of them without a verdict\. .* To continue: again"
+    ):
         follow(carried, history, None, "again", view=Stopped(io.StringIO(), {}))
     assert [task.process.returncode for task in carried[2:] if task.process] == [-signal.SIGTERM] * 2, "none goes on"
 

@@ -154,7 +154,9 @@ def test_workloads_of_a_recipe_each_with_a_result(script: Callable[[str], str], 
     suite = Path("workloads/script/suite.toml")
     chosen = """one.only = "*/64"\ntwo.only = "*/1024"\n"""
     suite.write_text(re.sub("rate = .*", "", suite.read_text()) + chosen)
-    said = exits(0, "run", *ends, *SCRIPT, "--workload", "one,two", "--plain", "--no-explain", "--pairing", "interleaved")
+    said = exits(
+        0, "run", *ends, *SCRIPT, "--workload", "one,two", "--plain", "--no-explain", "--pairing", "interleaved"
+    )
     assert [re.findall(rf"{name} .* hunted: BM_Insert/(\d+), by", said) for name in ("one", "two")] == [
         ["64"],
         ["1024"],

@@ -139,7 +139,9 @@ def test_a_trial_on_a_leased_host_is_built_elsewhere_and_goes_on(script: Script,
     hosts = Path(__file__).with_name("hosts") / "leased.toml"
     Path("hosts.toml").write_text(hosts.read_text().replace("ROOT", str(tmp_path)))
     words = ["noise", "pool:", *SCRIPT, "--rev", script("echo rate 100"), "--hosts", "hosts.toml"]
-    cut = bisect_until([*words, "--visits", "8", "--runs", "1", "--pairing", "interleaved"], "run 3 of 8", signal.SIGINT)
+    cut = bisect_until(
+        [*words, "--visits", "8", "--runs", "1", "--pairing", "interleaved"], "run 3 of 8", signal.SIGINT
+    )
     assert cut.returncode == 130, cut.stderr
     assert "Interrupted. What was measured is kept; go on with: bisect resume n1" in cut.stderr
     assert "Smallest detectable drop" in cut.stdout

@@ -173,7 +173,17 @@ def test_a_setting_that_slows_queries_is_found(tmp_path: Path, git: Repo, monkey
     with tempfile.TemporaryDirectory(prefix="lab") as root:  # short, for the sake of the socket
         (tmp_path / "hosts.toml").write_text(f'[hosts.here]\nroot = "{root}"\n')
         words = ["run", "v0", "v1", "--builder", "pg", "--workload", "one-row", "--host", "here", "--json"]
-        words += ["--repo", "repo", "--history", str(history), "--pairing", "interleaved", "--time", "1", *postgres.FOLDERS]
+        words += [
+            "--repo",
+            "repo",
+            "--history",
+            str(history),
+            "--pairing",
+            "interleaved",
+            "--time",
+            "1",
+            *postgres.FOLDERS,
+        ]
         planned = []
 
         def see(line: str, process: Process) -> None:

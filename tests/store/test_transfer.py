@@ -133,7 +133,9 @@ def test_batches_are_copied_with_their_hunts_and_nothing_of_them_is_begun(tmp_pa
         importing(file, ours)
         importing(hers, ours, "--from", "two")
         listed = bisect("history", "--history", ours)[1]
-        assert "\nb1: /nightly.toml, hunts 2, 3; 2 of 2 with a verdict\nb2: one command, hunts 4, 5; 2 of 2 with" in listed
+        assert (
+            "\nb1: /nightly.toml, hunts 2, 3; 2 of 2 with a verdict\nb2: one command, hunts 4, 5; 2 of 2 with" in listed
+        )
         assert "\nb3" not in listed
     assert bisect("show", "b1", "--history", ours)[1].count("engine update-index 1.0..1.1") == 2
     assert bisect("resume", "--all", "--history", ours)[2] == "No hunt is interrupted.\n"
@@ -204,7 +206,11 @@ def test_a_file_of_others_adds_nothing_to_own_hunts_nor_one_that_went_on_in_both
     went_on(ours, "other")
     before = log(ours, 1)
     status, _, said = importing(hers, ours, "--own")
-    assert (status, "hunt 1 is hunt 1 in your history, but the two logs differ" in said, log(ours, 1)) == (1, True, before)
+    assert (status, "hunt 1 is hunt 1 in your history, but the two logs differ" in said, log(ours, 1)) == (
+        1,
+        True,
+        before,
+    )
 
 
 @pytest.mark.parametrize("exported", [True, False])
