@@ -74,7 +74,7 @@ class _Group:
         each = zip(self.worlds, self.seen, strict=True)
         members = [Situation(world.graph, observations, *self._known) for world, observations in each]
         self.turn, decision = decide_together(members, self.verdicts, fleet, common=self._common)
-        if self._common and in_layouts(decision):  # as hunt.driver.Searches does
+        if self._common and in_layouts(decision):  # as hunt.driver.HuntsPlanner does
             left = {number for number in range(len(members)) if number not in self.verdicts} - self._in_layouts
             alone = {number: {*range(len(members))} - {number} for number in left}
             self._in_layouts |= {
@@ -83,7 +83,7 @@ class _Group:
         if isinstance(decision.order, Measure):
             return NextAction(decision.order)
         self.verdicts[self.turn] = decision.order
-        return NextAction(None, at_once=True)
+        return NextAction(None, ends_at_once=True)
 
     def append(self, event: Observation | Decided | Warned, workload: int | None = None) -> None:
         """Keep an observation; builds are there for all, and a commit that does not build does so for none."""
@@ -149,7 +149,7 @@ class _Host:
     def begin(self, build: BuildOrder) -> None:
         """Never called: there is no build host."""
 
-    def seconds(self, build_host: int) -> float:
+    def build_seconds(self, build_host: int) -> float:
         """Never called."""
         raise AssertionError(build_host)
 

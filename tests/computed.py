@@ -30,10 +30,10 @@ from perfbisect.hunt.search_problem import (
     SearchProblem,
     TimedEvent,
     WorkersFor,
-    ending,
-    opening,
-    pursue,
+    log_opening,
+    log_verdict,
     replay,
+    run_search,
 )
 from perfbisect.hunt.workers import MeasuringWorker, ThreadWorkers
 from perfbisect.lab.host_watch import with_values
@@ -146,11 +146,11 @@ def hunt(
     afterwards: Callable[[Verdict], Iterator[TimedEvent]] | None = None,
 ) -> Iterator[TimedEvent]:
     """A hunt from ``started`` to SessionEnded; ``afterwards`` measures more once there is a verdict."""
-    yield from opening(problem, started, log, failed, left_out)
-    named = yield from pursue(problem, log, workers_for(problem.commits))
+    yield from log_opening(problem, started, log, failed, left_out)
+    named = yield from run_search(problem, log, workers_for(problem.commits))
     if afterwards:
         yield from afterwards(named)
-    yield ending(problem, log, named)
+    yield log_verdict(problem, log, named)
 
 
 def verdict(events: Sequence[Event]) -> Verdict:

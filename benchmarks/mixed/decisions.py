@@ -33,7 +33,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, Decision
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.search.situation import Situation
-from perfbisect.hunt.loop import Search, run
+from perfbisect.hunt.loop import SearchPlanner, run
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import MemoryLog, SimulatedWorkers
 from perfbisect.simulate.world import World
@@ -93,7 +93,7 @@ def decisions(
 ) -> list[Facts]:
     """Those of a hunt in this world."""
     log = Decisions()
-    planner = Search(partial(Situation, world.graph, log.observations, policy, prior))
+    planner = SearchPlanner(partial(Situation, world.graph, log.observations, policy, prior))
     for _ in run(planner, log.append, SimulatedWorkers(world, hosts, ORDERS, build_hosts)):
         pass
     return log.all

@@ -135,7 +135,7 @@ def test_a_failure_stops_no_other(script: Script, seal: Path, tmp_path: Path, mo
         (4, EnvironmentFailure("host local is lost"), (4, "host local is lost")),
     ):
         with monkeypatch.context() as patched:
-            patched.setattr(Driver, "session", Mock(side_effect=trouble))
+            patched.setattr(Driver, "events", Mock(side_effect=trouble))
             exits(end, "resume", "b1", "--plain")
         assert statuses() == [reason, (4, "Hunt 2 cannot go")]
     assert "Hunt 2 failed: Hunt 2 cannot go on" in exits(4, "resume", "1", "--plain")

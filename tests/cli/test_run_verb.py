@@ -128,9 +128,12 @@ def test_a_slower_base_is_reported_with_the_commands_for_the_changes(script: Cal
     good = script(f"{CHANCE}\necho rate $((20000 + chance)) # good")
     status, _, err = run("run", good, bad, *HUNT)
     assert status == 3
-    assert f"The merge base {base[:10]} does not have the speed of good {good[:10]}" in err
+    assert f"The merge base {base[:10]} cannot be used in place of good {good[:10]}" in err
     assert "rate of good is 2.0" in err or "rate of good is 1.9" in err
-    for end, told in ((good, "the change between them: "), (bad, "one on bad's own side of the fork: ")):
+    for end, told in (
+        (good, "the change between the merge base and good: "),
+        (bad, "a change between the merge base and bad: "),
+    ):
         [command] = [line.partition(told)[2] for line in err.splitlines() if told in line]
         assert f"The culprit is {end[:10]}" in exits(0, *shlex.split(command)[1:], "--plain")
 

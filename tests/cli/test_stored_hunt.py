@@ -293,7 +293,7 @@ def test_commands_in_messages_name_the_history(ends: tuple[str, str], monkeypatc
     goes_on = "go on with: bisect resume 1 --history 'of mine.db'\n"
     assert goes_on in exits(4, "run", *ends, *HUNT, *option)
     with monkeypatch.context() as patch:
-        patch.setattr(Driver, "session", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(Driver, "events", Mock(side_effect=KeyboardInterrupt))
         assert goes_on in exits(130, "resume", *option)
     with closing(History.open(history)) as opened:
         numbers = [begin_batch(opened, file, [], 1.0) for file in (Path("/b 1.toml"), "")]

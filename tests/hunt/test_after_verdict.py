@@ -123,7 +123,7 @@ class Failing:
     ("lacks", "said"),
     [
         (True, Warned("Instructions are not counted exactly: no.", "Do this.")),
-        (False, Warned(f"{NAMES[MOVED][:10]} is not measured further: illegal instruction")),
+        (False, Warned(f"commit {NAMES[MOVED][:10]} is not measured further: illegal instruction")),
     ],
 )
 def test_where_it_fails_the_verdict_stays(log: SavedLog, lacks: bool, said: Warned) -> None:

@@ -71,9 +71,9 @@ from perfbisect.errors import (
     WrongPattern,
 )
 from perfbisect.hunt.attempt import SessionAttempt
-from perfbisect.hunt.driver import Driver, Searches, SessionMember, WorkloadFailed, lab_of_several
+from perfbisect.hunt.driver import Driver, HuntsPlanner, SessionMember, WorkloadFailed, lab_of_several
 from perfbisect.hunt.lifecycle import compare_merge_base
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, ending, replay
+from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, log_verdict, replay
 from perfbisect.hunt.workers import MeasuringWorker as HostMember
 from perfbisect.hunt.workers import ThreadWorkers
 from perfbisect.lab.building.log_parser import KnownFailure
@@ -116,7 +116,7 @@ class ComputedCourse:
         return True
 
     def closing(self, verdict: Verdict) -> Generator[TimedEvent]:
-        yield ending(self.problem, self.log, verdict)
+        yield log_verdict(self.problem, self.log, verdict)
         yield self.log.append(Unexplained("counters", "of no use here"))
 
 
@@ -150,10 +150,10 @@ class Session:
         def fail(number: int, failure: PerfBisectError) -> None:
             self.failed.append((number, failure))
 
-        self.driver = Driver(self.members, Searches(self.members), workers, fail)
+        self.driver = Driver(self.members, HuntsPlanner(self.members), workers, fail)
 
     def events(self) -> Generator[tuple[int, Event]]:
-        with closing(self.driver.session()) as happened:
+        with closing(self.driver.events()) as happened:
             for number, (_, event) in happened:
                 if isinstance(event, SessionEnded):
                     self.members[number].verdict = event.verdict
@@ -316,7 +316,7 @@ def test_a_hunt_that_ends_before_its_search_is_not_searched(logs: list[SavedLog]
     now = Session(logs, labs_of([]))
 
     def opening() -> Generator[TimedEvent, None, bool]:
-        yield ending(problem(NAMES), logs[0], Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE))
+        yield log_verdict(problem(NAMES), logs[0], Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE))
         return False
 
     cast("ComputedCourse", now.members[0].lifecycle).opening = opening  # type: ignore[method-assign]
@@ -340,7 +340,8 @@ def test_a_hunt_that_will_take_many_runs_says_so_once_and_goes_on(history: Histo
     for place in warned:
         warning = cast("Warned", events[place])
         assert re.fullmatch(
-            r"runs are taken to vary by \d+ %, so a change of [\d.]+ % takes some [\d,]+00 runs to find", warning.text
+            r"the noise of runs is estimated as \d+ %, so a search for a change of [\d.]+ % takes some [\d,]+00 runs",
+            warning.text,
         )
         assert "--metric instructions/o" in warning.advice
         assert any(isinstance(event, RunFinished) for event in events[place:])
@@ -353,7 +354,9 @@ def test_what_a_hunt_takes_is_said_once_when_the_ends_are_measured(history: Hist
     [place] = [place for place, event in enumerate(events) if isinstance(event, Foreseen)]
     assert {event.candidate for event in events[:place] if isinstance(event, RunFinished)} == {0, len(NAMES) - 1}
     said = cast("Foreseen", events[place]).text
-    found = re.fullmatch(r"about (\d+) to (\d+) builds and (\d+) to (\d+) runs in all, as the ends differ by .*", said)
+    found = re.fullmatch(
+        r"about (\d+) to (\d+) builds and (\d+) to (\d+) runs in all, because the ends differ by .*", said
+    )
     assert found, said
     low, high, few, many = map(int, found.groups())
     assert low <= len(lab.built) <= high

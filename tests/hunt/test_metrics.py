@@ -34,8 +34,8 @@ from perfbisect.core.domain.settings import COUNTED, WITH_RUNS, Direction, Polic
 from perfbisect.core.inference.classification import effect_of
 from perfbisect.core.inference.instruction_counts import COUNTS
 from perfbisect.errors import EndFailed, NotCounted, PerfBisectError, RunFailed, UsageError
-from perfbisect.hunt.driver import Driver, Searches, SessionMember, lab_of_several
-from perfbisect.hunt.further_runs import TIMED, takes_long
+from perfbisect.hunt.driver import Driver, HuntsPlanner, SessionMember, lab_of_several
+from perfbisect.hunt.further_runs import TIMED_RUNS, is_too_long_to_count
 from perfbisect.hunt.labs import SessionLabs, timed_or_counted
 from perfbisect.hunt.lifecycle import SessionLifecycle
 from perfbisect.hunt.resolve import resolve_settings
@@ -128,7 +128,10 @@ def session(
     courses = [ComputedHunt(*each) for each in zip(logs, setups, labs, strict=True)]
     members = [
         SessionMember(
-            each.problem, each.log, each, change_over=each.changed_over if each.setup.settings.choose_metric else None
+            each.problem,
+            each.log,
+            each,
+            change_metric=each.change_metric if each.setup.settings.choose_metric else None,
         )
         for each in courses
     ]
@@ -138,8 +141,8 @@ def session(
             return cast(ThreadWorkers, courses[0].labs.workers(NAMES))
         return one_host(lab_of_several({n: cast(Labs, each.labs).lab.measure for n, each in enumerate(courses)}))
 
-    driver = Driver(members, Searches(members), workers, lambda _, failure: pytest.fail(str(failure)))
-    with closing(driver.session()) as events:
+    driver = Driver(members, HuntsPlanner(members), workers, lambda _, failure: pytest.fail(str(failure)))
+    with closing(driver.events()) as events:
         for number, (_, event) in events:
             yield number, event
 
@@ -300,10 +303,10 @@ def test_a_command_that_takes_long_is_not_counted_as_a_whole(log: SavedLog, setu
         log.append(event)
     for method, long in ((VALGRIND, True), (counting.PERF, False)):
         counted = replace(setup, hosts=tuple(replace(each, counts=method) for each in setup.hosts))
-        assert not takes_long(counted, problem(NAMES), log)
+        assert not is_too_long_to_count(counted, problem(NAMES), log)
         for words, taken in ((("./bench",), long), (("./bench", "{events}"), False)):
             command = msgspec.structs.replace(setup.workload, command=words)
-            assert takes_long(replace(counted, workload=command), problem(NAMES), log) is taken
+            assert is_too_long_to_count(replace(counted, workload=command), problem(NAMES), log) is taken
 
 
 @pytest.mark.parametrize("cut", [8, 38, 60])
@@ -357,7 +360,7 @@ def test_the_verdict_has_what_is_known_of_time_and_the_report_the_change(log: Sa
     assert (state.started.metric, state.pairing) == (INSTRUCTIONS, None)
     timed = effect_of(state, state.verdict.step, "qps")
     assert timed and not timed.excludes_one
-    assert hunt.runs.count((NAMES[CULPRIT], False)) >= TIMED
+    assert hunt.runs.count((NAMES[CULPRIT], False)) >= TIMED_RUNS
 
 
 def test_a_hunt_in_another_direction_or_with_stopped_runs_is_one_by_time(setup: SessionSetup) -> None:

@@ -50,7 +50,7 @@ from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import Flags, Policy
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.hunt.lifecycle import compare_merge_base
-from perfbisect.hunt.search_problem import SavedLog, ill_timed, replay
+from perfbisect.hunt.search_problem import SavedLog, replay, run_length_warning
 from perfbisect.hunt.workers import ThreadWorkers
 from perfbisect.lab import Work
 from perfbisect.report.hunt_report import read_hunt
@@ -291,16 +291,16 @@ def test_what_ran_before_a_build_of_another_binary_or_one_that_failed_counts_no_
 @pytest.mark.parametrize(
     ("seconds", "noise", "middle", "hint"),
     [
-        (0.4, 0.29, 0.7, "Longer ones vary less: let the benchmark repeat its work for a few seconds."),
+        (0.4, 0.29, 0.7, "Longer runs vary less: let the benchmark repeat its work for a few seconds."),
         (0.4, 0.02, 0.7, ""),
-        (86.0, 0.005, 0.6, "Shorter ones show 40 % as well: a tenth of the work is enough."),
+        (86.0, 0.005, 0.6, "Shorter runs show a change of 40 % as well: a tenth of the work is enough."),
         (86.0, 0.1, 0.6, ""),
         (5.0, 0.29, 0.7, ""),
     ],
 )
 def test_runs_of_a_bad_length_are_said(seconds: float, noise: float, middle: float, hint: str) -> None:
     change = Interval.around(math.log(middle), 0.1)
-    said = ill_timed(change, noise, [seconds] * 10)
+    said = run_length_warning(change, noise, [seconds] * 10)
     assert (said.advice if said else "") == hint
-    assert ill_timed(change, noise, [seconds] * 9) is None
-    assert ill_timed(UNKNOWN, noise, [seconds] * 10) is None
+    assert run_length_warning(change, noise, [seconds] * 9) is None
+    assert run_length_warning(UNKNOWN, noise, [seconds] * 10) is None

@@ -15,7 +15,7 @@ from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import ABANDONED, hold
 from perfbisect.host.protocol import StoppableHost
 from perfbisect.host.registry import connect
-from perfbisect.hunt.loop import UNLIMITED, Listed, NextAction, OrderEnded, Planner, Workers, run
+from perfbisect.hunt.loop import UNLIMITED, FixedPlan, NextAction, OrderEnded, Planner, Workers, run
 from perfbisect.hunt.session_hosts import clear
 from perfbisect.hunt.workers import EventQueue, MeasuringWorker, ThreadWorkers
 from perfbisect.lab.building.candidates import FairLock
@@ -210,7 +210,7 @@ class Scripted:
         self.began.append(build)
         self.put(len(self.hosts) + build.build_host, f"built {build.candidate}")
 
-    def seconds(self, build_host: int) -> float:
+    def build_seconds(self, build_host: int) -> float:
         return 10.0 * (1 + build_host)
 
     def cancel(self, build_host: int) -> None:
@@ -260,7 +260,7 @@ class FirstFree:
 
 @pytest.mark.parametrize(("hosts", "candidates"), [("a", (3, 1)), ("ab", (3, 1, 4, 2))])
 def test_hosts_carry_out_all_orders_also_one_that_came_when_busy(hosts: str, candidates: tuple[int, ...]) -> None:
-    log = carried_out(Listed(map(order, candidates)), Scripted(hosts))
+    log = carried_out(FixedPlan(map(order, candidates)), Scripted(hosts))
     assert log == [f"measured {candidate}" for candidate in candidates]
 
 

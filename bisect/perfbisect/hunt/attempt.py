@@ -22,10 +22,10 @@ from perfbisect.errors import (
     in_words,
 )
 from perfbisect.host.lock import HostLock, WaitCallback
-from perfbisect.hunt.driver import Driver, Searches, SessionMember
+from perfbisect.hunt.driver import Driver, HuntsPlanner, SessionMember
 from perfbisect.hunt.labs import workers_of
 from perfbisect.hunt.lifecycle import SessionLifecycle
-from perfbisect.hunt.loop import Listed, Planner, Workers
+from perfbisect.hunt.loop import FixedPlan, Planner, Workers
 from perfbisect.hunt.notification import Begun, Notifier, pushing
 from perfbisect.hunt.resolve import worse_direction
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
@@ -124,14 +124,14 @@ class SessionAttempt:
             problem = cycle.problem if cycle else common and replace(common, metric=settings.metric)
             verdict = None if (cycle and self.why is None) or place in unable else verdict_of(history, log.hunt)
             auto = (
-                cycle.changed_over
+                cycle.change_metric
                 if cycle and settings.choose_metric and not (trial or settings.narrows or settings.outputs)
                 else None
             )
             output = settings.output if settings.outputs else None
             self.members.append(SessionMember(problem, log, cycle, verdict, unable.get(place), auto, output=output))
             if cycle and cycle.setup.parts:
-                self.members[-1].in_diff = cycle
+                self.members[-1].diff_lifecycle = cycle
 
         def workers() -> Workers[LabEvent]:
             """The hosts of the session, for the members that are still open."""
@@ -146,7 +146,7 @@ class SessionAttempt:
                 self._enter(place, None)
                 if self.caller.begun and not told:
                     self.caller.begun(names[place])
-        plan: Planner = Listed(RoundsPlan(logs[0], some).orders()) if trial else Searches(self.members)
+        plan: Planner = FixedPlan(RoundsPlan(logs[0], some).orders()) if trial else HuntsPlanner(self.members)
         titles = [
             setups[place].title if place in setups else history.settings(number).workload
             for place, number in enumerate(numbers)
@@ -224,7 +224,7 @@ class SessionAttempt:
             try:
                 for number in numbers if self.unable is not None else ():
                     view.recall(number, ((entry.at, entry.event) for entry in history.events(number)))
-                with closing(driver.session()) as events:
+                with closing(driver.events()) as events:
                     for place, happened in events:
                         show(place, happened)
             except (KeyboardInterrupt, ReaderGone):  # Ctrl-C, or the reader of our output has ended
@@ -232,7 +232,7 @@ class SessionAttempt:
                 verdicts = [verdict for number in numbers if (verdict := verdict_of(history, number))]
                 if len(verdicts) == len(numbers):
                     return self._stands(numbers, verdicts)
-                found = [number for number, member in zip(numbers, self.members, strict=True) if member.found]
+                found = [number for number, member in zip(numbers, self.members, strict=True) if member.named]
                 known = [f"\n{line}" for number in found for line in read_hunt(self.history, number).found]
                 kept = f"Interrupted. What was measured is kept; go on with: {self._again}"
                 raise Interrupted(f"{kept}{''.join(known)}") from None

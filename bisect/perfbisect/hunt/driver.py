@@ -1,11 +1,11 @@
-"""The one driver of a session, whatever it measures: what comes before, the orders of its plan through the loop, what follows.
+"""The driver of a session: its preparations, the orders of its plan through the loop, and the work after a verdict.
 
-A session has one or several *members*, each with a log of its own: the hunts of several workloads over one range, or a
-single hunt, or builds that are measured in rounds. Its plan gives the orders; each says which workload it is of.
+A session has one or several *members*, each with a log of its own: hunts of several workloads over one range, a single hunt, or a
+trial. The plan of the session gives the orders; each order names its workload.
 
-What is built for one of several hunts is an event in the logs of all that have no verdict yet, and so is a build that fails;
-a run, and its failure, belongs to the hunt whose order it was. Hunts for several results of one command share its runs: each has
-its own number of a run in its log. So each log stays that of a whole hunt, which can be read alone.
+In a session of several hunts, a build or a failed build is an event in the logs of all hunts without a verdict. A run or a
+failed run is an event of the hunt whose order it was. Hunts for several results of one command share its runs: the log of each
+hunt has the value of its own result. Therefore each log is the complete log of one hunt, which can be read alone.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -30,7 +30,6 @@ from perfbisect.core.domain.orders import (
     Fleet,
     Interval,
     Measure,
-    Order,
     Purpose,
     Reason,
     Verdict,
@@ -44,7 +43,15 @@ from perfbisect.core.search.decide import decide_together, in_layouts, seen_by
 from perfbisect.core.search.situation import undecided
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.loop import NextAction, Planner, Workers, run
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, constant, foreseen, ill_timed, outlook
+from perfbisect.hunt.search_problem import (
+    SavedLog,
+    SearchProblem,
+    TimedEvent,
+    constant_metric_warning,
+    expected_cost,
+    many_runs_warning,
+    run_length_warning,
+)
 from perfbisect.lab import Lab
 from perfbisect.wording.trials import pairing_chosen
 
@@ -57,7 +64,7 @@ Numbered = tuple[int, TimedEvent]  # the number of a member, and what happened
 
 @dataclass(frozen=True, slots=True)
 class WorkloadFailed:
-    """A workload cannot be measured, while the others of its session can."""
+    """An event of the loop: a workload cannot be measured, but other workloads of the session can."""
 
     trouble: PerfBisectError
     host: str = ""
@@ -65,86 +72,97 @@ class WorkloadFailed:
 
 @dataclass
 class SessionMember:
-    """One log of a session. A hunt is measured until it has a verdict, or a failure of its own; a trial to the end of its plan."""
+    """A member of a session: a hunt, or a trial, with its log.
 
-    problem: SearchProblem | None
+    A hunt is measured until it has a verdict or a failure of its own. A trial is measured until its plan ends.
+    """
+
+    problem: SearchProblem | None  # None: a trial
     log: SavedLog
-    lifecycle: "SessionLifecycle | None"  # None: it has ended
+    lifecycle: "SessionLifecycle | None"  # None: the member has ended
     verdict: Verdict | None = None
     failure: PerfBisectError | None = None
-    # Looks for another metric where this one does not tell the ends apart, whose ratio it is given; and whether that is all
-    # there is to know of it. Returns the problem by which the search goes on, if there is one.
-    change_over: Callable[[Interval, bool], Generator[TimedEvent, None, SearchProblem | None]] | None = None
-    in_diff: "SessionLifecycle | None" = None  # of a search in a diff, in rounds
-    asked: bool = False  # whether it has looked, as the search would take very many runs
-    unpromising: Interval | None = None  # that ratio, while it is to look
-    found: tuple[Change, ...] = ()  # what its latest decision names
-    foreseen: bool = False  # whether it has said how long it will probably take
-    warned: bool = False  # whether it has said that it will take very many runs
-    output: Output | None = None  # what of a run it hunts, where it shares its runs with others
-    in_layouts: bool = False  # whether those in randomized layouts are readings of it, too
+    # Looks for another metric if the metric of the hunt does not tell the ends apart. Takes the ratio of the ends, and whether
+    # the search has ended with it. Returns the problem with which the search goes on, or None.
+    change_metric: Callable[[Interval, bool], Generator[TimedEvent, None, SearchProblem | None]] | None = None
+    diff_lifecycle: "SessionLifecycle | None" = None  # of a search in a diff, which has several rounds
+    has_tried_metric: bool = False  # whether another metric was looked for because the search would take very many runs
+    unclear_ratio: Interval | None = None  # the ratio of the ends, while another metric is to be looked for
+    named: tuple[Change, ...] = ()  # the changes that the latest decision names
+    has_forecast: bool = False  # whether the log has an event with the probable length of the hunt
+    has_warned: bool = False  # whether the log has a warning about the runs of the hunt
+    output: Output | None = None  # the result that is hunted, if several hunts share the runs of one command
+    uses_layouts: bool = False  # whether runs in randomized layouts are readings of the hunt, too
 
     @property
     def is_open(self) -> bool:
-        """Whether its verdict is still looked for."""
+        """Whether the member goes on: it has no verdict and no failure, and has not ended."""
         return self.lifecycle is not None and self.verdict is None and self.failure is None
 
-    def decided(self, event: Decided) -> Iterator[TimedEvent]:
-        """Enter a decision, and once what it shows of the length of the hunt."""
-        before = self.log.state.purpose
+    def log_decision(self, event: Decided) -> Iterator[TimedEvent]:
+        """Store a decision, and the events that follow from it: a choice of pairing, a forecast, a warning about the runs.
+
+        The forecast and the warning are stored once in a hunt.
+        """
+        earlier_purpose = self.log.state.purpose
         yield self.log.append(event)
-        ways, known = event.decision.ways, self.log.state.pairing
-        if ways and (not known or known.by_cpu or known.together is not ways.together):
+        ways, stored = event.decision.ways, self.log.state.pairing
+        if ways and (not stored or stored.by_cpu or stored.together is not ways.together):
             yield self.log.append(pairing_chosen(ways))
-        begins = before is Purpose.ENDS and not self.foreseen
-        if self.problem and begins and (said := foreseen(self.problem, event.decision, self.log.state)):
-            self.foreseen = True
-            yield self.log.append(said)
-        if not self.problem or self.warned:
+        search_begins = earlier_purpose is Purpose.ENDS and not self.has_forecast
+        if self.problem and search_begins and (cost := expected_cost(self.problem, event.decision, self.log.state)):
+            self.has_forecast = True
+            yield self.log.append(cost)
+        if not self.problem or self.has_warned:
             return
         belief, runs = event.decision.belief, [run.facts for _, run in self.log.entries if isinstance(run, RunFinished)]
-        timed = ill_timed(belief.effect, belief.noise, [run.seconds for run in runs if not run.counted])
-        if warning := outlook(self.problem, event.decision, self.log) or constant(self.log) or timed:
-            self.warned = True
+        run_seconds = [run.seconds for run in runs if not run.counted]
+        length_warning = run_length_warning(belief.effect, belief.noise, run_seconds)
+        many_runs = many_runs_warning(self.problem, event.decision, self.log)
+        if warning := many_runs or constant_metric_warning(self.log) or length_warning:
+            self.has_warned = True
             yield self.log.append(warning)
 
 
-class Searches:
-    """Gives the orders of all hunts of a session."""
+class HuntsPlanner:
+    """The planner of a session of one or several hunts."""
 
     def __init__(self, members: Sequence[SessionMember]) -> None:
         self._members = members
 
     def next(self, fleet: Fleet) -> NextAction:
-        """The next order, of any hunt; or the verdict of one, while the others go on."""
+        """The next order of any hunt, or the verdict of one hunt while the others go on."""
         members = self._members
         ended = [number for number, member in enumerate(members) if not member.is_open]
         if len(ended) == len(members):
-            return NextAction(None, at_once=True)
-        if any(member.unpromising and member.is_open for member in members):  # another metric is looked for first
+            return NextAction(None, ends_at_once=True)
+        if any(member.unclear_ratio and member.is_open for member in members):  # another metric is looked for first
             return NextAction(None)
-        now = [member.problem.situation(member.log.state) for member in members if member.problem]
+        situations = [member.problem.situation(member.log.state) for member in members if member.problem]
         several = len(members) > 1
         common = several and all(member.output for member in members)
-        number, decision = decide_together(now, ended, fleet, common=common)
+        number, decision = decide_together(situations, ended, fleet, common=common)
         member, numbers = members[number], range(len(members))
-        for other in numbers if common and in_layouts(decision) else ():
-            if members[other].is_open and not members[other].in_layouts:
-                alone = decide_together(now, [number for number in numbers if number != other], fleet)
-                members[other].in_layouts = in_layouts(alone[1])
-        if member.change_over and not member.asked and member.problem and outlook(member.problem, decision, member.log):
-            member.asked, member.unpromising = True, decision.belief.effect
+        for candidate in numbers if common and in_layouts(decision) else ():
+            if members[candidate].is_open and not members[candidate].uses_layouts:
+                excluded = [number for number in numbers if number != candidate]
+                _, decision_alone = decide_together(situations, excluded, fleet)
+                members[candidate].uses_layouts = in_layouts(decision_alone)
+        may_change = member.change_metric and not member.has_tried_metric
+        if may_change and member.problem and many_runs_warning(member.problem, decision, member.log):
+            member.has_tried_metric, member.unclear_ratio = True, decision.belief.effect
             return NextAction(None)
-        if member.in_diff and is_search(decision.order) and member.in_diff.needs_other_order:
-            policy = replace(member.in_diff.setup.settings.policy, confidence=CAP)
+        in_search = isinstance(decision.order, Measure) and decision.order.purpose is Purpose.SEARCH
+        if member.diff_lifecycle and in_search and member.diff_lifecycle.has_new_needs:
+            policy = replace(member.diff_lifecycle.setup.settings.policy, confidence=CAP)
             decision = replace(decision, order=undecided(decision.belief, policy, Reason.UNBUILDABLE), builds=())
-        own = replace(decision, builds=tuple(build for build in decision.builds if build.workload == number))
-        decided = Decided(own, seen_by(number, fleet) if several else fleet)
+        own_builds = tuple(build for build in decision.builds if build.workload == number)
+        decided = Decided(replace(decision, builds=own_builds), seen_by(number, fleet) if several else fleet)
         return NextAction.of(decision, decided, number, several=several)
 
 
 class Driver:
-    """Carries out a session."""
+    """Carries out a session, as a sequence of events."""
 
     def __init__(
         self,
@@ -153,132 +171,139 @@ class Driver:
         workers: Callable[[], Workers[LabEvent]],
         failed: Callable[[int, PerfBisectError], None],
     ) -> None:
-        """``workers`` carry out the orders of ``plan``. ``failed`` is called with the number of a member that cannot go on,
-        while others do.
+        """``workers`` returns the workers that carry out the orders of ``plan``.
+
+        ``failed`` is called with the number and the failure of a member that cannot go on while other members do.
         """
         self.members = members
         self._plan, self._workers, self._failed = plan, workers, failed
-        self._turn = 0  # the member to which belongs what does not say to which
+        self._current = 0  # the number of the member of the latest event
 
-    def session(self) -> Generator[Numbered]:
-        """The events of a session: what comes first of each member, the plan, then what follows each verdict."""
+    def events(self) -> Generator[Numbered]:
+        """The events of a session: the preparations of each member, the plan, then the work after each verdict."""
         for number, member in enumerate(self.members):
             if lifecycle := member.lifecycle:
-                if (yield from self._alone(number, lifecycle.opening())) is False:
-                    member.lifecycle = None  # it has its verdict, and needs no more
+                if (yield from self._events_of(number, lifecycle.opening())) is False:
+                    member.lifecycle = None  # it has its verdict, and nothing follows
                 member.problem = lifecycle.problem
         for number, member in enumerate(self.members):
             if member.is_open:
-                yield from self._catch_up(number, member)
+                yield from self._copy_builds(number, member)
         goes_on = True
-        while goes_on and self._open:
-            with closing(run(self._plan, self.append, self._workers())) as events:
-                for entered in events:
-                    yield from entered
-                    member = self.members[self._turn]
-                    if len(self.members) > 1 and member.verdict and not followed(member):
-                        yield from self._closing(self._turn)
+        while goes_on and self._open_numbers:
+            with closing(run(self._plan, self.append, self._workers())) as logged:
+                for numbered_events in logged:
+                    yield from numbered_events
+                    member = self.members[self._current]
+                    if len(self.members) > 1 and member.verdict and not has_further_runs(member):
+                        yield from self._closing(self._current)
             for number, member in enumerate(self.members):
-                yield from self._change_over(number, member)
-            goes_on = any(member.problem for member in self.members)  # a trial stays open
+                yield from self._continue_search(number, member)
+            goes_on = any(member.problem for member in self.members)  # a trial is always open, but its plan has ended
         closings = [self._closing(number) for number in range(len(self.members))]
-        for each in closings:  # up to each verdict
-            while happened := next(each, None):
-                yield happened
-                if isinstance(happened[1][1], SessionEnded):
+        for member_closing in closings:  # up to each verdict
+            while numbered_event := next(member_closing, None):
+                yield numbered_event
+                if isinstance(numbered_event[1][1], SessionEnded):
                     break
-        for each in closings:  # the reasons
-            yield from each
+        for member_closing in closings:  # the reasons
+            yield from member_closing
 
     def append(self, event: Event | WorkloadFailed, workload: int | None = None) -> tuple[Numbered, ...]:
-        """Make an event durable: in one log, or in those of all hunts that have no verdict."""
-        number = self._turn = self._number(workload)
-        own = self.members[number]
+        """Store an event in one log, or in the logs of all hunts without a verdict. Returns the stored events."""
+        number = self._current = self._member_number(workload)
+        target = self.members[number]
         if isinstance(event, WorkloadFailed):
-            if own.failure is None:  # else it has failed on another host
+            if target.failure is None:  # else it has failed on another host
                 self._fail(number, event.trouble)
             return ()
         if isinstance(event, Decided):
             order = event.decision.order
-            own.found = event.decision.found or named_steps(order)
-            own.verdict = None if isinstance(order, Measure) else order
-            return tuple((number, happened) for happened in own.decided(event))
-        if isinstance(event, RunFinished) and own.output:
-            with own.log.history.transaction():
+            target.named = event.decision.found or named_steps(order)
+            target.verdict = None if isinstance(order, Measure) else order
+            return tuple((number, logged) for logged in target.log_decision(event))
+        if isinstance(event, RunFinished) and target.output:
+            with target.log.history.transaction():
                 return tuple(
-                    (place, member.log.append(shared(event, member.output, ordered=member is own)))
-                    for place, member in enumerate(self.members)
-                    if member is own or (member.is_open and (member.in_layouts or not event.facts.layout))
+                    (index, member.log.append(run_of_result(event, member.output, is_ordered=member is target)))
+                    for index, member in enumerate(self.members)
+                    if member is target or (member.is_open and (member.uses_layouts or not event.facts.layout))
                     if member.output
                 )
         if not is_of_build(event) or len(self.members) == 1:
-            return ((number, own.log.append(event)),)
-        with own.log.history.transaction():
+            return ((number, target.log.append(event)),)
+        with target.log.history.transaction():
             return (
-                (number, own.log.append(event)),
+                (number, target.log.append(event)),
                 *(
-                    (place, member.log.append(elsewhere(event)))
-                    for place, member in enumerate(self.members)
-                    if member.is_open and member is not own
+                    (index, member.log.append(as_build_for_another(event)))
+                    for index, member in enumerate(self.members)
+                    if member.is_open and member is not target
                 ),
             )
 
     @property
-    def _open(self) -> list[int]:
+    def _open_numbers(self) -> list[int]:
         return [number for number, member in enumerate(self.members) if member.is_open]
 
-    def _number(self, workload: int | None) -> int:
-        """The member that something belongs to: all workloads of a single one are its own."""
+    def _member_number(self, workload: int | None) -> int:
+        """The number of the member whose event it is: the only member, the member of the workload, or the latest open member."""
         if len(self.members) == 1:
             return 0
         if workload is not None:
             return workload
-        return self._turn if self.members[self._turn].is_open else next(iter(self._open), self._turn)
+        return self._current if self.members[self._current].is_open else next(iter(self._open_numbers), self._current)
 
     def _closing(self, number: int) -> Generator[Numbered]:
-        """What follows the verdict of a hunt, and its end, or that of a trial; nothing for one that has ended."""
+        """The events after the verdict of a hunt or the plan of a trial, with its end; none if the member has ended."""
         member = self.members[number]
         if member.lifecycle and not member.failure and (member.verdict or not member.problem):
-            yield from self._alone(number, member.lifecycle.closing(member.verdict))
+            yield from self._events_of(number, member.lifecycle.closing(member.verdict))
             member.lifecycle = None
 
-    def _change_over(self, number: int, member: SessionMember) -> Generator[Numbered]:
-        """Look for another metric of a hunt, where its own does not tell the ends apart; with one it goes on. So it does in a next round."""
-        if member.in_diff and member.verdict and not member.failure:
-            if problem := (yield from self._alone(number, member.in_diff.next_round(member.verdict))):
+    def _continue_search(self, number: int, member: SessionMember) -> Generator[Numbered]:
+        """Reopen a hunt that can go on after its plan: with the next round in a diff, or by another metric.
+
+        Another metric is looked for if the metric of the hunt does not tell the ends apart.
+        """
+        if member.diff_lifecycle and member.verdict and not member.failure:
+            if problem := (yield from self._events_of(number, member.diff_lifecycle.next_round(member.verdict))):
                 member.problem, member.verdict = problem, None
             return
-        change_over, asked, ended = member.change_over, member.unpromising, ratio_of_indistinct_ends(member.verdict)
-        member.unpromising = None
-        if not change_over or member.failure or not (ratio := ended or asked):
+        change_metric, open_ratio = member.change_metric, member.unclear_ratio
+        verdict_ratio = ratio_of_indistinct_ends(member.verdict)
+        member.unclear_ratio = None
+        if not change_metric or member.failure or not (ratio := verdict_ratio or open_ratio):
             return
-        if ended:
-            member.change_over = None
-        if problem := (yield from self._alone(number, change_over(ratio, ended is not None))):
-            member.problem, member.verdict, member.change_over = problem, None, None
+        if verdict_ratio:
+            member.change_metric = None
+        if problem := (yield from self._events_of(number, change_metric(ratio, verdict_ratio is not None))):
+            member.problem, member.verdict, member.change_metric = problem, None, None
 
-    def _catch_up(self, number: int, member: SessionMember) -> Generator[Numbered]:
-        """Enter what was built for others and is not in the log of a hunt: it had failed then, or had not begun."""
-        known = {event.facts.commit for _, event in member.log.entries if is_of_build(event)}
+    def _copy_builds(self, number: int, member: SessionMember) -> Generator[Numbered]:
+        """Store the builds of other hunts that the log of a hunt lacks, because the hunt had failed or had not begun."""
+        logged_commits = {event.facts.commit for _, event in member.log.entries if is_of_build(event)}
         commits = {*member.problem.commits} if member.problem else set()
-        for other in self.members:
+        for source in self.members:
             missing = [
-                event for _, event in other.log.entries if is_of_build(event) and event.facts.commit in commits - known
+                event
+                for _, event in source.log.entries
+                if is_of_build(event) and event.facts.commit in commits - logged_commits
             ]
             if not missing:
                 continue
-            log = [entry.event for entry in other.log.history.events(other.log.hunt)]
+            log = [entry.event for entry in source.log.history.events(source.log.hunt)]
             started = {event.commit.sha: event for event in log if isinstance(event, BuildStarted)}
             for event in missing:
                 commit = event.facts.commit
-                if commit in started and commit not in known:
+                if commit in started and commit not in logged_commits:
                     yield number, member.log.append(started[commit])
-                yield number, member.log.append(elsewhere(event))
-                known.add(commit)
+                yield number, member.log.append(as_build_for_another(event))
+                logged_commits.add(commit)
 
-    def _alone(self, number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T | None]:
-        """Events of one member, with its number; returns what they return, None where it fails and the others go on."""
-        self._turn = number
+    def _events_of(self, number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T | None]:
+        """Events of one member with its number. Returns their result; None if the member fails and other members go on."""
+        self._current = number
         try:
             with closing(events):
                 while True:
@@ -291,44 +316,40 @@ class Driver:
         return None
 
     def _fail(self, number: int, trouble: PerfBisectError) -> None:
-        """A hunt cannot go on. Raises what concerns the others, too."""
-        if len(self.members) == 1 or not is_of_one(trouble):
+        """Note the failure of a member. Raises the failure if it concerns other members, too."""
+        if len(self.members) == 1 or not concerns_one_workload(trouble):
             raise trouble
         self.members[number].failure = trouble
         self._failed(number, trouble)
 
 
-def is_search(order: Order) -> bool:
-    """Whether it measures in a search whose ends differ."""
-    return isinstance(order, Measure) and order.purpose is Purpose.SEARCH
-
-
 def lab_of_several(labs: Mapping[int, Lab]) -> Lab:
-    """What measures several workloads on one host for a ``Driver``; ``labs`` has the lab of each, by its number."""
+    """A lab that measures several workloads on one host; ``labs`` has the lab of each workload by its number."""
 
     def measure(order: Measure) -> Generator[LabEvent]:
-        """Measure in the lab of the workload; what concerns it alone is an event, as the others go on."""
+        """Measure in the lab of the order's workload. A failure that concerns this workload alone becomes an event."""
         try:
             yield from labs[order.workload](order)
         except PerfBisectError as trouble:
-            if not is_of_one(trouble):
+            if not concerns_one_workload(trouble):
                 raise
             yield WorkloadFailed(trouble)  # type: ignore[misc]  # for the driver alone
 
     return measure
 
 
-def followed(member: SessionMember) -> bool:
-    """Whether something is measured after the verdict of a hunt."""
+def has_further_runs(member: SessionMember) -> bool:
+    """Whether more is measured after the verdict of a hunt: for its reason, or by another metric."""
     verdict = member.verdict
-    placed = first_step(verdict) is not None or isinstance(verdict, CodePlacement)
-    return placed or (member.change_over is not None and ratio_of_indistinct_ends(verdict) is not None)
+    has_place = first_step(verdict) is not None or isinstance(verdict, CodePlacement)
+    return has_place or (member.change_metric is not None and ratio_of_indistinct_ends(verdict) is not None)
 
 
-def elsewhere(event: Event) -> Event:
-    """The event of a build in the log of another hunt than that for which it was made.
+def as_build_for_another(event: Event) -> Event:
+    """The event of a build, for the log of a hunt that has not ordered the build.
 
-    It keeps the seconds, from which the search knows what builds cost; but the hunt has not spent them.
+    The event keeps the seconds of the build, from which the search derives the cost of builds. They do not count as seconds that
+    the hunt has spent.
     """
     if isinstance(event, BuildFinished):
         return replace(event, facts=replace(event.facts, reused=True))
@@ -337,10 +358,13 @@ def elsewhere(event: Event) -> Event:
     return event
 
 
-def shared(event: RunFinished, output: Output, *, ordered: bool) -> RunFinished | CandidateSkipped:
-    """The event of a run in the log of a hunt for that result; ``ordered``: by it."""
+def run_of_result(event: RunFinished, output: Output, *, is_ordered: bool) -> RunFinished | CandidateSkipped:
+    """The event of a shared run, for the log of a hunt for one result; ``is_ordered``: this hunt has ordered the run.
+
+    A run without that result becomes a skipped candidate.
+    """
     run, value = event.facts, event.facts.results.get(output.result)
-    if ordered:
+    if is_ordered:
         return replace(event, facts=replace(run, results={}))
     if value is None:
         reason = f"it printed no metric: no result {output.result} of {output.format} is in its output"
@@ -350,8 +374,8 @@ def shared(event: RunFinished, output: Output, *, ordered: bool) -> RunFinished 
     return replace(event, facts=replace(run, reported=value, unit=output.unit, results={}, for_another=True))
 
 
-def is_of_one(trouble: PerfBisectError) -> bool:
-    """Whether a failure concerns one workload alone: its runs fail at an end of the range, or have no value."""
+def concerns_one_workload(trouble: PerfBisectError) -> bool:
+    """Whether a failure concerns only its workload: its runs fail at an end of the range, or have no value."""
     if isinstance(trouble, EndFailed):
         return isinstance(trouble.__cause__, RunFailed) and trouble.__cause__.stage not in BUILDING
     return isinstance(trouble, UsageError | NothingToCompare)

@@ -24,7 +24,7 @@ from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, UsageErr
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt import session
 from perfbisect.hunt.attempt import Caller
-from perfbisect.hunt.driver import elsewhere, shared
+from perfbisect.hunt.driver import as_build_for_another, run_of_result
 from perfbisect.hunt.resolve import builder_of, resolve_settings
 from perfbisect.hunt.session import Resumption
 from perfbisect.hunt.setup import SessionSetup, read_hunt_range
@@ -340,14 +340,14 @@ def with_ends(setup: SessionSetup, log: Sequence[Event], filtered: tuple[str, ..
             case BuildStarted(commit=commit) if commit.sha in node:
                 events.setdefault((commit.sha, BuildStarted), replace(event, candidate=node[commit.sha], reused=True))
             case BuildFinished(facts=build) if build.commit in node:
-                kept = elsewhere(replace(event, candidate=node[build.commit], same_as=None))
+                kept = as_build_for_another(replace(event, candidate=node[build.commit], same_as=None))
                 events.setdefault((build.commit, BuildFinished), kept)
             case RunFinished(facts=run) if run.commit in node and output.result in run.results:
                 own = replace(event, candidate=node[run.commit], workload=0, round=0)
-                events[run.visit, RunFinished] = shared(own, output, ordered=False)
+                events[run.visit, RunFinished] = run_of_result(own, output, is_ordered=False)
             case _:
                 pass
-    return replace(setup, before={filtered: [(name, event) for (name, _), event in events.items()]})
+    return replace(setup, measured_ends={filtered: [(name, event) for (name, _), event in events.items()]})
 
 
 def with_common_runs(every: Sequence[Settings]) -> list[Settings]:

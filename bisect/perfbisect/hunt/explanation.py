@@ -38,7 +38,7 @@ from perfbisect.core.explain.explanation import FUNCTIONS, part_of, reason
 from perfbisect.core.explain.functions import SURE, part_error, whole
 from perfbisect.core.explain.profiles import functions_in
 from perfbisect.errors import PerfBisectError, in_words
-from perfbisect.hunt.loop import Listed, Workers, run
+from perfbisect.hunt.loop import FixedPlan, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
 from perfbisect.lab.measure.counting import counting_time, has_length, obstacle
 from perfbisect.lab.measure.profiles import SAMPLED_INSTRUCTIONS, ProfileStudy
@@ -318,7 +318,7 @@ def measure_part(part: StudyPart, study: ReasonStudy, allowed: float) -> Generat
             case _:
                 return CLOCK.now(), event
 
-    for at, event in without_reused_builds(run(Listed(orders()), append, workers)):
+    for at, event in without_reused_builds(run(FixedPlan(orders()), append, workers)):
         has_failed = has_failed or isinstance(event, Unexplained)
         yield at, event
 

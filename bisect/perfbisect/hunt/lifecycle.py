@@ -1,4 +1,4 @@
-"""What a session does before its plan gives orders, and what it does afterwards."""
+"""The work of a session before its plan gives orders, and after the plan has ended."""
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
@@ -30,11 +30,19 @@ from perfbisect.core.stats.fitness import fitness_facts
 from perfbisect.errors import PerfBisectError, UsageError
 from perfbisect.host.lock import HostLock
 from perfbisect.hunt.explanation import measure_reason, store_changed_functions
-from perfbisect.hunt.further_runs import by_instructions, confirming_runs
+from perfbisect.hunt.further_runs import confirming_runs, setup_by_instructions
 from perfbisect.hunt.labs import SessionLabs
-from perfbisect.hunt.loop import Listed, run
+from perfbisect.hunt.loop import FixedPlan, run
 from perfbisect.hunt.patches import build_errors
-from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor, ending, opening, pursue
+from perfbisect.hunt.search_problem import (
+    SavedLog,
+    SearchProblem,
+    TimedEvent,
+    WorkersFor,
+    log_opening,
+    log_verdict,
+    run_search,
+)
 from perfbisect.hunt.session_hosts import HostLocks
 from perfbisect.hunt.setup import SessionSetup
 from perfbisect.lab.host_watch import changed
@@ -46,12 +54,15 @@ from perfbisect.store.prior_data import read_failures
 from perfbisect.wording.quantities import ratio
 from perfbisect.wording.text import metric_title
 
-DESCRIBED = 100  # suspects, of which each takes a call of git
+MAX_DESCRIBED = 100  # suspects with a description, because each description takes a call of git
 REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
 
 
 class SessionLifecycle:
-    """A trial, or one hunt of a session. Its ``problem`` and ``labs`` are those of the search once ``opening`` has ended."""
+    """The preparations and the end of a trial, or of one hunt of a session.
+
+    After ``opening``, its ``problem`` and its ``labs`` are those of the search.
+    """
 
     def __init__(
         self,
@@ -59,65 +70,66 @@ class SessionLifecycle:
         setup: SessionSetup,
         held: Mapping[str, HostLock],
         locks: HostLocks,
-        resumed: bool,
-        together: int = 1,
-        why: float | None = None,
+        is_resumed: bool,
+        hunt_count: int = 1,
+        reason_seconds: float | None = None,
     ) -> None:
-        """``together`` is the number of hunts that the session carries out: each gets its share of the time for reasons.
+        """``hunt_count`` is the number of hunts of the session, which share the time for reasons.
 
-        ``why``: the hunt has a verdict, and goes on for its reason alone, for so many seconds; 0: as usual.
+        With ``reason_seconds``, the hunt has a verdict, and only its reason is measured, for this time; 0: the usual time.
         """
         self.log, self.setup = log, setup
-        self._held, self._locks, self._resumed, self._together, self._why = held, locks, resumed, together, why
+        self._held, self._locks, self._is_resumed = held, locks, is_resumed
+        self._hunt_count, self._reason_seconds = hunt_count, reason_seconds
         settings = setup.settings
         self.problem: SearchProblem | None = None
         if not setup.request.works:
             self.problem = SearchProblem(
                 setup.span.graph, setup.span.candidates, settings.policy, settings.metric,
                 settings.hosts if len(setup.hosts) > 1 else (), settings.prior,
-                tuple(each.host.name for each in setup.ahead),
+                tuple(build_host.host.name for build_host in setup.ahead),
             )  # fmt: skip
         events = (entry.event for entry in log.history.events(log.hunt))
-        self._before = [event for event in events if isinstance(event, SessionStarted)]
+        self._earlier_starts = [event for event in events if isinstance(event, SessionStarted)]
         self.labs = self._labs_of(setup)
 
     def opening(self) -> Generator[TimedEvent, None, bool]:
-        """The events up to the first order of the plan; false where the hunt has ended without one."""
+        """The events before the first order of the plan. Returns false if the hunt has ended without an order."""
         log, setup, problem = self.log, self.setup, self.problem
-        started = setup.started(log.hunt, self._resumed)
+        started = setup.started(log.hunt, self._is_resumed)
         if not problem:
             yield log.append(started)
-        for warning in (*setup.warnings, *changes_since(self._before, setup)):
+        for warning in (*setup.warnings, *changes_since(self._earlier_starts, setup)):
             yield log.append(warning)
         if not problem:
             return True
         settings = setup.settings
-        # Bad is built only after the merge base was found to equal good; later runs of it do not reopen that.
-        bad_is_known = any(event.facts.commit == problem.commits[-1] for _, event in log.entries)
+        # Bad is built only after the merge base was as fast as good. Later runs of the merge base do not change that.
+        has_bad = any(event.facts.commit == problem.commits[-1] for _, event in log.entries)
         if not (
             setup.span.base == setup.span.good
-            or bad_is_known
+            or has_bad
             or (yield from merge_base_equals_good(problem, started, settings, log, self.labs.workers))
         ):
             return False
-        failed = () if self._resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
-        yield from opening(problem, started, log, failed, setup.left_out)
-        if not setup.workload.asks:  # else the first run may show a way that measures less
-            logged = [event.facts for _, event in log.entries]
-            entered = {facts.visit if isinstance(facts, RunFacts) else facts.commit for facts in logged}
-            before = setup.before.get(setup.workload.filter, ())
-            yield from (log.append(event) for name, event in before if name not in entered)
-        # Readings of the same binaries count again where options were added to all builds.
+        failed = () if self._is_resumed or settings.retry_failed else known_failures(log.history, settings, log.began)
+        yield from log_opening(problem, started, log, failed, setup.left_out)
+        if not setup.workload.asks:  # else the first run may show a filter with which less is measured
+            facts_of_log = [event.facts for _, event in log.entries]
+            logged = {facts.visit if isinstance(facts, RunFacts) else facts.commit for facts in facts_of_log}
+            copied = setup.measured_ends.get(setup.workload.filter, ())
+            yield from (log.append(event) for name, event in copied if name not in logged)
+        # If options were added to all builds, the readings of builds with the same binary count again.
         if pending := [node for node, commit in enumerate(problem.commits) if commit in log.state.aside]:
             orders = iter([Measure((Share(node, 0),), Purpose.SEARCH) for node in pending])
-            yield from run(Listed(orders), log.append, self.labs.workers(problem.commits))
+            yield from run(FixedPlan(orders), log.append, self.labs.workers(problem.commits))
         return True
 
-    def changed_over(self, time: Interval, last: bool) -> Generator[TimedEvent, None, SearchProblem | None]:
-        """What is searched by instructions, where time does not tell the ends apart and they do; see ``by_instructions``."""
+    def change_metric(self, time: Interval, has_ended: bool) -> Generator[TimedEvent, None, SearchProblem | None]:
+        """The problem of a search by instructions, if they tell the ends apart; else None. See ``setup_by_instructions``."""
         assert self.problem, "a hunt has a problem"
-        changed = yield from by_instructions(
-            self.setup, self.problem, self.log, time, lambda other: self._labs_of(other).workers, last=last
+        changed = yield from setup_by_instructions(
+            self.setup, self.problem, self.log, time, lambda setup: self._labs_of(setup).workers, has_ended=has_ended
         )
         if changed is None:
             return None
@@ -127,13 +139,13 @@ class SessionLifecycle:
         return self.problem
 
     @property
-    def needs_other_order(self) -> bool:
-        """Whether a state in the diff of a commit has failed for a reason that tells a better order of its parts."""
-        parts, failed = self.setup.parts, build_errors(event for _, event in self.log.entries)
-        return parts is not None and not parts.present.proven and bool(parts.new_needs(failed))
+    def has_new_needs(self) -> bool:
+        """Whether a failed build of a search in a diff shows a new need of a part, so that its parts must be ordered again."""
+        parts, errors = self.setup.parts, build_errors(event for _, event in self.log.entries)
+        return parts is not None and not parts.present.proven and bool(parts.new_needs(errors))
 
     def next_round(self, verdict: Verdict) -> Generator[TimedEvent, None, SearchProblem | None]:
-        """What is searched after the verdict of a round in the diff of a commit; None after the last."""
+        """The problem of the next round of a search in a diff, after the verdict of the present round; None after the last."""
         parts, log = self.setup.parts, self.log
         assert parts, "a hunt for commits has one round"
         assert self.problem, "a hunt has a problem"
@@ -144,20 +156,20 @@ class SessionLifecycle:
         started = setup.started(log.hunt, False)
         with log.history.transaction():
             log.history.change_range(log.hunt, started)
-            entered = log.append(started)
-        yield entered
+            logged = log.append(started)
+        yield logged
         self.problem = replace(self.problem, graph=setup.span.graph, commits=setup.span.candidates)
         return self.problem
 
     def closing(self, verdict: Verdict | None) -> Generator[TimedEvent]:
-        """The end of a trial; or what the verdict of a hunt lacks, its end, and then its reason."""
+        """The end of a trial; or the further runs of a hunt, its end with the verdict, and the studies of its reason."""
         log, setup, problem = self.log, self.setup, self.problem
         if not (problem and verdict):
             yield log.append(SessionEnded(fitness=fitness_facts(log.state)))
             return
         settings = setup.settings
         match verdict:
-            case _ if self._why is not None:  # it was said before
+            case _ if self._reason_seconds is not None:  # an earlier attempt has made the further runs
                 pass
             case Found() if settings.prior.exact and any(
                 isinstance(event, RunFinished) and not event.facts.counted for _, event in log.entries
@@ -171,45 +183,48 @@ class SessionLifecycle:
             case _:
                 pass
         explains = settings.explain and first_step(verdict) is not None
-        yield ending(problem, log, verdict, reason_follows=explains, suspects=suspects(verdict, log, settings))
+        described = described_suspects(verdict, log, settings)
+        yield log_verdict(problem, log, verdict, reason_follows=explains, suspects=described)
         if explains:
             usual = setup.by_metric(replace(settings, metric=setup.workload.metric)) if settings.prior.exact else setup
             workers = partial(self._workers_of(usual), problem.commits)
-            yield from measure_reason(
-                verdict, log, workers, usual.builder, usual.workload, self._together, self._why or 0.0
-            )
+            seconds = self._reason_seconds or 0.0
+            yield from measure_reason(verdict, log, workers, usual.builder, usual.workload, self._hunt_count, seconds)
             yield from store_changed_functions(verdict, log, Path(settings.repository))
-            yield ending(problem, log, verdict)
+            yield log_verdict(problem, log, verdict)
 
     def _labs_of(self, setup: SessionSetup) -> SessionLabs:
-        return SessionLabs(setup, self.log, self._before, self._held, self._locks)
+        return SessionLabs(setup, self.log, self._earlier_starts, self._held, self._locks)
 
     def _workers_of(self, setup: SessionSetup) -> WorkersFor:
-        """What works after a verdict, for which no budget counts, by builds as they were."""
+        """The workers for measurements after a verdict: without budgets, and with the builds of the hunt unchanged."""
         settings = replace(setup.settings, policy=setup.settings.policy.unlimited(), remedies=False)
         return self._labs_of(replace(setup, settings=settings)).workers
 
 
-def suspects(verdict: Verdict, log: SavedLog, settings: Settings) -> tuple[Commit, ...]:
-    """The suspects of a verdict that were never built, as the user's clone describes them."""
-    known = (
-        [verdict] if isinstance(verdict, Inconclusive) else [each.known for each in getattr(verdict, "unsettled", ())]
+def described_suspects(verdict: Verdict, log: SavedLog, settings: Settings) -> tuple[Commit, ...]:
+    """Descriptions, from the user's clone, of the suspects of a verdict that were never built; at most 100 of them.
+
+    Empty if the clone cannot be read.
+    """
+    inconclusive = (
+        [verdict] if isinstance(verdict, Inconclusive) else [part.known for part in getattr(verdict, "unsettled", ())]
     )
-    unknown = [
+    not_described = [
         sha
-        for each in known
-        for node in each.candidates
+        for part in inconclusive
+        for node in part.candidates
         if not log.state.row(sha := log.state.commits[node]).commit.date
     ]
-    with suppress(PerfBisectError, OSError):  # the set stands without
+    with suppress(PerfBisectError, OSError):  # the verdict is complete without descriptions
         repository = open_repository(Path(settings.repository))
-        return tuple(describe(repository, sha) for sha in unknown[:DESCRIBED])
+        return tuple(describe(repository, sha) for sha in not_described[:MAX_DESCRIBED])
     return ()
 
 
-def changes_since(before: Sequence[SessionStarted], setup: SessionSetup) -> tuple[Warned, ...]:
-    """Warnings about hosts that are not as they were when they last took part."""
-    last = {facts.name: facts for event in before for facts in event.hosts}
+def changes_since(earlier_starts: Sequence[SessionStarted], setup: SessionSetup) -> tuple[Warned, ...]:
+    """Warnings about hosts that have changed since they last took part in the session."""
+    last = {facts.name: facts for event in earlier_starts for facts in event.hosts}
     return tuple(
         warning
         for site in setup.hosts
@@ -221,31 +236,35 @@ def changes_since(before: Sequence[SessionStarted], setup: SessionSetup) -> tupl
 def merge_base_equals_good(
     problem: SearchProblem, started: SessionStarted, settings: Settings, log: SavedLog, workers_for: WorkersFor
 ) -> Generator[TimedEvent, None, bool]:
-    """Measure the merge base against good: true when they are equally fast. When that is inconclusive, the hunt ends.
+    """Measure whether the merge base is as fast as good.
 
-    Raises UsageError when they are not: then a change lies between the merge base and good.
+    Returns false if that is inconclusive; then the hunt has ended. Raises UsageError if the merge base has another speed: there
+    is a change between the merge base and good.
     """
     base, good = problem.commits[0][:10], settings.good_commit[:10]
     verdict = yield from compare_merge_base(problem, started, settings.good_commit, log, workers_for)
-    own_side = command_to_run(replace(settings, good=base), log.history.path)
+    from_merge_base = command_to_run(replace(settings, good=base), log.history.path)
     match verdict:
         case NotReproduced() | CodePlacement():
-            yield log.append(Warned(f"The merge base {base} is as fast as good and stands in for it."))
+            yield log.append(Warned(f"The merge base {base} is as fast as good {good}, and is used in its place."))
             return True
         case Found(step):
             direction = Direction.RISE if step.ratio.middle > 1 else Direction.DROP
             policy = replace(settings.policy, direction=direction)
             between = replace(settings, good=base, bad=settings.good, policy=policy)
             raise UsageError(
-                f"The merge base {base} does not have the speed of good {good}, so it cannot stand in for it:"
-                f" {metric_title(problem.metric)} of good is {ratio(step.ratio)} of that of the merge base.",
-                f"To hunt the change between them: {command_to_run(between, log.history.path)}\n"
-                f"To hunt one on bad's own side of the fork: {own_side}",
+                f"The merge base {base} cannot be used in place of good {good}, because their speeds differ:"
+                f" {metric_title(problem.metric)} of good is {ratio(step.ratio)} of the merge base's.",
+                f"To hunt the change between the merge base and good: {command_to_run(between, log.history.path)}\n"
+                f"To hunt a change between the merge base and bad: {from_merge_base}",
             )
         case Inconclusive():
-            yield log.append(started)  # the range of the hunt again, in place of the two commits compared
+            yield log.append(started)  # the range of the hunt again, after the range of the two compared commits
             yield log.append(
-                Warned("bad was not measured: the merge base comes first", f"To hunt without good: {own_side}")
+                Warned(
+                    "bad was not measured, because the merge base is compared with good first",
+                    f"To hunt from the merge base, without good: {from_merge_base}",
+                )
             )
             compared = MergeBase(base, good, verdict)
             yield log.append(SessionEnded(Inconclusive((), (), UNKNOWN, Reason.MERGE_BASE, detail=compared)))
@@ -257,9 +276,9 @@ def merge_base_equals_good(
 def compare_merge_base(
     problem: SearchProblem, started: SessionStarted, good: str, log: SavedLog, workers_for: WorkersFor
 ) -> Generator[TimedEvent, None, Verdict]:
-    """Where good is not an ancestor of bad, compare it with the merge base, which is to stand in for it.
+    """Search for a change, in either direction, from the merge base to good; returns the verdict.
 
-    Returns the verdict on a change in either direction from the merge base to good. The budgets of the hunt apply.
+    The comparison is made if good is no ancestor of bad. The budgets of the hunt apply.
     """
     between = replace(
         problem,
@@ -267,23 +286,26 @@ def compare_merge_base(
         commits=(problem.commits[0], good),
         policy=replace(problem.policy, direction=Direction.ANY, all_steps=False, pairing=Pairing.INTERLEAVED),
     )
-    only = replace(started, candidates=between.commits, commits=1, merges=0, branch_points=0, of_merge_base=True)
-    yield log.append(only)
-    return (yield from pursue(between, log, workers_for(between.commits)))
+    comparison = replace(started, candidates=between.commits, commits=1, merges=0, branch_points=0, of_merge_base=True)
+    yield log.append(comparison)
+    return (yield from run_search(between, log, workers_for(between.commits)))
 
 
 def known_failures(history: History, settings: Settings, now: float) -> tuple[SkipFacts, ...]:
-    """Builds that failed in earlier hunts on hosts of the first one's class."""
-    found = {
+    """The builds that failed in hunts of the last 30 days, on hosts of the same class as the first host."""
+    failures = {
         facts.commit: facts
-        for one in on_each_like_first(settings)
-        for facts in read_failures(history, one, now - REMEMBERED)
+        for on_one_host in settings_by_host(settings)
+        for facts in read_failures(history, on_one_host, now - REMEMBERED)
     }
-    return tuple(found.values())
+    return tuple(failures.values())
 
 
-def on_each_like_first(settings: Settings) -> list[Settings]:
-    """The settings with each host of the first one's class as the only host, the first one first; alone before classes are known."""
+def settings_by_host(settings: Settings) -> list[Settings]:
+    """The settings with one host each: the first host, then the other hosts of its class.
+
+    Only the settings of the first host, if the classes are not known yet.
+    """
     classes = settings.prior.host_classes or ("",)
-    alike = (name for name, one in zip(settings.hosts, classes, strict=False) if one == classes[0])
+    alike = (name for name, host_class in zip(settings.hosts, classes, strict=False) if host_class == classes[0])
     return [replace(settings, host=name, further_hosts=()) for name in alike]

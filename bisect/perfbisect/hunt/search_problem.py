@@ -1,4 +1,4 @@
-"""A hunt through the loop: the search is its planner, the history its log."""
+"""The search of a hunt as a planner of the loop, and the history as its log."""
 
 import math
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -33,56 +33,61 @@ from perfbisect.core.search.acquisition import runs_of_one, smallest_effect
 from perfbisect.core.search.counts import LEAST
 from perfbisect.core.search.decide import decide, likely_builds, likely_runs
 from perfbisect.core.search.situation import Situation, Spent
-from perfbisect.hunt.loop import Search, Workers, run
+from perfbisect.hunt.loop import SearchPlanner, Workers, run
 from perfbisect.process import CLOCK
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import figure, percent, span_of
 
-TimedEvent = tuple[float, Event]  # seconds since the epoch, what happened
-NOISE_KNOWN = 10  # runs, after which the noise of a host is known well enough to say what it means
-SAME = 4  # runs, after which one number in all of them is a constant
-UNSTEADY, SHORT = 0.1, 1.0  # noise above which runs shorter than so many seconds are far too short
-LONG = 30.0  # seconds of a run from which on shorter ones are advised, where these would show the change as well
-MANY = 300  # runs, from which on a hunt says how many it will probably take
-WorkersFor = Callable[[tuple[str, ...]], Workers[LabEvent]]  # commits of a graph's nodes → who measures them
+TimedEvent = tuple[float, Event]  # seconds since the epoch, and the event
+MIN_NOISE_RUNS = 10  # a host's noise is known well enough for warnings after this number of runs
+MIN_CONSTANT_RUNS = 4  # a metric is called constant if this number of runs, or more, have one value
+UNSTEADY, SHORT = 0.1, 1.0  # runs shorter than SHORT seconds with a noise above UNSTEADY are called too short
+LONG = (
+    30.0  # runs longer than this number of seconds are called too long, if shorter runs would show the change as well
+)
+MANY = 300  # a warning says that a hunt will probably take this number of runs or more
+WorkersFor = Callable[
+    [tuple[str, ...]], Workers[LabEvent]
+]  # the commits of a graph's nodes → workers that measure them
 
 
 @dataclass(frozen=True, slots=True)
 class SearchProblem:
-    """One question put to the search: a graph, the commit of each node, and the rules."""
+    """The input of a search that does not change: a graph, the commit of each node, and the rules."""
 
     graph: Graph
     commits: tuple[str, ...]
     policy: Policy
     metric: str
-    hosts: tuple[str, ...] = ()  # their names, where there are several
+    hosts: tuple[str, ...] = ()  # the names of the hosts; empty if there is only one
     prior: PriorKnowledge = NOTHING_KNOWN
-    build_hosts: tuple[str, ...] = ()  # the names of those that build ahead
+    build_hosts: tuple[str, ...] = ()  # the names of the hosts that build ahead
 
     def situation(self, state: SessionState, fleet: Fleet = ALL_FREE, *, shared: bool = False) -> Situation:
-        """What the next decision depends on, by a log.
+        """The input of the next decision, from the state of a log.
 
-        Runs that were timed before instructions were counted are no readings, and count as spent.
+        ``shared``: the hunt is one of several, which share builds. Runs that were timed before instructions were counted are no
+        readings, but count as spent.
         """
         chosen, policy = state.pairing, self.policy
-        if self.hosts:  # each has a build of its own: one may be stale where another is clean
+        if self.hosts:  # each host has builds of its own, so a build may be stale on one host and clean on another
             policy = replace(policy, incremental=False)
         if chosen:
             pairing = Pairing.PAIRED if chosen.together else Pairing.INTERLEAVED
             policy = replace(policy, pairing=pairing, chosen=True)
         runs = [event.facts for _, event in state.log if isinstance(event, RunFinished)]
-        aside = state.run_count - sum(not run.for_another for run in runs)  # set aside with their builds
-        spent = Spent(aside + (sum(not run.counted for run in runs) if self.prior.exact else 0))
+        excluded = state.run_count - sum(not run.for_another for run in runs)  # runs of builds that are excluded
+        spent = Spent(excluded + (sum(not run.counted for run in runs) if self.prior.exact else 0))
         by_cpu = chosen is not None and chosen.by_cpu
         node = {commit: index for index, commit in enumerate(self.commits)}
-        seen = observations(state.log, node, self.metric, state.began, self.hosts, self.build_hosts, by_cpu=by_cpu)
+        readings = observations(state.log, node, self.metric, state.began, self.hosts, self.build_hosts, by_cpu=by_cpu)
         proofs = frozenset(node[sha] for sha in state.proofs if sha in node)
-        known = Situation(self.graph, seen, policy, self.prior, fleet, shared=shared, elsewhere=spent)
-        return replace(known, clean=state.clean, proofs=proofs)
+        situation = Situation(self.graph, readings, policy, self.prior, fleet, shared=shared, elsewhere=spent)
+        return replace(situation, clean=state.clean, proofs=proofs)
 
 
 class SavedLog:
-    """The log of a session, or of one hunt of several: what earlier attempts left in the history, and everything since."""
+    """The stored log of a trial or of one hunt: the events of earlier attempts, and the events of this attempt."""
 
     def __init__(self, history: History, hunt: int) -> None:
         self.history = history
@@ -96,15 +101,17 @@ class SavedLog:
         self.state.begin_session(CLOCK.now())
 
     def append(self, event: Event, workload: int | None = None) -> TimedEvent:
-        """Make ``event`` durable, then return it with its time."""
+        """Store an event; returns it with its time."""
         at = CLOCK.now()
         self.history.append(self.hunt, event, at)
         return at, event
 
 
-def pursue(problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]) -> Generator[TimedEvent, None, Verdict]:
-    """Search until there is a verdict; the last event is the Decided that carries it."""
-    planner = Search(partial(problem.situation, log.state))
+def run_search(
+    problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]
+) -> Generator[TimedEvent, None, Verdict]:
+    """Search until there is a verdict, which is returned. The last event is the ``Decided`` with the verdict."""
+    planner = SearchPlanner(partial(problem.situation, log.state))
     event: Event | None = None
     with closing(run(planner, log.append, workers)) as events:
         for at, event in events:
@@ -114,20 +121,19 @@ def pursue(problem: SearchProblem, log: SavedLog, workers: Workers[LabEvent]) ->
     return event.decision.order
 
 
-def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned | None:
-    """That the hunt will take very many runs, once its noise is known. It goes on all the same.
+def many_runs_warning(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned | None:
+    """A warning that the hunt will probably take 300 runs or more; None if it will not, or if its noise is not known yet.
 
-    Where counts show a change, too, they find its place, and time proves it: as if there were two candidates.
+    The hunt goes on in any case. If exact counts show the change, too, they find the culprit, and timed runs only prove it:
+    then the number of runs is that of a search among two candidates.
     """
     ends = ([run for run in log.state.runs_like(problem.commits[end]) if run.counted] for end in (0, -1))
     shown = shown_by(*ends) if problem.prior.count_cost else None
     effect, noise = decision.belief.effect, decision.belief.noise
     order, runs = decision.order, [event.facts for _, event in log.entries if isinstance(event, RunFinished)]
-    if (
-        not isinstance(order, Measure) or not decision.evidence or not effect.known
-    ):  # nothing was measured in this way yet
+    if not isinstance(order, Measure) or not decision.evidence or not effect.known:  # no readings of this kind yet
         return None
-    if sum(bool(run.layout) is order.fresh and not run.counted for run in runs) < NOISE_KNOWN:
+    if sum(bool(run.layout) is order.fresh and not run.counted for run in runs) < MIN_NOISE_RUNS:
         return None
     change = max(abs(math.expm1(math.log(effect.middle))), problem.policy.min_effect)
     counts = shown and shown.clear and LEAST * abs(math.log(effect.middle)) <= shown.loss
@@ -135,69 +141,74 @@ def outlook(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned
     needed = runs_of_one(candidates, min(change, CAP), noise, problem.prior.build_cost)
     if needed < MANY:
         return None
-    varying = f"runs are taken to vary by {percent(noise)}{' in randomized layouts' * order.fresh}"
-    text = f"{varying}, so a change of {percent(change)} takes some {float(f'{needed:.1g}'):,.0f} runs to find"
+    varying = f"the noise of runs is estimated as {percent(noise)}{' in randomized layouts' * order.fresh}"
+    text = f"{varying}, so a search for a change of {percent(change)} takes some {float(f'{needed:.1g}'):,.0f} runs"
     return Warned(
-        text, "What would help: a quieter host; or exact counts (--metric instructions/o), where they can be had."
+        text,
+        "Fewer runs are enough on a quieter host, or with exact counts (--metric instructions/o) if the host can count.",
     )
 
 
-def foreseen(problem: SearchProblem, decision: Decision, state: SessionState) -> Foreseen | None:
-    """How many builds and runs the hunt will probably take, by what the ends have shown; None before the search begins."""
+def expected_cost(problem: SearchProblem, decision: Decision, state: SessionState) -> Foreseen | None:
+    """An event with the builds and runs that the hunt will probably take, from the readings of the ends.
+
+    None before the search begins, and if the ratio of the ends is not bounded.
+    """
     effect, noise, order, policy = decision.belief.effect, decision.belief.noise, decision.order, problem.policy
     if not isinstance(order, Measure) or order.purpose is Purpose.ENDS or not effect.low or math.isinf(effect.high):
         return None
     smallest = smallest_effect(problem.situation(state)) if policy.auto_effect else policy.min_effect
-    small, large = sorted(1 - math.exp(-abs(math.log(each))) for each in (effect.low, effect.high))
-    drops = [min(max(each, smallest), CAP) for each in (large, small * effect.excludes_one)]
+    small, large = sorted(1 - math.exp(-abs(math.log(limit))) for limit in (effect.low, effect.high))
+    drops = [min(max(drop, smallest), CAP) for drop in (large, small * effect.excludes_one)]
     choices = len(problem.graph.candidates)
     builds, runs = likely_builds(choices, policy), likely_runs(choices, drops, noise, problem.prior.build_cost, policy)
     cost = f"{span_of(*builds, 'build')} and {span_of(*runs, 'run')}"
-    differ = f"the ends differ by {percent(abs(effect.middle - 1))} and runs vary by {percent(noise)}"
-    least = ""
+    difference = f"the ends differ by {percent(abs(effect.middle - 1))} and runs vary by {percent(noise)}"
+    hunted = ""
     if smallest < policy.min_effect:
-        shown = "the limits show" if policy.max_minutes or policy.max_runs else "an hour shows"
-        least = f"; changes of {percent(smallest)} or more are hunted, which {shown} here"
-    return Foreseen(f"about {cost} in all, as {differ}{least}")
+        budget = "within the limits" if policy.max_minutes or policy.max_runs else "within an hour"
+        hunted = f"; changes of {percent(smallest)} or more are hunted, because this host can show them {budget}"
+    return Foreseen(f"about {cost} in all, because {difference}{hunted}")
 
 
-def constant(log: SavedLog) -> Warned | None:
-    """That all runs, of both ends at least, have printed the same number."""
+def constant_metric_warning(log: SavedLog) -> Warned | None:
+    """A warning if all timed runs, of two builds or more, have printed the same number; else None."""
     runs = [event.facts for _, event in log.entries if isinstance(event, RunFinished) and not event.facts.counted]
     printed = {run.reported for run in runs}
-    if len(runs) < SAME or len({run.commit for run in runs}) < 2 or len(printed) > 1 or None in printed:
+    if len(runs) < MIN_CONSTANT_RUNS or len({run.commit for run in runs}) < 2 or len(printed) > 1 or None in printed:
         return None
-    same = figure(printed.pop())
+    number = figure(printed.pop())
     return Warned(
-        f"every run has printed the same number, {same}", "Does the pattern of --rate or --cost find a constant?"
+        f"every run has printed the same number, {number}",
+        "Check that the pattern of --rate or --cost does not find a constant.",
     )
 
 
-def ill_timed(change: Interval, noise: float, seconds: Sequence[float]) -> Warned | None:
-    """That runs which took so many seconds are far too short for their noise, or far longer than the change needs."""
-    if len(seconds) < NOISE_KNOWN or not change.known:
+def run_length_warning(change: Interval, noise: float, seconds: Sequence[float]) -> Warned | None:
+    """A warning if runs of these lengths are too short for their noise, or longer than the change needs; else None."""
+    if len(seconds) < MIN_NOISE_RUNS or not change.known:
         return None
     typical = median(seconds)
-    took = f"runs take {figure(typical)} s and vary by {percent(noise)}"
+    lengths = f"runs take {figure(typical)} s and vary by {percent(noise)}"
     if noise > UNSTEADY and typical < SHORT:
-        return Warned(took, "Longer ones vary less: let the benchmark repeat its work for a few seconds.")
+        return Warned(lengths, "Longer runs vary less: let the benchmark repeat its work for a few seconds.")
     if typical > LONG and abs(math.log(change.middle)) > PLAIN * noise:
         size = percent(abs(change.middle - 1))
-        return Warned(took, f"Shorter ones show {size} as well: a tenth of the work is enough.")
+        return Warned(lengths, f"Shorter runs show a change of {size} as well: a tenth of the work is enough.")
     return None
 
 
-def opening(
+def log_opening(
     problem: SearchProblem,
     started: SessionStarted | None,
     log: SavedLog,
     failed: Sequence[SkipFacts] = (),
     left_out: Sequence[SkipFacts] = (),
 ) -> Iterator[TimedEvent]:
-    """What a hunt enters before its search: ``started``, unless the session has begun already, and what is not tried.
+    """Store the events before a search: ``started``, unless the session has begun already, and the skipped candidates.
 
-    ``failed`` are builds that failed in earlier hunts; they are not tried again, except at the ends. ``left_out`` is
-    what the user does not want to be tried at all.
+    ``failed`` are builds that failed in earlier hunts, which are not tried again except at the ends. ``left_out`` are commits
+    that the user has excluded.
     """
     if started:
         yield log.append(started)
@@ -210,7 +221,7 @@ def opening(
             yield log.append(CandidateSkipped(inner[facts.commit], facts))
 
 
-def ending(
+def log_verdict(
     problem: SearchProblem,
     log: SavedLog,
     verdict: Verdict,
@@ -218,7 +229,7 @@ def ending(
     reason_follows: bool = False,
     suspects: tuple[Commit, ...] = (),
 ) -> TimedEvent:
-    """Enter the verdict, which ends the hunt."""
+    """Store the verdict of a hunt, with the instructions that were counted of its commits, as the end of the hunt."""
     counted = with_counts(verdict, problem.commits, log.entries)
     return log.append(SessionEnded(counted, reason_follows, suspects=suspects))
 
@@ -226,28 +237,28 @@ def ending(
 def replay(
     problem: SearchProblem, events: Sequence[TimedEvent], began: float, *, shared: bool = False
 ) -> Iterator[tuple[int, Decision]]:
-    """What the search would have decided at each decision of a log, under the rules of ``problem``.
+    """Decide again at each decision of a log, under the rules of ``problem``; no host is used.
 
-    ``shared``: it is known to be of a hunt of several workloads; else a log shows that by builds that were made for another.
-    Yields (runs of the range made so far, decision) and ends with the first verdict; that has what was counted after it.
-    No host is touched. What was decided by another metric before is left out.
+    Yields pairs of the number of runs of the range so far and the decision, up to the first verdict, which has the counts of
+    instructions that followed it. Decisions by an earlier metric are left out. ``shared``: the hunt is known to be one of
+    several; otherwise that is assumed if the log has builds that were made for another hunt.
     """
-    changes = [place for place, (_, event) in enumerate(events) if isinstance(event, MetricChosen)]
-    begins = changes[-1] if changes else -1
+    metric_changes = [index for index, (_, event) in enumerate(events) if isinstance(event, MetricChosen)]
+    last_change = metric_changes[-1] if metric_changes else -1
     log = [(at, event) for at, event in events if isinstance(event, BuildFinished | CandidateSkipped | RunFinished)]
     shared = shared or any(isinstance(event, BuildFinished) and event.facts.for_another for _, event in log)
     state = SessionState(began=began)
-    for place, (at, event) in enumerate(events):
+    for index, (at, event) in enumerate(events):
         if not isinstance(event, Decided):
             state.add(at, event)
             continue
-        if place > begins:
-            now = problem.situation(state, event.fleet, shared=shared)
-            decision = decide(now)
+        if index > last_change:
+            situation = problem.situation(state, event.fleet, shared=shared)
+            decision = decide(situation)
             order = decision.order
             if not isinstance(order, Measure):
                 decision = replace(decision, order=with_counts(order, problem.commits, log))
-            yield count_runs(now.observations), decision
+            yield count_runs(situation.observations), decision
             if not isinstance(order, Measure):
                 return
-        state.add(at, event)  # afterwards: it may end the use of incremental builds
+        state.add(at, event)  # after the decision, because the event may end the use of incremental builds

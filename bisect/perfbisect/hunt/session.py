@@ -22,7 +22,7 @@ from perfbisect.errors import CannotGoOn, PerfBisectError, UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import Caller, HuntOutcome, SessionAttempt, refuse_imported, verdict_of
 from perfbisect.hunt.fitness import unfit_hosts
-from perfbisect.hunt.lifecycle import on_each_like_first
+from perfbisect.hunt.lifecycle import settings_by_host
 from perfbisect.hunt.session_hosts import lock_hosts
 from perfbisect.hunt.setup import Recipes, SessionSetup
 from perfbisect.hunt.trials.builds import configured
@@ -95,7 +95,7 @@ def anew(history: History, setup: SessionSetup) -> SessionSetup:
 
 def with_prior_knowledge(history: History, settings: Settings) -> Settings:
     """The settings with the noise of a run and the cost of a build, from earlier hunts on hosts of the first one's class."""
-    prior, each = settings.prior, on_each_like_first(settings)
+    prior, each = settings.prior, settings_by_host(settings)
     costs = next((known for one in each if (known := read_costs(history, one)).build and known.run), None)
     if costs and costs.build and costs.run:
         prior = replace(prior, build_cost=costs.build / costs.run)

@@ -57,8 +57,8 @@ class SessionSetup:
     measured: tuple[Workload, ...] = ()  # all workloads: of a trial, of hunts together, or of those that a trial proves
     untouched: tuple[str, ...] = ()  # suspected paths that no commit of the range touches
     parts: PartSearch | None = None  # of a search in the diff of a commit, whose present round is ``span``
-    # Of a hunt: how its runs are filtered → builds and runs of its ends that were made so just before, by commit and visit
-    before: Mapping[tuple[str, ...], Sequence[tuple[str, Event]]] = field(default_factory=dict)
+    # Of a hunt: filter of the runs → builds (by commit) and runs (by visit) of its ends, from a comparison just before
+    measured_ends: Mapping[tuple[str, ...], Sequence[tuple[str, Event]]] = field(default_factory=dict)
     # Of a trial:
     request: TrialRequest = SEARCH  # what is measured in rounds
     works: tuple[Workload, ...] = ()  # those of the request

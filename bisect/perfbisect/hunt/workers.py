@@ -130,7 +130,7 @@ class ThreadWorkers:
         self._in_flight[build.build_host] = _InFlight(build, time.monotonic(), threading.Event())
         self._start(len(self.hosts) + build.build_host, member, lambda: member.build(build))
 
-    def seconds(self, build_host: int) -> float:
+    def build_seconds(self, build_host: int) -> float:
         """How long the present build takes so far; see ``Workers.seconds``."""
         return time.monotonic() - self._in_flight[build_host].began
 
@@ -227,7 +227,7 @@ class ThreadWorkers:
             return cancelled
         build, member = self._in_flight[build_host], self._build_members[build_host]
         candidate = build.order.candidate
-        told = BuildCancelled(candidate, member.describe(candidate), self.seconds(build_host), member.name)
+        told = BuildCancelled(candidate, member.describe(candidate), self.build_seconds(build_host), member.name)
         try:
             self._queue.put(worker, told)
         except Cancelled as all_are:

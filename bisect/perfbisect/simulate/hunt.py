@@ -12,7 +12,7 @@ from perfbisect.core.inference.observations import Built, Observation, Reading, 
 from perfbisect.core.search.clean_builds import incremental_builds
 from perfbisect.core.search.pairing import timed_by_cpu
 from perfbisect.core.search.situation import Situation, Spent
-from perfbisect.hunt.loop import UNLIMITED, NextAction, OrderEnded, Search, Workers, run
+from perfbisect.hunt.loop import UNLIMITED, NextAction, OrderEnded, SearchPlanner, Workers, run
 from perfbisect.simulate.world import World, maker
 
 
@@ -86,7 +86,7 @@ class SimulatedSearch:
             Situation, self.graph, observations, policy, self.prior,
             elsewhere=Spent(self.log.aside), clean=self.log.clean, proofs=frozenset(self.log.proofs),
         )  # fmt: skip
-        return Search(situation).next(fleet)
+        return SearchPlanner(situation).next(fleet)
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ class SimulatedWorkers:
         order = SimulatedOrder([outcome], self._world.clock(host), self._time)
         self._orders[len(self.hosts) + build.build_host] = order
 
-    def seconds(self, build_host: int) -> float:
+    def build_seconds(self, build_host: int) -> float:
         """The time that the present build has taken; see ``Workers.seconds``."""
         return self._time - self._orders[len(self.hosts) + build_host].began
 

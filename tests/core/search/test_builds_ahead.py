@@ -221,7 +221,7 @@ def test_a_hunt_goes_on_from_its_log_when_builds_in_flight_were_lost(share: floa
         elif isinstance(seen, Reading):
             left.run(seen.candidate)
     log = MemoryLog(known)
-    search = loop.Search(partial(Situation, left.graph, log.observations, Policy(), NOTHING_KNOWN))
+    search = loop.SearchPlanner(partial(Situation, left.graph, log.observations, Policy(), NOTHING_KNOWN))
     workers: loop.Workers[Observation] = SimulatedWorkers(left, 1, 300, 3)
     assert [*loop.run(search, log.append, workers)]
     assert log.decision and found(log.decision.order).candidate in left.answers
