@@ -64,7 +64,7 @@ def test_what_is_started(history: History, started: Started) -> None:
         assert args == ([str(history.path)],)
         assert "latest_hunts" in how["config"]["databases"]["history"]["queries"]
         assert listening == {"host": address, "port": 8042, "ws": "none"}
-    assert "is no address" in exits(3, *sql, "--address", "a" * 70)
+    assert "is not an address" in exits(3, *sql, "--address", "a" * 70)
     with mock.patch.dict(sys.modules, {"datasette.app": None}):
         assert "pip install 'perfbisect[serve]'" in exits(3, *sql)
 

@@ -121,7 +121,7 @@ def test_a_killed_session_leaves_a_lease_that_the_next_one_ends(slurm: Slurm, se
     again = bisect(*hunt.resumed())
     hunt.check(again)
     assert f"job {left}," in again.stderr
-    assert "was left by a session that has ended, and is released" in again.stderr
+    assert "belonged to a session that has ended. It is released now" in again.stderr
     assert (slurm.jobs(), records(seal)) == ({}, [])
 
 
@@ -433,6 +433,6 @@ def test_sessions_wait_for_each_other(lab: Lab, tmp_path: Path) -> None:
         subprocess.run([*other, "release"], env=os.environ | acquire, check=True, capture_output=True)
 
     done = bisect_until(doctor(tmp_path), "Waiting for labgrid:", free)
-    assert "was left by a session that has ended, and is released" in done.stderr
+    assert "belonged to a session that has ended. It is released now" in done.stderr
     assert json.loads(done.stdout)["host"]["settings"]["node"] == "127.0.0.1"
     assert lab.used() == ""

@@ -45,7 +45,7 @@ def test_a_shell_that_prints_is_refused_with_what_to_do(make_machine: Make) -> N
     machine = make_machine(shell="/bin/bash")
     for text in ("Welcome to far", "/etc/motd"):
         (machine.folder / "home/.bashrc").write_text(f"echo {text}\n")
-        assert refused(entry(machine), f"shell on host far prints '{text}'").startswith("Let it be silent")
+        assert refused(entry(machine), f"shell on host far prints '{text}'").startswith("The file must print nothing")
 
 
 def test_what_the_user_has_set(machine: Machine) -> None:

@@ -130,12 +130,12 @@ ADVICE = [
     ("openssl/ssl.h libssl.pc", "debian", f"Install with: {APT} libssl-dev"),
     ("bison libzstd.pc", "fedora", f"Install with: {DNF} bison libzstd-devel"),
     ("odd/odd.h odd.pc", "fedora", f"Install with: {DNF} /usr/include/odd/odd.h 'pkgconfig(odd)'"),
-    ("odd/odd.h odd.pc", "debian", "Find what provides odd/odd.h, odd.pc with: apt-file search odd/odd.h"),
+    ("odd/odd.h odd.pc", "debian", "To find the packages of odd/odd.h, odd.pc: apt-file search odd/odd.h"),
     ("libaio.so.1 odd.so.2", "fedora", f"Install with: {DNF} libaio 'odd.so.2()(64bit)'"),
-    ("libaio.so.1 odd.so.2", "debian", f"Install with: {APT} libaio1. Find what provides odd.so.2 with: apt-file search odd.so.2"),
-    ("odd.h make", "ubuntu", f"Install with: {APT} make. Find what provides odd.h with: apt-file search odd.h"),
+    ("libaio.so.1 odd.so.2", "debian", f"Install with: {APT} libaio1. To find the packages of odd.so.2: apt-file search odd.so.2"),
+    ("odd.h make", "ubuntu", f"Install with: {APT} make. To find the packages of odd.h: apt-file search odd.h"),
     ("zlib.h g++", "", "Install with: apt-get install zlib1g-dev g++ (Debian, Ubuntu), or dnf install zlib-devel gcc-c++ (Fedora, RHEL)"),
-    ("odd.h", "", "Install with: dnf install /usr/include/odd.h (Fedora, RHEL). Find what provides odd.h with: apt-file search odd.h (Debian)"),
+    ("odd.h", "", "Install with: dnf install /usr/include/odd.h (Fedora, RHEL). To find the packages of odd.h: apt-file search odd.h (Debian)"),
 ]  # fmt: skip
 
 
@@ -211,12 +211,12 @@ def test_what_looks_is_itself_lacking(host: LocalHost, tmp_path: Path, monkeypat
 def test_what_a_distribution_builds_its_package_with() -> None:
     for system, described, command in (
         ("debian", True, "sudo apt-get build-dep libpq-dev"),
-        ("ubuntu", False, "sudo apt-get build-dep libpq-dev (needs `deb-src` among its sources in /etc/apt)"),
+        ("ubuntu", False, "sudo apt-get build-dep libpq-dev (needs a `deb-src` line in /etc/apt)"),
         ("fedora", False, "sudo dnf builddep postgresql-server"),
         ("", True, "apt-get build-dep libpq-dev (Debian, Ubuntu) or dnf builddep postgresql-server (Fedora, RHEL)"),
     ):
         advice = how_to_prepare(Package("libpq-dev", "postgresql-server"), system, described=described)
-        assert advice == f"What its distribution builds it with: {command}"
+        assert advice == f"To install all build dependencies of the distribution's package: {command}"
     assert how_to_prepare(Package("", "x"), "debian") == ""
     assert how_to_prepare(Package("x", ""), "fedora") == ""
     assert how_to_prepare(Package("", "")) == ""

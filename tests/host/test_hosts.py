@@ -96,7 +96,7 @@ def test_failures_have_their_sentences(place: Host) -> None:
     # One is not taken for the other.
     with pytest.raises(EnvironmentFailure, match=f"folder /nonexistent does not exist on host {place.name}"):
         place.run(["true"], cwd=PurePosixPath("/nonexistent"))
-    with pytest.raises(EnvironmentFailure, match=f"no space left on host {place.name}"):
+    with pytest.raises(EnvironmentFailure, match=f"the disk of host {place.name} is full"):
         place.run(["sh", "-c", "cat /proc/version >/dev/full"], check=False)
     if place.name != "here":  # a signal becomes a status where a shell is between
         assert place.run(["kill", "-s", "KILL", "0"], check=False).status == 128 + 9
@@ -104,7 +104,9 @@ def test_failures_have_their_sentences(place: Host) -> None:
 
 def test_a_slow_command_is_killed_with_its_children(place: Host) -> None:
     for limit in (0.2, 2, 20):  # on a busy machine, the first may be over before its child has begun
-        with pytest.raises(CommandFailed, match=rf"ended with status 124: it took more than {limit} s") as caught:
+        with pytest.raises(
+            CommandFailed, match=rf"ended with status 124: the command took more than {limit} s"
+        ) as caught:
             place.run(["sh", "-c", f"sleep 4321 & echo $! >{place.root}/pid; wait"], timeout=limit)
         assert caught.value.status == 124
         if pid := place.run(["cat", f"{place.root}/pid"], check=False).stdout.strip():
@@ -158,7 +160,9 @@ def bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_prints_without_end_is_ended(bounded: None, place: Host) -> None:
-    with pytest.raises(TooMuchOutput, match=rf"on host {place.name}, sh -c .* printed more than 2 MiB, and was"):
+    with pytest.raises(
+        TooMuchOutput, match=rf"on host {place.name}, sh -c .* printed more than 2 MiB, so perfbisect ended"
+    ):
         place.run(["sh", "-c", f"yes {MARK} | tr -d '\\n'"], check=False)
     probed = jobs.run(place, ["sh", "-c", f"yes {MARK} >&2"], timeout=30)
     assert not probed.ok
@@ -195,7 +199,7 @@ def test_a_command_of_any_length_runs_or_gets_a_sentence(place: Host) -> None:
         job = jobs.start(place, fits, name="x", timeout=60)
         assert jobs.end(place, job) == 0
         assert len(jobs.printed(place, job).text) == said
-    long = r"a command is too long to be started: [\d,]+ characters"
+    long = r"a command is too long: it has [\d,]+ characters"
     for length in (200_000, 3_000_000):
         for argv, env in ((echo(length), {}), (["true"], {"LONG": "x" * length})):
             with pytest.raises(EnvironmentFailure, match=long):
@@ -238,10 +242,10 @@ def test_the_scheme_of_an_address_chooses_the_module(tmp_path: Path, monkeypatch
         assert LEADS[entry.address] == (kind, rest)
         return here(tmp_path, entry.name)
 
-    with pytest.raises(UsageError, match="no kind of connection is named 'batch'") as caught:
+    with pytest.raises(UsageError, match="no connection of the kind 'batch'") as caught:
         connect(HostEntry(name="one", address="batch://queue"))
     known = ", ".join(CONNECTIONS)
-    assert caught.value.advice == f"Known are {known}: correct `hosts.one.address` in hosts.toml."
+    assert caught.value.advice == f"Correct `hosts.one.address` in hosts.toml. Kinds of connections: {known}."
     monkeypatch.setattr(registry, "CONNECTIONS", {name: partial(made, name) for name in (*CONNECTIONS, "batch")})
     for address in LEADS:
         assert connect(HostEntry(name="one", address=address)).name == "one"

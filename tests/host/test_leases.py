@@ -221,7 +221,7 @@ def test_what_could_not_be_released_is_left_to_the_next_session(pool: Pool) -> N
     assert pool.state() == ([], [])
     assert [f"job {name}," in each for each in said] == [True] * 3
     assert "could not be released" in said[0]
-    assert said[2].endswith("was left by a session that has ended, and is released.")
+    assert said[2].endswith("belonged to a session that has ended. It is released now.")
 
 
 def note(*release: str, process: str = f"{this_boot()} 1 0", since: str = "now", machine: str = "here") -> None:

@@ -128,7 +128,7 @@ def test_a_heartbeat_keeps_a_ticket_and_writes_it_again(host: LocalHost, monkeyp
         write_ticket()
         ticket.unlink()
         until(lambda: held.lost)
-        with pytest.raises(EnvironmentFailure, match="another process measures there now"):
+        with pytest.raises(EnvironmentFailure, match="another session has taken the host"):
             held.confirm()
     assert tickets.names() == ["perfbisect-lock.0000000000000000"]
 
@@ -281,7 +281,7 @@ def sites_of(*hosts: Host, build_host: Host | None = None) -> Any:
 
 def are_one(sites: Any) -> str:
     """The advice where two hosts of a hunt are one; it does not wait for itself."""
-    said = r"Hosts (one and two|two and one) are one: both lead to the root"
+    said = r"Hosts (one and two|two and one) are the same machine: both use the root"
     with pytest.raises(UsageError, match=said) as caught, lock_hosts(sites, "a hunt", pytest.fail):  # type: ignore[arg-type]
         raise AssertionError("both hold it")
     return caught.value.advice
@@ -479,7 +479,7 @@ def test_an_owner_without_life_for_ten_minutes_is_gone_whatever_the_clock(host: 
         write_ticket()  # it lives again, and takes it for its own
         held.confirm()  # until it asks it cannot know
         held.seen -= ABANDONED  # as after a long sleep
-        with pytest.raises(EnvironmentFailure, match="another process measures there now"):
+        with pytest.raises(EnvironmentFailure, match="another session has taken the host"):
             held.confirm()
 
 

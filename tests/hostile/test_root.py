@@ -123,10 +123,10 @@ def test_modes_of_a_shared_root_and_behind_a_link_stay(tmp_path: Path, kept: int
     assert [mode(folder) for folder in (root, root / "jobs", tmp_path / "mine")] == [kept, kept, 0o755]
 
 
-STRANGERS_FILES = "contains files that are not perfbisect's"
-REPOSITORY = "is a git repository, or inside of one's own folder"
+STRANGERS_FILES = "contains files of others"
+REPOSITORY = "is a git repository, or inside a .git folder"
 NO_FOLDER = "cannot be created"
-INSIDE = "is inside of another root, .*/one,"
+INSIDE = "is inside another root folder, .*/one,"
 OF_GIT = "git init -q repo && git -C repo commit -q --allow-empty -m one"
 ANOTHER = f"mkdir -p one/tmp; echo 'perfbisect 1' >one/{MARKER}; ln -s one/tmp link"
 
@@ -190,7 +190,7 @@ def test_of_many_files_some_are_named(tmp_path: Path) -> None:
         *(("mkdir -p ~/x; ln -s ~ link", root, "is your home folder") for root in ("~", "~/", "~/.", "~/x/..", "{home}", "{home}//", "link")),
         (":", "{home}/..", "contains your home folder"),
         (":", "~{user}", "is your home folder|is the top|contains your home"),
-        *((":", root, "a user that does not exist there") for root in ("~no-such-user/x", "~$(id)", "~no-such-user")),
+        *((":", root, "a user that does not exist on the host") for root in ("~no-such-user/x", "~$(id)", "~no-such-user")),
         (OF_GIT, "repo", REPOSITORY),
         (f"{OF_GIT}; git clone -q --bare repo bare.git", "bare.git", REPOSITORY),
         (f"{OF_GIT}; git -C repo worktree add -q ../tree", "tree", REPOSITORY),
@@ -246,7 +246,7 @@ def test_a_folder_that_anyone_may_write_to_is_refused(tmp_path: Path, mode: int)
     root = tmp_path / "root"
     root.mkdir()
     root.chmod(mode)
-    refused_until_adopted(root, "anyone may write to it")
+    refused_until_adopted(root, "every user may write to it")
 
 
 def test_a_relative_root_begins_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

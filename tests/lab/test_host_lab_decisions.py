@@ -364,7 +364,7 @@ def test_nothing_counts_from_the_moment_the_host_is_not_ours_any_more(watched: H
     """Nothing begins there afterwards."""
     events, counted = Events(RAN, forever=True), list[LabEvent]()
     for _ in range(2):
-        with pytest.raises(EnvironmentFailure, match="another process measures there now"):
+        with pytest.raises(EnvironmentFailure, match="another session has taken the host"):
             for event in watched.guard(events.measure(ORDER)):
                 counted.append(event)
                 watched.held.lost = True

@@ -161,7 +161,7 @@ def test_a_program_of_another_kind_is_not_used_and_a_failure_costs_exactness_onl
     monkeypatch.setattr(module, "program", lambda: str(fake))
     found = read({"page.c": PAGE}, {"page.c": PAGE.replace("return 4096", "return 8192")})
     assert found.approximate
-    assert "ctags failed" in found.note
+    assert "Universal Ctags failed" in found.note
 
 
 @needs_ctags

@@ -114,7 +114,7 @@ def test_odd_names_are_only_unknown(repo: Repository) -> None:
             resolve(repo, odd, TAGS)
     # A log of references that is too short, and a branch that follows none.
     for odd, why in {"HEAD@{9}": "log for", "main@{upstream}": "no upstream", "@{push}": "branch '.*' has no"}.items():
-        with pytest.raises(UnknownRevision, match=rf"'.*' is no revision in .*/repo: ({why}|no upstream)"):
+        with pytest.raises(UnknownRevision, match=rf"'.*' is not a revision in .*/repo: ({why}|no upstream)"):
             resolve(repo, odd, TAGS)
 
 

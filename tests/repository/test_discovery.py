@@ -41,7 +41,12 @@ def test_what_is_no_repository(repo: Path, tmp_path: Path, monkeypatch: pytest.M
     assert open_repository(repo).folder == repo
     subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{repo}", shallow], check=True)
     nowhere, none = tmp_path / "nowhere", "is not a git repository"
-    sentences = {tmp_path: none, inner: none, nowhere: "There is no folder .*nowhere", shallow: "is a shallow clone"}
+    sentences = {
+        tmp_path: none,
+        inner: none,
+        nowhere: "The folder .*nowhere does not exist",
+        shallow: "is a shallow clone",
+    }
     for folder, sentence in sentences.items():
         with pytest.raises(UsageError, match=sentence) as caught:
             open_repository(folder)
@@ -63,7 +68,7 @@ def test_a_file_that_keeps_git_waiting_is_named(
         git("config", what, str(fifo))
     fifo.unlink(missing_ok=True)
     os.mkfifo(fifo)
-    named = "its configuration, or a file that this includes" if what == "include.path" else what
+    named = "its configuration, or a file that the configuration includes" if what == "include.path" else what
     with pytest.raises(EnvironmentFailure, match=f"git has not ended after 1 s .*: it may wait for {named}") as caught:
         open_repository(repo)
     assert "FIFO" in caught.value.advice
@@ -263,20 +268,20 @@ def test_what_an_ended_process_left_of_this_file_is_used(server: Shelf, cache: P
 
 
 def test_another_sum_is_an_error_and_nothing_is_kept(server: Shelf, cache: Path) -> None:
-    sentence = rf"^lib 1.2 is not used: {server.address}{PATH} has the sha256 {SUM}, and the recipe says {'0' * 64}$"
+    sentence = rf"^lib 1.2 is not used: the file at {server.address}{PATH} has the SHA-256 sum {SUM}, but the recipe has {'0' * 64}$"
     with pytest.raises(EnvironmentFailure, match=sentence):
         fetch(server, sha256="0" * 64)
     assert [file.name for file in cache.iterdir()] == ["lock"]
 
 
 def test_without_a_network_the_command_is_said_that_puts_it_there(server: Shelf, cache: Path) -> None:
-    gone, by_hand = Shelf("http://127.0.0.1:9"), f"To put it there by hand: `cp lib_1_2.tar.gz {cache}/`."
+    gone, by_hand = Shelf("http://127.0.0.1:9"), f"To copy the file there yourself: `cp lib_1_2.tar.gz {cache}/`."
     with pytest.raises(EnvironmentFailure, match=r"^lib 1.2 cannot be fetched from .*: Connection refused$") as failed:
         fetch(gone)
     assert failed.value.advice == by_hand
     (cache / "lib_1_2.tar.gz").write_bytes(b"wrong")
     with pytest.raises(EnvironmentFailure, match="Not Found") as failed:
         fetch(server, "/elsewhere/lib_1_2.tar.gz")
-    assert failed.value.advice == f"The one in {cache} has the sum {sum_of(b'wrong')}. {by_hand}"
+    assert failed.value.advice == f"The file in {cache} has the checksum {sum_of(b'wrong')}. {by_hand}"
     (cache / "lib_1_2.tar.gz").write_bytes(CONTENT)
     assert fetch(gone) == []

@@ -115,7 +115,7 @@ def test_a_gitmodules_that_is_no_plain_file_of_a_moderate_size(git: Repo, tmp_pa
         return odd.tree((mode, b".gitmodules", odd.blob(text.encode())))
 
     unreadable = r"gitmodules cannot be read: git config failed in .*: error: bad config line 1"
-    wrong = {tree(str(outside), LINK): "is no file", tree("#" * (LARGEST + 1)): "bytes, more than"}
+    wrong = {tree(str(outside), LINK): "is not a file", tree("#" * (LARGEST + 1)): "bytes, but at most"}
     for made, sentence in (wrong | {tree("[submodule\n"): unreadable}).items():
         with pytest.raises(Unavailable, match=sentence):
             module_entries(opened, made)

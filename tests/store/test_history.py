@@ -323,7 +323,7 @@ def test_a_history_lost_while_written_is_saved(history: History, path: Path, los
         history.append(hunt, event, at)
     before = history.select("SELECT * FROM events")
     lose(path)
-    with pytest.raises(EnvironmentFailure, match=r"was deleted or moved .* is in .*saved.*\.db"):
+    with pytest.raises(EnvironmentFailure, match=r"was deleted or moved .* is now in .*saved.*\.db"):
         history.append(hunt, events[5][1], events[5][0])
     assert history.path != path and history.path.stat().st_mode & 0o077 == 0
     history.fail(hunt, "the history was lost", 9.0)

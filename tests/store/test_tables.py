@@ -243,7 +243,7 @@ MISTAKES = {
     "select 'a\0b": "wrong",
     "select abs(-9223372036854775807 - 1)": "overflow",
     "select ?": "wrong",
-    "select '\udce4'": "wrong",
+    "select '\udce4'": "not valid UTF-8",
 }
 
 
@@ -253,7 +253,7 @@ def test_mistakes_are_one_sentence(asked: History) -> None:
             list(asked.query(sql).rows)
         assert not str(wrong.value).endswith("..")
         if sql in ("select 1; select 2", "select ?"):
-            assert wrong.value.advice == "Give one statement, without parameters."
+            assert wrong.value.advice == "Give a single statement without parameters."
 
 
 def test_ctrl_c_ends_a_query_that_does_not(asked: History) -> None:

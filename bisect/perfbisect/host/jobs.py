@@ -77,7 +77,7 @@ class Printed:
     @property
     def note(self) -> str:
         """A clause about omitted output for a sentence; "" if there is none."""
-        return f"; of what it printed, {self.left / 1e6:,.1f} MB in the middle were not kept" if self.left else ""
+        return f"; {self.left / 1e6:,.1f} MB from the middle of its output are missing" if self.left else ""
 
 
 def start(
@@ -119,7 +119,7 @@ def start(
     if started.status == NOT_THERE:
         raise absent([program], host.name)
     if not started.ok:
-        reason = last_line(started.stderr) or "it printed nothing"
+        reason = last_line(started.stderr) or "the command printed nothing"
         raise EnvironmentFailure(f"{program} cannot be started as job {folder} on host {host.name}: {reason}")
     return _job(folder, started.stdout)
 
@@ -244,7 +244,7 @@ def lost(host: Host, job: Job) -> JobLost:
     """The error for a job that ended without an exit status."""
     return JobLost(
         f"job {job.folder} on host {host.name} ended without an exit status",
-        "It was killed from outside, or the host was restarted; start again.",
+        "The job was killed by another program, or the host was restarted. Run the command again.",
     )
 
 
@@ -327,7 +327,7 @@ def _check_length(argv: Sequence[str], env: Mapping[str, str]) -> None:
     for text in (*argv, *(f"{name}={value}" for name, value in env.items())):
         if len(text.encode(errors="replace")) > ARGUMENT:
             raise EnvironmentFailure(
-                f"a command is too long to be started: {len(text):,} characters, which begin with {text[:60]!r}",
-                f"Linux allows {ARGUMENT:,} bytes. Put what it does into a file beside the recipe; the placeholder"
-                " {recipe} is its folder.",
+                f"a command is too long: it has {len(text):,} characters, and begins with {text[:60]!r}",
+                f"Linux allows {ARGUMENT:,} bytes. Put the commands into a file beside the recipe, and run that file:"
+                " the placeholder {recipe} is its folder.",
             )

@@ -92,7 +92,9 @@ class Machine:
     def check(self) -> None:
         """Raise LeaseEnded if the last renewal reported that."""
         if self.ended:
-            raise LeaseEnded(f"the lease of host {self.name} ({self.address}) has ended", "Resume to lease another.")
+            raise LeaseEnded(
+                f"the lease of host {self.name} ({self.address}) has ended", "`bisect resume` leases another machine."
+            )
 
     def look(self) -> None:
         """Renew the lease now, for instance because the machine does not answer. Raises LeaseEnded."""
@@ -196,7 +198,7 @@ def free_abandoned(say: Say) -> None:
                     say(f"{record} could not be released: {why}.")
                 else:
                     path.unlink()
-                    say(f"{record} was left by a session that has ended, and is released.")
+                    say(f"{record} belonged to a session that has ended. It is released now.")
 
 
 def _each_record() -> Iterator[tuple[LeaseRecord, Path]]:
@@ -243,7 +245,7 @@ def leased(wanted: LeaseRequest, show: Show, say: Say) -> Iterator[Acquisition]:
                 del _held[leased_machine.name]
         if why := "" if job.refused else _released(release):
             note(msgspec.structs.replace(record, process=f"{process.machine()} 0 0"))  # no process has it any more
-            say(f"{record} could not be released: {why}. The next session tries again, and so does `bisect gc`.")
+            say(f"{record} could not be released: {why}. The next session will try again; or run `bisect gc`.")
         else:
             path.unlink(missing_ok=True)
 
@@ -263,7 +265,7 @@ def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
 
     def failure(why: str) -> EnvironmentFailure:
         return EnvironmentFailure(
-            f"{machines} cannot be leased: {why}", f"See `acquire` of lease {lease.name} in {lease.file}."
+            f"{machines} cannot be leased: {why}", f"Check `acquire` of lease {lease.name} in {lease.file}."
         )
 
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -279,7 +281,7 @@ def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
         except OSError as error:
             raise EnvironmentFailure(
                 f"{command[0]} does not start on this machine: {error.strerror}",
-                "It is a command of a lease in hosts.toml.",
+                "Correct the command of the lease in hosts.toml.",
             ) from error
         job.refused = False  # it may be interrupted, with a place in the queue or a lease
         waited, looked, state = False, 0.0, ""
@@ -291,7 +293,7 @@ def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
                 waited = True
                 if lease.status and (not state or time.monotonic() - looked > LOOK):
                     looked, state = time.monotonic(), last_line(run_briefly(fill(lease.status, job.values))[1])
-                show(machines, state or last_line(_text(err)) or "in the queue")
+                show(machines, state or last_line(_text(err)) or "waiting in the queue")
         finally:
             end(running, STOP)
         if running.returncode:
@@ -302,7 +304,7 @@ def _acquire(job: Acquisition, show: Show) -> list[tuple[str, str]]:
     if len(rows) != count or any(len(words) > 2 for words in rows):
         lines = f"{len(rows)} line{'' if len(rows) == 1 else 's'}"
         expected = "the machine" if count == 1 else f"each of {count} machines"
-        raise failure(f"its acquire printed {lines}, but must print the address of {expected} on a line of its own")
+        raise failure(f"`acquire` printed {lines}, but must print the address of {expected} on a separate line")
     if waited:
         show(machines, "")
     return [(words[0], words[-1]) for words in rows]
@@ -336,7 +338,7 @@ def run_briefly(command: Sequence[str], text: str = "", limit: float = LIMIT) ->
             start_new_session=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return -1, f"{command[0]} took more than {limit:.0f} s"
+        return -1, f"{command[0]} did not end within {limit:.0f} s"
     except OSError as error:
         return -1, f"{command[0]} does not start: {error.strerror}"
     return done.returncode, last_line(done.stderr or done.stdout) if done.returncode else done.stdout

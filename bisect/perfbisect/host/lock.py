@@ -172,7 +172,7 @@ class HostLock:
             tickets = _counting(self.host, self.ticket, mode, self.place, msgspec.json.encode(owner).decode())
             self.place = next((str(ticket.place[0]) for ticket in tickets if ticket.name == self.ticket), "")
             if not self.place:
-                raise _no_ticket(self.host, "what is written there is gone at once")
+                raise _no_ticket(self.host, "files that are written there disappear at once")
             self.seen = elapsed()
             foreign = [ticket for ticket in tickets if ticket.owner.session != self.session]
             self._shared = any(
@@ -186,8 +186,8 @@ class HostLock:
             self._sign()
         if self.lost:
             raise EnvironmentFailure(
-                f"host {self.host.name} could not be reached for so long that another process measures there now",
-                "Resume when it is free.",
+                f"host {self.host.name} could not be reached for so long that another session has taken the host",
+                "Run `bisect resume` when the host is free.",
             )
 
     def check_root(self) -> None:
@@ -195,8 +195,8 @@ class HostLock:
         noted = str(self.host.root / "lock")
         if not self.lost and self.host.run(["test", "-e", noted], check=False).status == 1:
             raise EnvironmentFailure(
-                f"the root folder {self.host.root} of host {self.host.name} was removed while it was used",
-                "Let nothing remove it during a session; all that it contained is made again.",
+                f"the root folder {self.host.root} of host {self.host.name} was removed during the session",
+                "Do not remove the folder during a session. `bisect resume` makes its contents again.",
             )
 
     def beat(self, ended: threading.Event) -> None:
@@ -243,9 +243,9 @@ def hold(host: Host, purpose: str, waiting: WaitCallback | None = None, session:
             last = host.script(_NOTE, host.root, note).stdout.strip()
             if last != note and last.startswith(f"{held.session} "):
                 raise UsageError(
-                    f"Hosts {last.split(' ', 1)[1]} and {host.name} are one: both lead to the root folder {host.root}.",
-                    f"Leave one of them out, or correct `address` and `root` of {host.name} in hosts.toml; a host that"
-                    " builds for itself needs no build_hosts.",
+                    f"Hosts {last.split(' ', 1)[1]} and {host.name} are the same machine: both use the root folder {host.root}.",
+                    f"Omit one of the two hosts, or correct `address` and `root` of {host.name} in hosts.toml. A host needs no"
+                    " `build_hosts` to build for itself.",
                 )
             yield held
         finally:
@@ -280,10 +280,10 @@ def is_apart(host: Host) -> bool:
 
 def busy(host: Host, first: Ticket) -> EnvironmentFailure:
     """The error for a host whose lock another session holds, or will have next."""
-    owner, state = first.owner, "is measuring" if first.holds else "is next"
-    later = f" If it has ended, the host is free {ABANDONED / 60:.0f} minutes later."
-    advice = f"Wait for it with --wait, or stop it.{'' if is_local(owner.process) else later}"
-    return EnvironmentFailure(f"host {host.name} is busy: {owner} {state} there", advice)
+    owner, state = first.owner, "measures there" if first.holds else "is next in the queue"
+    later = f" If that session has ended, the host becomes free {ABANDONED / 60:.0f} minutes later."
+    advice = f"Add --wait to wait for its end, or stop that session.{'' if is_local(owner.process) else later}"
+    return EnvironmentFailure(f"host {host.name} is busy: {owner} {state}", advice)
 
 
 def _counting(host: Host, *written: str) -> list[Ticket]:
@@ -302,7 +302,7 @@ def _tickets(host: Host, ticket: str = "", mode: str = "", queue_place: str = ""
     """The tickets with a heartbeat whose owners are not known to have ended; see ``_TICKETS``."""
     done = host.script(_TICKETS, ticket, mode, queue_place, content, *_folders(), check=False)
     if not done.ok:
-        raise _no_ticket(host, (done.stderr.strip().splitlines() or ["nothing can be written there"])[-1])
+        raise _no_ticket(host, (done.stderr.strip().splitlines() or ["no file can be written there"])[-1])
     first, *lines = done.stdout.splitlines()
     boot, now = first.split(" ")
     tickets = []
@@ -322,12 +322,15 @@ def _tickets(host: Host, ticket: str = "", mode: str = "", queue_place: str = ""
 def _folders() -> tuple[str, ...]:
     folder = os.environ.get(OTHER_FOLDER)
     if folder and not folder.startswith("/"):
-        raise UsageError(f"{OTHER_FOLDER} names no absolute path: {folder}", "It is the same folder on all hosts.")
+        raise UsageError(
+            f"The variable {OTHER_FOLDER} is not an absolute path: {folder}",
+            "Give the path of a folder that exists on all hosts.",
+        )
     return (folder,) if folder else FOLDERS
 
 
 def _no_ticket(host: Host, why: str) -> EnvironmentFailure:
     return EnvironmentFailure(
-        f"the lock of host {host.name} cannot be taken in {' or '.join(_folders())} there: {why}",
-        f"All users must be able to write to it: sudo chmod 1777 {_folders()[0]}",
+        f"host {host.name} cannot be locked: no file can be written in {' or '.join(_folders())} on the host: {why}",
+        f"Allow all users to write to the folder: sudo chmod 1777 {_folders()[0]}",
     )

@@ -66,7 +66,7 @@ def how_to_install(needs: Iterable[str], system: str = "", own: Mapping[str, Pac
     fedora, _ = packages(names, "fedora", own or {})
     if system == "fedora":
         return f"Install with: sudo dnf install {' '.join(fedora)}"
-    hunt = f"Find what provides {', '.join(unknown)} with: apt-file search {unknown[0]}" if unknown else ""
+    hunt = f"To find the packages of {', '.join(unknown)}: apt-file search {unknown[0]}" if unknown else ""
     if system:
         command = f"Install with: sudo apt-get install {' '.join(debian)}" if debian else ""
         return ". ".join(filter(None, (command, hunt)))
@@ -82,10 +82,10 @@ def how_to_prepare(source: Package, system: str = "", *, described: bool = True)
     "" if the package of ``system`` (as in ``how_to_install``) is unknown. ``described`` says whether apt knows source
     packages, which needs a line ``deb-src``.
     """
-    first = "" if described else " (needs `deb-src` among its sources in /etc/apt)"
+    first = "" if described else " (needs a `deb-src` line in /etc/apt)"
     apt = f"apt-get build-dep {_of_debian(source, system)}" if source.debian else ""
     dnf = f"dnf builddep {source.fedora}" if source.fedora else ""
-    begin = "What its distribution builds it with"
+    begin = "To install all build dependencies of the distribution's package"
     if system:
         command = dnf if system == "fedora" else apt and f"{apt}{first}"
         return f"{begin}: sudo {command}" if command else ""

@@ -57,7 +57,7 @@ class Command:
 
     def timed_out(self) -> "Result":
         """The result of a command that was ended because it took too long."""
-        return Result(self.argv, TIMED_OUT, "", f"it took more than {self.timeout:g} s")
+        return Result(self.argv, TIMED_OUT, "", f"the command took more than {self.timeout:g} s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def check_result(host: str, result: Result, check: bool) -> Result:
     if not result.ok and NO_SPACE in result.stderr:
         raise no_space(host, last_line(result.stderr))
     if check and not result.ok:
-        output = last_line(result.stderr) or last_line(result.stdout) or "it printed nothing"
+        output = last_line(result.stderr) or last_line(result.stdout) or "the command printed nothing"
         raise CommandFailed(
             f"on host {host}, {_shown(result.argv)} ended with status {result.status}: {output}",
             status=result.status,
@@ -206,20 +206,22 @@ def last_of(receive: Callable[[int], bytes]) -> bytes:
 def no_space(host: str, detail: str) -> EnvironmentFailure:
     """The error for a full disk; ``detail`` is the message of the failing program."""
     return EnvironmentFailure(
-        f"no space left on host {host}: {detail}",
-        f"Free some with `bisect gc {host} --keep SIZE`: builds and datasets are made again when they are needed.",
+        f"the disk of host {host} is full: {detail}",
+        f"To free space: bisect gc {host} --keep SIZE. Removed builds and datasets are made again when necessary.",
     )
 
 
 def too_much(host: str, argv: tuple[str, ...]) -> TooMuchOutput:
     """The error for a command that was ended because it printed without end."""
-    return TooMuchOutput(f"on host {host}, {_shown(argv)} printed more than {PRINTED >> 20} MiB, and was ended")
+    return TooMuchOutput(
+        f"on host {host}, {_shown(argv)} printed more than {PRINTED >> 20} MiB, so perfbisect ended the command"
+    )
 
 
 def no_folder(host: str, folder: object) -> EnvironmentFailure:
     """The error for a missing working directory."""
     return EnvironmentFailure(
-        f"folder {folder} does not exist on host {host}", "It may have been removed; start again."
+        f"folder {folder} does not exist on host {host}", "The folder may have been removed. Run the command again."
     )
 
 

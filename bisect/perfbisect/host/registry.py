@@ -110,23 +110,23 @@ printf '%s\\n' "$shown"
 [ -z "$present" ] || printf '%s\\n' "$present"
 """
 
-_ADVICE = "Choose a new or an empty folder as `root` of this host in hosts.toml."
-_REMOVES = ", and what is below a root may be removed"
+_ADVICE = "Set `root` of this host in hosts.toml to a new or empty folder."
+_REMOVES = ", but perfbisect removes files below a root folder"
 _WRONG = {  # reason of the script → the rest of a sentence, and more advice
     "top": (f"is the top of the file system{_REMOVES}", ""),
     "home": (f"is your home folder{_REMOVES}", ""),
     "above": (f"contains your home folder{_REMOVES}", ""),
-    "repository": (f"is a git repository, or inside of one's own folder{_REMOVES}", ""),
-    "marker": (f"has a {MARKER} that perfbisect has not written{_REMOVES}", ""),
-    "user": ("begins with a user that does not exist there", ""),
-    "inside": ("is inside of another root, {about}, whose files may be removed", ""),
+    "repository": (f"is a git repository, or inside a .git folder{_REMOVES}", ""),
+    "marker": (f"has a file {MARKER} that perfbisect did not write{_REMOVES}", ""),
+    "user": ("begins with the name of a user that does not exist on the host", ""),
+    "inside": ("is inside another root folder, {about}, whose files perfbisect may remove", ""),
     "foreign": (
-        "contains files that are not perfbisect's: {about}; hunts and `bisect gc` could remove some",
-        " Or, if nothing in there is needed, let perfbisect have it: bisect doctor {host} --adopt",
+        "contains files of others: {about}; hunts and `bisect gc` could remove these files",
+        " Or, if you do not need these files, allow perfbisect to use the folder: bisect doctor {host} --adopt",
     ),
     "shared": (
-        "belongs to another user, or anyone may write to it: links there could lead to your files",
-        " Or, if you trust all who can write to it: bisect doctor {host} --adopt",
+        "belongs to another user, or every user may write to it: links in the folder could lead to your files",
+        " Or, if you trust all users who can write to the folder: bisect doctor {host} --adopt",
     ),
 }
 
@@ -161,8 +161,8 @@ def adopt(entry: HostEntry, *, foreign: bool = True) -> tuple[Host, tuple[str, .
         scheme, destination = ("local", "") if entry.address == "local" else ("ssh", entry.address)
     if scheme not in CONNECTIONS:
         raise UsageError(
-            f"Host {entry.name} has the address {entry.address!r}, and no kind of connection is named {scheme!r}.",
-            f"Known are {', '.join(CONNECTIONS)}: correct `hosts.{entry.name}.address` in hosts.toml.",
+            f"Host {entry.name} has the address {entry.address!r}, but perfbisect has no connection of the kind {scheme!r}.",
+            f"Correct `hosts.{entry.name}.address` in hosts.toml. Kinds of connections: {', '.join(CONNECTIONS)}.",
         )
     host = CONNECTIONS[scheme](entry, destination)
     try:
@@ -181,7 +181,7 @@ def _claim(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosixPath,
     ``host.root`` is the folder as the user wrote it: absolute, or with ``~``. A folder that is not perfbisect's is
     refused, unless it is to be adopted: then the names of its contents are returned, too. Raises EnvironmentFailure.
     """
-    line = f"perfbisect {__version__} uses this folder as its root: what is below it may be removed at any time"
+    line = f"perfbisect {__version__} uses this folder as its root, and may remove all files below it at any time"
     further = _IN_CACHE if host.root.name == "perfbisect" else ()
     tests = [word for name in further for word in ("!", "-name", name)]
     result = host.script(_CLAIM, host.root, line, "adopt" if adopt else "", *tests, check=False)
@@ -189,17 +189,17 @@ def _claim(host: Host, entry: HostEntry, *, adopt: bool) -> tuple[PurePosixPath,
     if result.status == _REFUSED:
         raise _refusal(entry, lines)
     if not result.ok:
-        printed = last_line(result.stderr) or "it printed nothing"
+        printed = last_line(result.stderr) or "the command printed nothing"
         raise EnvironmentFailure(
             f"the root folder {entry.root} of host {entry.name} cannot be created: {printed}",
-            "Choose another `root` for this host in hosts.toml.",
+            "Set another `root` for this host in hosts.toml.",
         )
     if not lines or not lines[0].startswith("/") or (len(lines) > 1 and not adopt):
         raise EnvironmentFailure(
             f"a start-up file of your shell on host {entry.name} prints {(lines or [''])[0]!r}, which mixes with the output"
             " of commands",
-            "Let it be silent for commands: in ~/.bashrc, for instance, after `[[ $- == *i* ]] || return`. "
-            f"`ssh {entry.address.removeprefix('ssh://')} true` should print nothing.",
+            "The file must print nothing in a non-interactive shell: in ~/.bashrc, put output after `[[ $- == *i* ]] || return`. "
+            f"To check: `ssh {entry.address.removeprefix('ssh://')} true` should print nothing.",
         )
     return PurePosixPath(lines[0]), tuple(lines[1:])
 

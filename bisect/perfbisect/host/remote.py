@@ -34,7 +34,7 @@ Unsubscribe = Callable[[], None]
 
 def broken_off(host: str, why: str) -> ConnectionLost:
     """The error for a connection that broke off."""
-    return ConnectionLost(f"the connection to host {host} broke off: {why or 'it does not answer'}")
+    return ConnectionLost(f"the connection to host {host} was lost: {why or 'the host does not answer'}")
 
 
 T = TypeVar("T")
@@ -111,7 +111,7 @@ class Connection(ABC, Generic[T]):
             while True:
                 if not reported and (self.tells_at_once or failure is not lost):
                     reported = True
-                    self._report(f"{failure}; trying again for {deadline - time.monotonic():.0f} s")
+                    self._report(f"{failure}; perfbisect tries to reconnect for {deadline - time.monotonic():.0f} s")
                 if failure is not lost:
                     time.sleep(max(0, min(pause, deadline - time.monotonic())))
                     pause = min(2 * pause, LONGEST_PAUSE)

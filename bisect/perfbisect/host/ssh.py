@@ -90,7 +90,7 @@ class SshHost(RemoteHost["Connection"]):
 
     def _status(self, channel: "Channel") -> int:
         if (status := channel.recv_exit_status()) < 0:
-            raise broken_off(self.name, "it closed the channel")
+            raise broken_off(self.name, "the host closed the channel")
         return status
 
     def exchange(self, script: str, stdin: bytes, mark: str, limit: float) -> tuple[int, bytes, bytes]:
@@ -240,29 +240,32 @@ def _refused(name: str, hop: "Connection", where: str, error: Exception) -> Envi
     at = f"{hop.host}:{hop.port}"
     ssh = f"ssh -p {hop.port} {hop.user}@{hop.original_host} true"
     reason = error.strerror if isinstance(error, OSError) else ""
-    reason = reason or str(error).rstrip(".") or "it closed the connection"
+    reason = reason or str(error).rstrip(".") or "the host closed the connection"
     match error:
         case paramiko.BadHostKeyException():
             known_host = f"[{hop.host}]:{hop.port}" if hop.port != 22 else hop.host
             return HostKeyRefused(
                 f"the key of {where} differs from the known key: {at} showed {_shown(error.key)}. The"
                 " connection may be intercepted",
-                f"If it has been changed on purpose: ssh-keygen -R '{known_host}', and then {_add(hop)}",
+                f"If the key of the host was changed on purpose: ssh-keygen -R '{known_host}', and then {_add(hop)}",
             )
         case paramiko.PasswordRequiredException():
-            why, advice = f"the key for {where} is locked by a passphrase", "Unlock it for the agent first: ssh-add"
+            why, advice = (
+                f"the key for {where} is locked by a passphrase",
+                "First unlock the key for the agent: ssh-add",
+            )
         case paramiko.AuthenticationException():
             why = f"{where} refuses to log {hop.user} in: {reason}"
-            advice = f"Only keys are used, no passwords. `{ssh}` should work without one; ssh-copy-id puts a key there."
+            advice = f"perfbisect logs in with a key, without a password. ssh-copy-id copies your key to the host. To check: `{ssh}`"
         case socket.gaierror():
-            why, advice = f"the name {hop.host} of {where} is not known: {reason}", _correct(name)
+            why, advice = f"the name {hop.host} of {where} cannot be resolved: {reason}", _correct(name)
         case ConnectionRefusedError() | paramiko.ssh_exception.NoValidConnectionsError():
-            why, advice = f"{where} does not answer at {at}: {reason}", f"Is sshd running there? Try: {ssh}"
+            why, advice = f"{where} does not answer at {at}: {reason}", f"Check whether sshd runs on the host: {ssh}"
         case paramiko.ChannelException():
             why, advice = f"{where} cannot be reached at {at} from its jump host", _correct(name)
         case OSError():
             why = f"{where} cannot be reached at {at}: {reason}"
-            advice = f"Is it running, and is no firewall in between? Try: {ssh}"
+            advice = f"Check whether the host runs, and whether a firewall blocks the connection: {ssh}"
         case _:
             why, advice = f"{where} does not speak SSH at {at}: {reason}", f"Try: {ssh}"
     return EnvironmentFailure(why, advice)
@@ -276,7 +279,7 @@ def _trust_only_known(name: str, hop: "Connection") -> None:
         def missing_host_key(self, client: "SSHClient", hostname: str, key: "PKey") -> None:
             raise HostKeyRefused(
                 f"the key of host {name} is not known: {hostname} showed {_shown(key)}",
-                f"Compare it with the host's own, and then {_add(hop)}",
+                f"Compare this key with the key on the host itself. If they are equal, {_add(hop)}",
             )
 
     client: SSHClient = hop.client

@@ -193,7 +193,7 @@ class ShellProcess:
         try:
             ready.result(OPENING)
         except BaseException as error:
-            why = self.said() or "it does not answer"
+            why = self.said() or "the host does not answer"
             self.close()
             if isinstance(error, TimeoutError | EnvironmentFailure):
                 raise EnvironmentFailure(f"host {name} cannot be reached with {command[0]}: {why}") from None
@@ -257,7 +257,7 @@ class ShellProcess:
             future.set_exception(failure)
 
     def _lost(self) -> ConnectionLost:
-        return broken_off(self.name, self.said() or "its shell has ended")
+        return broken_off(self.name, self.said() or "the shell on the host ended")
 
     def close(self, *, at_once: bool = False) -> None:
         """End the shell, and the command that led to it; unless ``at_once``, it has time to end by itself."""

@@ -151,9 +151,9 @@ MACRO = re.compile(r"[A-Z_0-9]+")  # looks like a function but is none: TEST_F(P
 HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@ ?(.*)$", re.MULTILINE)
 COMMENT = re.compile(r"""("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*')|//[^\n]*|/\*(?:.*?\*/|.*)""", re.DOTALL)
 
-BY_HUNKS = "so the functions that the commit changes are those that git names beside its hunks"
-NO_CTAGS = f"Universal Ctags is not installed, {BY_HUNKS}, which is approximate: apt-get install universal-ctags"
-FAILED = f"ctags failed, {BY_HUNKS}: approximate."
+BY_HUNKS = "so the changed functions are taken from the hunk headers of git diff"
+NO_CTAGS = f"Universal Ctags is not installed, {BY_HUNKS}, which are approximate. To install it: apt-get install universal-ctags"
+FAILED = f"Universal Ctags failed, {BY_HUNKS}, which are approximate."
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +197,11 @@ def changed_functions(repo: Repository, parent: str, commit: str, seen: Collecti
         callers, left_out = search.callers(names, macros) if seen else ({}, 0)
         if left_out:
             notes.append(
-                f"Of the functions that no profile contains, the callers of {left_out:,} were not looked for: where they"
-                " are inlined is not known."
+                f"{left_out:,} changed functions are in no profile, and their callers were not searched: it is unknown into which"
+                " functions they are inlined."
             )
     if len(names) > FUNCTIONS:
-        notes.append(f"The commit changes {len(names):,} functions, of which {FUNCTIONS:,} are looked at.")
+        notes.append(f"The commit changes {len(names):,} functions. Only {FUNCTIONS:,} of them are examined.")
     return ChangeFacts(
         commit,
         parent,
@@ -267,10 +267,10 @@ def source_files(repo: Repository, parent: str, commit: str) -> tuple[list[Chang
     by_size = sorted(files, key=lambda file: sizes[file.before] + sizes[file.after])
     chosen = fitting({file: sizes[file.before] + sizes[file.after] for file in by_size}, 2 * LARGEST, TOGETHER, FILES)
     if len(chosen) < len(files):
-        why = "not read: only the smallest are" if len(chosen) == FILES else "too large to be read"
+        why = "not read, because there are too many" if len(chosen) == FILES else "not read, because they are too large"
         notes.append(f"{len(files) - len(chosen)} of {len(files)} source files of the commit are {why}.")
     if modules:
-        notes.append("The commit changes submodules, whose functions are not read.")
+        notes.append("The commit changes submodules. Their functions are not examined.")
     paths = [path for path in paths if not BESIDE.search(path)] or paths  # documents and tests if nothing else differs
     paths.sort(key=lambda path: (not is_source(path), path))
     return sorted(chosen, key=lambda file: file.path), tuple(paths[:NAMED_FILES]), notes

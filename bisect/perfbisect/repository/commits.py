@@ -49,16 +49,16 @@ def resolve(repo: Repository, name: str, release_tags: Sequence[str]) -> str:
         if not logged:
             raise
         why = str(failed).partition("fatal: ")[2]
-        raise UnknownRevision(f"'{name}' is no revision in {repo.folder}: {why}.") from failed
+        raise UnknownRevision(f"'{name}' is not a revision in {repo.folder}: {why}.") from failed
     asked = f"{name}\n" if re.fullmatch("[0-9a-f]{4,}", name) else ""
     if git(repo, "cat-file", "--batch-check", stdin=asked).endswith(" ambiguous\n"):
-        raise UsageError(f"'{name}' is the beginning of several hashes.", "Give more of it.")
+        raise UsageError(f"'{name}' is the beginning of several hashes.", "Write more characters of the hash.")
     tags = list_refs(repo, "refs/tags", names="strip=2")
     releases = [version for pattern in release_tags for version, _ in tagged_versions(tags, pattern)]
     near = get_close_matches(name, dict.fromkeys([*releases, *tags]), 3)
     raise UnknownRevision(
         f"'{name}' is neither a release nor a revision in {repo.folder}.",
-        f"Similar: {', '.join(near)}." if near else "`git tag` and `git log` list them.",
+        f"Similar: {', '.join(near)}." if near else "`git tag` lists releases, `git log` lists revisions.",
     )
 
 
@@ -84,7 +84,7 @@ def described_refs(repo: Repository) -> dict[str, str]:
     form = "--format=%(refname:short)%09%(creatordate:short) %(subject)"
     folders = ("refs/heads", "refs/tags", "refs/remotes")
     lines = git(repo, "for-each-ref", form, "--sort=-creatordate", *folders).splitlines()
-    return {"HEAD": "what is checked out"} | dict(line.split("\t", 1) for line in lines if "\t" in line)
+    return {"HEAD": "the commit that is checked out"} | dict(line.split("\t", 1) for line in lines if "\t" in line)
 
 
 def tags_of(version: str, release_tags: Sequence[str]) -> list[str]:
@@ -132,7 +132,7 @@ def ends_of(text: str) -> tuple[str, ...]:
     """The revisions in ``text``: one, or the two of A..B. Raises UsageError for anything else."""
     ends = tuple(text.split(DOTS))
     if len(ends) > 2 or not all(ends) or any(end.startswith(".") for end in ends):
-        raise UsageError(f"'{text}' is neither a revision nor a range of two.", "Write REV, or A..B.")
+        raise UsageError(f"'{text}' is neither a revision nor a range of two revisions.", "Write REV or A..B.")
     return ends
 
 
@@ -198,7 +198,7 @@ FEW = 20  # commits of the range if there are no releases
 RECENT = 31_536_000  # seconds between HEAD and the last release of its line: a year
 TRIED = 20  # releases that are tried as the good end
 
-FORM = "Write the first release and the last one with two dots between them: 8.0.20..8.0.40"
+FORM = "Write the first and the last release, with two dots between them: 8.0.20..8.0.40"
 
 _RELEASE = re.compile(
     r"(?P<head>[A-Za-z0-9._+/@-]*?)(?<![0-9])(?<![0-9][._])"
@@ -260,7 +260,7 @@ def latest_range(repo: Repository) -> ProposedRange:
     """
     head = look_up(repo, ["HEAD"])[0]
     if head is None:
-        raise UsageError(f"{repo.folder} has no commit on its present branch.", "Check out a branch that has commits.")
+        raise UsageError(f"The present branch of {repo.folder} has no commits.", "Check out a branch with commits.")
     merged, since = tags_of_commits(repo, "--merged=HEAD"), int(git(repo, "log", "-1", "--format=%ct", head)) - RECENT
     # If releases are on branches, the tags that HEAD contains are years old.
     releases_of = by_pattern(merged if any(tag.seconds > since for tag in merged) else tags_of_commits(repo))
@@ -276,7 +276,10 @@ def latest_range(repo: Repository) -> ProposedRange:
         return ProposedRange(newest[0].version, "HEAD", patterns)
     first_parents = git(repo, "rev-list", "--first-parent", f"--max-count={FEW + 1}", head).split()
     if len(first_parents) == 1:
-        raise UsageError(f"{repo.folder} has a single commit, so nothing to hunt in.", "Is it the whole history?")
+        raise UsageError(
+            f"{repo.folder} has only one commit, so there is no range to search.",
+            "Check whether the clone has its whole history.",
+        )
     return ProposedRange(f"HEAD~{len(first_parents) - 1}", "HEAD", patterns)
 
 
@@ -344,7 +347,7 @@ def release_ends(text: str) -> tuple[str, str]:
     match text.split(DOTS):
         case [first, last] if first and last and not last.startswith("."):
             return first, last
-    raise UsageError(f"'{text}' is no range of releases.", FORM)
+    raise UsageError(f"'{text}' is not a range of releases.", FORM)
 
 
 def _named(end: str, tag_of: dict[str, str], patterns: Sequence[str], repo: Repository) -> str:
@@ -353,10 +356,10 @@ def _named(end: str, tag_of: dict[str, str], patterns: Sequence[str], repo: Repo
     if end not in versions or not is_plain(versions[end]):
         near = get_close_matches(end, [version for version in tag_of if is_plain(version)], 3)
         raise UsageError(
-            f"'{end}' is no release in {repo.folder}, whose tags are written {' or '.join(patterns) or 'in no common way'}.",
+            f"'{end}' is not a release in {repo.folder}. Its tags of releases have the form {' or '.join(patterns) or '(none)'}.",
             f"Similar: {', '.join(near)}."
             if near
-            else "`git tag` lists them. Any revisions are compared as `bisect compare A B C`.",
+            else "`git tag` lists releases. To compare any revisions: bisect compare A B C",
         )
     return versions[end]
 

@@ -87,7 +87,7 @@ def reverted(
                 further = f" and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
                 shown = f"{', '.join(conflicts[:_SHOWN])}{further}"
                 raise NotReverted(
-                    f"{commit[:10]} does not revert cleanly: conflicts in {shown}.",
+                    f"The revert of {commit[:10]} has conflicts in {shown}.",
                     f"Revert it by hand (git switch -c reverted {tip[:10]}; git revert {commit[:10]}), commit, and"
                     f" compare: {compare}",
                 )
@@ -95,8 +95,8 @@ def reverted(
             unchanged.update(map(printable, stay))
         if tree == tip_tree:
             raise NotReverted(
-                f"Reverting {_short(commits)} changes nothing in {tip[:10]}.",
-                "Later commits have undone it, or it changed only paths that the recipe ignores.",
+                f"The revert of {_short(commits)} changes nothing in {tip[:10]}.",
+                "Later commits have reverted the commit already, or the commit changes only paths that the recipe ignores.",
             )
         message = f"Revert {_short(commits)}\n\nThis is {tip} without {', '.join(commits)}.\n"
         revert = ask.git("commit-tree", "-p", tip, tree, stdin=message).strip()
@@ -277,7 +277,7 @@ def paths_of(bare: Path, name: str, content: bytes) -> list[str]:
     done = run([f"--git-dir={bare}", "apply", "--numstat", "-z"], bare, sealed(), text, errors="surrogateescape")
     if done.returncode:
         raise UsageError(
-            f"{name} is not a patch that git can read: {reason(done.stderr)}.",
-            "It takes what `git diff` or `git format-patch --stdout` prints.",
+            f"git cannot read the patch {name}: {reason(done.stderr)}.",
+            "Use the output of `git diff` or `git format-patch --stdout`.",
         )
     return [line.split("\t", 2)[2] for line in done.stdout.split("\0") if line.count("\t") >= 2]

@@ -36,7 +36,7 @@ from perfbisect.repository.git import (
 if TYPE_CHECKING:
     from perfbisect.recipes.builder import Builder
 
-_TAKES = "--repo takes the folder of a git repository."
+_TAKES = "Give the folder of a git repository with --repo."
 
 _READ = {  # file or setting → a git command that reads it and finds nothing
     "packed-refs": ["rev-parse", "-q", "--verify", "refs/perfbisect/none"],
@@ -56,7 +56,7 @@ def open_repository(path: Path, *, named: bool = True, shallow: bool = False) ->
     _refuse_bytes(path)
     folder = path.expanduser()
     if not folder.is_dir():
-        raise UsageError(f"There is no folder {printable(path)}.", _TAKES)
+        raise UsageError(f"The folder {printable(path)} does not exist.", _TAKES)
     is_git_dir = all((folder / name).exists() for name in ("HEAD", "objects", "refs"))
     explicit = ["-c", "safe.bareRepository=all"] if named and is_git_dir else []
     git_dir = Path(_ask(folder, [*explicit, NO_WORK_TREE, "rev-parse", "--absolute-git-dir"]).removesuffix("\n"))
@@ -67,8 +67,8 @@ def open_repository(path: Path, *, named: bool = True, shallow: bool = False) ->
     is_shallow, object_format, objects = _ask(git_dir, [f"--git-dir={git_dir}", NO_WORK_TREE, *of_it]).split("\n", 2)
     if is_shallow == "true" and not shallow:
         raise UsageError(
-            f"{path} is a shallow clone: its history is cut off.",
-            f"Fetch the rest: git -C {shlex.quote(str(path))} fetch --unshallow",
+            f"{path} is a shallow clone: a part of its history is missing.",
+            f"Fetch the whole history: git -C {shlex.quote(str(path))} fetch --unshallow",
         )
     # git before 2.29, which knows only sha1, prints the option.
     object_format = "sha1" if object_format.startswith("--") else object_format
@@ -107,7 +107,7 @@ def _refuse_bytes(path: Path) -> None:
 
 
 def _ask(folder: Path, arguments: list[str]) -> str:
-    config = "its configuration, or a file that this includes"
+    config = "its configuration, or a file that the configuration includes"
     done = run(arguments, folder, environment(), errors="surrogateescape", reads=config)
     if done.returncode == 0:
         return done.stdout
@@ -158,7 +158,9 @@ def cached_clone(builder: "Builder", revisions: Sequence[str] = (), progress: Pr
     recipe names no repository, EnvironmentFailure if it cannot be reached.
     """
     if not builder.repository:
-        raise UsageError(f"Builder {builder.name} names no repository.", "Give a local clone: --repo FOLDER")
+        raise UsageError(
+            f"Builder {builder.name} has no URL of a repository.", "Give a local clone with --repo FOLDER."
+        )
     path = clone_path(builder.name)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # git stores the address, which may contain a password
     with locked(path.with_suffix(".lock")):
@@ -224,8 +226,8 @@ def download(name: str, address: str, sha256: str) -> Generator[tuple[int, int],
     path, part = folder / file, folder / f"{file}.{sha256[:8]}.part"
     with locked(folder / "lock"):
         if (digest := _sum(path)) != sha256:
-            present = f"The one in {folder} has the sum {digest}. " if digest else ""
-            by_hand = f"{present}To put it there by hand: `cp {shlex.quote(file)} {shlex.quote(str(folder))}/`."
+            present = f"The file in {folder} has the checksum {digest}. " if digest else ""
+            by_hand = f"{present}To copy the file there yourself: `cp {shlex.quote(file)} {shlex.quote(str(folder))}/`."
             try:
                 digest = yield from _fetched(address, sha256, part)
             except (OSError, HTTPException, ValueError) as error:
@@ -234,7 +236,7 @@ def download(name: str, address: str, sha256: str) -> Generator[tuple[int, int],
                 raise EnvironmentFailure(f"{name} cannot be fetched from {address}: {why}", by_hand) from error
             if digest != sha256:
                 part.unlink()
-                sentence = f"{name} is not used: {address} has the sha256 {digest}, and the recipe says {sha256}"
+                sentence = f"{name} is not used: the file at {address} has the SHA-256 sum {digest}, but the recipe has {sha256}"
                 raise EnvironmentFailure(sentence, by_hand)
             part.rename(path)
     return path
@@ -279,7 +281,7 @@ def _appended(address: str, part: Path) -> Generator[tuple[int, int]]:
         total = file.tell() + int(answer.headers.get("Content-Length", 0))
         while chunk := answer.read(CHUNK):
             if file.tell() + len(chunk) > MAX_BYTES:
-                raise HTTPException(f"there are more than {MAX_BYTES // MB:,} MB")
+                raise HTTPException(f"the file has more than {MAX_BYTES // MB:,} MB")
             file.write(chunk)
             yield file.tell() // MB, total // MB
         if file.tell() < total:

@@ -128,11 +128,11 @@ def run(
     except FileNotFoundError as error:
         if error.filename != "git":
             raise
-        raise EnvironmentFailure("git is not installed.", "apt-get install git") from None
+        raise EnvironmentFailure("git is not installed.", "To install it: apt-get install git") from None
     except subprocess.TimeoutExpired as error:
         raise EnvironmentFailure(
-            f"git has not ended after {error.timeout:g} s in {printable(folder)}{reads and ': it may wait for '}{reads}",
-            "A FIFO, or a file of a server that does not answer, in place of a file keeps it waiting.",
+            f"git did not end within {error.timeout:g} s in {printable(folder)}{reads and '; it may wait to read '}{reads}",
+            "Check whether a file of the repository is a FIFO, or is on a server that does not answer.",
         ) from None
 
 
@@ -210,17 +210,17 @@ def failure(what: str, stderr: str) -> EnvironmentFailure:
     """The error for a failed git command, with the line of its output that has the reason."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     fatal = [line for line in lines if line.startswith(("fatal:", "error:"))]
-    why = fatal[0] if fatal else lines[-1] if lines else "it printed no message"
+    why = fatal[0] if fatal else lines[-1] if lines else "git printed no message"
     if why.endswith(":") and why != lines[-1]:  # the next line has its object
         why = f"{why} {lines[lines.index(why) + 1]}"
     advice = ""
     if "dubious ownership" in why:
         command = next((line for line in lines if line.startswith("git config ")), "git config … safe.directory FOLDER")
-        advice = f"It belongs to another user, whose configuration could start programs. If you trust it: {command}"
+        advice = f"The repository belongs to another user, whose configuration could start programs. If you trust it: {command}"
     elif "safe.bareRepository" in why:
-        advice = "Name the bare repository itself: --repo FOLDER"
+        advice = "Give the bare repository itself with --repo FOLDER."
     elif "No space left on device" in stderr:
-        advice = "Free some space there."
+        advice = "Free space on that disk."
     return EnvironmentFailure(f"{what}: {why}", advice)
 
 
@@ -248,7 +248,7 @@ def make_bare(path: Path, object_format: str, alternates: str = "") -> None:
     """Make a bare repository at ``path`` unless it exists. Raises EnvironmentFailure if this fails."""
     done = run([str(path), object_format, alternates], path.parent, sealed(), script=BARE)
     if done.returncode:
-        raise failure(f"{path} cannot be made", done.stderr)
+        raise failure(f"{path} cannot be created", done.stderr)
 
 
 @contextmanager

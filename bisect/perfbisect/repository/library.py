@@ -23,7 +23,9 @@ try:
     from git import Git, IndexObject, RemoteProgress, Repo, Tree
     from git.db import GitCmdObjectDB
 except ImportError as _error:
-    raise EnvironmentFailure(f"GitPython cannot be used: {_error}", "Is git installed? apt-get install git") from _error
+    raise EnvironmentFailure(
+        f"GitPython cannot be used: {_error}", "Check whether git is installed. To install it: apt-get install git"
+    ) from _error
 finally:
     os.environ = _environment  # noqa: B003
 

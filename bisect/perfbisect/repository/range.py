@@ -73,8 +73,8 @@ def read_range(
             rows = [[*row, base] if row[0] == joins else row for row in rows]
     if not rows:
         raise UsageError(
-            f"Nothing in the range can change the speed: of its {len(inside)} commits, none changes a path that counts.",
-            f"Paths that do not count, by the builder's recipe: {', '.join(ignore) or 'none'}.",
+            f"No commit of the range can change the speed: all its {len(inside)} commits change only ignored paths.",
+            f"Ignored paths of the builder's recipe: {', '.join(ignore) or 'none'}.",
         )
     # Independent of `submodule.NAME.ignore`.
     compare = ["diff-tree", "-r", "--name-only", "--no-renames", "--ignore-submodules=none", base]
@@ -88,14 +88,14 @@ def read_range(
 def _base(repo: Repository, good: str, bad: str) -> str:
     """The merge base. Raises UsageError for equal or swapped ends, and for ends without common history."""
     if good == bad:
-        raise UsageError(f"Good and bad are the same commit {good[:10]}.", "Give two revisions that differ.")
+        raise UsageError(f"Good and bad are the same commit {good[:10]}.", "Give two different revisions.")
     base = git(repo, "merge-base", good, bad, allowed=(0, 1)).strip()
     if not base:
         raise UsageError(f"Good {good[:10]} and bad {bad[:10]} have no common history.")
     if base == bad:
         raise UsageError(
-            f"Bad {bad[:10]} is an ancestor of good {good[:10]}: they seem to be swapped.",
-            "The older revision comes first. To hunt an improvement, keep that order and choose another --direction.",
+            f"Bad {bad[:10]} is an ancestor of good {good[:10]}: the two ends seem to be swapped.",
+            "Write the older revision first. To hunt an improvement, keep that order and add --direction.",
         )
     return base
 
@@ -267,7 +267,7 @@ def diff_in_parts(repo: Repository, parent: str, commit: str, ignore: Sequence[s
             files.append(file)
             pieces += file_pieces
         if not pieces:
-            raise UsageError(f"{commit[:10]} changes nothing that counts against {parent[:10]}.")
+            raise UsageError(f"{commit[:10]} differs from {parent[:10]} only in ignored paths.")
         when = ask.git("rev-list", "--max-count=1", "--no-commit-header", "--format=%ct", commit).strip()
         yield DiffCommits(
             replace(repo, objects=bare / "objects"), parent, commit, Diff(tuple(files), tuple(pieces)), ask, when
@@ -283,7 +283,7 @@ def file_in_parts(
     last is excluded.
     """
     entry = after or before
-    assert entry, "one of both exists"
+    assert entry, "only one of the two files exists"
     as_a_whole = FileDiff(before, after, by_lines=False)
     whole_file = Piece(number, DiffPart(entry.path), added=words_of(after), removed=words_of(before))
     if after is None or not hunks:

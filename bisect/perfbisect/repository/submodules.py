@@ -111,10 +111,10 @@ def module_entries(repo: Repository, commit: str) -> Mapping[str, ModuleEntry]:
     if entry is None:
         return {}
     if entry.type != FILE:
-        raise Unavailable(f"{_MODULES} is no file")
+        raise Unavailable(f"{_MODULES} is not a file")
     [header] = headers(repo, [entry.hash])
     if header and header[2] > LARGEST:
-        raise Unavailable(f"{_MODULES} has {header[2]} bytes, more than the {LARGEST} that are read")
+        raise Unavailable(f"{_MODULES} has {header[2]} bytes, but at most {LARGEST} bytes are read")
     try:
         listing = git(repo, "config", f"--blob={entry.hash}", "--no-includes", "-z", "--list")
     except EnvironmentFailure as failed:
@@ -157,17 +157,17 @@ def resolved(url: str, base: str) -> str:
 def refusal(url: str) -> str:
     """Why a resolved address is not used; "" if it is used."""
     if not url:
-        return "it is empty"
+        return "the address is empty"
     if url.startswith(("./", "../")):
-        return "it is relative, and leads outside of the address of the repository"
+        return "the address is relative, and leads outside the address of the repository"
     scheme = re.match(r"([A-Za-z0-9][A-Za-z0-9+.-]*)(://|::)", url)
     if scheme and (scheme[2] == "::" or scheme[1] not in SCHEMES):
-        return f"only {', '.join(SCHEMES[:-1])} and {SCHEMES[-1]} are used"
+        return f"its scheme is none of {', '.join(SCHEMES)}"
     if re.search(r"[\x00-\x20\x7f]", url) or url.startswith("-"):
-        return "it is no address"
+        return "it is not an address"
     host = re.match(r"[^/]+://(?:[^/]*@)?(-?)" if scheme else r"(?:[^/:]*@)?(-?)[^/:]+:", url)
     if host and host[1]:
-        return "its host begins with a dash"
+        return "the name of its host begins with a dash"
     if not scheme and not host and not url.startswith("/"):
         return "it is neither a URL nor an absolute path"
     return ""
@@ -229,7 +229,7 @@ def find_locally(origin: Origin, repo: Repository, submodule: Submodule) -> tupl
             continue
         if tree := _tree(repository, submodule.commit):
             return ModuleSource(repository, tree, origin.address), tried
-        tried.append(f"{location}: it lacks the commit")
+        tried.append(f"{location}: the commit is missing there")
     return None, tried
 
 
@@ -244,7 +244,7 @@ def origin_of(repo: Repository, commit: str, submodule: Submodule, upstream: str
         entry, refused = None, "its path is not UTF-8"
     address = resolved(entry.url, _address(repo) or upstream) if entry else ""
     if entry and not safe_name(entry.name):
-        refused = f"its name in .gitmodules leads outside of the folder of submodules: {entry.name}"
+        refused = f"its name in .gitmodules, {entry.name}, leads outside the folder of submodules"
     elif entry and (reason := refusal(address)):
         refused = f"its address in .gitmodules, {address}, is not used: {reason}"
     places = dict.fromkeys(_places(repo, submodule, entry.name if entry and safe_name(entry.name) else ""))
@@ -255,9 +255,9 @@ def origin_of(repo: Repository, commit: str, submodule: Submodule, upstream: str
     elif bringing and repo.work_tree:
         command = ["git", "-C", str(repo.work_tree), "submodule", "update", "--init", submodule.path]
     pattern = submodule.path.replace("\N{REPLACEMENT CHARACTER}", "?")  # git matches it with one byte
-    advice = f'If the build does not need it, leave it out by the recipe: ignore = ["{pattern}"].'
+    advice = f'If the build does not need the submodule, ignore it in the recipe: ignore = ["{pattern}"].'
     if command:
-        advice = f"`{shlex.join(command)}` may bring it."
+        advice = f"Try: {shlex.join(command)}"
     return Origin(tuple(places), address, refused, advice)
 
 
@@ -296,7 +296,7 @@ def _open(place: Path) -> Repository:
     """The repository at exactly this place, if git trusts it. Raises PerfBisectError."""
     repository = open_repository(place, shallow=True)
     if place.resolve() not in (repository.git_dir.resolve(), repository.work_tree and repository.work_tree.resolve()):
-        raise UsageError("it is no repository")
+        raise UsageError("it is not a repository")
     if is_partial(repository):
         raise UsageError("it is a partial clone")
     return repository

@@ -99,8 +99,8 @@ def continue_batch(history: "History", batch: int) -> None:
     [(process,)] = history.select("SELECT process FROM batches WHERE id = ?", [batch])
     if whose := history.whose("", process):
         raise UsageError(
-            f"b{batch} was made by {whose}: its commands and its hosts are not yours.",
-            f"See its hunts: bisect history --history {history.path}",
+            f"Batch b{batch} was made by {whose}. For safety, perfbisect does not run commands of others.",
+            f"To see its hunts: bisect history --history {history.path}",
         )
     with history.transaction() as db:
         db.table("batches").update(batch, {"process": worker(), "ended": None})
@@ -130,7 +130,9 @@ def claim(history: "History", batch: int, number: int, job: str = "") -> int | N
         select = "SELECT process, coalesce(hunt_id, 0) FROM batch_hunts WHERE batch_id = ? AND number = ? AND coalesce(job, '') = ?"
         row = db.execute(select, [batch, number, job]).fetchone()
         if row and row[0] and row[0] != worker() and is_running(row[0]):
-            raise UsageError(f"Another process works on hunt {number + 1} of batch b{batch}.", "See it: bisect watch")
+            raise UsageError(
+                f"Another process works on hunt {number + 1} of batch b{batch}.", "To see its progress: bisect watch"
+            )
         if row:
             db.table("batch_hunts").update((batch, number), {"process": worker()})
         return int(row[1]) if row else None
@@ -161,7 +163,9 @@ def read_batch(history: "History", batch: int) -> Batch:
     """The batch of that number. Raises UsageError if there is none."""
     rows = history.select("SELECT started, ended, process, file FROM batches WHERE id = ?", [min(batch, LARGEST_ID)])
     if not rows:
-        raise UsageError(f"There is no batch b{batch} in the history {history.shown}.", "Begin one: bisect batch FILE")
+        raise UsageError(
+            f"There is no batch b{batch} in the history {history.shown}.", "To begin a batch: bisect batch FILE"
+        )
     became = "hunt_id, status, coalesce(failure, ''), coalesce(process, ''), coalesce(job, '')"
     select = f"SELECT number, arguments, folder, hosts, {became} FROM batch_hunts WHERE batch_id = ? ORDER BY number"
     members = history.select(select, [batch])

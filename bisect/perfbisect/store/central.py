@@ -98,7 +98,9 @@ WITH touched AS (
     + candidates("(body #>> '{{facts,{}}}')"),
 }
 
-GRANTS = "Whoever may grant: GRANT perfbisect_append TO USER; to read only: GRANT perfbisect_read TO USER"
+GRANTS = (
+    "An administrator can grant access: GRANT perfbisect_append TO USER; to read only: GRANT perfbisect_read TO USER"
+)
 RIGHTS = f"""
 DO $$ BEGIN CREATE ROLE perfbisect_read; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 DO $$ BEGIN CREATE ROLE perfbisect_append; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
@@ -116,8 +118,8 @@ ELSEWHERE = "central 0 0"  # instead of a process that no longer works on a sess
 PROCESS = {"process": f"CASE WHEN seen > extract(epoch FROM now()) - {HEARD} THEN %(here)s ELSE '{ELSEWHERE}' END"}
 NUMBERED = {"id": "row_number() OVER ()"}  # because rows of several histories may have equal numbers
 
-LISTED = "Write ORIGIN:NUMBER, or the name of a hunt. `bisect history --from central` (or its address) lists all."
-OF_QUERIES = f"Ids of sessions are texts there: hunt_id = 'ORIGIN:12'. Tables and views: select table_name from information_schema.tables where table_schema = '{SCHEMA}'"
+LISTED = "Write ORIGIN:NUMBER, or the name of a hunt. `bisect history --from central` lists all sessions."
+OF_QUERIES = f"In a central history, ids of sessions are texts: hunt_id = 'ORIGIN:12'. Tables and views: select table_name from information_schema.tables where table_schema = '{SCHEMA}'"
 Selected = tuple[str, Mapping[str, str]]  # text after FROM, and expressions that replace columns
 
 OPEN = "(SELECT id FROM sessions WHERE ended IS NULL)"
@@ -211,15 +213,15 @@ def connected(address: str, *, pushes: bool = False) -> "Iterator[Connection]":
     lost then.
     """
     if not ADDRESS.fullmatch(address):
-        advice = (
-            "Write: postgresql://HOST/DATABASE; the password is in ~/.pgpass, or after the user with its signs as %40."
-        )
-        raise UsageError(f"{address} is no address of a central history.", advice)
+        advice = "Write postgresql://HOST/DATABASE. Put the password into ~/.pgpass, or write it after the user, with special signs as %40."
+        raise UsageError(f"{address} is not an address of a central history.", advice)
     try:
         import psycopg
         from psycopg.types.string import TextLoader
     except ImportError:
-        raise UsageError("psycopg is not installed.", "Install it: pip install 'perfbisect[central]'") from None
+        raise UsageError(
+            "The Python package psycopg is not installed.", "Install it: pip install 'perfbisect[central]'"
+        ) from None
     how: Mapping[str, Any] = {"application_name": "perfbisect", "options": f"-c search_path={SCHEMA}", **TIMEOUTS}
     with explained(address, pushes=pushes), psycopg.connect(address, autocommit=True, **how) as connection:
         connection.adapters.register_loader("json", TextLoader)
@@ -227,13 +229,16 @@ def connected(address: str, *, pushes: bool = False) -> "Iterator[Connection]":
         select = f"SELECT obj_description({space}, 'pg_namespace'), has_schema_privilege({space}, 'USAGE')"
         form, allowed = connection.execute(select).fetchone() or (None, False)
         if form is None:
-            raise UsageError(f"{address} has no central history.", "Make one, once: bisect push --sql | psql ADDRESS")
+            raise UsageError(
+                f"The database {address} has no central history.",
+                "To create a central history: bisect push --sql | psql ADDRESS",
+            )
         if not allowed:
-            raise UsageError(f"The central history {address} may not be read by this user.", GRANTS)
+            raise UsageError(f"Your user may not read the central history {address}.", GRANTS)
         if form != str(VERSION):
             raise UsageError(
-                f"The central history {address} has form {form}; this perfbisect writes and reads form {VERSION}.",
-                "Use the version of perfbisect that made it, or make another database.",
+                f"The central history {address} has schema version {form}, but this perfbisect needs version {VERSION}.",
+                "Use the version of perfbisect that created the central history, or create another database.",
             )
         yield connection
 
@@ -247,14 +252,16 @@ def explained(address: str, *, pushes: bool = False) -> Iterator[None]:
     try:
         yield
     except errors.InsufficientPrivilege as failure:
-        raise UsageError(f"The central history {address} refuses this: {sentence(failure)}.", GRANTS) from failure
+        raise UsageError(
+            f"The central history {address} refuses the operation: {sentence(failure)}.", GRANTS
+        ) from failure
     except (psycopg.OperationalError, psycopg.InterfaceError) as failure:
         raise CentralFailure(
             f"The central history {address} cannot be reached: {sentence(failure)}.",
-            f"Check the address, the network and ~/.pgpass.{' Nothing is lost: all is in the local history.' * pushes}",
+            f"Check the address, the network and ~/.pgpass.{' The local history has all sessions.' * pushes}",
         ) from failure
     except psycopg.Error as failure:
-        raise CentralFailure(f"The central history {address} has failed: {sentence(failure)}.") from failure
+        raise CentralFailure(f"The central history {address} failed: {sentence(failure)}.") from failure
 
 
 def sentence(failure: Exception) -> str:
@@ -279,7 +286,7 @@ class Central:
             origin, number = names[summary.number].partition(":")[0], number_of(names[summary.number])
             if number is None:
                 listed.append(
-                    damaged_summary(0, "hunt", f"{names[summary.number]!r} is no ORIGIN:NUMBER", names[summary.number])
+                    damaged_summary(0, "hunt", f"{names[summary.number]!r} is not ORIGIN:NUMBER", names[summary.number])
                 )
             else:
                 number_here = number if summary.kind == "hunt" else f"{str(summary.id)[0]}{number}"
@@ -328,7 +335,7 @@ class Central:
                 raise UsageError(WRITES, "Use SELECT.") from failure
             raise UsageError(f"PostgreSQL refuses the query: {sentence(failure)}.", OF_QUERIES) from failure
         if cursor.description is None:
-            raise UsageError("The query is empty.", "Try: bisect query 'select * from culprits'")
+            raise UsageError("The query is empty.", "An example: bisect query 'select * from culprits'")
         return QueryResult(tuple(column.name for column in cursor.description), (row for row in cursor))
 
     def _rows(self, sql: str, values: Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:

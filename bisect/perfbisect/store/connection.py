@@ -82,19 +82,19 @@ class Writer(sqlite3.Connection):
 def open_reader(path: Path) -> sqlite3.Connection:
     """A read-only connection to an existing history, which is never created or changed."""
     if not path.exists():
-        raise UsageError(f"There are no hunts yet: {path} does not exist.", "Begin one with `bisect run`.")
+        raise UsageError(f"There are no hunts yet: the history {path} does not exist.", "`bisect run` begins a hunt.")
     with explained(path), ExitStack() as unless_opened:
         _check_kind(path)
         connection = sqlite3.connect(_only_read(path), uri=True, timeout=WAIT, factory=Reader)
         unless_opened.callback(connection.close)
         if not check_form(connection, path):
-            raise NoHistory(f"There are no hunts yet: {path} is empty.", "Begin one with `bisect run`.")
+            raise NoHistory(f"There are no hunts yet: the history {path} is empty.", "`bisect run` begins a hunt.")
         renew_views(connection, read_only=True)
         connection.execute("PRAGMA query_only = 1")
         if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",) and (where := shared_system(path)):
             raise UsageError(
-                f"The history {path} is on {where}, where its write-ahead log cannot be read from another host.",
-                "Once, on the host that wrote it: `bisect history export FILE`. From then on all hosts can read it.",
+                f"The history {path} is on {where}. There, its write-ahead log can be read only on the host that wrote it.",
+                "Run `bisect history export FILE` on that host. Afterwards all hosts can read the history.",
             )
         unless_opened.pop_all()
     return connection
@@ -131,7 +131,9 @@ def _check_kind(path: Path) -> None:
     signals.
     """
     if path.exists() and not path.is_file():
-        raise UsageError(f"The history {path} cannot be opened: it is not a regular file.", "Name another file.")
+        raise UsageError(
+            f"The history {path} cannot be opened: it is not a regular file.", "Give another file with --history."
+        )
 
 
 def _make_place(path: Path) -> None:
@@ -209,17 +211,17 @@ def check_form(connection: sqlite3.Connection, path: Path) -> bool:
     [version] = connection.execute("PRAGMA user_version").fetchone()
     if tables and application != APPLICATION:
         raise NoHistory(
-            f"{path} is an SQLite database, but not a history of perfbisect.", "Name another with --history."
+            f"{path} is an SQLite database, but not a history of perfbisect.", "Give another file with --history."
         )
     if tables and version != VERSION:
         raise UsageError(
-            f"The history {path} was written by {'a newer' if version > VERSION else 'an older'} perfbisect.",
-            "Read it with that one; here, name another with --history, or move it away.",
+            f"The history {path} was written by {'a newer' if version > VERSION else 'an older'} version of perfbisect.",
+            "Use that version; or give another file with --history, or move the history away.",
         )
     if tables and (name := foreign_object(connection)):
         raise EnvironmentFailure(
-            f"{path} is no history as perfbisect makes it: see {name} in it.",
-            "It could execute SQL of whoever made it: leave it alone.",
+            f"{path} is not a history that perfbisect has made: its object {name} differs.",
+            "Do not use this file: it could execute SQL of its author.",
         )
     return bool(tables)
 
@@ -233,7 +235,7 @@ def explained(path: Path) -> Iterator[None]:
         raise sentence(failure, path) from failure
     except OSError as failure:
         raise EnvironmentFailure(
-            f"The history {path} cannot be opened: {failure.strerror}.", "Name another with --history."
+            f"The history {path} cannot be opened: {failure.strerror}.", "Give another file with --history."
         ) from failure
 
 
@@ -249,22 +251,25 @@ def intact(history: str, what: str) -> Iterator[None]:
     except Exception as failure:  # no list of errors is complete: a damaged row can have any value
         raise EnvironmentFailure(
             f"The history {history} is damaged: {what} cannot be read ({type(failure).__name__}: {failure}).",
-            "All others can be read and exported. Restore that row from a copy of the history.",
+            "All other sessions can be read and exported. Restore the row from a copy of the history.",
         ) from failure
 
 
-FULL = ("There is no space left for the history {path}.", "Free some space; everything saved before is kept.")
-DAMAGED = ("The history {path} is damaged: {failure}.", "Save what can be read: sqlite3 {path} .recover")
+FULL = ("The disk of the history {path} is full.", "Free disk space. All events that were saved before are kept.")
+DAMAGED = ("The history {path} is damaged: {failure}.", "To save the readable part: sqlite3 {path} .recover")
 LOCKED = (
-    f"The history {{path}} has been locked by another process for more than {WAIT:.0f} seconds.",
-    "Wait for it, or name another with --history.",
+    f"Another process has locked the history {{path}} for more than {WAIT:.0f} seconds.",
+    "Wait for the end of that process, or give another file with --history.",
 )
 NO_LOG = (
-    "The history {path} cannot be opened: it has no write-ahead log, and its folder cannot be written.",
-    "Have someone who can write there run `bisect history` on it once, or copy it to a folder of your own.",
+    "The history {path} cannot be opened: it has no write-ahead log, and you cannot write to its folder.",
+    "Ask a user who can write there to run `bisect history` on it, or copy the history to your own folder.",
 )
-REFUSED = "The history {path} cannot be opened or written: {failure}.", "Check its permissions and its folder's."
-OTHER = "The history {path} cannot be read or written: {failure}.", "Check the disk and the space left on it."
+REFUSED = (
+    "The history {path} cannot be opened or written: {failure}.",
+    "Check the permissions of the file and of its folder.",
+)
+OTHER = "The history {path} cannot be read or written: {failure}.", "Check the disk and its free space."
 SENTENCES = {  # error code of SQLite → what happened, and advice
     sqlite3.SQLITE_FULL: FULL, sqlite3.SQLITE_CORRUPT: DAMAGED, sqlite3.SQLITE_BUSY: LOCKED, sqlite3.SQLITE_LOCKED: LOCKED,
     sqlite3.SQLITE_READONLY: REFUSED, sqlite3.SQLITE_CANTOPEN: REFUSED, sqlite3.SQLITE_PERM: REFUSED,
@@ -277,7 +282,7 @@ def sentence(failure: sqlite3.Error, path: Path) -> PerfBisectError:
     if code == sqlite3.SQLITE_INTERRUPT:
         raise KeyboardInterrupt
     if code == sqlite3.SQLITE_NOTADB:
-        return NoHistory(f"{path} is not a history: it is not an SQLite database.", "Name another with --history.")
+        return NoHistory(f"{path} is not a history: it is not an SQLite database.", "Give another file with --history.")
     message = SENTENCES.get(code, OTHER)
     if message is REFUSED and not path.with_name(f"{path.name}-wal").exists():
         readable, makes_log = (

@@ -195,10 +195,10 @@ class History:
         self.writer = sqlite_utils.Database(self.connection, execute_plugins=False)
         self.working.clear()
         self.logs.clear()
-        amount = "What could be read" if old_path.exists() else "All"  # another history there has taken over the log
+        amount = "The readable part" if old_path.exists() else "All"  # another history there has taken over the log
         raise EnvironmentFailure(
-            f"The history {old_path} was deleted or moved while it was written. {amount} of it is in {saved}.",
-            "Leave the file where it is until what writes it has ended.",
+            f"The history {old_path} was deleted or moved during the session. {amount} of the history is now in {saved}.",
+            "Do not move or delete the history while a session runs.",
         )
 
     def sit(self, session: int, at: float) -> None:
@@ -299,7 +299,9 @@ class History:
         select = f"SELECT {', '.join(names)} FROM {'hunts' if hunts else 'sessions'} WHERE id = ?"
         rows = self.select(select, [min(session, LARGEST_ID)])
         if not rows:
-            raise UsageError(f"There is no hunt {session} in the history {self.shown}.", "`bisect history` lists them.")
+            raise UsageError(
+                f"There is no hunt {session} in the history {self.shown}.", "To list sessions: bisect history"
+            )
         return rows[0]
 
     def origin(self, session: int) -> str:
@@ -321,7 +323,7 @@ class History:
         with suppress(UsageError):
             if session_name(self.columns(number, "kind")[0], number) == name:
                 return number
-        raise UsageError(f"There is no {name} in the history {self.shown}.", "`bisect history` lists all.")
+        raise UsageError(f"There is no {name} in the history {self.shown}.", "To list sessions: bisect history")
 
     def read_trial(self, number: int) -> "SessionState":
         """A trial with all its runs: its log, folded. Raises EnvironmentFailure if it is damaged."""
@@ -392,7 +394,7 @@ class History:
         """The newest own hunt; if there is none, the newest hunt. Raises UsageError if there are no hunts."""
         [(newest,)] = self.select(f"SELECT coalesce(max(iif({OWN.format('hunts')}, id, NULL)), max(id)) FROM hunts")
         if newest is None:
-            raise UsageError(f"There are no hunts yet in {self.path}.", "Begin one with `bisect run`.")
+            raise UsageError(f"There are no hunts yet in the history {self.path}.", "`bisect run` begins a hunt.")
         return int(newest)
 
     def query(self, sql: str) -> QueryResult:

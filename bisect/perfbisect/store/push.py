@@ -104,7 +104,7 @@ def push(
             new = push_session(history, central, origin, item)
             added, sessions = added + new, sessions + (new > 0 or item.name not in pushed)
         except (DataError, IntegrityError, ValueError) as trouble:
-            refused.append(f"{item.name}: it is damaged: {sentence(trouble)}")
+            refused.append(f"{item.name} is damaged: {sentence(trouble)}")
         said(number, len(due))
     return Pushed(sessions, added, tuple(refused))
 
@@ -122,10 +122,10 @@ def under_other_names(history: History, central: "Connection", origin: str) -> s
             if f"{name}:{number}" in central_uids
         }
         if name == origin and False in matches:
-            raise UsageError(f"{origin} is the name of another history there.", OTHER_NAME)
+            raise UsageError(f"The central history already has another history with the name {origin}.", OTHER_NAME)
         if name != origin and matches == {True}:
-            advice = f'Write origin = "{name}" in [central] of config.toml. To rename it, remove it there first.'
-            raise UsageError(f"This history is there as {name}, not as {origin}.", advice)
+            advice = f'Write origin = "{name}" in [central] of config.toml. To rename it, first remove it from the central history.'
+            raise UsageError(f"This history was pushed before with the name {name}, not {origin}.", advice)
     return {uid for central_name, uid in central_uids.items() if not central_name.startswith(f"{origin}:")}
 
 
@@ -138,7 +138,7 @@ def push_session(history: History, central: "Connection", origin: str, due: Due)
             central.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [due.name])
             central_uid, entry = central.execute(CENTRAL_STATE, [due.name]).fetchone() or (due.uid, 0)
             if central_uid != due.uid:
-                raise UsageError(f"{due.name} is another session there, of another history.", OTHER_NAME)
+                raise UsageError(f"the central history has another session with the id {due.name}", OTHER_NAME)
             new = history.select(new_entries, [due.session, entry, due.entries, ENTRIES])
             last = new[-1][0] if new else entry
             write(history, central, origin, due, entry, last)

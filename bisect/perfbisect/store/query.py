@@ -11,7 +11,7 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.connection import sentence
 
 LONGEST = 64 << 20  # bytes of a value; the values of a history are far smaller
-WRITES = "The query does more than `bisect query` is for, which only reads the history."
+WRITES = "The query would change the history, but `bisect query` only reads it."
 
 READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 PRAGMAS = {
@@ -61,7 +61,7 @@ FROM culprits ORDER BY hunt_id DESC
 """,
     ),
     "builds_of_hunt": (
-        "Builds of a hunt, or of all",
+        "Builds of a hunt, or of all hunts",
         f"""
 SELECT hunts.id AS hunt, builder, builds.host, substr(builds.commit_hash, 1, 10) AS built, date, subject,
   round(seconds, 1) AS seconds, round(100.0 * cache_hits / nullif(cache_hits + cache_misses, 0), 1) AS ccache_percent,
@@ -71,7 +71,7 @@ WHERE {OF_HUNT} ORDER BY builds.event_id DESC
 """,
     ),
     "phases_of_builds": (
-        "The time of builds by phase, in a hunt, or in all",
+        "The time of builds by phase, in a hunt, or in all hunts",
         f"""
 SELECT builder, build_phases.host, phase, count(*) AS builds, round(sum(seconds), 1) AS seconds,
   round(100 * sum(seconds) / sum(sum(seconds)) OVER (PARTITION BY builder, build_phases.host), 1) AS percent
@@ -89,7 +89,7 @@ WHERE {OF_HUNT} ORDER BY hunts.id DESC, node
 """,
     ),
     "noise_by_host": (
-        "Noise of hosts: A/As, standard deviations in percent",
+        "Noise of hosts by A/As: standard deviations in percent",
         """
 SELECT host, builder, workload, metric, datetime(started, 'unixepoch') AS started, round(100 * between_visits, 2) AS between_visits,
   round(100 * within_visits, 2) AS within_visits, round(100 * noise, 2) AS one_run
@@ -97,7 +97,7 @@ FROM trials WHERE kind = 'noise' AND origin IS NULL ORDER BY host, id DESC
 """,
     ),
     "spread_by_host": (
-        "Noise of hosts in the latest 100 hunts: how far runs are from the mean of their build, in percent",
+        "Noise of hosts in the latest 100 hunts: deviation of runs from the mean of their build, in percent",
         """
 SELECT host, builder, workload, count(DISTINCT session_id) AS hunts, count(*) AS runs,
   round(100 * avg(abs(qps / mean - 1)), 2) AS mean_deviation, round(100 * max(abs(qps / mean - 1)), 2) AS largest
@@ -132,7 +132,7 @@ def ask(connection: sqlite3.Connection, sql: str, path: Path) -> QueryResult:
     finally:
         connection.set_authorizer(None)
     if cursor.description is None:
-        raise UsageError("The query is empty.", "Try: bisect query 'select * from culprits'")
+        raise UsageError("The query is empty.", "An example: bisect query 'select * from culprits'")
     return QueryResult(tuple(column[0] for column in cursor.description), rows(cursor, path))
 
 
@@ -162,23 +162,24 @@ def mistakes_explained(connection: sqlite3.Connection, path: Path) -> Iterator[N
         sqlite3.Warning,
         sqlite3.ProgrammingError,
     ) as failure:  # several statements, by Python 3.11 and earlier or later; ?
-        raise UsageError(f"The query is wrong: {failure}", "Give one statement, without parameters.") from failure
+        raise UsageError(f"The query is wrong: {failure}", "Give a single statement without parameters.") from failure
     except UnicodeError as failure:
-        raise UsageError("The query is wrong: it is not valid UTF-8.") from failure
+        raise UsageError("The query is not valid UTF-8.") from failure
     except sqlite3.Error as failure:
         match getattr(failure, "sqlite_errorcode", None):
             case sqlite3.SQLITE_INTERRUPT:
                 raise KeyboardInterrupt from None
             case code if code in (sqlite3.SQLITE_AUTH, sqlite3.SQLITE_READONLY) or "it is a view" in str(failure):
-                raise UsageError(WRITES, "Use SELECT.") from failure
+                raise UsageError(WRITES, "Use a SELECT statement.") from failure
             case sqlite3.SQLITE_ERROR if "JSON" in str(failure) and (damage := connection.execute(DAMAGED).fetchone()):
                 raise EnvironmentFailure(
-                    f"The history {path} is damaged: {damage[0]} is no JSON.", "Leave it out with WHERE json_valid(…)."
+                    f"The history {path} is damaged: {damage[0]} is not JSON.",
+                    "Exclude this row with WHERE json_valid(…).",
                 ) from failure
             case None | sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_RANGE:
                 raise UsageError(
                     f"The query is wrong: {failure}.",
-                    "Tables and views: bisect query 'select type, name from sqlite_master'",
+                    "To list tables and views: bisect query 'select type, name from sqlite_master'",
                 ) from failure
             case _:
                 raise sentence(failure, path) from failure
@@ -189,7 +190,7 @@ def configuration(database: str, version: int) -> dict[str, Any]:
 
     ``version`` is the major version of Datasette.
     """
-    about = {"description": "All hunts and trials. The log is in events; the other tables repeat it in columns."}
+    about = {"description": "All hunts and trials. The table events is the log. The other tables are derived from it."}
     queries = {"queries": {name: {"title": title, "sql": sql.strip()} for name, (title, sql) in QUERIES.items()}}
     title = {"title": "perfbisect"}
     if version:

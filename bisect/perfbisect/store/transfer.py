@@ -115,7 +115,7 @@ def with_related(source: History, names: Sequence[int | str]) -> list[int]:
                 batch_hunt.hunt for batch_hunt in read_batch(source, int(name[1:])).hunts if batch_hunt.hunt is not None
             }
             if not begun:
-                raise UsageError(f"No hunt of {name} has begun.")
+                raise UsageError(f"No hunt of batch {name} has begun.")
             numbers |= begun
         else:
             trial = source.trial(name)
@@ -279,7 +279,7 @@ def range_of(history: History, hunt: int, settings: Settings, host: HostFacts) -
     span = history.candidates(hunt)
     check_values({"commits": commits, "choices": choices, "merges": merges})
     if not all(map(HASH.fullmatch, span)) or base != span[0]:
-        raise ValueError("its range is none")
+        raise ValueError("its range is not valid")
     commits, choices, merges = msgspec.convert((commits, choices, merges), tuple[int, int, int])
     names = settings.builder, settings.workload, settings.good, settings.bad
     return SessionStarted(hunt, host, False, *names, commits, span, merges, branch_points=len(span) - 1 - choices)
@@ -307,13 +307,13 @@ def check_head(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialReq
         builds, works = sizes(plan)
         for _, event in log:
             if isinstance(event, BuildFinished | RunFinished | CandidateSkipped) and event.candidate >= builds:
-                raise ValueError("a run or a failure is of no build")
+                raise ValueError("a run or a failed build has the number of a build that does not exist")
             if isinstance(event, RunFinished | CandidateSkipped) and event.workload >= works:
-                raise ValueError("a run or a failure is of no workload")
+                raise ValueError("a run or a failed build has the number of a workload that does not exist")
     if head.drop and head.about is not None and head.about in requests:
         (work, first, last), (builds, works) = head.drop, sizes(requests[head.about])
         if not (0 <= first < last < builds and 0 <= work < works):
-            raise ValueError("it is for no build or workload")
+            raise ValueError("its drop names a build or a workload that does not exist")
     return head
 
 
@@ -356,5 +356,5 @@ def check_pages(connection: sqlite3.Connection, path: Path) -> None:
         [answer] = connection.execute("PRAGMA quick_check(1)").fetchone()
     if answer != "ok":
         raise EnvironmentFailure(
-            f"The history {path} is damaged: {answer}.", f"Save what can be read: sqlite3 {path} .recover"
+            f"The history {path} is damaged: {answer}.", f"To save the readable part: sqlite3 {path} .recover"
         )

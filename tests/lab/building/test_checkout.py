@@ -422,7 +422,7 @@ def test_names_and_paths_that_lead_elsewhere(cloned: Source, origin: Path, clone
     Repo(clone.path / ".git/modules")
     shutil.copytree(origin / "lib", clone.path / ".git/private")
     for entry, sentence in (
-        ('[submodule "../private/.git"]', "leads outside of the folder of submodules: ../private/.git"),
+        ('[submodule "../private/.git"]', "../private/.git, leads outside the folder of submodules"),
         (f'[submodule "{"x" * 5000}"]', "/nowhere cannot be fetched"),
         ("", ".gitmodules has no entry for it"),
     ):
@@ -430,7 +430,9 @@ def test_names_and_paths_that_lead_elsewhere(cloned: Source, origin: Path, clone
         clone("commit", "-qam", "hostile")
         failed = refused(cloned)
         assert sentence in str(failed)
-    assert failed.advice.startswith('If the build does not need it, leave it out by the recipe: ignore = ["libs/lib"].')
+    assert failed.advice.startswith(
+        'If the build does not need the submodule, ignore it in the recipe: ignore = ["libs/lib"].'
+    )
     shutil.rmtree(lib.parent)
     lib.parent.symlink_to(elsewhere)
     shutil.copytree(origin / "lib", elsewhere / "lib")
