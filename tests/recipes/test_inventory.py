@@ -36,7 +36,7 @@ def test_hosts_are_found_by_name(write: Write) -> None:
     with pytest.raises(RecipeError, match=r"no host 'bgi'. Did you mean 'big'") as caught:
         load_host("bgi")
     assert caught.value.advice == "Hosts: big, small."
-    with pytest.raises(UsageError, match=r"no file nowhere.toml"):
+    with pytest.raises(UsageError, match=r"The file nowhere.toml does not exist"):
         load_host("big", "nowhere.toml")
 
 

@@ -95,7 +95,7 @@ def test_earlier_folders_go_first(write: Write, small: str, tmp_path: Path, monk
     (tmp_path / "builders/small/builder.toml").unlink()
     assert load_builder("small").summary == "shipped/builders"
     assert [builder.name for builder in load_builders("given")] == ["b", "g", "s", "small"]
-    with pytest.raises(UsageError, match="no folder nowhere"):
+    with pytest.raises(UsageError, match="The folder nowhere does not exist"):
         load_builders("nowhere")
 
 
@@ -137,7 +137,7 @@ def test_a_recipe_without_build_leaves_it_to_the_tree(write: Write) -> None:
 def test_an_unknown_builder_names_the_nearest(write: Write, small: str) -> None:
     with pytest.raises(RecipeError) as caught:
         load_builder("x")
-    assert caught.value.advice == "There are no builders at all."
+    assert caught.value.advice == "No builders exist."
     write("builders/small/builder.toml", small)
     write("builders/other/builder.toml", small)
     with pytest.raises(RecipeError, match=r"no builder 'smal'. Did you mean 'small'") as caught:
@@ -245,7 +245,9 @@ def test_a_workload_is_found_by_either_name_in_the_suites_of_its_driver(suite: P
     with pytest.raises(RecipeError, match=r"no workload 'selct' for small. Did you mean 'select'") as caught:
         load_workload("selct", "small")
     assert caught.value.advice == "Workloads for small: select, view."
-    with pytest.raises(RecipeError, match=r"no workload 'view' for last. The one of that name is for other, small, t"):
+    with pytest.raises(
+        RecipeError, match=r"no workload 'view' for last. The workload of that name is for other, small, t"
+    ):
         load_workload("view", "last")
     write("workloads/more/suite.toml", mine)
     with pytest.raises(RecipeError, match="Several suites have a workload 'view'") as caught:
@@ -290,7 +292,9 @@ def test_words_are_filled(words: list[str], values: dict[str, str | int], filled
 
 def test_values_are_not_filled_again_and_a_word_without_value_is_named() -> None:
     assert fill_text("{prefix}", {"prefix": "{jobs}", "jobs": 4}) == "{jobs}"
-    with pytest.raises(RecipeError, match=r'"-s \{socket\}" has \{socket\}, which has no value here'):
+    with pytest.raises(
+        RecipeError, match=r'"-s \{socket\}" of the recipe has the placeholder \{socket\}, which has no value here'
+    ):
         fill(["client", "-s {socket}"], {"prefix": "/p"})
 
 
@@ -320,5 +324,5 @@ def test_flags_and_a_compiler_of_several_words_in_a_script_are_words() -> None:
     assert fill(["{cc}", "a.c", "CC={cc}"], values) == ["printf", "[%s]", "a.c", "CC=printf [%s]"]
     script = 'X={cc} Y={cxx}\n({cc} a.c);{cxx} {cflags}; {{ {cc} "$X"; }}'
     assert printed(fill(["sh", "-c", script], values)) == "[a.c][-O2][printf [%s]]"
-    with pytest.raises(RecipeError, match=r"has \{cc\}, which has no value here"):
+    with pytest.raises(RecipeError, match=r"has the placeholder \{cc\}, which has no value here"):
         fill(["sh", "-c", "x {cc}"], {"prefix": "/p"})

@@ -69,7 +69,7 @@ def test_commands_may_follow_a_build_system_and_a_recipe(tmp_path: Path) -> None
     assert (len(followed.build.then), plain.build.then) == (1, [])
     variant = variant_of(plain, "")
     assert build_fingerprint(followed, variant) != build_fingerprint(plain, variant)
-    with pytest.raises(UsageError, match="--then has no effect: nothing of host is built"):
+    with pytest.raises(UsageError, match="--then has no effect: builder host builds nothing"):
         load_requested(replace(recipe, builder="host"))
 
 

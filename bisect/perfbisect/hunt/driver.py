@@ -367,7 +367,7 @@ def run_of_result(event: RunFinished, output: Output, *, is_ordered: bool) -> Ru
     if is_ordered:
         return replace(event, facts=replace(run, results={}))
     if value is None:
-        reason = f"it printed no metric: no result {output.result} of {output.format} is in its output"
+        reason = f"the output has no metric: it lacks the result {output.result} of {output.format}"
         return CandidateSkipped(
             event.candidate, SkipFacts(run.commit, "run", reason, run.log, 0.0, for_another=True), event.host
         )

@@ -34,8 +34,8 @@ from perfbisect.recipes.toml import (
 )
 
 FILE = "builder.toml"
-UNDECIDED = "cannot be decided: the recipe does not say how to read the version of a tree."
-PRINT_IT = 'Give a command that prints it: version = ["cat", "VERSION"].'
+UNDECIDED = "cannot be evaluated: the recipe has no command that prints the version of a tree."
+PRINT_IT = 'Add such a command: version = ["cat", "VERSION"].'
 
 
 def read_builder(file: Path, folders: Sequence[Path]) -> Builder:
@@ -108,7 +108,8 @@ def _beside(builder: Builder, name: str, location: Location) -> Path:
     files = recipe_files(builder)
     if name not in files:
         raise location.mistake(
-            f'is "{name}", but {builder.folder} has no such file.{hint(name, files)}', "Put it beside the builder.toml."
+            f'is "{name}", but {builder.folder} has no such file.{hint(name, files)}',
+            "Put the file beside builder.toml.",
         )
     return files[name]
 
@@ -119,7 +120,9 @@ def _check_files(builder: Builder) -> None:
     for name, config in builder.configs.items():
         where = location.at("configs", name)
         if builder.server is None or not builder.server.config:
-            raise where.mistake("adds to the server's configuration file, but there is none.", "Give server.config.")
+            raise where.mistake(
+                "adds to the configuration file of the server, but the recipe has no such file.", "Add server.config."
+            )
         if config.file:
             _config_text(builder, config.file, where.at("file"))
     for index, patch in enumerate(builder.patches):
@@ -136,7 +139,7 @@ def variant_of(builder: Builder, name: str = "") -> Variant:
 
 def build_of(builder: Builder) -> Build:
     """The ``[build]`` of a recipe that builds commits."""
-    assert builder.build is not None, "commits are built only with a recipe's [build]"
+    assert builder.build is not None, "commits can be built only if the recipe has a table [build]"
     return builder.build
 
 
@@ -271,7 +274,7 @@ def check_names(patches: Iterable[Patch]) -> None:
     """Raise UsageError for two patches with one name, which reports could not distinguish."""
     for name, patches_so_called in Counter(patch.name for patch in patches).items():
         if patches_so_called > 1:
-            raise UsageError(f"There are two patches of the name {name}.", "Rename one of the files.")
+            raise UsageError(f"Two patches have the name {name}.", "Rename one of the files.")
 
 
 def read_patch(path: Path) -> bytes:
@@ -284,7 +287,8 @@ def read_patch(path: Path) -> bytes:
         raise UsageError(f"The patch {path} cannot be read: {why}.") from error
     if len(content) > LARGEST:
         raise UsageError(
-            f"The patch {path} has more than {LARGEST >> 20} MiB.", "Leave out what the build does not need."
+            f"The patch {path} has more than {LARGEST >> 20} MiB.",
+            "Remove the parts of the patch that the build does not need.",
         )
     return content
 

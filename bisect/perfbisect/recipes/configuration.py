@@ -37,7 +37,7 @@ def recipe_places(name: str, given: str | Path = "") -> list[Path]:
     kind, exists = ("file", Path.is_file) if name == HOSTS else ("folder", Path.is_dir)
     if given and not exists(Path(given)):
         takes = "a file such as hosts.toml" if name == HOSTS else "a folder with one folder for each recipe"
-        raise UsageError(f"There is no {kind} {given}.", f"--{name.partition('.')[0]} takes {takes}.")
+        raise UsageError(f"The {kind} {given} does not exist.", f"Give --{name.partition('.')[0]} {takes}.")
     places = [*([Path(given)] if given else []), *own_places(name)]
     return list(dict.fromkeys(folder.resolve() for folder in places if folder.exists()))
 
@@ -53,8 +53,8 @@ def within_top(path: Path, top: Path) -> Path:
         top.resolve()
     ):
         raise RecipeError(
-            f"{path}: is a link to a file outside of {top}, {path.resolve()}.",
-            f"Copy that file; only recipes in {config_folder()} may have such links.",
+            f"{path}: is a link to {path.resolve()}, a file outside {top}.",
+            f"Copy the file into the folder of the recipe. Only recipes in {config_folder()} may have links to other folders.",
         )
     return path
 
@@ -78,9 +78,12 @@ def working_directory(name: str) -> tuple[Path | None, str]:
         if is_own(entry, name):
             return None, ""  # as in a checkout of perfbisect
         if repository := enclosing_repository(entry.parent):
-            return entry, f"the working directory is in the git repository {repository}"
+            return (
+                entry,
+                f"the current folder is in the git repository {repository}, whose recipes could run commands of its authors",
+            )
         if {entry.stat().st_uid, entry.lstat().st_uid} != {os.geteuid()}:
-            return entry, "it belongs to another user"
+            return entry, "the path belongs to another user"
     except OSError:  # the working directory was removed, or cannot be read
         return None, ""
     return entry, ""
@@ -188,8 +191,8 @@ def configured_address() -> str:
     """The address of the central history. Raises UsageError if none is configured."""
     if not (address := load_configuration().central.address):
         raise UsageError(
-            f"{place_of_configuration().file} names no central history.",
-            'Give its address, or write there: [central] address = "postgresql://HOST/DATABASE"',
+            f"The file {place_of_configuration().file} has no address of a central history.",
+            'Give the address, or add to the file: [central] address = "postgresql://HOST/DATABASE"',
         )
     return address
 
@@ -201,7 +204,7 @@ def split_command(command: str) -> tuple[str, ...]:
     """
     arguments = tuple(shlex.split(command))
     if arguments and shutil.which(arguments[0]) is None:
-        raise ValueError(f"there is no program {arguments[0]}")
+        raise ValueError(f"the program {arguments[0]} does not exist")
     return arguments
 
 
@@ -219,7 +222,7 @@ def item_named(noun: str, name: str, things: Mapping[str, Item], whose: str = ""
     if name not in things:
         raise RecipeError(
             f"There is no {noun} '{name}'{whose}.{hint(name, things)}",
-            f"{noun.capitalize()}s{whose}: {sorted_list(things)}." if things else f"There are no {noun}s at all.",
+            f"{noun.capitalize()}s{whose}: {sorted_list(things)}." if things else f"No {noun}s exist.",
         )
     return things[name]
 

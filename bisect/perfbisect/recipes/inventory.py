@@ -228,7 +228,7 @@ def load_host(name: str, given: str | Path = "") -> HostEntry:
     if name not in hosts and name in {lease.name for lease in load_leases(given)}:
         raise RecipeError(
             f"'{name}' is not a host, but a lease: its hosts are leased by their features.",
-            f"Write {name}:FEATURES, or {name}: for any of its machines.",
+            f"Write {name}:FEATURES, or {name}: for any machine of the lease.",
         )
     return item_named("host", name, hosts)
 

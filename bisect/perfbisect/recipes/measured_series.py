@@ -36,7 +36,7 @@ COMMITS = {
 VALUES = {"value", "result"}
 NAMES = {"metric", "name", "benchmark", "test", "measure", "series", "workload", "branch", "testbed"}
 MILLISECONDS = 1e11  # largest number of seconds since the epoch; a larger number is in milliseconds
-EXPECTED = "Wanted: columns time, commit and value; or one for each metric in place of value. See docs/compare.md."
+EXPECTED = "The file needs the columns time, commit and value; or, in place of value, a column for each metric. See docs/compare.md."
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ def read_series(path: Path) -> tuple[list[MeasuredSeries], bool]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no text: {error}") from error
+        raise UsageError(f"{path} is not a text file: {error}") from error
     rows = [*(rows_of_json(text, path) if re.match(r"\s*(?:[{\[]|window\.)", text) else rows_of_table(text, path))]
     if not rows:
-        raise UsageError(f"{path} has no measurement.", EXPECTED)
+        raise UsageError(f"{path} has no measurements.", EXPECTED)
     # `bisect run` would read it as an option
     if option := next((row.commit for row in rows if row.commit.startswith("-")), ""):
-        raise UsageError(f"{path}: a commit is {option}, which is no revision.", EXPECTED)
+        raise UsageError(f"{path}: the commit {option} is not a revision.", EXPECTED)
     times: dict[str, list[float | None]] = {}
     for row in rows:
         times.setdefault(row.name, []).append(row.at)
@@ -115,7 +115,7 @@ def rows_of_records(records: Iterable[Mapping[Any, Any]], path: Path) -> Iterato
     ]  # fmt: skip
     if every and not (commit and values):
         missing = "its values" if commit else "the commit"
-        raise UsageError(f"{path} has no column for {missing}. It has: {', '.join(columns) or 'none'}.", EXPECTED)
+        raise UsageError(f"{path} has no column for {missing}. Its columns: {', '.join(columns) or 'none'}.", EXPECTED)
     for record in every:
         record_name = " ".join(str(record[column]) for column in names if record.get(column))
         for column in values:
@@ -133,7 +133,7 @@ def rows_of_json(text: str, path: Path) -> Iterator[Row]:
             text, min((position for sign in "{[" if (position := text.find(sign)) >= 0), default=0)
         )
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no JSON: {error}.") from error
+        raise UsageError(f"{path} is not valid JSON: {error}.") from error
     try:
         if isinstance(document, dict) and "entries" in document:
             yield from rows_of_action(document["entries"], path)
@@ -144,9 +144,9 @@ def rows_of_json(text: str, path: Path) -> Iterator[Row]:
         elif isinstance(document, list) and all(isinstance(item, dict) for item in document):
             yield from rows_of_records(document, path)
         else:
-            raise UsageError(f"{path} is JSON, but of none of the known formats.", EXPECTED)
+            raise UsageError(f"{path} is JSON of an unknown format.", EXPECTED)
     except (KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is like a known format, but incomplete: {error!r}.", EXPECTED) from error
+        raise UsageError(f"{path} is incomplete: {error!r}.", EXPECTED) from error
 
 
 def rows_of_action(suites: Mapping[str, Any], path: Path) -> Iterator[Row]:
@@ -180,7 +180,7 @@ def row_of_bencher(names: Mapping[str, Any], version: Mapping[str, Any], at: obj
     """The row of a Bencher metric, whose measure has units."""
     name = " ".join(str(names[key]["name"]) for key in ("branch", "testbed", "benchmark", "measure"))
     if not version.get("hash"):
-        raise UsageError(f"{path}: a report of {name} has no hash of its commit.", "Report with bencher run --hash.")
+        raise UsageError(f"{path}: a report of {name} has no hash of its commit.", "Add --hash to `bencher run`.")
     return Row(name, moment(at, path), version["hash"], number(value, path), str(names["measure"].get("units", "")))
 
 
@@ -196,7 +196,7 @@ def is_number(text: object) -> bool:
 def number(text: object, path: Path) -> float:
     """A value as a number. Raises UsageError if it is none."""
     if not is_number(text):
-        raise UsageError(f"{path}: a value is {text!r}, which is no number.")
+        raise UsageError(f"{path}: the value {text!r} is not a number.")
     return float(str(text))
 
 
@@ -213,6 +213,7 @@ def moment(text: object, path: Path) -> float | None:
         at_day = datetime.fromisoformat(plain)
     except ValueError:
         raise UsageError(
-            f"{path}: a time is {text!r}.", "Known are seconds or milliseconds since 1970, and ISO 8601."
+            f"{path}: the time {text!r} has an unknown format.",
+            "Write seconds or milliseconds since 1970, or ISO 8601.",
         ) from None
     return (at_day if at_day.tzinfo else at_day.replace(tzinfo=UTC)).timestamp()

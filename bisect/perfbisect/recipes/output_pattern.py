@@ -74,7 +74,7 @@ def find_number(where: str, stdout: str, stderr: str = "") -> float:
     text = _in_json(where, stdout) if where.startswith("$") else _by_pattern(where, stdout, stderr)
     if not (number := number_in(text)):
         raise ValueError(
-            f"it printed {_short(str(text).strip())!r} where {where} matches, which is not a number above 0"
+            f"the output has {_short(str(text).strip())!r} where {where} matches, which is not a number above 0"
         )
     return number
 
@@ -102,7 +102,7 @@ def steps(path: str) -> list[str | int]:
         match = _STEP.match(path, at)
         if not match:
             raise ValueError(
-                f'is not a path into JSON: "{path[at:]}" is invalid; write $.results[0].ops, or $["a key"]'
+                f'is not a path into JSON: "{path[at:]}" is invalid. Write $.results[0].ops, or $["a key"]'
             )
         name, index, _, key = match.groups()
         path_steps.append(int(index) if index else name or key)
@@ -118,9 +118,9 @@ def _by_pattern(pattern: str, stdout: str, stderr: str) -> str:
     try:
         match = last_match(pattern, [stdout.removesuffix("\n"), stderr.removesuffix("\n")])
     except TimeoutError:
-        raise ValueError(f"the search of its output for {pattern} took more than {LONGEST:g} s") from None
+        raise ValueError(f"the search of the output for {pattern} took more than {LONGEST:g} s") from None
     if match is None:
-        raise NoNumber(f"it printed no metric: nothing in its output matches {pattern}")
+        raise NoNumber(f"the output has no metric: no text matches {pattern}")
     return match
 
 
@@ -131,11 +131,11 @@ def _in_json(path: str, stdout: str) -> object:
             value = value[step]
         except (KeyError, IndexError, TypeError):
             problem = f"has only {_short(', '.join(map(str, value)))}" if isinstance(value, dict) else _kind(value)
-            raise NoNumber(f"it printed no metric: its JSON has no {path}, since {where} {problem}") from None
+            raise NoNumber(f"the output has no metric: the JSON has no {path}, since {where} {problem}") from None
         where += f".{step}" if isinstance(step, str) else f"[{step}]"
     if isinstance(value, int | float | str) and not isinstance(value, bool):
         return value
-    raise NoNumber(f"it printed no metric: {path} in its JSON {_kind(value)}, not a number")
+    raise NoNumber(f"the output has no metric: {path} in the JSON {_kind(value)}, not a number")
 
 
 def _document(stdout: str) -> Any:
@@ -144,15 +144,15 @@ def _document(stdout: str) -> Any:
         try:
             return json.loads(text, parse_int=lambda digits: int(digits) if len(digits) <= _DIGITS else math.inf)
         except RecursionError:
-            why = "is JSON with too many lists or tables in each other"
+            why = "is JSON that is nested too deeply"
         except ValueError:
             continue
-    raise NoNumber(f"it printed no metric: its output {why}")
+    raise NoNumber(f"the output has no metric: the output {why}")
 
 
 def _kind(value: object) -> str:
     if isinstance(value, list):
-        return f"is a list of {len(value)}"
+        return f"is a list of {len(value)} values"
     return "is a table" if isinstance(value, dict) else f"is {_short(json.dumps(value))}"
 
 
@@ -190,5 +190,5 @@ def last_match(pattern: str, texts: Sequence[str]) -> str | None:
 def _failure(why: str) -> EnvironmentFailure:
     return EnvironmentFailure(
         f"the process that searches a benchmark's output failed on this machine: {why}",
-        "It may lack memory. Free some, then `bisect resume`.",
+        "Free some memory if it is full. To continue: bisect resume",
     )

@@ -158,7 +158,9 @@ def recognise(text: str, only: str) -> Recognised | None:
     selection = names[0] if len(names) == 1 else f"{len(comparable)} of them" if len(comparable) < len(first) else "all"
     too_many = None
     if len(names) > 1:
-        several = f"{len(names)} results{f' that match {only}' if only else ''}, of which one is measured here"
+        several = (
+            f"{len(names)} results{f' that match {only}' if only else ''}, but only one result can be measured here"
+        )
         too_many = _mistake(SeveralResults, row, several, names)
     values = {output.result: in_unit(every[output.result], output.unit) for output in outputs}
     verb = "hunted" if len(names) == 1 else "measured"
@@ -176,7 +178,8 @@ def _mistake(kind: type[M], row: Format, problem: str, names: Sequence[str]) -> 
     shown, further = names[:MOST_NAMED], len(names) - MOST_NAMED
     listed = ", ".join(masked(name) for name in shown) + (f" and {further} more" if further > 0 else "")
     return kind(
-        f"The output, of {row.name}, has {problem}.", f"Choose with --only NAME, or a pattern such as '*/64': {listed}."
+        f"The output of {row.name} has {problem}.",
+        f"Choose a result with --only NAME, or with a pattern such as '*/64'. Results: {listed}.",
     )
 
 
@@ -195,7 +198,7 @@ def read_result(output: Output, text: str) -> float:
     """The result ``output`` in a later output, in its unit. Raises NoNumber if it is missing."""
     if values := read_results([output], text):
         return values[output.result]
-    raise NoNumber(f"it printed no metric: no result {output.result} of {output.format} is in its output")
+    raise NoNumber(f"the output has no metric: it lacks the result {output.result} of {output.format}")
 
 
 def is_rate(unit: str) -> bool:

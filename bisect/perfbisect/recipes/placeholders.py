@@ -58,7 +58,7 @@ def fill_text(text: str, values: Values) -> str:
         if token in ("{{", "}}"):
             return token[0]
         if word not in values:
-            raise RecipeError(f'The recipe\'s "{text}" has {token}, which has no value here.')
+            raise RecipeError(f'"{text}" of the recipe has the placeholder {token}, which has no value here.')
         return str(values[word])
 
     return TOKEN.sub(value, text)

@@ -214,7 +214,7 @@ class RecipeProposal:
         """The text of the builder.toml."""
         recipe = {
             **self.benchmark.top,
-            "summary": f"{self.name}, as bisect init found it",
+            "summary": f"{self.name}, found by bisect init",
             "repository": self.repository,
             "release_tags": list(self.patterns),
             "version": self.version,
@@ -223,12 +223,12 @@ class RecipeProposal:
             "build": self.benchmark.build,
         }
         revision = " ".join(self.of.splitlines()).rstrip()  # on one line, for a comment of TOML
-        return f"# Guessed by `bisect init` from the tree of {revision}: change what is wrong.\n{_text(recipe)}"
+        return f"# Guessed by `bisect init` from the tree of {revision}. Correct wrong values.\n{_text(recipe)}"
 
     def suite(self) -> str:
         """The text of the suite.toml."""
         measured = self.benchmark.workload
-        keys: dict[str, Any] = {"summary": f"{measured.name}, as bisect init found it", "group": "benchmark"}
+        keys: dict[str, Any] = {"summary": f"{measured.name}, found by bisect init", "group": "benchmark"}
         keys |= {"command": measured.command, "cost": measured.cost, "rate": measured.rate, "time": measured.time}
         workload = {key: value for key, value in keys.items() if value}
         hint = (

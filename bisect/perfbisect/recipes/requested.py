@@ -110,8 +110,8 @@ def requested_builder(settings: Settings) -> Builder:
             names := [PurePath(program).name for program in (*builder.programs, *builder.started)]
         ):
             raise UsageError(
-                f"--program {path} has no effect: the recipe of {builder.name} runs no program of that name.",
-                f"It runs {sorted_list(names)}.",
+                f"--program {path} has no effect: the recipe of {builder.name} does not run a program of that name.",
+                f"Programs of the recipe: {sorted_list(names)}.",
             )
     return msgspec.structs.replace(
         builder, build=build, requested=list(settings.configure), chosen=list(settings.programs)
@@ -160,7 +160,7 @@ def _followed(builder: Builder, quick: Quick | None) -> Builder:
     if not quick or not quick.then:
         return builder
     if builder.build is None:
-        raise UsageError(f"--then has no effect: nothing of {builder.name} is built.", "Leave it out.")
+        raise UsageError(f"--then has no effect: builder {builder.name} builds nothing.", "Omit --then.")
     then = _in_prefix("then", quick.then, ["CC={cc}", "CXX={cxx}", *_files(quick.then)])
     # Their results are measured, but unknown: no two builds count as equal.
     build = msgspec.structs.replace(builder.build, then=[*builder.build.then, *then], artifacts=[])
@@ -246,7 +246,7 @@ def check_fit(builder: Builder, workloads: Sequence[Workload], settings: Setting
             option = f"--{key}" if key in TIMING else f"--set {key}"
             raise UsageError(
                 f"{option} would change nothing: the command of workload {' or '.join(used)} does not use {{{key}}}.",
-                f"Leave it out, or write {{{key}}} where the command takes it.",
+                f"Omit the option, or write {{{key}}} at its place in the command.",
                 key if key in TIMING else "set",
             )
     for name, names in used.items():
@@ -267,7 +267,7 @@ def typed_overrides(workload: Workload, overrides: Mapping[str, Option]) -> dict
         if name not in args:
             raise UsageError(
                 f"Workload {full_name(workload)} has no arg '{name}' to set.{hint(name, args)}",
-                f"It has {sorted_list(args)}; for anything else write a suite of your own.",
+                f"Its args: {sorted_list(args)}. To change other values, write your own suite.",
                 "set",
             )
         try:
@@ -276,7 +276,7 @@ def typed_overrides(workload: Workload, overrides: Mapping[str, Option]) -> dict
         except (KeyError, ValueError):
             allowed = {bool: "true or false", int: "a whole number", float: "a number"}[type(args[name])]
             raise UsageError(
-                f"{name}={text} cannot be set: {name} is {allowed}.", f"It is {show(args[name])} unless set."
+                f"{name}={text} cannot be set: {name} is {allowed}.", f"The default is {show(args[name])}."
             ) from None
     return values
 
@@ -329,14 +329,14 @@ def load_config(builder: Builder, name: str) -> ServerConfig:
     server = builder.server
     if server is None or not server.config:
         raise UsageError(
-            f"Builder {builder.name} has no configuration file of a server, to which +{name} could be added.",
-            "Settings of an embedded library are those of its workload: --set NAME=VALUE.",
+            f"+{name} cannot be used: builder {builder.name} has no configuration file of a server.",
+            "To change settings of an embedded library, set args of the workload: --set NAME=VALUE.",
         )
     if named_config := builder.configs.get(name):
         if named_config.settings and "{settings}" not in config_template(builder):
             raise UsageError(
-                f"The settings of configuration {name} have no place in {server.config} of builder {builder.name}.",
-                "Write {settings} on a line of that file.",
+                f"The file {server.config} of builder {builder.name} has no place for the settings of configuration {name}.",
+                "Write {settings} on a line of the file.",
             )
         return ServerConfig(
             named_config.settings, read_text(recipe_files(builder)[named_config.file]) if named_config.file else ""
@@ -368,7 +368,7 @@ def unknown_config(builder: Builder, name: str) -> UsageError:
     beside = {str(path) for path in Path(name).expanduser().parent.glob("*") if path.is_file()}
     return UsageError(
         f"'{name}' is neither a configuration of builder {builder.name} nor a file.{hint(name, [*builder.configs, *beside])}",
-        f"Configurations of {builder.name}: {sorted_list(builder.configs)}. A file is given by its path.",
+        f"Configurations of {builder.name}: {sorted_list(builder.configs)}. For a file, give its path.",
     )
 
 

@@ -96,7 +96,7 @@ def _check_value(value: object, location: Location) -> None:
     """Raise RecipeError for values that TOML can express, but commands, JSON or SQLite cannot."""
     match value:
         case str() if "\0" in value:
-            raise location.mistake("has a NUL character, which no command can have.")
+            raise location.mistake("has a NUL character, which is not allowed in a command.")
         case float() if not math.isfinite(value):
             raise location.mistake(f"is {value}, but must be finite.")
         case int() if abs(value) >= 2**63:

@@ -31,7 +31,7 @@ MOST_LISTED = 12  # names in a message
 # name of the arg with a workload's length in operations: an option of sysbench, {events} in a command
 EVENTS = "events"
 
-Drivers = str | Annotated[list[str], Meta(min_length=1, description="a list of at least one")]
+Drivers = str | Annotated[list[str], Meta(min_length=1, description="a list with at least one value")]
 Option = str | int | float | bool
 LatencyName = Literal["min", "avg", "p95", "p99", "max"]
 Name = Annotated[str, matching(r"^[^/]*\Z", "a name without /, which separates suite and workload")]
@@ -132,7 +132,7 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     driver: Drivers  # driver or drivers of builders that can run it
     defaults: dict[str, object] = {}  # keys of a workload, merged under each workload
     # each is a Workload
-    workloads: Annotated[dict[Name, Any], Meta(min_length=1, description="a table of at least one")]
+    workloads: Annotated[dict[Name, Any], Meta(min_length=1, description="a table with at least one entry")]
 
     @property
     def drivers(self) -> list[str]:
@@ -171,15 +171,17 @@ def _check_workload(workload: Workload, location: Location) -> None:
         return
     for key in OF_COMMANDS:
         if getattr(workload, key):
-            raise location.at(key).mistake("is for workloads with a `command`, which this one does not have.")
+            raise location.at(key).mistake(
+                "is only for workloads with a `command`, but this workload has no `command`."
+            )
     if bool(workload.script) == bool(workload.statement):
         problem = "has both a script and a statement" if workload.script else "has neither a script nor a statement"
         raise location.mistake(
             f"{problem}.",
-            "Give the Lua file to run as `script`, plain SQL as `statement`, or any program as `command`.",
+            "Give a Lua file as `script`, or SQL as `statement`, or a program as `command`.",
         )
     if workload.prepare_script and workload.prepare:
-        raise location.mistake("has both prepare_script and prepare.", "Give one of them: a Lua file, or plain SQL.")
+        raise location.mistake("has both prepare_script and prepare.", "Give one of the two: a Lua file or SQL.")
     folder = location.file.parent
     for key in ("script", "prepare_script"):
         script = getattr(workload, key)
@@ -192,21 +194,24 @@ def check_command(workload: Workload, location: Location) -> None:
     """Raise RecipeError for a mistake in a workload that is a command."""
     for key in OF_SYSBENCH:
         if getattr(workload, key):
-            raise location.at(key).mistake("is for sysbench, which does not run a workload with a `command`.")
+            raise location.at(key).mistake("is only for sysbench, but this workload has a `command`.")
     if workload.rate and workload.cost:
         raise location.mistake(
             "has both a rate and a cost.",
-            "Give one of them: a rate is better when it is higher, a cost when it is lower.",
+            "Give `rate` if higher is better, or `cost` if lower is better.",
         )
     if workload.format and (both := [key for key in OF_PATTERNS if getattr(workload, key)]):
-        raise location.at(both[0]).mistake("is read from the format of the output.", "Give the format, or patterns.")
+        raise location.at(both[0]).mistake(
+            "is not allowed beside `format`, which already defines this value.",
+            "Remove `format`, or remove the patterns.",
+        )
     if workload.only and not workload.recognisable:
         raise location.at("only").mistake(
-            "is for an output that is recognised, and this one is read otherwise.", "Leave it out."
+            "has no effect: the output of this workload is not recognised automatically.", "Remove `only`."
         )
     if reserved := COMMAND_PLACEHOLDERS & workload.args.keys():
         raise location.at("args").mistake(
-            f'has "{min(reserved)}", which is a placeholder of every command: {{{min(reserved)}}}.'
+            f'has "{min(reserved)}", but {{{min(reserved)}}} already is a placeholder of every command.'
         )
     for key in ("command", "prepare_commands"):
         check_texts(getattr(workload, key), location.at(key), COMMAND_PLACEHOLDERS | workload.args.keys())
@@ -250,7 +255,7 @@ def all_called(name: str, everything: Iterable[Workload], driver: str = "") -> l
     whose, names = f" for {driver}" if driver else "", {workload.name for workload in fitting}
     elsewhere = {candidate.driver for candidate in unfitting if name in (candidate.name, full_name(candidate))}
     near = hint(name, names | {full_name(workload) for workload in fitting})
-    why = f" The one of that name is for {sorted_list(elsewhere)}." if elsewhere else near
+    why = f" The workload of that name is for {sorted_list(elsewhere)}." if elsewhere else near
     raise RecipeError(f"There is no workload '{name}'{whose}.{why}", workloads_listed(whose, names))
 
 

@@ -299,9 +299,7 @@ class History:
         select = f"SELECT {', '.join(names)} FROM {'hunts' if hunts else 'sessions'} WHERE id = ?"
         rows = self.select(select, [min(session, LARGEST_ID)])
         if not rows:
-            raise UsageError(
-                f"There is no hunt {session} in the history {self.shown}.", "To list sessions: bisect history"
-            )
+            raise UsageError(f"There is no hunt {session} in the history {self.shown}.", "List hunts: bisect history")
         return rows[0]
 
     def origin(self, session: int) -> str:
@@ -323,7 +321,7 @@ class History:
         with suppress(UsageError):
             if session_name(self.columns(number, "kind")[0], number) == name:
                 return number
-        raise UsageError(f"There is no {name} in the history {self.shown}.", "To list sessions: bisect history")
+        raise UsageError(f"There is no {name} in the history {self.shown}.", "List sessions: bisect history")
 
     def read_trial(self, number: int) -> "SessionState":
         """A trial with all its runs: its log, folded. Raises EnvironmentFailure if it is damaged."""
@@ -394,7 +392,7 @@ class History:
         """The newest own hunt; if there is none, the newest hunt. Raises UsageError if there are no hunts."""
         [(newest,)] = self.select(f"SELECT coalesce(max(iif({OWN.format('hunts')}, id, NULL)), max(id)) FROM hunts")
         if newest is None:
-            raise UsageError(f"There are no hunts yet in the history {self.path}.", "`bisect run` begins a hunt.")
+            raise UsageError(f"There are no hunts yet in {self.path}.", "`bisect run` begins a hunt.")
         return int(newest)
 
     def query(self, sql: str) -> QueryResult:

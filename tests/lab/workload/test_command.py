@@ -67,8 +67,8 @@ def test_a_failure_is_reported() -> None:
         (ended(stderr="timed: 4: ./x: not found", clock="1 127 3"), "it ended with status 127: ./x: not found"),
         (ended(stderr="timed: line 4: ./x: No such file", clock="1 127 3"), "status 127: ./x: No such file"),
         (ended(status=1, clock=""), "it could not be run: it printed nothing"),
-        (ended("n=x"), "it printed 'x' where n=(.*) matches, which is not a number above 0"),
-        (ended("m=1"), "it printed no metric: nothing in its output matches n=(.*)"),
+        (ended("n=x"), "the output has 'x' where n=(.*) matches, which is not a number above 0"),
+        (ended("m=1"), "the output has no metric: no text matches n=(.*)"),
         (replace(ended("m=1", stderr="n=8"), is_whole=False), "nothing in its output matches n=(.*)"),
     ):
         with pytest.raises(ValueError, match=re.escape(sentence)):
@@ -240,7 +240,7 @@ def test_what_a_command_leaves_running_is_ended(lab: HostLab, tmp_path: Path) ->
 def test_a_commit_that_gives_no_number_is_skipped(lab: HostLab) -> None:
     for candidate, reason in (
         (FAILING, "it ended with status 7: threads: 3, ops/s: 1, done: 50"),
-        (SILENT, r"it printed 'nothing' where ops/s: (\w+) matches, which is not a number above 0"),
+        (SILENT, r"the output has 'nothing' where ops/s: (\w+) matches, which is not a number above 0"),
     ):
         facts = skipped(measure(lab, Share(candidate, 2)))
         assert (facts.stage, facts.reason) == ("run", reason)

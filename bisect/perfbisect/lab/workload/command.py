@@ -262,7 +262,7 @@ def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
 def with_results(result: RunResult, values: Mapping[str, float], outputs: Sequence[Output]) -> RunResult:
     """The result of a run with several numbers of its output. Raises NoNumber if none of ``outputs`` has a number."""
     if not values:
-        raise NoNumber(f"it printed no metric: none of {len(outputs)} results of {outputs[0].format} is in its output")
+        raise NoNumber(f"the output has no metric: it lacks all {len(outputs)} results of {outputs[0].format}")
     if result.reported is None:
         [first, *_] = (output for output in outputs if output.result in values)
         result = replace(result, reported=values[first.result], unit=first.unit)
