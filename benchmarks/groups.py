@@ -9,7 +9,7 @@ from perfbisect.core.domain.events import Decided, Warned
 from perfbisect.core.domain.orders import BuildOrder, Fleet, Measure, Purpose, Share, Verdict
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.search.decide import decide_together, in_layouts
+from perfbisect.core.search.decide import decide_together, orders_layouts
 from perfbisect.core.search.situation import Situation
 from perfbisect.hunt.loop import UNLIMITED, NextAction, OrderEnded, Workers, run
 from perfbisect.simulate.scenario import Scenario
@@ -74,11 +74,11 @@ class _Group:
         each = zip(self.worlds, self.seen, strict=True)
         members = [Situation(world.graph, observations, *self._known) for world, observations in each]
         self.turn, decision = decide_together(members, self.verdicts, fleet, common=self._common)
-        if self._common and in_layouts(decision):  # as hunt.driver.HuntsPlanner does
+        if self._common and orders_layouts(decision):  # as hunt.driver.HuntsPlanner does
             left = {number for number in range(len(members)) if number not in self.verdicts} - self._in_layouts
             alone = {number: {*range(len(members))} - {number} for number in left}
             self._in_layouts |= {
-                number for number in left if in_layouts(decide_together(members, alone[number], fleet)[1])
+                number for number in left if orders_layouts(decide_together(members, alone[number], fleet)[1])
             }
         if isinstance(decision.order, Measure):
             return NextAction(decision.order)

@@ -22,7 +22,7 @@ from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Reason,
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of
 from perfbisect.core.inference.observations import Skipped
-from perfbisect.core.search.build_orders import Parts
+from perfbisect.core.search.build_orders import RangeParts
 from perfbisect.simulate.host_model import RandomDraw, generator
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.tally import Rule
@@ -144,7 +144,7 @@ def _in_rounds(world: World, policy: Policy, repeats: int, build_hosts: int) -> 
 
 def _cuts(reach: Ancestry, left: NDArray[np.bool_], usable: NDArray[np.float64], count: int) -> list[int]:
     """At most ``count`` candidates that cut what is left into equal parts."""
-    parts = Parts(reach, left / left.sum(), ())
+    parts = RangeParts(reach, left / left.sum(), ())
     return [cut.candidate for cut in parts.cut(count, usable, lambda some: np.ones(len(some)), 0.0)]
 
 

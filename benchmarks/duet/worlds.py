@@ -30,7 +30,7 @@ from perfbisect.core.domain.orders import Found
 from perfbisect.core.domain.settings import Pairing, Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.observations import Reading
-from perfbisect.core.search.pairing import LEFT
+from perfbisect.core.search.pairing import SHOWN_SHARE
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.scenario import Scenario, merging_graph
@@ -108,7 +108,7 @@ def one(cell: Cell, seed: int) -> Facts:
     commits, pairs = rng.choice(SIZES), noise_of_pairs(habits)
     graph = rng.choice((Graph.line(commits), merging_graph(commits, seed=seed)))
     drop = min(rng.choice([*(multiple * pairs / min(habits.kept, 1.0) for multiple in MULTIPLES), *DROPS]), MOST)
-    shown = min(max(habits.kept, LEFT), 1.0)  # of the drop in rounds, where these are valid
+    shown = min(max(habits.kept, SHOWN_SHARE), 1.0)  # of the drop in rounds, where these are valid
     if cell.world.startswith(MOVES):
         commits, drop = rng.choice((8, 40)), 1 - 1 / (1 + WORKED)
         graph = rng.choice((Graph.line(commits), merging_graph(commits, seed=seed)))

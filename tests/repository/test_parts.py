@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.core.search.parts import Diff, Entry, FileDiff, lines_of
+from perfbisect.core.search.parts import CommitDiff, Entry, FileDiff, split_lines
 from perfbisect.repository.commits import describe
 from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
@@ -43,12 +43,12 @@ def test_edits_of_a_file_make_any_state_between(
     size = len(old) + sum(
         sum(len(edit.lines) for edit in piece.edits) - (piece.edits[0].end - piece.edits[0].first) for piece in some
     )
-    assert len(lines_of(made.content)) <= size
+    assert len(split_lines(made.content)) <= size
 
 
 def test_a_new_file_is_divided_into_its_functions_and_all_else() -> None:
     entry = Entry("a.c", "100644", FUNCTIONS.encode())
-    file, [frame, add, twice] = file_in_parts(0, None, entry, [(0, 0, 0, len(lines_of(entry.content)), "")])
+    file, [frame, add, twice] = file_in_parts(0, None, entry, [(0, 0, 0, len(split_lines(entry.content)), "")])
     assert [piece.shown.title for piece in (frame, add, twice)] == [
         "a.c:1-12",
         "a.c:3-8 in add()",
@@ -111,19 +111,19 @@ def test_the_states_between_a_commit_and_its_parent_are_commits(odd: tuple[Repos
         } == {each.shown.path for each in diff.pieces}
         assert sum(piece.shown.path == "edited.c" for piece in diff.pieces) == 3
         assert sum(piece.shown.path == "new name.c" for piece in diff.pieces) == 2, "its name, and a line"
-        order = drawn.sample(sorted(diff.every), len(diff.every))
+        order = drawn.sample(sorted(diff.all_parts), len(diff.all_parts))
         states = [frozenset(order[:size]) for size in range(len(order) + 1)]
         shas = made.make(states)
         assert (shas[0], shas[-1]) == (parent, commit) and len({*shas}) == len(shas)
         assert shas == made.make(states)
         trees = [listed(made.repository, sha) for sha in shas]
         # All parts, but one that changes nothing, are the commit itself, but for what is ignored.
-        more = Diff(
+        more = CommitDiff(
             (*diff.files, FileDiff(None, None, by_lines=True)),
             (*diff.pieces, diff.pieces[0].__class__(len(diff.files), diff.pieces[0].shown)),
         )
         made.diff, made._made = more, {}
-        [whole] = made.make([diff.every])
+        [whole] = made.make([diff.all_parts])
         assert whole != commit
         assert listed(made.repository, whole) == trees[-1] | {"docs/a.md": trees[0]["docs/a.md"]}
         own = {path for path in trees[0].keys() | trees[-1].keys() if trees[0].get(path) != trees[-1].get(path)}

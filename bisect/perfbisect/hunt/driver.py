@@ -39,7 +39,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.orders import Step as Change
 from perfbisect.core.domain.settings import CAP, Output
 from perfbisect.core.inference.instruction_counts import ratio_of_indistinct_ends
-from perfbisect.core.search.decide import decide_together, in_layouts, seen_by
+from perfbisect.core.search.decide import decide_together, fleet_for_member, orders_layouts
 from perfbisect.core.search.situation import undecided
 from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.loop import NextAction, Planner, Workers, run
@@ -143,11 +143,11 @@ class HuntsPlanner:
         common = several and all(member.output for member in members)
         number, decision = decide_together(situations, ended, fleet, common=common)
         member, numbers = members[number], range(len(members))
-        for candidate in numbers if common and in_layouts(decision) else ():
+        for candidate in numbers if common and orders_layouts(decision) else ():
             if members[candidate].is_open and not members[candidate].uses_layouts:
                 excluded = [number for number in numbers if number != candidate]
                 _, decision_alone = decide_together(situations, excluded, fleet)
-                members[candidate].uses_layouts = in_layouts(decision_alone)
+                members[candidate].uses_layouts = orders_layouts(decision_alone)
         may_change = member.change_metric and not member.has_tried_metric
         if may_change and member.problem and many_runs_warning(member.problem, decision, member.log):
             member.has_tried_metric, member.unclear_ratio = True, decision.belief.effect
@@ -157,7 +157,7 @@ class HuntsPlanner:
             policy = replace(member.diff_lifecycle.setup.settings.policy, confidence=CAP)
             decision = replace(decision, order=undecided(decision.belief, policy, Reason.UNBUILDABLE), builds=())
         own_builds = tuple(build for build in decision.builds if build.workload == number)
-        decided = Decided(replace(decision, builds=own_builds), seen_by(number, fleet) if several else fleet)
+        decided = Decided(replace(decision, builds=own_builds), fleet_for_member(number, fleet) if several else fleet)
         return NextAction.of(decision, decided, number, several=several)
 
 

@@ -14,7 +14,18 @@ from perfbisect.core.domain.events import CandidateSkipped, Decided, Event, Sess
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, Reason, Verdict
 from perfbisect.core.domain.settings import Patch, Settings
-from perfbisect.core.search.parts import FILE_NAME, WORD, Course, Diff, Learnt, Piece, Round, course, decoded, lines_of
+from perfbisect.core.search.parts import (
+    FILE_NAME,
+    WORD,
+    CommitDiff,
+    DiffPiece,
+    Learnt,
+    PartRounds,
+    Round,
+    decoded,
+    part_search,
+    split_lines,
+)
 from perfbisect.errors import CannotGoOn, UsageError
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import check_names, recipe_patches
@@ -121,7 +132,7 @@ def guilty_steps(verdict: Verdict) -> tuple[int, int] | None:
             return None
 
 
-def needs_from_error(diff: Diff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
+def needs_from_error(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
     """The needs that the error of a failed build shows: pairs of a part of the state and a part that this part needs.
 
     If the error has a file and a line, one side of each pair is the part at that line. Otherwise, or if no other part has a
@@ -130,7 +141,7 @@ def needs_from_error(diff: Diff, state: frozenset[int], error: str) -> set[tuple
     return _needs_at_line(diff, state, error) or _needs_by_words(diff, state, error)
 
 
-def _needs_at_line(diff: Diff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
+def _needs_at_line(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
     """Pairs of the part at the line of an error and the parts on the other side of the state that have a word of the error.
 
     The state may have the part: then the part needs parts outside of the state, which define the words. If the part would
@@ -142,7 +153,7 @@ def _needs_at_line(diff: Diff, state: frozenset[int], error: str) -> set[tuple[i
     if not hit:
         return set()
     part, line = hit
-    other_side = diff.every - state if part in state else state
+    other_side = diff.all_parts - state if part in state else state
     old_words, new_words = diff.words
     quoted = [word for word in dict.fromkeys(QUOTED.findall(error)) if not word.endswith((".c", ".h"))]
     # First the words that only the older or only the newer side has.
@@ -163,7 +174,7 @@ def _needs_at_line(diff: Diff, state: frozenset[int], error: str) -> set[tuple[i
     return need_pairs(part, partners, state) if len(partners) <= MAX_PARTS_OF_WORD else set()
 
 
-def _needs_by_words(diff: Diff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
+def _needs_by_words(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
     """Pairs of a part of the state and a part outside of it that have one word of an error.
 
     The words are tried in groups until pairs are found: first quoted words that only one side of the diff has, then all quoted
@@ -188,7 +199,7 @@ def need_pairs(part: int, partners: Iterable[int], state: frozenset[int]) -> set
     return {(part, partner) if part in state else (partner, part) for partner in partners}
 
 
-def part_at(diff: Diff, path: str, line: int, state: frozenset[int]) -> tuple[int, str] | None:
+def part_at(diff: CommitDiff, path: str, line: int, state: frozenset[int]) -> tuple[int, str] | None:
     """The part at a line of a file as the file is in a state, and the text of that line; None if the line is of no part.
 
     Lines are counted from 1. A line is a part's if the part is in the state and has added it, or is not in the state and would
@@ -204,9 +215,9 @@ def part_at(diff: Diff, path: str, line: int, state: frozenset[int]) -> tuple[in
         (edit, part) for part, piece in enumerate(diff.pieces) if piece.file == file_number for edit in piece.edits
     ]
     old_file = diff.files[file_number].before
-    old_lines = lines_of(old_file.content if old_file else b"")
+    old_lines = split_lines(old_file.content if old_file else b"")
     row, old_row = 0, 0  # the line after the edit before, in the state and in the older file
-    for edit, part in sorted(edits, key=lambda pair: pair[0].place):
+    for edit, part in sorted(edits, key=lambda pair: pair[0].position):
         row += edit.first - old_row
         lines = edit.lines if part in state else old_lines[edit.first : edit.end]
         if row < line <= row + len(lines):
@@ -215,7 +226,7 @@ def part_at(diff: Diff, path: str, line: int, state: frozenset[int]) -> tuple[in
     return None
 
 
-def has_word(piece: Piece, word: str, *, changed: bool) -> bool:
+def has_word(piece: DiffPiece, word: str, *, changed: bool) -> bool:
     """Whether a part has a word in its lines, or is a whole file of that name.
 
     With ``changed``, the numbers of occurrences in the added and in the removed lines must differ.
@@ -238,7 +249,7 @@ class PartSearch:
     """The search for the slow part in the diff of a commit; each of its rounds is a range of commits."""
 
     commits: DiffCommits
-    rounds: Course
+    rounds: PartRounds
     present: Round
     learnt: Learnt
     named: Round | None = None  # the round whose verdict named the part that is being proven
@@ -249,7 +260,7 @@ class PartSearch:
     def begin(cls, commits: DiffCommits) -> "PartSearch":
         """The search in its first round."""
         learnt = Learnt(set)
-        rounds = course(commits.diff, learnt)
+        rounds = part_search(commits.diff, learnt)
         return cls(commits, rounds, next(rounds), learnt)
 
     def replay(self, events: Iterable[Event]) -> "PartSearch":
@@ -330,8 +341,8 @@ class PartSearch:
         In a proof, it also has the two commits of the proof, each with the number of parts that it needs beside the named ones.
         """
         commits, present = self.commits, self.present
-        proven, every = present.proven, commits.diff.every
-        needed_counts = len(present.alone - proven), len(every - proven - present.without)
+        proven, all_parts = present.proven, commits.diff.all_parts
+        needed_counts = len(present.alone - proven), len(all_parts - proven - present.without)
         proofs = (
             tuple(zip(commits.make([present.alone, present.without]), needed_counts, strict=True)) if proven else ()
         )

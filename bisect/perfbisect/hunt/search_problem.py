@@ -29,7 +29,7 @@ from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Pairing, Policy,
 from perfbisect.core.inference.analysis import PLAIN
 from perfbisect.core.inference.instruction_counts import shown_by, with_counts
 from perfbisect.core.inference.observations import count_runs, observations
-from perfbisect.core.search.acquisition import runs_of_one, smallest_effect
+from perfbisect.core.search.acquisition import detectable_effect, expected_runs
 from perfbisect.core.search.counts import LEAST
 from perfbisect.core.search.decide import decide, likely_builds, likely_runs
 from perfbisect.core.search.situation import Situation, Spent
@@ -82,7 +82,7 @@ class SearchProblem:
         node = {commit: index for index, commit in enumerate(self.commits)}
         readings = observations(state.log, node, self.metric, state.began, self.hosts, self.build_hosts, by_cpu=by_cpu)
         proofs = frozenset(node[sha] for sha in state.proofs if sha in node)
-        situation = Situation(self.graph, readings, policy, self.prior, fleet, shared=shared, elsewhere=spent)
+        situation = Situation(self.graph, readings, policy, self.prior, fleet, shared=shared, spent_by_others=spent)
         return replace(situation, clean=state.clean, proofs=proofs)
 
 
@@ -138,7 +138,7 @@ def many_runs_warning(problem: SearchProblem, decision: Decision, log: SavedLog)
     change = max(abs(math.expm1(math.log(effect.middle))), problem.policy.min_effect)
     counts = shown and shown.clear and LEAST * abs(math.log(effect.middle)) <= shown.loss
     candidates = 2 if counts else len(problem.commits)
-    needed = runs_of_one(candidates, min(change, CAP), noise, problem.prior.build_cost)
+    needed = expected_runs(candidates, min(change, CAP), noise, problem.prior.build_cost)
     if needed < MANY:
         return None
     varying = f"the noise of runs is estimated as {percent(noise)}{' in randomized layouts' * order.fresh}"
@@ -157,7 +157,7 @@ def expected_cost(problem: SearchProblem, decision: Decision, state: SessionStat
     effect, noise, order, policy = decision.belief.effect, decision.belief.noise, decision.order, problem.policy
     if not isinstance(order, Measure) or order.purpose is Purpose.ENDS or not effect.low or math.isinf(effect.high):
         return None
-    smallest = smallest_effect(problem.situation(state)) if policy.auto_effect else policy.min_effect
+    smallest = detectable_effect(problem.situation(state)) if policy.auto_effect else policy.min_effect
     small, large = sorted(1 - math.exp(-abs(math.log(limit))) for limit in (effect.low, effect.high))
     drops = [min(max(drop, smallest), CAP) for drop in (large, small * effect.excludes_one)]
     choices = len(problem.graph.candidates)

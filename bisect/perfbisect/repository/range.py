@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from perfbisect.core.domain.events import titles
 from perfbisect.core.domain.facts import DiffPart
 from perfbisect.core.domain.graph import Graph
-from perfbisect.core.search.parts import Diff, Edit, Entry, FileDiff, Piece, decoded, lines_of, words_of
+from perfbisect.core.search.parts import CommitDiff, DiffPiece, Entry, FileDiff, LineEdit, decoded, split_lines, text_of
 from perfbisect.errors import UsageError
 from perfbisect.repository.changed_functions import HUNK
 from perfbisect.repository.commits import OPTIONS
@@ -169,7 +169,7 @@ class DiffCommits:
     repository: Repository  # the user's repository, with the objects of all commits that are made
     parent: str  # full hashes
     commit: str
-    diff: Diff
+    diff: CommitDiff
     _ask: Temporary
     _when: str  # seconds since the epoch, the date of the commit
     _made: dict[frozenset[int], str] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class DiffCommits:
     def make(self, states: Sequence[frozenset[int]]) -> tuple[str, ...]:
         """The commit of each set of parts. Equal sets have the same commit; the commit of all parts is ``commit`` itself."""
         commits = self._made
-        commits |= {frozenset(): self.parent, self.diff.every: self.commit}
+        commits |= {frozenset(): self.parent, self.diff.all_parts: self.commit}
         todo = [state for state in dict.fromkeys(states) if state not in commits]
         if todo:
             blobs: dict[bytes, int] = {}
@@ -215,8 +215,8 @@ class DiffCommits:
                 mark = 0 if is_module else blobs.setdefault(new_entry.content, len(blobs) + 1_000_000)
                 reference = new_entry.content if is_module else b":%d" % mark
                 changes.append(b"M %s %s %s\n" % (new_entry.mode.encode(), reference, fast_import_path(new_entry.path)))
-        few = len(state) * 2 <= len(self.diff.every)
-        shown = titles(self.shown(state if few else self.diff.every - state))
+        few = len(state) * 2 <= len(self.diff.all_parts)
+        shown = titles(self.shown(state if few else self.diff.all_parts - state))
         message = f"{self.parent[:10]} with {shown}" if few else f"{self.commit[:10]} without {shown}"
         message_bytes = message.encode(errors="replace")
         who = b"perfbisect <perfbisect@localhost> %s +0000" % self._when.encode()
@@ -243,7 +243,7 @@ def diff_in_parts(repo: Repository, parent: str, commit: str, ignore: Sequence[s
     with borrowed(repo) as bare:
         ask = Temporary(bare)
         raw = iter(ask.git(*RAW, parent, commit, "--", *all_but(ignore)).split("\0"))
-        files, pieces = list[FileDiff](), list[Piece]()
+        files, pieces = list[FileDiff](), list[DiffPiece]()
         for head in filter(None, raw):
             (mode, new_mode, blob, new_blob, status), path = head.removeprefix(":").split(" "), next(raw)
             new_path = next(raw) if status[0] in "RC" else path
@@ -262,7 +262,7 @@ def diff_in_parts(repo: Repository, parent: str, commit: str, ignore: Sequence[s
                     start, start_after = first - (size > 0), first_after - (size_after > 0)
                     hunks.append((start, start + size, start_after, start_after + size_after, scope.rstrip()))
             elif by_lines and new_entry and new_entry.content:
-                hunks.append((0, 0, 0, len(lines_of(new_entry.content)), ""))
+                hunks.append((0, 0, 0, len(split_lines(new_entry.content)), ""))
             file, file_pieces = file_in_parts(len(files), old_entry, new_entry, hunks)
             files.append(file)
             pieces += file_pieces
@@ -270,13 +270,13 @@ def diff_in_parts(repo: Repository, parent: str, commit: str, ignore: Sequence[s
             raise UsageError(f"{commit[:10]} differs from {parent[:10]} only in ignored paths.")
         when = ask.git("rev-list", "--max-count=1", "--no-commit-header", "--format=%ct", commit).strip()
         yield DiffCommits(
-            replace(repo, objects=bare / "objects"), parent, commit, Diff(tuple(files), tuple(pieces)), ask, when
+            replace(repo, objects=bare / "objects"), parent, commit, CommitDiff(tuple(files), tuple(pieces)), ask, when
         )
 
 
 def file_in_parts(
     number: int, before: Entry | None, after: Entry | None, hunks: Sequence[tuple[int, int, int, int, str]]
-) -> tuple[FileDiff, list[Piece]]:
+) -> tuple[FileDiff, list[DiffPiece]]:
     """A file of a diff, and its parts.
 
     ``hunks`` are old lines from and to, new lines from and to, and git's text beside them; lines are counted from 0, the
@@ -285,14 +285,14 @@ def file_in_parts(
     entry = after or before
     assert entry, "only one of the two files exists"
     as_a_whole = FileDiff(before, after, by_lines=False)
-    whole_file = Piece(number, DiffPart(entry.path), added=words_of(after), removed=words_of(before))
+    whole_file = DiffPiece(number, DiffPart(entry.path), added=text_of(after), removed=text_of(before))
     if after is None or not hunks:
         return as_a_whole, [whole_file]
     file = FileDiff(before, after, by_lines=True)
-    old, new = lines_of(before.content if before else b""), lines_of(after.content)
-    pieces: list[Piece] = []
+    old, new = split_lines(before.content if before else b""), split_lines(after.content)
+    pieces: list[DiffPiece] = []
     if before and (before.path, before.mode) != (after.path, after.mode):
-        pieces.append(Piece(number, DiffPart(after.path)))
+        pieces.append(DiffPiece(number, DiffPart(after.path)))
     line_number = 0
     for first, end, first_after, end_after, scope in hunks:
         blocks = functions_in(new[first_after:end_after]) if first == end else [[range(end_after - first_after)]]
@@ -301,7 +301,7 @@ def file_in_parts(
             edits = []
             for lines_range in ranges:
                 lines = tuple(new[first_after + lines_range.start : first_after + lines_range.stop])
-                edits.append(Edit(first, end, lines, line_number + lines_range.start))
+                edits.append(LineEdit(first, end, lines, line_number + lines_range.start))
             text = [line for edit in edits for line in edit.lines]
             # A part of several ranges is the frame of functions; it is shown by its first lines.
             at = first_after + ranges[0].start
@@ -310,7 +310,7 @@ def file_in_parts(
             last = at + (ranges[-1].stop - ranges[0].start)
             lines_shown = (at + 1, last) if text else (first_after, first_after)
             pieces.append(
-                Piece(
+                DiffPiece(
                     number, DiffPart(entry.path, *lines_shown, scope=shown_scope), tuple(edits), decoded(text), removed
                 )
             )

@@ -10,7 +10,7 @@ from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, M
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Reading, count_runs, without
 from perfbisect.core.search.clean_builds import incremental_builds
-from perfbisect.core.search.pairing import timed_by_cpu
+from perfbisect.core.search.pairing import with_cpu_time
 from perfbisect.core.search.situation import Situation, Spent
 from perfbisect.hunt.loop import UNLIMITED, NextAction, OrderEnded, SearchPlanner, Workers, run
 from perfbisect.simulate.world import World, maker
@@ -81,10 +81,10 @@ class SimulatedSearch:
         policy, observations, chosen = self.policy, self.log.observations, self.log.pairing
         if chosen:
             policy = replace(policy, pairing=Pairing.PAIRED if chosen.together else Pairing.INTERLEAVED)
-            observations = timed_by_cpu(observations) if chosen.by_cpu else observations
+            observations = with_cpu_time(observations) if chosen.by_cpu else observations
         situation = partial(
             Situation, self.graph, observations, policy, self.prior,
-            elsewhere=Spent(self.log.aside), clean=self.log.clean, proofs=frozenset(self.log.proofs),
+            spent_by_others=Spent(self.log.aside), clean=self.log.clean, proofs=frozenset(self.log.proofs),
         )  # fmt: skip
         return SearchPlanner(situation).next(fleet)
 

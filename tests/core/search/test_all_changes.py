@@ -11,7 +11,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, Reason, Several
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.search.all_changes import _halves, _Results, _Span, _unsettled
+from perfbisect.core.search.all_changes import _half_spans, _Results, _Span, _unsettled_subranges
 from perfbisect.core.search.situation import Situation, subrange
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.scenario import merging_graph
@@ -185,11 +185,11 @@ def test_subranges_that_contain_each_other_do_not_explain_each_other(middle: int
     doubt = Inconclusive((), (), Interval(0.9, 0.95, 0.99), Reason.TOO_NOISY)
     doubts = {_Span(4, 10): doubt, _Span(middle, 10): doubt}
     progress = _Results(Situation(graph, [], ALL), doubts=doubts, divided=set(doubts))
-    assert [(one.good, one.bad) for one in _unsettled(progress)] == left
+    assert [(one.good, one.bad) for one in _unsettled_subranges(progress)] == left
 
 
 def test_the_middle_of_a_subrange_is_the_first_that_was_measured_unless_another_is_far_more_central() -> None:
     for measured, middle in (((), 8), ((7,), 7), ((7, 8), 7), ((9, 7), 9), ((3,), 8)):
         seen = [Reading(v, 5.0, 3.0 + i, i) for i, v in enumerate((0, 16, *measured))]
         now = Situation(Graph.line(16), seen, ALL)
-        assert _halves(_Results(now), subrange(now.graph, 0, 16)) == [_Span(middle, 16), _Span(0, middle)]
+        assert _half_spans(_Results(now), subrange(now.graph, 0, 16)) == [_Span(middle, 16), _Span(0, middle)]

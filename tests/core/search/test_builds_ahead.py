@@ -12,7 +12,7 @@ from perfbisect.core.domain.orders import Building, Decision, Fleet, Measure, Pu
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.search.build_orders import Parts
+from perfbisect.core.search.build_orders import RangeParts
 from perfbisect.core.search.situation import Situation
 from perfbisect.hunt import loop
 from perfbisect.simulate.host_model import Habits
@@ -190,7 +190,9 @@ def test_cuts_of_any_history_are_about_even(count: int, seed: int) -> None:
     graph = merging_graph(200, seed=seed % 50)
     reach = ancestry_of(graph)
     probability = graph.weight / graph.weight.sum()
-    cuts = list(Parts(reach, probability, ()).cut(count, np.ones(graph.size), lambda some: np.ones(len(some)), 0.0))
+    cuts = list(
+        RangeParts(reach, probability, ()).cut(count, np.ones(graph.size), lambda some: np.ones(len(some)), 0.0)
+    )
     assert len({cut.candidate for cut in cuts}) == count
     pattern = np.zeros(graph.size, np.int64)
     for i, cut in enumerate(cuts):

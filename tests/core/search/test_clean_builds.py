@@ -9,7 +9,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Measure, NotReproduced, Purpose, Share
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.search.clean_builds import contradicted, with_clean_builds, without_incremental
+from perfbisect.core.search.clean_builds import is_contradicted, with_clean_builds, without_incremental
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.hunt import hunt
@@ -53,11 +53,11 @@ def test_a_verdict_without_a_name_counts_only_without_incremental_builds() -> No
     now = at({0: FAST, 8: FAST})
     ended = decide(now)
     assert isinstance(ended.order, NotReproduced)
-    assert not contradicted(ended, now), "only clean builds have been seen"
+    assert not is_contradicted(ended, now), "only clean builds have been seen"
     stale = [*now.observations, Built(4, 60.0, same_as=0, incremental=True)]
-    assert contradicted(ended, replace(now, observations=stale))
-    assert not contradicted(ended, replace(now, observations=stale, clean=True))
-    assert not contradicted(ended, replace(now, observations=[*stale[:-1], Built(4, 60.0, incremental=True)]))
+    assert is_contradicted(ended, replace(now, observations=stale))
+    assert not is_contradicted(ended, replace(now, observations=stale, clean=True))
+    assert not is_contradicted(ended, replace(now, observations=[*stale[:-1], Built(4, 60.0, incremental=True)]))
 
 
 def test_a_name_that_clean_builds_do_not_suspect_begins_the_search_again() -> None:
@@ -74,7 +74,7 @@ def test_once_begun_again_no_incremental_build_counts() -> None:
     now = at({**HALF, 6: FAST}, [6], clean=True)
     clean = without_incremental(now)
     assert not [each for each in clean.observations if each.candidate == 6]
-    assert clean.elsewhere.runs == 6
+    assert clean.spent_by_others.runs == 6
     assert isinstance(decide(now).order, Found) and decide(now).order == decide(clean).order
 
 

@@ -12,8 +12,8 @@ from perfbisect.core.domain.orders import ALL_FREE, Fleet, Found, Measure, Purpo
 from perfbisect.core.domain.settings import WITH_RUNS, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import Contrast
 from perfbisect.core.inference.observations import Built, Count, Observation, Reading
-from perfbisect.core.search.acquisition import smallest_effect
-from perfbisect.core.search.counts import Steps, by_counts, difference, explained
+from perfbisect.core.search.acquisition import detectable_effect
+from perfbisect.core.search.counts import CountRises, count_rise, count_situation, explains_time
 from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import HuntResult, hunt
@@ -80,16 +80,16 @@ def test_a_build_that_is_counted_is_timed_before_the_next_one() -> None:
     [(0.03, 0.03, True), (0.003, 0.03, False), (0.3, 0.03, False), (0.0, 0.03, False), (0.01, 0.0, False)],
 )
 def test_counts_are_evidence_where_they_explain_the_time(counted: float, drop: float, expected: bool) -> None:
-    assert explained(counted, Contrast(drop, 0.001, 10.0, 5.0, 0.01), 0.005) is expected
+    assert explains_time(counted, Contrast(drop, 0.001, 10.0, 5.0, 0.01), 0.005) is expected
 
 
 def test_the_prior_is_where_counts_rise() -> None:
     """A third of all that they rise, and not where they fall."""
     values = {0: 0.0, 10: -0.01, 20: 0.02, 30: 0.0, BAD: 0.0}
     seen = [*ends(), *(Count(v, value, 5.0, 8.0) for v, value in values.items())]
-    counts = by_counts(Situation(LINE, seen, POLICY, COUNTING))
+    counts = count_situation(Situation(LINE, seen, POLICY, COUNTING))
     assert counts
-    prior = Steps.of(counts).prior
+    prior = CountRises.of(counts).prior
     assert (
         prior is not None and prior[1:11].sum() == pytest.approx(1 / 3) and prior[21:31].sum() == pytest.approx(2 / 3)
     )
@@ -101,8 +101,8 @@ def test_of_merged_branches_the_rise_is_that_over_the_nearer_one() -> None:
     seen = ends(more=None)[:0]
     seen += [Reading(end, -0.03 * (end > 0) + 0.001 * (n % 2), n, 2 * n, 0, 3.0) for n in range(4) for end in (0, 9)]
     seen += [Count(v, value, 5.0, 8.0) for v, value in {0: 0.0, 5: -0.03, 6: 0.0, 9: -0.03}.items()]
-    counts = by_counts(Situation(graph, seen, POLICY, COUNTING))
-    assert counts and (prior := Steps.of(counts).prior) is not None
+    counts = count_situation(Situation(graph, seen, POLICY, COUNTING))
+    assert counts and (prior := CountRises.of(counts).prior) is not None
     assert prior[1:6].sum() == pytest.approx(1.0)
 
 
@@ -121,10 +121,10 @@ def test_nothing_is_built_to_be_counted_beyond_a_limit_or_beside_build_hosts(mor
 
 
 def test_counts_are_readings_of_their_own() -> None:
-    counts = by_counts(Situation(LINE, [*ends(more=0.03), Count(7, math.nan, 9.0, 8.0)], POLICY, COUNTING))
+    counts = count_situation(Situation(LINE, [*ends(more=0.03), Count(7, math.nan, 9.0, 8.0)], POLICY, COUNTING))
     assert counts and [(seen.candidate, seen.value) for seen in counts.readings] == [(BAD, -0.03), (0, 0.0)]
     assert counts.record.skipped == {7} and counts.model.exact
-    assert by_counts(counts) is None
+    assert count_situation(counts) is None
 
 
 @pytest.mark.parametrize(("noise", "shown"), [(0.001, True), (0.02, False)])
@@ -136,9 +136,9 @@ def test_what_perf_counts_during_runs_is_evidence_as_far_as_it_is_no_noise(noise
             visit = 4 * n + node // 10
             seen += [Reading(node, off - more, visit + each / 10, visit, 0, 3.0, count=off - more) for each in (0, 1)]
     now = Situation(LINE, seen, POLICY, PriorKnowledge(count_cost=WITH_RUNS))
-    counts = by_counts(now)
-    assert counts and (difference(counts) > 0) is shown
-    prior = Steps.of(counts).prior
+    counts = count_situation(now)
+    assert counts and (count_rise(counts) > 0) is shown
+    prior = CountRises.of(counts).prior
     assert (prior is not None) is shown
     if prior is not None:
         assert prior[11:31].sum() == pytest.approx(1.0)
@@ -209,12 +209,12 @@ def test_the_smallest_change_of_interest_is_what_an_hour_or_the_limits_show(
     values = [noise * each for each in (1.0, -1.0, 0.6, -0.6)]
     seen: list[Observation] = [Built(end, 60.0) for end in (BAD, 0)]
     seen += [Reading(end, value, n, 2 * n + (end > 0), 0, 3.0) for n, value in enumerate(values) for end in (BAD, 0)]
-    chosen = smallest_effect(Situation(LINE, seen, policy))
+    chosen = detectable_effect(Situation(LINE, seen, policy))
     assert expected[0] <= chosen <= expected[1]
     later = [Reading(20, 5.0 * n, 9.0 + n, 20 + n, 0, 3.0) for n in range(3)]
     later += [Reading(end, 5.0 * n, 19.0 + n, 30 + n, 0, 3.0) for n in range(3) for end in (BAD, 0)]
-    assert smallest_effect(Situation(LINE, seen + later, policy)) == chosen
-    assert smallest_effect(Situation(LINE, seen[:7], policy)) == 0.02
+    assert detectable_effect(Situation(LINE, seen + later, policy)) == chosen
+    assert detectable_effect(Situation(LINE, seen[:7], policy)) == 0.02
 
 
 @pytest.mark.calibrate

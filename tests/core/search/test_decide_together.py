@@ -14,7 +14,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Fleet, Found, Inconclusive, Measure, NotReproduced, Purpose, Reason, Share
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.search.acquisition import runs_of_one
+from perfbisect.core.search.acquisition import expected_runs
 from perfbisect.core.search.decide import decide_together
 from perfbisect.core.search.situation import Situation
 from perfbisect.simulate.host_model import Habits
@@ -253,7 +253,7 @@ def test_the_runs_that_are_foreseen_are_about_those_that_hunts_make() -> None:
     members = [Workload(0.05, 0), Workload(0.1, 1)]
     scenario = Scenario(Graph.line(60), habits=Habits(noise=0.01))
     outcomes = [hunt_together(worlds(scenario, members, seed), Policy(), KNOWN) for seed in range(1, 6)]
-    known = sum(runs_of_one(60, drop, 0.01, 10.0) for drop in (0.05, 0.1))
+    known = sum(expected_runs(60, drop, 0.01, 10.0) for drop in (0.05, 0.1))
     assert sum(sum(each.runs) for each in outcomes) / 5 == pytest.approx(known, rel=0.3)
 
 

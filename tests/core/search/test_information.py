@@ -26,7 +26,7 @@ from perfbisect.core.inference.observations import Built, Observation, Reading, 
 from perfbisect.core.inference.posterior import Posterior, Prediction, Separation, infer, predict
 from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import Levels, fit, levels_of
-from perfbisect.core.search.build_forecast import chance_to_build, price
+from perfbisect.core.search.build_forecast import build_cost, chance_to_build
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.stats.distributions import entropy, integrated_information, label_information
 from perfbisect.simulate.hunt import hunt
@@ -156,7 +156,7 @@ def situation(seen: list[Observation]) -> Situation:
 
 def priced(seen: list[Observation], chance: np.ndarray[tuple[int], np.dtype[np.float64]] | float = 1.0) -> list[float]:
     """Of one candidate next to a build, and of one far from any."""
-    return price(situation(seen), [501, 875], chance).tolist()
+    return build_cost(situation(seen), [501, 875], chance).tolist()
 
 
 def test_builds_that_all_take_as_long_have_one_price() -> None:
@@ -192,7 +192,7 @@ def test_each_build_host_has_a_compiler_cache_of_its_own() -> None:
     now = situation([Built(v, seconds, build_host=host) for v, seconds, host in first + near])
     assert now.record.caches == {0: {0, 500, 510}, 1: {1000, 750, 720, 875}}
     assert [attempt.seconds for attempt in now.record.builds_after(1)] == [seconds for _, seconds, _ in near]
-    own, other = (price(now, [505, 870], build_host=host) for host in (0, 1))
+    own, other = (build_cost(now, [505, 870], build_host=host) for host in (0, 1))
     assert own[0] < other[0] and other[1] < own[1]
     assert now.record.made(0) == {0, 1000, 500, 510, 750, 720, 875}, "every host gets them"
 

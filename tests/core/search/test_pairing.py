@@ -12,7 +12,7 @@ from perfbisect.core.domain.orders import Decision, Found, Measure, NotReproduce
 from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, Policy
 from perfbisect.core.inference.observations import Observation, Reading, observations
 from perfbisect.core.inference.relative_speed import by_measuring_way, relative_speeds
-from perfbisect.core.search.pairing import ways_of
+from perfbisect.core.search.pairing import better_way
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
 from perfbisect.wording.quantities import ratio
@@ -109,10 +109,10 @@ def test_a_comparison_takes_chance_in_turns_for_no_builds_that_disturb_each_othe
     beside = [
         Reading(1, value, 10.0 + at, 10 + at, partner=0) for at, value in enumerate((-0.06, -0.08, -0.07, -0.075))
     ]
-    ways = ways_of([*alone, *beside])
+    ways = better_way([*alone, *beside])
     assert ways and ways.together
     steady = [replace(each, value=-0.30 * each.candidate + each.value / 20) for each in alone]
-    assert not (ways_of([*steady, *beside]) or ways).together
+    assert not (better_way([*steady, *beside]) or ways).together
 
 
 def test_until_the_way_is_chosen_turns_promise_nothing() -> None:

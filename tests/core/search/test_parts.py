@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from perfbisect.core.domain.facts import DiffPart
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.settings import Policy
-from perfbisect.core.search.parts import Diff, FileDiff, Piece, Round, course, ordered, singles
+from perfbisect.core.search.parts import CommitDiff, DiffPiece, FileDiff, Round, ordered_parts, part_search, singles
 from perfbisect.hunt.patches import guilty_steps, needs_from_error
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
@@ -22,24 +22,24 @@ State = frozenset[int]
 QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)
 
 
-def diff(files: Collection[tuple[str, int]], needs: dict[int, set[int]] | None = None) -> Diff:
+def diff(files: Collection[tuple[str, int]], needs: dict[int, set[int]] | None = None) -> CommitDiff:
     """Parts of files, given as path and how many; each names those that it needs, as if it called their functions."""
     paths = [path for path, size in files for _ in range(size)]
     number = {path: place for place, (path, _) in enumerate(files)}
     calls = needs or {}
     pieces = [
-        Piece(number[path], DiffPart(path, at + 1, at + 1),
+        DiffPiece(number[path], DiffPart(path, at + 1, at + 1),
               added=f"void f{at}(int a) {{\n" + "".join(f"  f{each}(1);\n" for each in sorted(calls.get(at, ()))) + "}\n")
         for at, path in enumerate(paths)
     ]  # fmt: skip
-    return Diff(tuple(FileDiff(None, None, by_lines=True) for _ in files), tuple(pieces))
+    return CommitDiff(tuple(FileDiff(None, None, by_lines=True) for _ in files), tuple(pieces))
 
 
 @dataclass
 class Course:
     """A search in a diff, answered by what is true: which states build, and which of these are slow."""
 
-    made: Diff
+    made: CommitDiff
     builds: Callable[[State], bool]
     slow: Callable[[State], bool]
     tried: dict[State, bool] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Course:
 
     def end(self) -> Round:
         """The last round."""
-        rounds = course(self.made, defaultdict(set))
+        rounds = part_search(self.made, defaultdict(set))
         try:
             asked = next(rounds)
             while True:
@@ -71,7 +71,7 @@ class Course:
 
 
 @st.composite
-def diffs(draw: st.DrawFn) -> tuple[Diff, dict[int, set[int]], int]:
+def diffs(draw: st.DrawFn) -> tuple[CommitDiff, dict[int, set[int]], int]:
     """A diff whose parts need earlier ones, in files that are mixed; and a part."""
     size = draw(st.integers(1, 24))
     drawn = Random(draw(st.integers(0, 9999)))
@@ -89,43 +89,43 @@ def closed(needs: dict[int, set[int]]) -> Callable[[State], bool]:
 
 
 @given(diffs())
-def test_the_part_is_named_and_proven_both_ways(given: tuple[Diff, dict[int, set[int]], int]) -> None:
+def test_the_part_is_named_and_proven_both_ways(given: tuple[CommitDiff, dict[int, set[int]], int]) -> None:
     made, needs, guilty = given
     search = Course(made, closed(needs), lambda state: guilty in state)
     last = search.end()
     proven = last.proven or last.steps[0]
     assert proven == {guilty}
     if len(made.pieces) > 1:
-        assert {guilty} <= last.alone == made.every or closed(needs)(last.alone)
-        assert last.states[-2] == made.every - {guilty} or not closed(needs)(made.every - {guilty})
+        assert {guilty} <= last.alone == made.all_parts or closed(needs)(last.alone)
+        assert last.states[-2] == made.all_parts - {guilty} or not closed(needs)(made.all_parts - {guilty})
 
 
 @given(diffs(), st.integers(0, 5))
 def test_an_order_has_what_parts_need_before_them_and_each_part_once(
-    given: tuple[Diff, dict[int, set[int]], int], turn: int
+    given: tuple[CommitDiff, dict[int, set[int]], int], turn: int
 ) -> None:
     made, needs, _ = given
-    parts = ordered(made, singles(made.every), turn)
-    assert sorted(each for part in parts for each in part) == sorted(made.every)
+    parts = ordered_parts(made, singles(made.all_parts), turn)
+    assert sorted(each for part in parts for each in part) == sorted(made.all_parts)
     place = {each: at for at, part in enumerate(parts) for each in part}
     assert all(place[each] < place[own] for own, those in needs.items() for each in those)
 
 
 def test_build_files_and_headers_come_first_and_what_needs_each_other_is_together() -> None:
     made = diff([("a.c", 1), ("b.c", 1), ("Makefile", 1), ("z.h", 1)], {0: {1}, 1: {0}})
-    assert ordered(made, singles(made.every), 0) == ({2}, {3}, {0, 1})
-    assert {*ordered(made, singles(made.every), 1)} == {frozenset({each}) for each in range(4)}
+    assert ordered_parts(made, singles(made.all_parts), 0) == ({2}, {3}, {0, 1})
+    assert {*ordered_parts(made, singles(made.all_parts), 1)} == {frozenset({each}) for each in range(4)}
 
 
 def test_parts_that_need_each_other_come_behind_what_they_need() -> None:
     made = diff([("a.c", 2), ("b.c", 1), ("c.c", 1)], {0: {1}, 1: {0, 2, 3}})
-    assert ordered(made, singles(made.every), 0) == ({2}, {3}, {0, 1})
+    assert ordered_parts(made, singles(made.all_parts), 0) == ({2}, {3}, {0, 1})
 
 
 def test_a_part_that_is_slow_with_another_alone_is_named_with_it() -> None:
     made = diff([(f"{at}.c", 2) for at in range(6)])
     last = Course(made, lambda _: True, lambda state: {3, 8} <= state).end()
-    assert last.proven == {3, 8} and last.steps == (made.every - {3, 8}, {3, 8})
+    assert last.proven == {3, 8} and last.steps == (made.all_parts - {3, 8}, {3, 8})
 
 
 def test_parts_of_which_each_is_slow_alone() -> None:
@@ -134,7 +134,7 @@ def test_parts_of_which_each_is_slow_alone() -> None:
     search = Course(made, lambda _: True, lambda state: bool({3, 8} & state))
     last = search.end()
     assert last.proven in ({3}, {8}) and last.steps[-1] == last.proven
-    assert search.rounds[-2].steps == (made.every - last.proven, last.proven)
+    assert search.rounds[-2].steps == (made.all_parts - last.proven, last.proven)
 
 
 def test_parts_between_which_nothing_builds_are_a_set() -> None:
@@ -152,13 +152,13 @@ def test_a_failure_tells_which_part_a_state_lacks() -> None:
     assert needs_from_error(made, frozenset({3}), "undefined: f0") == {(3, 0)}
     assert needs_from_error(made, frozenset({3}), "undefined: f9") == set()
     learnt = defaultdict[int, set[int]](set)
-    rounds = course(diff([("a.c", 3), ("b.c", 3)]), learnt)
+    rounds = part_search(diff([("a.c", 3), ("b.c", 3)]), learnt)
     assert next(rounds).steps == ({0, 1, 2}, {3, 4, 5})
     learnt[2].add(4)
     assert rounds.send((1, 2)).steps == ({3, 4, 5}, {0, 1, 2}), "what is needed comes first"
 
 
-def diff_of(size: int, seed: int) -> tuple[Diff, dict[int, set[int]], int]:
+def diff_of(size: int, seed: int) -> tuple[CommitDiff, dict[int, set[int]], int]:
     """A diff of so many parts, what they need, of which nine in ten show in their words, and the guilty one."""
     drawn = Random(seed)
     needs = {
@@ -189,7 +189,7 @@ def simulated(size: int, seed: int) -> tuple[int, bool]:
     search = Course(made, closed(needs), lambda state: guilty in state)
     search.answer = measured  # type: ignore[method-assign]
     proven = search.end().proven
-    return len(builds - {frozenset(), made.every}), proven == {guilty}
+    return len(builds - {frozenset(), made.all_parts}), proven == {guilty}
 
 
 @pytest.mark.calibration

@@ -1,10 +1,12 @@
-"""Every change of a range: the largest first, then those on either side of it, down to the smallest of interest.
+"""The search for every change of a range: the largest change first, then the changes on either side, down to the
+smallest of interest.
 
-Once a change is named, what lies before it and what lies after it are subranges, most of whose ends have been measured.
-Where the two ends of a subrange are alike, or no single change explains their difference, it is halved, so that changes
-which cancel each other are found too; but only down to eighths of the range, as each half costs a build, and not beside a
-change that exact counts have named: what counts show to be too small to be of interest ends their hunt. What lies before
-and after commits that cannot be built are subranges as well. The verdict names the subranges that could not be settled.
+Once a change is named, the commits before and after it are subranges, and most ends of these subranges have been
+measured. A subrange is halved if its ends are alike, or if no single change explains their difference. So changes that
+cancel each other are found, too. A subrange is not halved if it is smaller than an eighth of the range, because each
+half costs a build. It is not halved beside a change that exact counts have named, either: the hunt by counts has ended
+there, because the counts show that any remaining change is too small. The commits before and after commits that cannot
+be built are subranges as well. The verdict lists the subranges that could not be settled.
 """
 
 import math
@@ -39,9 +41,9 @@ from perfbisect.core.search.older_branches import branch_point_of, with_older_br
 from perfbisect.core.search.single_change import single_change
 from perfbisect.core.search.situation import Situation, Subrange, no_suspect, subrange, undecided
 
-SMALLEST = 8  # a subrange of fewer candidates than the range has by this factor is not halved
+SMALLEST = 8  # a subrange is halved if it has more candidates than the range divided by this
 STUCK = (Reason.UNBUILDABLE, Reason.LEFT_OUT, Reason.BRANCH_POINT_UNKNOWN)  # reasons that no measurement can remove
-LIKELY = 0.5  # probability of a change from which the verdict lists the commits that may have made it
+LIKELY = 0.5  # lowest probability of a change whose possible commits the verdict lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +60,21 @@ class _Results:
 
     now: Situation
     steps: list[Step] = field(default_factory=list)
-    noted: dict[int, Step] = field(default_factory=dict)  # by candidate, also those that are too small to be named
-    # all known changes, on each host class: of the noted steps their ratios by their proofs alone; and those of stretches
-    # that do not build, by the first build after them
+    noted: dict[int, Step] = field(default_factory=dict)  # by candidate, with steps that are too small to be named
+    # The ratio of each known change on each host class, by candidate. The ratio of a noted step is from its proof
+    # alone. The change of a stretch that does not build is at the first build after it.
     changes: dict[int, tuple[Interval, ...]] = field(default_factory=dict)
-    doubts: dict[_Span, Inconclusive] = field(default_factory=dict)
-    quiet: set[_Span] = field(default_factory=set)  # those that are not halved and whose ends are alike
-    divided: set[_Span] = field(default_factory=set)  # those of which smaller ones are searched
-    detectable: float = 0.0  # the smallest change that would have been seen in all those without one
-    left: float = 0.0  # the smallest change of interest, where less is left in a subrange whose ends alone were counted
+    doubts: dict[_Span, Inconclusive] = field(default_factory=dict)  # unsettled subranges
+    quiet: set[_Span] = field(default_factory=set)  # subranges that are not halved, with ends that are alike
+    divided: set[_Span] = field(default_factory=set)  # subranges that are searched in smaller subranges
+    detectable: float = 0.0  # the smallest change that would have been shown in all quiet subranges
+    # the smallest change of interest, if a smaller change may remain in a subrange of which only the ends were counted;
+    # else 0
+    remaining: float = 0.0
 
     @property
-    def stopped(self) -> Reason:
-        """The budget that is used up; that of builds where only orders without a build are allowed."""
+    def spent_budget(self) -> Reason:
+        """The budget that is spent; the budget of builds if only orders without a build are allowed."""
         return self.now.budget.spent or Reason.BUILDS_SPENT
 
     @property
@@ -84,168 +88,178 @@ class _Results:
 
 
 def changes(now: Situation) -> Decision:
-    """The hunt for the largest change or for all, in a range whose branches may have begun with another speed than good."""
+    """The decision of the hunt for the largest change or for all changes; branches may have begun with another speed
+    than good.
+    """
     return with_older_branches(all_changes if now.policy.all_steps else single_change, now)
 
 
 def all_changes(now: Situation) -> Decision:
-    """The next order, or the verdict."""
+    """The decision of the hunt for all changes: the next order, or the verdict."""
     results, budget = _Results(now), now.budget
-    whole = _whole(now)
-    if isinstance(whole.order, NotReproduced):  # equal binaries, or nothing between the ends
-        final = whole.order.detectable == 0.0
+    largest = _largest_change(now)
+    if isinstance(largest.order, NotReproduced):  # final if the binaries are equal, or if no commit is between the ends
+        is_final = largest.order.detectable == 0.0
     else:
-        final = budget.ended(whole.order) or not now.record.skipped.isdisjoint((0, now.bad))
-    if isinstance(whole.order, Measure) or final:
-        return whole
+        is_final = budget.ended(largest.order) or not now.record.skipped.isdisjoint((0, now.bad))
+    if isinstance(largest.order, Measure) or is_final:
+        return largest
     policy = replace(now.policy.unlimited(), direction=Direction.ANY)
-    alike = len(now.prior.classes) == 1
-    inner = replace(now, policy=policy, prior=replace(now.prior, noise=whole.belief.noise) if alike else now.prior)
-    waiting = [_Span(0, now.bad)]
+    is_one_class = len(now.prior.classes) == 1
+    of_subranges = replace(
+        now, policy=policy, prior=replace(now.prior, noise=largest.belief.noise) if is_one_class else now.prior
+    )
+    pending = [_Span(0, now.bad)]
     searched: set[_Span] = set()
-    while waiting:
-        span = waiting.pop()
+    while pending:
+        span = pending.pop()
         if span in searched:
             continue
         part = results.subrange(span)
-        if not searched and isinstance(whole.order, Found):
-            waiting += _note(results, part, whole.order.step, whole.evidence, named=True)
-        elif _too_small(own := part.situation(inner, results.changes)):
-            results.left = policy.min_effect
+        if not searched and isinstance(largest.order, Found):
+            pending += _note_step(results, part, largest.order.step, largest.evidence, named=True)
+        elif _remaining_change_is_small(own_situation := part.situation(of_subranges, results.changes)):
+            results.remaining = policy.min_effect
             results.quiet.add(span)
         else:
-            decision = with_older_branches(single_change, own)
+            decision = with_older_branches(single_change, own_situation)
             if isinstance(decision.order, Measure):
                 order = decision.order.renumbered(dict(enumerate(part.nodes.tolist())))
                 if budget.allows(order):
-                    culprit = (
-                        whole.belief.culprit * 0
-                    )  # the suspects are those of the subrange; all else is of the whole
+                    # the probabilities of a culprit are from the subrange; the rest of the belief is from the range
+                    culprit = largest.belief.culprit * 0
                     culprit[part.nodes[1:]] = decision.belief.culprit[1:]
-                    belief = replace(whole.belief, culprit=culprit)
-                    found = _hunted(results)
-                    return Decision(budget.within(order), belief, wanted=part.outer(decision.wanted), found=found)
-                results.doubts[span] = _broken_off(results, part, decision)
+                    belief = replace(largest.belief, culprit=culprit)
+                    hunted = _hunted_steps(results)
+                    return Decision(
+                        budget.within(order), belief, wanted=part.candidates_of(decision.wanted), found=hunted
+                    )
+                results.doubts[span] = _unfinished(results, part, decision)
             else:
-                waiting += _settle(results, part, span, decision.order, decision.evidence)
+                pending += _settle_subrange(results, part, span, decision.order, decision.evidence)
         searched.add(span)
-    return Decision(_verdict(results, whole), whole.belief)
+    return Decision(_verdict(results, largest), largest.belief)
 
 
-def _whole(now: Situation) -> Decision:
-    """The hunt for the largest change, and its verdict although the budget was spent afterwards."""
-    whole = single_change(now)
-    if now.budget.ended(whole.order):
-        before = single_change(replace(now, policy=now.policy.unlimited()))
-        return whole if isinstance(before.order, Measure) else before
-    return whole
+def _largest_change(now: Situation) -> Decision:
+    """The decision of the hunt for the largest change; its verdict, even if the budget was spent after this verdict."""
+    decision = single_change(now)
+    if now.budget.ended(decision.order):
+        unlimited = single_change(replace(now, policy=now.policy.unlimited()))
+        return decision if isinstance(unlimited.order, Measure) else unlimited
+    return decision
 
 
-def _too_small(own: Situation) -> bool:
-    """Whether counts of the ends of a subrange show that what is left in it is below the smallest change of interest.
+def _remaining_change_is_small(part: Situation) -> bool:
+    """Whether counts of the ends of a subrange show that any remaining change is below the smallest change of interest.
 
-    They repeat: to count the ends again would decide nothing.
+    Counts are repeatable, so more counts of the ends would decide nothing.
     """
-    record = own.record
-    if not own.model.exact or len(own.prior.classes) > 1 or not (record.runs(0) and record.runs(own.bad)):
+    record = part.record
+    if not part.model.exact or len(part.prior.classes) > 1 or not (record.runs(0) and record.runs(part.bad)):
         return False
-    good, bad = (record.value[record.readings(end)] for end in (0, own.bad))
+    good, bad = (record.value[record.readings(end)] for end in (0, part.bad))
     spread = max(float(np.ptp(good)), float(np.ptp(bad)))
-    return abs(float(good.mean() - bad.mean())) + spread < least(own.policy)
+    return abs(float(good.mean() - bad.mean())) + spread < least(part.policy)
 
 
-def _settle(
+def _settle_subrange(
     results: _Results, part: Subrange, span: _Span, verdict: Verdict, evidence: tuple[Interval, ...]
 ) -> list[_Span]:
-    """Note the verdict on a subrange; returns the smaller subranges that are to be searched."""
+    """Note the verdict on a subrange; returns the smaller subranges to search next."""
     match verdict:
         case Found(step):
-            effects = tuple(effect for effect in step.effects if not effect.ends)  # not those of the subrange's ends
-            outer, parents = int(part.nodes[step.candidate]), part.outer(step.parents)
-            return _note(results, part, replace(step, candidate=outer, parents=parents, effects=effects), evidence)
-        case Inconclusive(reason=reason) if reason not in STUCK and (held := _known_step(results, part)):
-            return _sides(results, part, held)
+            effects = tuple(effect for effect in step.effects if not effect.ends)  # without effects of its ends
+            candidate, parents = int(part.nodes[step.candidate]), part.candidates_of(step.parents)
+            return _note_step(
+                results, part, replace(step, candidate=candidate, parents=parents, effects=effects), evidence
+            )
+        case Inconclusive(reason=reason) if reason not in STUCK and (noted := _noted_step(results, part)):
+            return _spans_around_step(results, part, noted)
         case Inconclusive():
-            results.doubts[span] = replace(verdict, candidates=part.outer(verdict.candidates))
+            results.doubts[span] = replace(verdict, candidates=part.candidates_of(verdict.candidates))
             if verdict.reason in STUCK:
-                spans = _around(results, part, verdict.candidates)
+                spans = _spans_around_failures(results, part, verdict.candidates)
                 if not spans and evidence:
                     results.changes.setdefault(span.bad, evidence)
             else:
-                spans = _halves(results, part) or []
+                spans = _half_spans(results, part) or []
             results.divided.update([span] if spans else [])
             return spans
         case NotReproduced(ratio, detectable):
-            halves = _halves(results, part)
+            halves = _half_spans(results, part)
             if halves is None:
-                results.doubts[span] = no_suspect(results.stopped, results.now.policy, ratio)
+                results.doubts[span] = no_suspect(results.spent_budget, results.now.policy, ratio)
             elif not halves:
                 results.detectable = max(results.detectable, detectable)
-                if held := _known_step(results, part):  # another change must cancel it
-                    return _sides(results, part, held)
+                if noted := _noted_step(results, part):  # another change must cancel it
+                    return _spans_around_step(results, part, noted)
                 results.quiet.add(span)
             return halves or []
         case Several() | CodePlacement():
             raise AssertionError("the hunt for the largest change names one")
 
 
-def _halves(results: _Results, part: Subrange) -> list[_Span] | None:
-    """The halves of a subrange: none if it is small already, None if the budget does not allow to measure its middle."""
+def _half_spans(results: _Results, part: Subrange) -> list[_Span] | None:
+    """The halves of a subrange: empty if it is small already, None if the budget does not allow to measure its middle."""
     if len(part.graph.candidates) * SMALLEST <= len(part.whole.candidates):
         return []
     if results.now.model.exact and results.steps:
-        return []  # what is left beside a change that was named is below the smallest of interest
+        return []  # any change beside a named change is below the smallest change of interest
     now, record = results.now, results.now.record
     built = {*record.built, *record.builds}
-    central = part.middles(chance_to_build(ancestry_of(now.graph), record.skipped, built, record.left_out))
+    central = part.central_candidates(chance_to_build(ancestry_of(now.graph), record.skipped, built, record.left_out))
     if not central:
         return []
-    # the one that was measured first: the chances to build change with every attempt, but the halves must stay the same
+    # The middle is the candidate that was measured first. The chances to build change with every attempt; the halves
+    # must not.
     middle = min((v for v in central if record.runs(v)), key=lambda v: int(record.readings(v)[0]), default=central[0])
     if not record.runs(middle) and not now.budget.allows(Measure((Share(middle, 1),), Purpose.SEARCH)):
         return None
-    return [_Span(middle, part.bad), _before(results, part, middle)]
+    return [_Span(middle, part.bad), _span_before(results, part, middle)]
 
 
-def _around(results: _Results, part: Subrange, candidates: Sequence[int]) -> list[_Span]:
-    """The subranges after the builds that enclose commits which cannot be built, before these builds, and between them.
+def _spans_around_failures(results: _Results, part: Subrange, candidates: Sequence[int]) -> list[_Span]:
+    """The subranges around commits that cannot be built: after and before the builds that enclose them, and between
+    these builds.
 
-    The commits are those around the first of ``candidates``, which are nodes of the subrange, most probable first.
-    Empty if the builds are the subrange's ends.
+    The commits are the first of ``candidates`` and the candidates with the same measured descendants. ``candidates``
+    are nodes of the subrange, most probable first. The result is empty if the enclosing builds are the subrange's ends.
     """
     now, record, reach = results.now, results.now.record, ancestry_of(part.graph)
     last = part.graph.size - 1
     built = [b for b in record.builds if b not in record.skipped and b in part]
-    below = {node: reach.ancestors(node) for node in {0, last, *part.place[built].tolist()}}
+    below = {node: reach.ancestors(node) for node in {0, last, *part.node_of[built].tolist()}}
     suspected = [c for c in candidates if all(mask[c] == mask[candidates[0]] for mask in below.values())]
-    after = min((n for n in below if below[n][suspected].all()), key=lambda n: int(below[n].sum()))
-    since = int(branch_point_of(part.graph)[after])  # its branch point, if its branch lacks the good end
-    within = [n for n in below if n and below[after][n] and not below[n][suspected].any()]
-    before = max(within, key=lambda n: int(below[n].sum()), default=since)
-    if (before, after) == (since, last):
+    newer = min((n for n in below if below[n][suspected].all()), key=lambda n: int(below[n].sum()))
+    branch_point = int(branch_point_of(part.graph)[newer])  # 0: the good end
+    candidates_below = [n for n in below if n and below[newer][n] and not below[n][suspected].any()]
+    older = max(candidates_below, key=lambda n: int(below[n].sum()), default=branch_point)
+    if (older, newer) == (branch_point, last):
         return []
-    first = [] if before == since else [_before(results, part, int(part.nodes[before]))]
-    before, after = part.outer((before, after))
-    rest = [_Span(after, part.bad), *first, _Span(nearest_tested(now.graph, record, before), after)]
-    return [each for each in rest if each.good != each.bad]
+    first = [] if older == branch_point else [_span_before(results, part, int(part.nodes[older]))]
+    older, newer = part.candidates_of((older, newer))
+    spans = [_Span(newer, part.bad), *first, _Span(nearest_tested(now.graph, record, older), newer)]
+    return [span for span in spans if span.good != span.bad]
 
 
-def _broken_off(results: _Results, part: Subrange, decision: Decision) -> Inconclusive:
-    """What is known of a subrange whose next order the budget does not allow."""
+def _unfinished(results: _Results, part: Subrange, decision: Decision) -> Inconclusive:
+    """The verdict on a subrange whose next order is not allowed by the budget."""
     policy, belief = results.now.policy, decision.belief
     if not decision.evidence or belief.change < LIKELY:
-        return no_suspect(results.stopped, policy, belief.effect if decision.evidence else UNKNOWN)
-    verdict = undecided(belief, policy, results.stopped)
-    return replace(verdict, candidates=part.outer(verdict.candidates))
+        return no_suspect(results.spent_budget, policy, belief.effect if decision.evidence else UNKNOWN)
+    verdict = undecided(belief, policy, results.spent_budget)
+    return replace(verdict, candidates=part.candidates_of(verdict.candidates))
 
 
-def _note(
+def _note_step(
     results: _Results, part: Subrange, step: Step, evidence: tuple[Interval, ...], *, named: bool = False
 ) -> list[_Span]:
-    """Note a step, if it is large enough or was ``named`` as the largest change; returns the subranges around it.
+    """Note a step, and name it if it is large enough, or with ``named`` (the largest change); returns the subranges
+    around it.
 
-    In a history with branches other subranges may contain the step, too. Those in doubt are divided at it, and so are
-    those whose ends are alike, as another change must cancel it there.
+    In a history with branches, other subranges may contain the step, too. Subranges in doubt are divided at the step.
+    Subranges with ends that are alike are divided, too, because another change must cancel the step there.
     """
     if step.candidate not in results.noted:
         proven = strongest(evidence)
@@ -254,69 +268,70 @@ def _note(
             parents = results.now.graph.parents_of(step.candidate)
             results.steps.append(replace(step, stand_ins=tuple(p for p in step.parents if p not in parents)))
         results.noted[step.candidate], results.changes[step.candidate] = step, evidence
-    spans = _sides(results, part, step)
+    spans = _spans_around_step(results, part, step)
     doubts, divided = results.doubts, results.divided
-    in_doubt = [one for one, doubt in doubts.items() if doubt.reason not in STUCK and one not in divided]
-    for span in [*in_doubt, *sorted(results.quiet, key=lambda one: (one.bad, one.good))]:
-        other = results.subrange(span)
-        if step.candidate in other:
+    in_doubt = [span for span, doubt in doubts.items() if doubt.reason not in STUCK and span not in divided]
+    for span in [*in_doubt, *sorted(results.quiet, key=lambda span: (span.bad, span.good))]:
+        containing = results.subrange(span)
+        if step.candidate in containing:
             doubts.pop(span, None)
             results.quiet.discard(span)
-            spans += _sides(results, other, step)
+            spans += _spans_around_step(results, containing, step)
     return spans
 
 
-def _known_step(results: _Results, part: Subrange) -> Step | None:
-    """A step of the subrange that was found in another one."""
+def _noted_step(results: _Results, part: Subrange) -> Step | None:
+    """A step of this subrange that was noted in another subrange; None if there is none."""
     return next((step for step in results.noted.values() if step.candidate in part), None)
 
 
-def _sides(results: _Results, part: Subrange, step: Step) -> list[_Span]:
-    """The subranges after a step, and before each of its parents."""
+def _spans_around_step(results: _Results, part: Subrange, step: Step) -> list[_Span]:
+    """The subrange after a step, and the subranges before each of its parents."""
     after = [_Span(step.candidate, part.bad)] if step.candidate != part.bad else []
-    return after + [_before(results, part, parent) for parent in step.parents if parent in part]
+    return after + [_span_before(results, part, parent) for parent in step.parents if parent in part]
 
 
-def _before(results: _Results, part: Subrange, node: int) -> _Span:
-    """The subrange up to ``node``, from the good end or from the branch point of a branch that lacks the good end.
+def _span_before(results: _Results, part: Subrange, node: int) -> _Span:
+    """The subrange up to the candidate ``node``, from the good end, or from the branch point of a branch that lacks the
+    good end.
 
-    Where that one cannot be measured, from its nearest tested ancestor.
+    If the good end or the branch point cannot be measured, the subrange begins at its nearest tested ancestor.
     """
-    start = int(part.nodes[branch_point_of(part.graph)[part.place[node]]])
+    start = int(part.nodes[branch_point_of(part.graph)[part.node_of[node]]])
     return _Span(nearest_tested(results.now.graph, results.now.record, start), node)
 
 
-def _verdict(results: _Results, whole: Decision) -> Verdict:
-    """Every step that was found and every unsettled subrange; the verdict on the whole range if there is neither."""
+def _verdict(results: _Results, largest: Decision) -> Verdict:
+    """The verdict with every named step and every unsettled subrange; without any, the verdict on the largest change."""
     now = results.now
-    unsettled = _unsettled(results)
-    all_of_it = [(0, now.bad)]
-    alone = isinstance(whole.order, Inconclusive) and [(one.good, one.bad) for one in unsettled] == all_of_it
-    if not results.steps and (alone or not unsettled):
-        assert not isinstance(whole.order, Measure | Found | Several)
-        return whole.order
-    hunted = _hunted(results)
-    others = tuple(step for step in results.by_age if step not in hunted)
-    return Several(hunted, others, unsettled, results.detectable, results.left)
+    unsettled = _unsettled_subranges(results)
+    full_range = [(0, now.bad)]
+    is_full = isinstance(largest.order, Inconclusive) and [(span.good, span.bad) for span in unsettled] == full_range
+    if not results.steps and (is_full or not unsettled):
+        assert not isinstance(largest.order, Measure | Found | Several)
+        return largest.order
+    hunted = _hunted_steps(results)
+    opposite = tuple(step for step in results.by_age if step not in hunted)
+    return Several(hunted, opposite, unsettled, results.detectable, results.remaining)
 
 
-def _hunted(results: _Results) -> tuple[Step, ...]:
-    """The named steps of the direction that is hunted, oldest first."""
+def _hunted_steps(results: _Results) -> tuple[Step, ...]:
+    """The named steps in the hunted direction, oldest first."""
     hunts = results.now.policy.hunts
     return tuple(step for step in results.by_age if hunts(strongest(results.changes[step.candidate]).middle))
 
 
-def _unsettled(results: _Results) -> tuple[Unsettled, ...]:
-    """The subranges in doubt, without those that were divided and contain a named step or a smaller one in doubt."""
+def _unsettled_subranges(results: _Results) -> tuple[Unsettled, ...]:
+    """The subranges in doubt, without divided subranges that contain a named step or a smaller subrange in doubt."""
     parts = {span: results.subrange(span) for span in results.doubts}
 
-    def explained(span: _Span) -> bool:
+    def is_explained(span: _Span) -> bool:
         part = parts[span]
-        # in a history with branches, of two subranges each can contain the ends of the other
-        smaller = (one for one in results.doubts if len(parts[one].graph.candidates) < len(part.graph.candidates))
+        # in a history with branches, two subranges can each contain the ends of the other
+        smaller = (doubt for doubt in results.doubts if len(parts[doubt].graph.candidates) < len(part.graph.candidates))
         return any(step.candidate in part for step in results.steps) or any(
-            one.bad in part and part.place[one.good] >= 0 for one in smaller
+            doubt.bad in part and part.node_of[doubt.good] >= 0 for doubt in smaller
         )
 
-    left = [span for span in results.doubts if span not in results.divided or not explained(span)]
-    return tuple(Unsettled(p.good, p.bad, results.doubts[p]) for p in sorted(left, key=lambda p: (p.bad, p.good)))
+    spans = [span for span in results.doubts if span not in results.divided or not is_explained(span)]
+    return tuple(Unsettled(s.good, s.bad, results.doubts[s]) for s in sorted(spans, key=lambda s: (s.bad, s.good)))

@@ -1,18 +1,20 @@
-"""What the next builds will cost, how likely they are to work, and when those in flight will be there.
+"""The expected cost of the next builds, their chance to succeed, and the remaining time of builds in flight.
 
-With a compiler cache a build is the cheaper, the nearer an existing build is. The cost is a power of the distance in
-candidates, fitted to the builds so far and shrunk to the median. Builds that fail have a price of their own.
+With a compiler cache, a build is cheaper if an existing build is near. The cost is a power of the distance in
+candidates. The power is fitted to the builds so far and shrunk to the median. Builds that fail have a cost of their
+own.
 
-Failures come in stretches: a commit breaks the build, a later one fixes it. So descendants and ancestors of a failure,
-with no success between, probably fail too. The probability decreases with the distance, in units of the extent of the
-failures so far, or of the room up to the nearest success if that is smaller. Steps away from a failure therefore
-double, the room up to a success is halved, and a stretch costs a logarithmic number of attempts. Between two failures
-of a stretch the chance decreases with every further failure, so that the attempts end.
+Failures come in stretches: a commit breaks the build, and a later commit fixes it. So descendants and ancestors of a
+failure probably fail, too, if no success lies between. The probability of a failure decreases with the distance. The
+unit of distance is the extent of the failures so far, or the distance from the failure to the nearest success if that
+is smaller. So the steps away from a failure double, the distance to a success is halved, and a stretch costs a
+logarithmic number of attempts. Between two failures of a stretch, the chance to build decreases with every further
+failure, so that the attempts end.
 
-A failure on another branch may be due to a commit that was never merged here, so it is evidence only against the commit
-where the branches diverged; the descendants of that commit share its doubt, less with distance.
+A failure on another branch may be caused by a commit that was never merged into this branch. So the failure is evidence
+only against the commit where the branches diverged. The descendants of that commit share its doubt, less with distance.
 
-A candidate that the user left out was not tried, so it is evidence of nothing.
+A candidate that the user left out was not tried, so it is no evidence.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -30,112 +32,119 @@ from perfbisect.core.search.situation import Situation
 
 Array = NDArray[np.float64]
 
-BUILD_EXPONENT = 0.7  # of the cost of a build in scores: one step ahead, the full cost would repeat builds too often
-PRIOR = 4.0  # weight of the power 0, in squares of the logarithm of the distance
+BUILD_EXPONENT = 0.7  # of the cost of a build in scores; with the full cost, a one-step rule repeats builds too often
+PRIOR = 4.0  # prior weight of the power 0, in squares of the logarithm of the distance
 
 
-def price(
+def build_cost(
     now: Situation, candidates: Sequence[int], chance: Array | float = 1.0, host: int = 0, build_host: int | None = None
 ) -> Array:
-    """The expected cost in runs of an attempt on ``host``, or on a build host, to build each of ``candidates``.
+    """The expected cost of an attempt to build each of ``candidates``, in runs, on ``host`` or else on ``build_host``.
 
-    ``chance`` is the probability that each builds.
+    ``chance`` is the probability that each candidate builds.
     """
     record = now.record
-    made = record.made(host) - record.ahead if build_host is None else record.caches.get(build_host, frozenset())
-    works = now.build_runs * _share(record, candidates, made)
+    built = record.made(host) - record.ahead if build_host is None else record.caches.get(build_host, frozenset())
+    success = now.build_runs * _cost_share(record, candidates, built)
     failed = [attempt.seconds for attempt in record.attempts if not attempt.works]
     if not failed:
-        return works
-    return works + (1 - chance) * (float(np.median(failed)) / record.run_seconds - works)
+        return success
+    return success + (1 - chance) * (float(np.median(failed)) / record.run_seconds - success)
 
 
-def _share(record: Record, candidates: Sequence[int], made: Collection[int]) -> Array:
-    """The share of the usual cost of a build that works, by the distance to the nearest of those that were ``made``."""
-    law = _law(record)
-    if law is None or not made:
+def _cost_share(record: Record, candidates: Sequence[int], built: Collection[int]) -> Array:
+    """The cost of a successful build of each candidate, relative to the usual cost, by the distance to the nearest
+    ``built`` candidate.
+    """
+    power_law = _power_law(record)
+    if power_law is None or not built:
         return np.ones(len(candidates))
-    power, middle = law
-    distance = np.abs(np.array(candidates)[:, None] - np.array(list(made))).min(axis=1)
+    power, middle = power_law
+    distance = np.abs(np.array(candidates)[:, None] - np.array(list(built))).min(axis=1)
     share: Array = np.exp(power * (np.log(np.maximum(distance, 1)) - middle))
     return share
 
 
 @lru_cache(maxsize=8)
-def _law(record: Record) -> tuple[float, float] | None:
-    """The power of the distance, and the logarithm of the distance of usual builds; None before there are any."""
-    seen = record.builds_after(1)
-    if not seen:
+def _power_law(record: Record) -> tuple[float, float] | None:
+    """The power of the distance in the cost of a build, and the median logarithm of the distance; None before there are
+    builds.
+    """
+    builds = record.builds_after(1)
+    if not builds:
         return None
-    usual = record.builds_after(2) or seen
-    seconds = np.log([attempt.seconds for attempt in seen])
+    usual = record.builds_after(2) or builds
+    seconds = np.log([attempt.seconds for attempt in builds])
     seconds -= np.log(np.median([attempt.seconds for attempt in usual]))
     middle = float(np.median(np.log([max(attempt.distance, 1) for attempt in usual])))
-    far = np.log([max(attempt.distance, 1) for attempt in seen]) - middle
-    return float(np.clip(far @ seconds / (far @ far + PRIOR), 0.0, 1.0)), middle
+    distance = np.log([max(attempt.distance, 1) for attempt in builds]) - middle
+    return float(np.clip(distance @ seconds / (distance @ distance + PRIOR), 0.0, 1.0)), middle
 
 
-OVERDUE = 0.1  # of the expected time: what is still expected of a build that has taken longer than that
+OVERDUE = 0.1  # remaining time of an overdue build, as a share of its expected time
 
 
-def remaining(now: Situation) -> dict[int, float]:
-    """For each candidate in flight, the runs that its build will still take."""
-    return {one.candidate: left(now, one) for one in now.fleet.building if not one.cancelled}
+def remaining_runs(now: Situation) -> dict[int, float]:
+    """The remaining time of the build of each candidate in flight, in runs, by candidate."""
+    return {building.candidate: runs_left(now, building) for building in now.fleet.building if not building.cancelled}
 
 
-def left(now: Situation, one: Building) -> float:
-    """The runs that a build in flight will still take."""
-    expected = float(price(now, [one.candidate], build_host=one.build_host)[0])
-    return max(expected - one.seconds / now.record.run_seconds, OVERDUE * expected)
+def runs_left(now: Situation, building: Building) -> float:
+    """The time until the end of a build in flight, in runs."""
+    expected = float(build_cost(now, [building.candidate], build_host=building.build_host)[0])
+    return max(expected - building.seconds / now.record.run_seconds, OVERDUE * expected)
 
 
-def waiting(now: Situation, candidates: list[int], chance: Array) -> Array:
-    """The runs until the build of each of ``candidates``, none of which is there, can be: in flight, or begun now.
+def wait_runs(now: Situation, candidates: list[int], chance: Array) -> Array:
+    """The time until each of ``candidates`` can be built, in runs; no candidate has a build. A build is in flight, or
+    begins now.
 
-    ``chance`` is the probability that each builds.
+    ``chance`` is the probability that each candidate builds.
     """
-    fleet, soon = now.fleet, remaining(now)
+    fleet, in_flight = now.fleet, remaining_runs(now)
     hosts = fleet.free_build_hosts or tuple(h for h in range(fleet.build_hosts) if h not in fleet.gone_build_hosts)
-    cost = np.min([price(now, candidates, chance, build_host=host) for host in hosts], axis=0)
-    result: Array = np.array([soon.get(v, full) for v, full in zip(candidates, cost.tolist(), strict=True)])
+    costs = np.min([build_cost(now, candidates, chance, build_host=host) for host in hosts], axis=0)
+    result: Array = np.array([in_flight.get(v, cost) for v, cost in zip(candidates, costs.tolist(), strict=True)])
     return result
 
 
-FADING = 0.6  # of the chance that a commit between two failures builds, for each further failure around it
-PARTED = 0.88  # the same of the chance that a descendant of a diverging commit fixed the build: it is weaker evidence
+FADING = 0.6  # factor for each further failure around a commit between two failures, for its chance to build
+# factor for each further failure, for the chance that a descendant of a diverging commit fixed the build; weaker
+# evidence
+DIVERGED_FADING = 0.88
 
 
-class _Sides(NamedTuple):
-    """The evidence against commits with the same tried relatives."""
+class _Evidence(NamedTuple):
+    """The evidence against commits with the same tried ancestors and descendants."""
 
     from_low: bool  # whether an ancestor fails
     from_high: bool  # whether a descendant fails
-    low: float  # height of the nearest failing ancestor, or else of the nearest success
-    high: float  # the same of descendants
+    low: float  # height of the nearest failing ancestor, or else of the nearest ancestor that builds
+    high: float  # height of the nearest failing descendant, or else of the nearest descendant that builds
     extent: float  # distance within which further failures are expected
     fading: float  # factor for the number of failures
 
 
 class _Doubt(NamedTuple):
-    """The chance of a commit where branches diverge, and so of its descendants."""
+    """The chance to build of a commit where branches diverge, which lowers the chance of its descendants."""
 
     chance: float  # to build
     height: int
-    segment: int  # of which it is the last commit
+    segment: int  # the commit is the last commit of this segment
     extent: float
     fading: float
 
-    def at(self, height: NDArray[np.int64]) -> Array:
-        """The chance of descendants: the commit builds, or one of them fixed it."""
-        far = height - self.height
-        return self.chance + (1 - self.chance) * self.fading * far / (far + self.extent)
+    def chance_at(self, height: NDArray[np.int64]) -> Array:
+        """The chance of descendants with these heights to build: the commit builds, or a descendant fixed the build."""
+        distance = height - self.height
+        return self.chance + (1 - self.chance) * self.fading * distance / (distance + self.extent)
 
 
 NO_DOUBT = _Doubt(1.0, 0, 0, 1.0, 1.0)
 
 
-def chances(now: Situation) -> Array:
-    """That each candidate builds, (size,)."""
+def build_chances(now: Situation) -> Array:
+    """The probability that each candidate builds, (size,)."""
     record = now.record
     return chance_to_build(ancestry_of(now.graph), record.skipped, record.there, record.left_out)
 
@@ -143,26 +152,26 @@ def chances(now: Situation) -> Array:
 def chance_to_build(
     reach: Ancestry, skipped: Iterable[int], built: Iterable[int], left_out: Collection[int] = ()
 ) -> Array:
-    """Probability for each candidate, shape (size,): 0 if it was skipped, 1 without evidence against it.
+    """The probability that each candidate builds, (size,): 0 if it was skipped, 1 without evidence against it.
 
-    ``left_out`` are those of ``skipped`` that are no evidence against others.
+    ``left_out`` are the skipped candidates that are no evidence against other candidates.
     """
     chance, failed = np.ones(reach.size), set(skipped) - set(left_out)
     if failed:
-        _lower(chance, reach, failed, built)
+        _lower_by_failures(chance, reach, failed, built)
     chance[list(left_out)] = 0.0
     return chance
 
 
-def _lower(chance: Array, reach: Ancestry, failed: set[int], built: Iterable[int]) -> None:
-    """Lower the chance of all, 1, by what has failed."""
+def _lower_by_failures(chance: Array, reach: Ancestry, failed: set[int], built: Iterable[int]) -> None:
+    """Lower ``chance`` (size,), which is 1 for all candidates, by the failed builds."""
     tried = sorted(failed | set(built))
     segment, below = reach.cut(tried)
-    before, after = _kin(segment[tried].tolist(), below)
-    seen = _Tried.of(reach, tried, failed, [(before[i], after[i]) for i in segment[tried].tolist()])
-    kin = list(zip(before, after, strict=True))
-    known = {pair: seen.around(*pair) for pair in set(kin)}
-    from_low, from_high, low, high, extent, fading = np.array([known[pair] for pair in kin])[segment].T
+    ancestors, descendants = _tried_relatives(segment[tried].tolist(), below)
+    builds = _Tried.of(reach, tried, failed, [(ancestors[i], descendants[i]) for i in segment[tried].tolist()])
+    relatives = list(zip(ancestors, descendants, strict=True))
+    evidence = {pair: builds.evidence(*pair) for pair in set(relatives)}
+    from_low, from_high, low, high, extent, fading = np.array([evidence[pair] for pair in relatives])[segment].T
     to_low, to_high = reach.height - low, high - reach.height
     room = np.minimum(extent, np.where(from_low == from_high, np.inf, np.where(from_low, to_high, to_low)))
     np.divide(to_low, to_low + room, out=chance, where=from_low > 0)
@@ -171,100 +180,104 @@ def _lower(chance: Array, reach: Ancestry, failed: set[int], built: Iterable[int
     chance[tried] = 1.0
     chance[list(failed)] = 0.0
     if reach.segments > 1:
-        _inherit(chance, seen, reach, segment, below, kin)
+        _lower_after_divergence(chance, builds, reach, segment, below, relatives)
 
 
-def _kin(tried: list[int], below: list[list[int]]) -> tuple[list[int], list[int]]:
-    """For each segment the tried ancestors, and the tried descendants, as bits in the order of ``tried``."""
-    own = [0] * len(below)
+def _tried_relatives(tried: list[int], below: list[list[int]]) -> tuple[list[int], list[int]]:
+    """The tried ancestors and the tried descendants of each segment, as bits in the order of ``tried`` segments.
+
+    ``below`` are the segments right below each segment; lower segments come first.
+    """
+    bits = [0] * len(below)
     for i, segment in enumerate(tried):
-        own[segment] = 1 << i
-    before, after = [0] * len(below), [0] * len(below)
+        bits[segment] = 1 << i
+    ancestors, descendants = [0] * len(below), [0] * len(below)
     for segment, lower in enumerate(below):
         for i in lower:
-            before[segment] |= before[i] | own[i]
+            ancestors[segment] |= ancestors[i] | bits[i]
     for segment in range(len(below) - 1, -1, -1):
         for i in below[segment]:
-            after[i] |= after[segment] | own[segment]
-    return before, after
+            descendants[i] |= descendants[segment] | bits[segment]
+    return ancestors, descendants
 
 
-def _inherit(
-    chance: Array, seen: "_Tried", reach: Ancestry, segment: NDArray[np.int64], below: list[list[int]],
-    kin: list[tuple[int, int]],
+def _lower_after_divergence(
+    chance: Array, builds: "_Tried", reach: Ancestry, segment: NDArray[np.int64], below: list[list[int]],
+    relatives: list[tuple[int, int]],
 ) -> None:  # fmt: skip
-    """Lower the chance of descendants of a commit where a failing branch diverged, unless a success between fixed it."""
+    """Lower the chance of descendants of a commit where a failing branch diverged, unless a build between succeeded."""
     last = np.zeros(len(below), np.int64)
-    last[segment] = np.arange(reach.size)  # the last of each segment, since later ones overwrite earlier ones
+    last[segment] = np.arange(reach.size)  # of each segment, since later candidates overwrite earlier ones
     height, likely = reach.height[last].tolist(), chance[last].tolist()
-    tried = dict(zip(segment[seen.candidates].tolist(), range(len(seen.candidates)), strict=True))
-    above, spread = {}, {}
-    for pair in set(kin):
-        under, over = seen.failing(*pair)
-        above[pair], spread[pair] = over, seen.spread(under | over)
+    tried = dict(zip(segment[builds.candidates].tolist(), range(len(builds.candidates)), strict=True))
+    failing_above, spread = {}, {}
+    for pair in set(relatives):
+        under, over = builds.failing(*pair)
+        failing_above[pair], spread[pair] = over, builds.spread(under | over)
     doubts: list[_Doubt | None] = []
-    for own, lower in enumerate(below):
-        if own in tried:
+    for piece, lower in enumerate(below):
+        if piece in tried:
             doubts.append(None)
             continue
-        before, after = kin[own]
-        found = [doubt for i in lower if (doubt := doubts[i])]
+        ancestors, descendants = relatives[piece]
+        of_piece = [doubt for i in lower if (doubt := doubts[i])]
         for i in lower:
-            if i not in tried and above[kin[i]] & ~after:
-                found.append(_Doubt(likely[i], height[i], i, *spread[kin[i]]))
-        fixed = before & ~seen.failed
-        doubt = min((doubt for doubt in found if not kin[doubt.segment][1] & fixed), default=None)
+            if i not in tried and failing_above[relatives[i]] & ~descendants:
+                of_piece.append(_Doubt(likely[i], height[i], i, *spread[relatives[i]]))
+        successes = ancestors & ~builds.failed
+        doubt = min((doubt for doubt in of_piece if not relatives[doubt.segment][1] & successes), default=None)
         if doubt:
-            likely[own] = min(likely[own], float(doubt.at(np.array(height[own]))))
+            likely[piece] = min(likely[piece], float(doubt.chance_at(np.array(height[piece]))))
         doubts.append(doubt)
     rows = np.array([doubt or NO_DOUBT for doubt in doubts])[segment].T
-    np.minimum(chance, _Doubt(*rows).at(reach.height), out=chance)
+    np.minimum(chance, _Doubt(*rows).chance_at(reach.height), out=chance)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """The candidates that were tried; sets of them are bits."""
+    """The candidates that were tried; sets of candidates are bits, in the order of ``candidates``."""
 
     candidates: list[int]
     height: list[int]
     failed: int
-    before: list[int]  # the ancestors of each
-    after: list[int]  # the descendants of each
+    ancestors: list[int]  # the tried ancestors of each candidate
+    descendants: list[int]  # the tried descendants of each candidate
 
     @classmethod
-    def of(cls, reach: Ancestry, tried: list[int], failed: set[int], kin: list[tuple[int, int]]) -> "_Tried":
-        """``kin`` are the ancestors and descendants of each."""
+    def of(cls, reach: Ancestry, tried: list[int], failed: set[int], relatives: list[tuple[int, int]]) -> "_Tried":
+        """The tried candidates; ``relatives`` are the tried ancestors and the tried descendants of each."""
         bits = sum(1 << i for i, v in enumerate(tried) if v in failed)
-        return cls(tried, reach.height[tried].tolist(), bits, [b for b, _ in kin], [a for _, a in kin])
+        return cls(tried, reach.height[tried].tolist(), bits, [a for a, _ in relatives], [d for _, d in relatives])
 
-    def failing(self, before: int, after: int) -> tuple[int, int]:
-        """The failed ones of these ancestors and descendants with no success between."""
-        low, high = before & ~self.failed, after & ~self.failed
+    def failing(self, ancestors: int, descendants: int) -> tuple[int, int]:
+        """The failed candidates among ``ancestors`` and among ``descendants``, with no successful build between."""
+        low, high = ancestors & ~self.failed, descendants & ~self.failed
         return (
-            sum(1 << i for i in _members(before & self.failed) if not self.after[i] & low),
-            sum(1 << i for i in _members(after & self.failed) if not self.before[i] & high),
+            sum(1 << i for i in _positions(ancestors & self.failed) if not self.descendants[i] & low),
+            sum(1 << i for i in _positions(descendants & self.failed) if not self.ancestors[i] & high),
         )
 
     def spread(self, failures: int) -> tuple[float, float]:
-        """How far from a commit with these relatives others fail, and the factor for their number."""
-        heights = [self.height[i] for i in _members(failures)] or [0]
-        return 1 + (max(heights) - min(heights)) / 2, PARTED ** max(len(heights) - 2, 0)
+        """The distance within which further failures are expected, and the factor for the number of ``failures``."""
+        heights = [self.height[i] for i in _positions(failures)] or [0]
+        return 1 + (max(heights) - min(heights)) / 2, DIVERGED_FADING ** max(len(heights) - 2, 0)
 
-    def around(self, before: int, after: int) -> _Sides:
-        """The evidence against candidates with these ancestors and descendants."""
-        failing = self.failing(before, after)
-        under, over = ([self.height[i] for i in _members(side)] for side in failing)
-        built_before, built_after = before & ~self.failed, after & ~self.failed
-        fine_low = max((self.height[i] for i in _members(built_before)), default=-np.inf)
-        fine_high = min((self.height[i] for i in _members(built_after)), default=np.inf)
-        if over and min(over) > fine_high:
+    def evidence(self, ancestors: int, descendants: int) -> _Evidence:
+        """The evidence against candidates with these tried ``ancestors`` and ``descendants``."""
+        failing = self.failing(ancestors, descendants)
+        under, over = ([self.height[i] for i in _positions(side)] for side in failing)
+        built_below, built_above = ancestors & ~self.failed, descendants & ~self.failed
+        nearest_below = max((self.height[i] for i in _positions(built_below)), default=-np.inf)
+        nearest_above = min((self.height[i] for i in _positions(built_above)), default=np.inf)
+        if over and min(over) > nearest_above:
             over = []
-        low, high = max(under, default=fine_low), min(over, default=fine_high)
+        low, high = max(under, default=nearest_below), min(over, default=nearest_above)
         if under and over:
-            return _Sides(True, True, low, high, 1 + (high - low) / 2, FADING ** max(len(under) + len(over) - 2, 0))
-        seen = under or over or [0]
-        return _Sides(bool(under), bool(over), low, high, 1 + (max(seen) - min(seen)) / 2, 1.0)
+            return _Evidence(True, True, low, high, 1 + (high - low) / 2, FADING ** max(len(under) + len(over) - 2, 0))
+        heights = under or over or [0]
+        return _Evidence(bool(under), bool(over), low, high, 1 + (max(heights) - min(heights)) / 2, 1.0)
 
 
-def _members(bits: int) -> list[int]:
+def _positions(bits: int) -> list[int]:
+    """The positions of the bits that are set."""
     return [i for i in range(bits.bit_length()) if bits >> i & 1]

@@ -1,10 +1,12 @@
-"""Which builds are made in an empty folder, and what happens where an incremental build was wrong.
+"""The builds that are made in an empty folder, and the search after a wrong incremental build.
 
-For the search a commit may be built in the tree of the last build: the build system makes what has changed. That is quick, and
-now and then wrong, as a Makefile may not know that an object depends on a header. So the ends, a named commit, and its parents
-are built in an empty folder. If such a build has another binary than the incremental build before it, or fails, the readings of
-that are dropped (``SessionState``). If a proof by clean builds contradicts the search, or it ends without a name, it begins again:
-readings of incremental builds count no more, except of commits whose clean build has the same binary, and none is made from then on.
+For the search a commit may be built in the tree of the last build, where the build system makes only the changed files.
+Such an incremental build is fast, and sometimes wrong: a Makefile may not know that an object depends on a header. So
+the ends, a named commit, and its parents are built in an empty folder. If a clean build has another binary than the
+incremental build before it, or if it fails, the readings of the incremental build are dropped (``SessionState``). If a
+proof by clean builds contradicts the search, or if the search ends without a name, the search begins again. Then no
+incremental build is made, and readings of incremental builds do not count, except of commits whose clean build has the
+same binary.
 """
 
 from collections.abc import Iterable
@@ -26,15 +28,17 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.inference.observations import Built, Observation, Reading, without
 from perfbisect.core.search.situation import Situation
 
-# Reasons for an end without a name that do not follow from readings.
-OTHER = {
+# Reasons for a hunt to end without a named commit that do not follow from readings.
+REASONS_WITHOUT_READINGS = {
     Reason.RUNS_SPENT, Reason.BUILDS_SPENT, Reason.MINUTES_SPENT, Reason.NO_HOST, Reason.GOOD_UNMEASURABLE,
     Reason.BAD_UNMEASURABLE, Reason.LEFT_OUT, Reason.MERGE_BASE,
 }  # fmt: skip
 
 
 def with_clean_builds(decision: Decision, now: Situation) -> Decision:
-    """The decision with its builds marked as incremental where they may be; a verdict waits for the clean builds that it needs."""
+    """The decision with the incremental flags of its builds set; in place of a verdict, an order for the clean builds
+    that it needs.
+    """
     if isinstance(decision.order, Measure):
         ends = {0, now.bad}
         order = replace(decision.order, incremental=decision.order.purpose is Purpose.SEARCH and not now.clean)
@@ -43,53 +47,54 @@ def with_clean_builds(decision: Decision, now: Situation) -> Decision:
         )
         return replace(decision, order=order, builds=tuple(builds))
     incremental = incremental_builds(now.observations)
-    if unproven := [each for each in named(decision.order) if each in incremental]:
-        plan = tuple(Share(each, 0) for each in unproven)
+    if unproven := [candidate for candidate in named_candidates(decision.order) if candidate in incremental]:
+        plan = tuple(Share(candidate, 0) for candidate in unproven)
         return replace(decision, order=Measure(plan, Purpose.CONFIRM, now.fleet.free_host))
     return decision
 
 
-def contradicted(decision: Decision, now: Situation) -> bool:
-    """Whether incremental builds may have misled the search: by clean builds, made for a proof, or as it ends. A name counts if
-    the clean builds alone ``suspect`` it, too.
+def is_contradicted(decision: Decision, now: Situation) -> bool:
+    """Whether incremental builds may have misled the search, as clean builds for a proof show, or as the search ends.
+
+    A named culprit is no contradiction if the clean builds alone suspect it, too: see ``suspects``.
     """
     incremental = incremental_builds(now.observations)
-    telling = (  # how fast a build is: runs, or that it has the binary of another
-        seen for seen in now.observations if isinstance(seen, Reading) or getattr(seen, "same_as", None) is not None
+    evidence = (  # of the speed of a build: its runs, or a binary equal to that of another build
+        item for item in now.observations if isinstance(item, Reading) or getattr(item, "same_as", None) is not None
     )
-    if now.clean or incremental.isdisjoint(seen.candidate for seen in telling):
+    if now.clean or incremental.isdisjoint(item.candidate for item in evidence):
         return False
     match decision.order:
-        case Found() as found:  # it waits for the builds that it needs; then it has to follow from clean builds alone
-            return not incremental.intersection(named(found))
+        case Found() as found:  # the verdict waits for its clean builds; then it has to follow from clean builds alone
+            return not incremental.intersection(named_candidates(found))
         case NotReproduced():
             return True
         case Inconclusive(reason=reason):
-            return reason not in OTHER
+            return reason not in REASONS_WITHOUT_READINGS
         case Measure(purpose=Purpose.SEARCH):
-            tried = now.proofs.difference(*((step.candidate, *step.parents) for step in decision.found))
-            return bool(tried) and int(decision.belief.culprit.argmax()) not in tried
+            unproven = now.proofs.difference(*((step.candidate, *step.parents) for step in decision.found))
+            return bool(unproven) and int(decision.belief.culprit.argmax()) not in unproven
         case _:
             return False
 
 
-def named(order: Order) -> tuple[int, ...]:
-    """The candidates that a verdict names, with their parents, each once."""
-    return tuple(dict.fromkeys(each for step in all_steps(order) for each in (step.candidate, *step.parents)))
+def named_candidates(order: Order) -> tuple[int, ...]:
+    """The candidates that a verdict names, with their parents, without repetitions."""
+    return tuple(dict.fromkeys(node for step in all_steps(order) for node in (step.candidate, *step.parents)))
 
 
-def suspect(by_clean: Decision, step: Step) -> bool:
-    """Whether the clean builds alone suspect the commit of a step most."""
-    return int(by_clean.belief.culprit.argmax()) == step.candidate
+def suspects(decision: Decision, step: Step) -> bool:
+    """Whether the commit of ``step`` is the most probable culprit of ``decision``."""
+    return int(decision.belief.culprit.argmax()) == step.candidate
 
 
 def incremental_builds(observations: Iterable[Observation]) -> frozenset[int]:
     """The candidates whose latest build is incremental."""
-    latest = {seen.candidate: seen.incremental for seen in observations if isinstance(seen, Built)}
-    return frozenset(candidate for candidate, incremental in latest.items() if incremental)
+    latest = {build.candidate: build.incremental for build in observations if isinstance(build, Built)}
+    return frozenset(candidate for candidate, is_incremental in latest.items() if is_incremental)
 
 
 def without_incremental(now: Situation) -> Situation:
-    """The situation by clean builds alone; runs of other builds have been spent elsewhere."""
-    kept = without(now.observations, incremental_builds(now.observations))
-    return replace(now, observations=kept, clean=True).charged(now)
+    """The situation with the readings of clean builds alone; runs of other builds count for the budget only."""
+    clean = without(now.observations, incremental_builds(now.observations))
+    return replace(now, observations=clean, clean=True).charged_for(now)

@@ -1,8 +1,9 @@
-"""Branches that began before good: they lack what good has since, and may be slower or faster than good for that alone.
+"""Branches that began before good: they lack changes of good, and may be slower or faster than good for that reason
+alone.
 
-By default a branch is assumed to start as fast as good, as most do; its branch point is measured only when a verdict
-depends on it. As soon as a branch point has readings, it is compared with good like the two ends of a range. If they
-differ, the readings of the branch are corrected by the difference, and the hunt continues.
+By default a branch is assumed to start as fast as good, as most branches do. Its branch point is measured only when a
+verdict depends on it. A branch point with readings is compared with good like the two ends of a range. If they differ,
+the readings of the branch are corrected by the difference, and the hunt continues.
 """
 
 import math
@@ -33,53 +34,56 @@ from perfbisect.core.inference.observations import Built, Observation, Reading, 
 from perfbisect.core.inference.record import stopped_side
 from perfbisect.core.inference.relative_speed import relative_speeds, strongest
 from perfbisect.core.search.single_change import single_change
-from perfbisect.core.search.situation import Situation, afforded
+from perfbisect.core.search.situation import Situation, within_budget
 
-DOUBTFUL = 0.6  # probability of more than one change from which branch points are measured
-NEAR = 4  # runs of a host between two that can be compared
+DOUBTFUL = 0.6  # branch points are measured if more than one change has at least this probability
+NEAR = 4  # most runs of a host between two runs that can be compared
 
 
 def with_older_branches(hunt: Callable[[Situation], Decision], now: Situation) -> Decision:
-    """The next order of ``hunt``, where branches may have started with another speed than good.
+    """The next order of ``hunt``, or an order to compare a branch point with good; branches may have started with
+    another speed than good.
 
-    In a subrange many branch points were measured for the sake of other subranges. The comparisons that ended are used,
-    but none is continued unless a name or a suspicion depends on it.
+    In a subrange, many branch points have readings for other subranges. Finished comparisons are used. An unfinished
+    comparison goes on only if a named or suspected commit depends on it.
     """
     graph, record, budget = now.graph, now.record, now.budget
     if not graph.branch_points:
         return hunt(now)
     points = range(1, graph.branch_points + 1)
-    equal = [point for point in points if record.name(point) == 0]  # those that have the binary of good
+    equal = [point for point in points if record.name(point) == 0]  # branch points with the binary of good
     start = np.where(np.isin(branch_point_of(graph), equal), 0, branch_point_of(graph))
-    unknown = [point for point in points if point in record.skipped or stopped_side(record, point)]
-    measured = [point for point in points if start[point] and record.runs(point) and point not in unknown]
-    compared = {point: _compared(point, now) for point in measured}
+    unmeasurable = [point for point in points if point in record.skipped or stopped_side(record, point)]
+    measured = [point for point in points if start[point] and record.runs(point) and point not in unmeasurable]
+    comparisons = {point: _compare_with_good(point, now) for point in measured}
     if now.subrange:
-        compared = {point: each for point, each in compared.items() if not isinstance(each.order, Measure)}
+        comparisons = {p: result for p, result in comparisons.items() if not isinstance(result.order, Measure)}
     while True:
-        offsets = {point: ratios for point, each in compared.items() if (ratios := _difference(each))}
-        decision = hunt(_corrected(start, now, offsets, unknown))
-        needed = [point for point in _needed(now, start, decision) if point not in unknown]
-        compared |= {point: _compared(point, now) for point in needed if point not in compared}
-        for point, each in compared.items():
-            order = each.order
-            if point in unknown or (point in now.fleet.candidates and isinstance(decision.order, Measure)):
-                continue  # it cannot be measured, or another host measures it and there is something else to do
+        offsets = {point: ratios for point, comparison in comparisons.items() if (ratios := _difference(comparison))}
+        decision = hunt(_with_equal_starts(start, now, offsets, unmeasurable))
+        needed_points = [point for point in _needed_points(now, start, decision) if point not in unmeasurable]
+        comparisons |= {point: _compare_with_good(point, now) for point in needed_points if point not in comparisons}
+        for point, comparison in comparisons.items():
+            order = comparison.order
+            if point in unmeasurable or (point in now.fleet.candidates and isinstance(decision.order, Measure)):
+                continue  # it cannot be measured; or another host measures it, and there is another order
             if isinstance(order, Measure) and budget.allows(order):
                 if (missing := now.missing(order)) and isinstance(decision.order, Measure):
-                    return replace(decision, wanted=(*missing, *decision.wanted))  # there is something to do until then
+                    return replace(decision, wanted=(*missing, *decision.wanted))  # the other order until it is built
                 return replace(decision, order=budget.within(order))
-        if any(_difference(each) for point, each in compared.items() if point not in offsets):
+        if any(_difference(comparison) for point, comparison in comparisons.items() if point not in offsets):
             continue
-        out_of_reach = [point for point in needed if isinstance(compared[point].order, Measure)]
+        out_of_reach = [point for point in needed_points if isinstance(comparisons[point].order, Measure)]
         if not out_of_reach or isinstance(decision.order, Measure):
-            return _explained(afforded(decision, now), start, now, offsets, unknown)
-        unknown += out_of_reach
+            return _with_branch_results(within_budget(decision, now), start, now, offsets, unmeasurable)
+        unmeasurable += out_of_reach
 
 
 @lru_cache(maxsize=4)
 def branch_point_of(graph: Graph) -> NDArray[np.int64]:
-    """For each node, (size,), the newest branch point that it descends from; 0 if it descends from good, or from none."""
+    """The newest branch point that each node descends from, (size,); 0 if it descends from good, or from no branch
+    point.
+    """
     start = np.zeros(graph.size, np.int64)
     if not graph.branch_points:
         return start
@@ -94,68 +98,73 @@ def branch_point_of(graph: Graph) -> NDArray[np.int64]:
     return start
 
 
-def _compared(point: int, now: Situation) -> Decision:
-    """The comparison of good with a branch point: its next order, or how it ended.
+def _compare_with_good(point: int, now: Situation) -> Decision:
+    """The comparison of good with a branch point: its next order, or its result.
 
-    Only runs with some of the other side nearby count: the rest is of other comparisons, at another time of the host.
+    A run counts only if a run of the other build is near in time. All other runs belong to other comparisons, and the
+    speed of the host was different then.
     """
     record = now.record
-    place = {record.name(0): 0, record.name(point): 1}
-    one, other = record.readings(0), record.readings(point)
-    near = {*one[record.near(one, other, NEAR)].tolist(), *other[record.near(other, one, NEAR)].tolist()}
+    nodes = {record.name(0): 0, record.name(point): 1}
+    of_good, of_point = record.readings(0), record.readings(point)
+    near = {
+        *of_good[record.near(of_good, of_point, NEAR)].tolist(),
+        *of_point[record.near(of_point, of_good, NEAR)].tolist(),
+    }
     numbers = count()
 
-    def node(seen: Observation) -> int | None:
-        far = isinstance(seen, Reading) and seen.partner is None and next(numbers) not in near
-        return None if far else place.get(record.name(seen.candidate))
+    def node(item: Observation) -> int | None:
+        is_far = isinstance(item, Reading) and item.partner is None and next(numbers) not in near
+        return None if is_far else nodes.get(record.name(item.candidate))
 
-    two = now.seen_as(
+    two_builds = now.remapped(
         node,
         lambda _: None,
         graph=Graph.line(1),
         policy=replace(now.policy.unlimited(), direction=Direction.ANY),
         fleet=now.fleet.renumbered({0: 0, point: 1}),
     )
-    decision = single_change(two)
+    decision = single_change(two_builds)
     if not isinstance(decision.order, Measure):
         return decision
     order = replace(decision.order.renumbered({0: 0, 1: point}), purpose=Purpose.CONFIRM)
     return replace(decision, order=order)
 
 
-def _difference(compared: Decision) -> tuple[Interval, ...]:
-    """The branch point relative to good on each host class; empty if they are taken to be equally fast."""
-    return compared.evidence if isinstance(compared.order, Found | Inconclusive) else ()
+def _difference(comparison: Decision) -> tuple[Interval, ...]:
+    """The ratio of the branch point to good on each host class; empty if they are assumed to be equally fast."""
+    return comparison.evidence if isinstance(comparison.order, Found | Inconclusive) else ()
 
 
-def _corrected(
-    start: NDArray[np.int64], now: Situation, offsets: Mapping[int, Sequence[Interval]], unknown: Sequence[int]
+def _with_equal_starts(
+    start: NDArray[np.int64], now: Situation, offsets: Mapping[int, Sequence[Interval]], unmeasurable: Sequence[int]
 ) -> Situation:
     """The situation as if all branches had started with the speed of good.
 
-    A branch that started with an ``unknown`` speed cannot be measured: its builds cannot be classified as slow or fast.
-    And where two branches share a binary, the commits between may still have changed the speed: it counts as two.
+    ``start`` (size,) is the branch point of each node; ``offsets`` are the ratios of branch points to good. The builds
+    of a branch with an unmeasurable branch point are skipped, because they cannot be classified as slow or fast. A
+    binary that two branches share counts as two binaries, because the commits between may have changed the speed.
     """
-    lost = np.isin(start, unknown)
-    lost[-1] = False  # bad was compared with good itself
+    unusable = np.isin(start, unmeasurable)
+    unusable[-1] = False  # bad was compared with good itself
 
-    def same(seen: Built) -> int | None:
-        return seen.same_as if seen.same_as is not None and start[seen.same_as] == start[seen.candidate] else None
+    def same_as(build: Built) -> int | None:
+        return build.same_as if build.same_as is not None and start[build.same_as] == start[build.candidate] else None
 
-    def offset(seen: Reading) -> float:
-        ratios = offsets.get(int(start[seen.candidate]))
-        return -math.log(ratios[now.prior.class_of(seen.host)].middle) if ratios else 0.0
+    def offset(reading: Reading) -> float:
+        ratios = offsets.get(int(start[reading.candidate]))
+        return -math.log(ratios[now.prior.class_of(reading.host)].middle) if ratios else 0.0
 
-    seen = now.seen_as(lambda seen: None if lost[seen.candidate] else seen.candidate, same, offset)
-    skipped = [Skipped(node, Reason.BRANCH_POINT_UNKNOWN) for node in np.flatnonzero(lost).tolist()]
-    return replace(seen, observations=[*skipped, *seen.observations])
+    corrected = now.remapped(lambda item: None if unusable[item.candidate] else item.candidate, same_as, offset)
+    skipped = [Skipped(node, Reason.BRANCH_POINT_UNKNOWN) for node in np.flatnonzero(unusable).tolist()]
+    return replace(corrected, observations=[*skipped, *corrected.observations])
 
 
-def _needed(now: Situation, start: NDArray[np.int64], decision: Decision) -> list[int]:
+def _needed_points(now: Situation, start: NDArray[np.int64], decision: Decision) -> list[int]:
     """The branch points on which ``decision`` depends.
 
-    A step that was compared with parents of its own branch depends on none. Where no commit can be named, or several
-    changes are likely, a branch that did not start with the speed of good may be the reason.
+    A step that was compared with parents of its own branch depends on no branch point. If no commit can be named, or if
+    several changes are likely, a branch that did not start with the speed of good may be the reason.
     """
     match decision.order:
         case Found() | Several():
@@ -168,39 +177,39 @@ def _needed(now: Situation, start: NDArray[np.int64], decision: Decision) -> lis
             return []
         case Measure() | Inconclusive() | NotReproduced() | CodePlacement():
             return sorted({int(start[build]) for build in now.record.builds} - {0})
-    needed: set[int] = set()
+    points: set[int] = set()
     for step in all_steps(decision.order):
         nodes = (step.candidate, *step.parents, *now.graph.parents_of(step.candidate))
         starts = {int(start[node]) for node in nodes}
-        needed |= starts if len(starts) > 1 else set()
-    return sorted(needed - {0})
+        points |= starts if len(starts) > 1 else set()
+    return sorted(points - {0})
 
 
-def _explained(
+def _with_branch_results(
     decision: Decision,
     start: NDArray[np.int64],
     now: Situation,
     offsets: Mapping[int, Sequence[Interval]],
-    unknown: Sequence[int],
+    unmeasurable: Sequence[int],
 ) -> Decision:
-    """The decision with what was learnt of branches, and with bad relative to good as it was measured: readings are
-    corrected only to find the change.
+    """The decision with warnings about branches that began with another speed, and with bad relative to good by the
+    uncorrected readings. Readings are corrected only to find the change.
     """
-    begins = {point: strongest(ratios) for point, ratios in offsets.items()}
-    noticed = tuple(
+    starts = {point: strongest(ratios) for point, ratios in offsets.items()}
+    of_branches = tuple(
         f"a branch that is older than good began at {ratio.middle:.3f} of good; its builds are judged by that"
-        for ratio in begins.values()
+        for ratio in starts.values()
     )
     order, effect = decision.order, None
-    if isinstance(order, NotReproduced) and (ratio := begins.get(int(start[-1]))) and now.policy.hunts(ratio.middle):
+    if isinstance(order, NotReproduced) and (ratio := starts.get(int(start[-1]))) and now.policy.hunts(ratio.middle):
         order = Inconclusive((), (), ratio, Reason.NOT_IN_BAD)
-    elif isinstance(order, Inconclusive) and np.isin(start[list(order.candidates)], unknown).any():
+    elif isinstance(order, Inconclusive) and np.isin(start[list(order.candidates)], unmeasurable).any():
         order = replace(order, reason=Reason.BRANCH_POINT_UNKNOWN, detail=None)
-    if not now.subrange and (offsets or unknown):
+    if not now.subrange and (offsets or unmeasurable):
         speeds = relative_speeds(now.observations, now.bad, now.prior.host_classes, now.model)
         effect = speeds.get(now.record.name(now.bad))
     if effect and isinstance(order, NotReproduced | Inconclusive) and order.ratio.known:
         order = replace(order, ratio=effect)
-    warnings = (*decision.belief.warnings, *noticed)
+    warnings = (*decision.belief.warnings, *of_branches)
     belief = replace(decision.belief, warnings=warnings, ends=effect or decision.belief.ends)
     return replace(decision, order=order, belief=belief)

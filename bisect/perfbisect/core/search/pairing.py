@@ -1,15 +1,16 @@
-"""How two builds are compared: in turns, or in rounds of two that run at the same time.
+"""The choice between interleaved and paired runs for comparing two builds.
 
-Builds that run at the same time on the same cores meet the same disturbances: their difference does not show them. That
-gains most on shared machines, and nothing on a silent one. It is not valid everywhere: two that wait for one disk, or
-need more memory than there is for both, disturb each other. So the ends are measured in turns first. Where a run varies
-little compared with their difference, or waits nearly all of its time, it stays at that. Otherwise they are measured in
-rounds as well, and the way is chosen that shows the difference more clearly; in rounds only if they show at least half of
-what turns are sure of. This is looked at again as readings come in: rounds are left once all of them vary more than turns, and
-begun once turns vary so much more than was seen first.
+Builds that run at the same time on the same cores meet the same disturbances, so that their difference does not show
+the disturbances. This gains most on shared machines, and nothing on a quiet machine. Paired runs are not always valid:
+two builds that wait for one disk, or that need more memory than both can have, disturb each other. So the ends are
+measured by interleaved runs first. If a run varies little compared with the difference of the ends, or if it waits
+nearly all of its time, only interleaved runs are made. Otherwise the ends get paired runs (rounds), too, and the way
+that shows the difference more clearly is chosen. Rounds are chosen only if they show at least half of the difference
+that interleaved runs are sure of. The choice is checked again with every new reading: rounds end if all rounds vary
+more than interleaved runs, and begin if interleaved runs vary much more than the first runs did.
 
-Which of two gets a core for how long varies more than what each needs of it. So CPU time is compared in rounds, in place of
-time, where that is known, and the ends do not differ in how long they wait.
+The times that two builds have a core vary more than the CPU time that each needs. So rounds compare CPU time instead of
+time, if CPU time is known and the ends do not differ in their waiting.
 """
 
 import math
@@ -25,207 +26,231 @@ from perfbisect.core.inference.noise_model import USUAL, NoiseModel, behaviour
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import Record, arrange
 from perfbisect.core.inference.state_space import fit, levels_of
-from perfbisect.core.search.fresh_layouts import settled, with_layouts
-from perfbisect.core.search.situation import Situation, afforded
+from perfbisect.core.search.randomized_layouts import is_independent_of_layout, with_layouts
+from perfbisect.core.search.situation import Situation, within_budget
 from perfbisect.core.stats.distributions import Student
 
-# A difference of so many s.d. of a run, the second as if these were known: turns show it fast enough.
+# Interleaved runs are enough for a difference of this many s.d. of a run; the second limit is the normal score of that
+# difference.
 CLEAR, SURE = 6.0, 4.0
-UNSTEADY = 2.0  # times as many on a noisy host: what makes runs vary comes in phases, and it may be twice as noisy soon
-AFFORDED = 40  # runs of a budget below which they would take too much of it
-MORE = 2  # further runs of each end in turns, while it is doubtful whether rounds show what these do
-# Little is assumed of the noise when both ways are compared: what is would be taken for the noise of few readings.
-LITTLE, WORTH = 0.005, 1.0
-# Between these shares so many runs in turns are made first: an outlier makes fewer look noisy, chance makes them look steady.
+UNSTEADY = 2.0  # factor for CLEAR on a noisy host, where disturbances come in phases and the noise may double soon
+AFFORDED = 40  # runs of the smallest budget with which rounds of the ends are made
+MORE = 2  # further interleaved runs of each end while it is uncertain whether rounds show the same difference
+# A small prior noise with a small weight when both ways are compared, because a prior noise would decide with few
+# readings.
+PRIOR_NOISE, PRIOR_WEIGHT = 0.005, 1.0
+# If the noise of rounds relative to interleaved runs is between these limits, FEW interleaved runs are made first.
+# Among fewer runs, an outlier makes them look noisy, and chance makes them look quiet.
 FAR, NEAR, FEW = 0.2, 1.5, 12
-# Rounds of any builds from which on it is seen whether they are still better; turns are only if they vary less.
-AGAIN = 8
-LEFT = 0.5  # share of the difference in turns that rounds have to show
-# Normal standard errors of turns by which rounds show too little: from the first on the ends are measured again in turns, until there
-# are so many runs of each, since fewer do not tell the noise; from the second on rounds are not valid then.
+AGAIN = 8  # rounds of any builds from which on the choice of rounds is checked again
+SHOWN_SHARE = 0.5  # share of the difference of interleaved runs that rounds have to show
+# Normal scores of the difference that rounds do not show. From DOUBTFUL on, the ends get more interleaved runs, until
+# each has MOST runs, because fewer runs do not show the noise. From LOST on, rounds are not valid then.
 DOUBTFUL, LOST = 1.3, 3.5
-# The same where the ends are not measured again: chance must not look like builds that disturb each other. And of what both ways
-# differ by, from which on they contradict each other.
+# The limit in place of DOUBTFUL if the ends do not get more runs: chance must not look like builds that disturb each
+# other. Also the normal score from which on the differences of both ways contradict each other.
 SEEN_ONCE = 2.5
 MOST = 8
-# Share of the time in which one of the ends waits, from which on two would wait for each other, as for a disk that serves one
-# request at a time: both last as long then, whatever they differ by. A server of short queries waits for 80 % on a busy machine.
+# If an end waits for a larger share of the time, paired runs would wait for each other, for example for a disk that
+# serves one request at a time. Then both runs last equally long, whatever the difference. A server of short queries
+# waits for 80 % of the time on a busy machine.
 WAITING = 0.93
-WAITS_SEEN = 8  # rounds of the ends that tell whether they wait alike
+WAIT_ROUNDS = 8  # rounds of the ends that show whether the ends wait alike
 LEAST_ERROR = 1e-9
-WAITED = 2.2  # normal standard errors by which ends of the same CPU time are seen to wait differently
-ALIKE = 2.0  # times the smallest effect of interest by which ends may differ in what they wait: it varies, and what is missed is seen later
+WAITED = 2.2  # normal score from which on ends with the same CPU time wait differently
+# The ends wait alike if they differ by at most this times the smallest effect of interest: waiting varies, and a larger
+# difference shows later.
+ALIKE = 2.0
 
 
 def with_pairing(now: Situation) -> Decision:
-    """The decision of the search, whose readings are made in turns or in rounds, as ``policy.pairing`` or the ends say."""
+    """The decision of the search by interleaved or by paired runs, as ``policy.pairing`` says, or as the ends show."""
     if now.model.exact:
-        return _by_turns(now)
+        return _interleaved_decision(now)
     if now.policy.pairing is not Pairing.AUTO:
         return _as_chosen(now, now.policy.pairing is Pairing.PAIRED, again=now.policy.chosen)
-    alone, beside = _ends_seen(now)
-    ways = _ways(alone, beside, now)
+    interleaved, paired = _runs_of_ends(now)
+    ways = _compare_ways(interleaved, paired, now)
     if ways is None or 0 < now.policy.max_runs < AFFORDED:
-        return _by_turns(now)
+        return _interleaved_decision(now)
     if ways.clear or ways.waiting:
-        decision = _by_turns(now)
-        goes_on = not isinstance(decision.order, Measure) or decision.order.purpose is not Purpose.ENDS
-        return replace(decision, ways=ways if goes_on else None)
-    if len(beside) < PAIRS_FIRST or ways.doubtful:
-        decision = _by_turns(now)
-        if not isinstance(decision.order, Measure) and settled(decision.order):
+        decision = _interleaved_decision(now)
+        is_chosen = not isinstance(decision.order, Measure) or decision.order.purpose is not Purpose.ENDS
+        return replace(decision, ways=ways if is_chosen else None)
+    if len(paired) < PAIRS_FIRST or ways.doubtful:
+        decision = _interleaved_decision(now)
+        if not isinstance(decision.order, Measure) and is_independent_of_layout(decision.order):
             return decision
-        together = len(beside) < PAIRS_FIRST and not ways.doubtful
-        decision = replace(decision, evidence=())  # turns may not be what is searched by
-        return _with_ends(decision, now, PAIRS_FIRST if together else MORE, together=together)
+        together = len(paired) < PAIRS_FIRST and not ways.doubtful
+        decision = replace(decision, evidence=())  # the search may use paired runs
+        return _with_runs_of_ends(decision, now, PAIRS_FIRST if together else MORE, together=together)
     decision = _as_chosen(now, ways.together, by_cpu=ways.by_cpu, again=True)
     return replace(decision, ways=decision.ways or ways)
 
 
 def _as_chosen(now: Situation, together: bool, *, by_cpu: bool = False, again: bool) -> Decision:
-    """The decision in the way that was chosen; with ``again`` in the other one, where all readings show that it is better."""
-    alone, beside = _ends_seen(now, every=True) if again else ([], [])
-    ways = _ways(alone, beside, now) if alone and len(beside) >= PAIRS_FIRST else None
+    """The decision by paired runs (``together``) or by interleaved runs.
+
+    With ``again``, the decision uses the other way if all readings show that it is better.
+    """
+    interleaved, paired = _runs_of_ends(now, all_runs=True) if again else ([], [])
+    ways = _compare_ways(interleaved, paired, now) if interleaved and len(paired) >= PAIRS_FIRST else None
     if together:
-        if ways is None or len(beside) < AGAIN or not ways.in_turns < ways.in_rounds < math.inf:
-            return _by_rounds(_in_rounds(now, by_cpu=by_cpu))
-        if len(alone) >= FEW:
-            return replace(_by_turns(now), ways=replace(ways, together=False))
-        return _with_ends(replace(_by_turns(now), evidence=()), now, MORE)
+        if ways is None or len(paired) < AGAIN or not ways.in_turns < ways.in_rounds < math.inf:
+            return _paired_decision(_paired_situation(now, by_cpu=by_cpu))
+        if len(interleaved) >= FEW:
+            return replace(_interleaved_decision(now), ways=replace(ways, together=False))
+        return _with_runs_of_ends(replace(_interleaved_decision(now), evidence=()), now, MORE)
     if ways and ways.together and not ways.doubtful:
-        return replace(_by_rounds(_in_rounds(now, by_cpu=ways.by_cpu)), ways=ways)
-    return _by_turns(now)
+        return replace(_paired_decision(_paired_situation(now, by_cpu=ways.by_cpu)), ways=ways)
+    return _interleaved_decision(now)
 
 
-def _with_ends(decision: Decision, now: Situation, runs: int, *, together: bool = False) -> Decision:
-    """The decision with so many runs of each end as its order, or rounds of both."""
+def _with_runs_of_ends(decision: Decision, now: Situation, runs: int, *, together: bool = False) -> Decision:
+    """The decision with an order for ``runs`` runs of each end; paired runs with ``together``."""
     plan = tuple(Share(end, runs) for end in (now.bad, 0))
-    return afforded(replace(decision, order=Measure(plan, Purpose.ENDS, now.fleet.free_host, together=together)), now)
+    order = Measure(plan, Purpose.ENDS, now.fleet.free_host, together=together)
+    return within_budget(replace(decision, order=order), now)
 
 
-def _by_turns(now: Situation) -> Decision:
-    """The decision of the search by what was measured in turns; rounds have been spent elsewhere."""
-    return with_layouts(now.with_readings(lambda seen: seen.partner is None).charged(now))
+def _interleaved_decision(now: Situation) -> Decision:
+    """The decision of the search by interleaved runs; the budget is charged with the paired runs, too."""
+    return with_layouts(now.with_readings(lambda reading: reading.partner is None).charged_for(now))
 
 
-def _in_rounds(now: Situation, *, by_cpu: bool) -> Situation:
-    """The situation by its rounds alone; what was measured in turns has been spent elsewhere."""
+def _paired_situation(now: Situation, *, by_cpu: bool) -> Situation:
+    """The situation with the paired runs alone, compared by CPU time with ``by_cpu``; the budget is charged with all
+    runs.
+    """
     rounds = now.with_readings(
-        lambda seen: seen.partner is not None and not (by_cpu and seen.cpu is None),
+        lambda reading: reading.partner is not None and not (by_cpu and reading.cpu is None),
         prior=replace(now.prior, noise=None), model=USUAL.of_rounds,
-    ).charged(now)  # fmt: skip
-    return replace(rounds, observations=timed_by_cpu(rounds.observations)) if by_cpu else rounds
+    ).charged_for(now)  # fmt: skip
+    return replace(rounds, observations=with_cpu_time(rounds.observations)) if by_cpu else rounds
 
 
-def _by_rounds(rounds: Situation) -> Decision:
-    """The decision of the search; by time, where nothing has changed by CPU time, and the ends wait differently in their rounds."""
-    decision, seen = with_layouts(rounds), rounds.observations
-    by_cpu = any(isinstance(each, Reading) and each.time is not None for each in seen)
+def _paired_decision(rounds: Situation) -> Decision:
+    """The decision of the search by paired runs.
+
+    If the ends do not differ by CPU time, but wait differently in their rounds, the search compares time.
+    """
+    decision, observations = with_layouts(rounds), rounds.observations
+    by_cpu = any(isinstance(item, Reading) and item.time is not None for item in observations)
     if not isinstance(decision.order, NotReproduced) or not by_cpu:
         return decision
-    more = _waits_more(rounds)
-    if len(more) < WAITS_SEEN:
-        return _with_ends(decision, rounds, WAITS_SEEN - len(more), together=True)
-    error = stdev(more) / math.sqrt(len(more)) or math.inf
-    if abs(Student(len(more) - 1).score(mean(more) / error)) < WAITED:
+    waits = _extra_waits(rounds)
+    if len(waits) < WAIT_ROUNDS:
+        return _with_runs_of_ends(decision, rounds, WAIT_ROUNDS - len(waits), together=True)
+    error = stdev(waits) / math.sqrt(len(waits)) or math.inf
+    if abs(Student(len(waits) - 1).score(mean(waits) / error)) < WAITED:
         return decision
-    timed = [each.by_time if isinstance(each, Reading) else each for each in seen]
+    timed = [item.by_time if isinstance(item, Reading) else item for item in observations]
     by_time = replace(rounds, observations=timed)
-    ends = _ends(by_time.record, by_time, by_time.model)
+    ends = _contrast_of_ends(by_time.record, by_time, by_time.model)
     shown = ends.ratio(by_time.record.sign)
     return replace(with_layouts(by_time), ways=Ways(True, math.inf, ends.noise, UNKNOWN, shown, waits=True))
 
 
-def _waits_more(rounds: Situation) -> list[float]:
-    """What bad waits longer than good in each of their rounds, in log units: what time shows beyond CPU time.
+def _extra_waits(rounds: Situation) -> list[float]:
+    """For each round of the ends, the difference of bad and good by time minus their difference by CPU time, in log
+    units.
 
-    It has neither the noise of these in it, nor code placement.
+    This is the longer waiting of bad. It contains neither the noise of time and CPU time, nor code placement.
     """
     good, bad = rounds.record.name(0), rounds.record.name(rounds.bad)
-    more = []
-    for each in rounds.observations:
-        if isinstance(each, Reading) and each.time is not None and each.partner is not None:
-            sides = rounds.record.name(each.candidate), rounds.record.name(each.partner)
+    waits = []
+    for item in rounds.observations:
+        if isinstance(item, Reading) and item.time is not None and item.partner is not None:
+            sides = rounds.record.name(item.candidate), rounds.record.name(item.partner)
             if sides in {(good, bad), (bad, good)}:
-                more.append((each.time - each.value) * (1 if sides[0] == bad else -1))
-    return more
+                waits.append((item.time - item.value) * (1 if sides[0] == bad else -1))
+    return waits
 
 
-def timed_by_cpu(seen: Sequence[Observation]) -> list[Observation]:
-    """The same with CPU time in place of time."""
-    return [each.by_cpu if isinstance(each, Reading) else each for each in seen]
+def with_cpu_time(observations: Sequence[Observation]) -> list[Observation]:
+    """The observations with CPU time in place of time."""
+    return [item.by_cpu if isinstance(item, Reading) else item for item in observations]
 
 
-def _ends_seen(now: Situation, *, every: bool = False) -> tuple[list[Reading], list[Reading]]:
-    """The first readings of the ends in turns, and in rounds, as they are linked usually; or all, with rounds of any builds."""
-    ends, alone, beside = {now.record.name(0), now.record.name(now.bad)}, list[Reading](), list[Reading]()
-    for seen in now.observations:
-        if isinstance(seen, Reading):
-            sides = {now.record.name(side) for side in (seen.candidate, seen.partner) if side is not None}
-            if not seen.layout and (sides <= ends or (every and seen.partner is not None)):
-                (alone if seen.partner is None else beside).append(seen)
-    if every:
-        return alone, beside
-    return alone[: 2 * MOST], beside[:PAIRS_FIRST]
+def _runs_of_ends(now: Situation, *, all_runs: bool = False) -> tuple[list[Reading], list[Reading]]:
+    """The first interleaved and the first paired runs of the ends, in the usual layout.
 
-
-def ways_of(seen: Sequence[Observation]) -> Ways | None:
-    """The better way to compare two builds, 0 and 1, by readings of both; None where that is not known."""
-    now = Situation(Graph.line(1), seen, Policy(direction=Direction.ANY))
-    alone, beside = _ends_seen(now)
-    ways = _ways(alone, beside, now, chance=SEEN_ONCE)
-    return ways if ways and (ways.clear or ways.waiting or len(beside) >= PAIRS_FIRST) else None
-
-
-def _ways(
-    alone: Sequence[Reading], beside: Sequence[Reading], now: Situation, *, chance: float = DOUBTFUL
-) -> Ways | None:
-    """The better way: rounds, where they are less noisy and show at least half of the difference that turns are sure of.
-
-    None while one of the ends has no reading in turns.
+    With ``all_runs``, all interleaved runs of the ends, and all paired runs of any builds.
     """
-    record = arrange(alone, now.policy, now.bad)
+    ends, interleaved, paired = {now.record.name(0), now.record.name(now.bad)}, list[Reading](), list[Reading]()
+    for item in now.observations:
+        if isinstance(item, Reading):
+            sides = {now.record.name(side) for side in (item.candidate, item.partner) if side is not None}
+            if not item.layout and (sides <= ends or (all_runs and item.partner is not None)):
+                (interleaved if item.partner is None else paired).append(item)
+    if all_runs:
+        return interleaved, paired
+    return interleaved[: 2 * MOST], paired[:PAIRS_FIRST]
+
+
+def better_way(observations: Sequence[Observation]) -> Ways | None:
+    """The better way to compare two builds, 0 and 1, by readings of both; None if it is unknown."""
+    now = Situation(Graph.line(1), observations, Policy(direction=Direction.ANY))
+    interleaved, paired = _runs_of_ends(now)
+    ways = _compare_ways(interleaved, paired, now, doubtful_score=SEEN_ONCE)
+    return ways if ways and (ways.clear or ways.waiting or len(paired) >= PAIRS_FIRST) else None
+
+
+def _compare_ways(
+    interleaved: Sequence[Reading], paired: Sequence[Reading], now: Situation, *, doubtful_score: float = DOUBTFUL
+) -> Ways | None:
+    """The comparison of both ways; None while an end has no interleaved run.
+
+    The better way is by rounds if they are less noisy and show at least half of the difference that interleaved runs
+    are sure of.
+    """
+    record = arrange(interleaved, now.policy, now.bad)
     if not (record.runs(0) and record.runs(now.bad)):
         return None
-    turns = _ends(record, now, USUAL)
-    noise = math.sqrt(2) * _ends(record, now, replace(USUAL, noise=LITTLE, worth=WORTH)).noise
-    seen = Interval.around(-record.sign * turns.drop, 2 * turns.error)
+    turns = _contrast_of_ends(record, now, USUAL)
+    noise = math.sqrt(2) * _contrast_of_ends(record, now, replace(USUAL, noise=PRIOR_NOISE, worth=PRIOR_WEIGHT)).noise
+    by_turns = Interval.around(-record.sign * turns.drop, 2 * turns.error)
     size = abs(turns.drop) / turns.noise
-    needed = CLEAR * (UNSTEADY if turns.noise > NOISY else 1.0)
-    clear = size >= needed and Student(turns.freedom).score(size) >= SURE
-    waits = 1 - math.exp(-max(map(median, _waits(alone, record, now))))
+    clear_size = CLEAR * (UNSTEADY if turns.noise > NOISY else 1.0)
+    clear = size >= clear_size and Student(turns.freedom).score(size) >= SURE
+    waits = 1 - math.exp(-max(map(median, _log_waits(interleaved, record, now))))
     waiting = waits if waits > WAITING else 0.0
-    if clear or waiting or len(beside) < PAIRS_FIRST:
-        # A few more runs in turns may make it clear, for less than rounds cost.
-        nearly = size >= needed and not beside and len(alone) < FEW
-        return Ways(False, noise, math.inf, seen, UNKNOWN, clear=clear, waiting=waiting, doubtful=nearly)
-    by_cpu, enough = _waits_alike(alone, beside, record, now), len(alone) >= 2 * MOST
-    both = arrange(timed_by_cpu(beside) if by_cpu else beside, now.policy, now.bad)
-    rounds = _ends(both, now, USUAL.of_rounds)
-    kept = math.copysign(1.0, record.sign * turns.drop * both.sign * rounds.drop) * abs(rounds.drop)
-    less = kept < LEFT * abs(turns.drop)
-    apart = Student(turns.freedom).score((abs(turns.drop) - kept) / turns.error) if less else 0.0
-    valid = apart < (LOST if enough else chance)
-    of_round = _ends(both, now, replace(USUAL.of_rounds, noise=math.sqrt(2) * LITTLE, worth=WORTH)).noise
-    quieter = of_round < GAIN * noise
-    shown = Interval.around(-both.sign * rounds.drop, 2 * rounds.error)
+    if clear or waiting or len(paired) < PAIRS_FIRST:
+        # A few more interleaved runs may make the difference clear, and cost less than rounds.
+        nearly = size >= clear_size and not paired and len(interleaved) < FEW
+        return Ways(False, noise, math.inf, by_turns, UNKNOWN, clear=clear, waiting=waiting, doubtful=nearly)
+    by_cpu, enough = _ends_wait_alike(interleaved, paired, record, now), len(interleaved) >= 2 * MOST
+    of_rounds = arrange(with_cpu_time(paired) if by_cpu else paired, now.policy, now.bad)
+    rounds = _contrast_of_ends(of_rounds, now, USUAL.of_rounds)
+    drop = math.copysign(1.0, record.sign * turns.drop * of_rounds.sign * rounds.drop) * abs(rounds.drop)
+    is_smaller = drop < SHOWN_SHARE * abs(turns.drop)
+    lost_score = Student(turns.freedom).score((abs(turns.drop) - drop) / turns.error) if is_smaller else 0.0
+    valid = lost_score < (LOST if enough else doubtful_score)
+    little_noise = replace(USUAL.of_rounds, noise=math.sqrt(2) * PRIOR_NOISE, worth=PRIOR_WEIGHT)
+    round_noise = _contrast_of_ends(of_rounds, now, little_noise).noise
+    quieter = round_noise < GAIN * noise
+    by_rounds = Interval.around(-of_rounds.sign * rounds.drop, 2 * rounds.error)
     doubtful = not enough and (by_cpu is False or (quieter and not valid))
-    doubtful |= FAR * noise < of_round < NEAR * noise and len(alone) < FEW
-    lost, differ = quieter and not valid, abs(turns.drop - record.sign * both.sign * rounds.drop)
+    doubtful |= FAR * noise < round_noise < NEAR * noise and len(interleaved) < FEW
+    is_lost, differ = quieter and not valid, abs(turns.drop - record.sign * of_rounds.sign * rounds.drop)
     contradict = Student(turns.freedom).score(differ / math.hypot(turns.error, rounds.error)) > SEEN_ONCE
     doubtful |= contradict and not enough
-    return Ways(valid and quieter, noise, of_round, seen, shown, lost, contradict, bool(by_cpu), doubtful=doubtful)
+    together = valid and quieter
+    return Ways(together, noise, round_noise, by_turns, by_rounds, is_lost, contradict, bool(by_cpu), doubtful=doubtful)
 
 
-def _waits_alike(alone: Sequence[Reading], beside: Sequence[Reading], record: Record, now: Situation) -> bool | None:
-    """Whether the ends differ by CPU time if they do, not by waiting; None where CPU time is unknown.
+def _ends_wait_alike(
+    interleaved: Sequence[Reading], paired: Sequence[Reading], record: Record, now: Situation
+) -> bool | None:
+    """Whether the ends wait equally long, so that a difference is one of CPU time; None if CPU time is unknown.
 
-    Others on the machine only add to the waiting of a run, so that the run of each end which waits least shows its own. Where
-    others are so busy that the runs of one end vary in this, a difference between the ends has to be beyond that.
+    Other programs on the machine can only lengthen the waiting of a run. So the run with the shortest waiting shows the
+    waiting of its build. If other programs make the waiting of an end vary, the difference between the ends must exceed
+    this variation.
     """
-    if any(each.cpu is None for each in (*alone, *beside)):
+    if any(reading.cpu is None for reading in (*interleaved, *paired)):
         return None
-    good, bad = _waits(alone, record, now)
+    good, bad = _log_waits(interleaved, record, now)
     if abs(min(good) - min(bad)) <= ALIKE * least(now.policy):
         return True
     if min(len(good), len(bad)) < 2:
@@ -234,12 +259,13 @@ def _waits_alike(alone: Sequence[Reading], beside: Sequence[Reading], record: Re
     return abs(Student(len(good) + len(bad) - 2).score((mean(good) - mean(bad)) / error)) < WAITED
 
 
-def _waits(alone: Sequence[Reading], record: Record, now: Situation) -> Sequence[list[float]]:
-    """How long the runs of good wait, and those of bad: logarithms of their time over their CPU time."""
+def _log_waits(runs: Sequence[Reading], record: Record, now: Situation) -> Sequence[list[float]]:
+    """The waiting of each run of good, and of each run of bad: the logarithm of time divided by CPU time."""
     ends = (record.name(0), record.name(now.bad))
-    return [[seen.waits for seen in alone if record.name(seen.candidate) == end] for end in ends]
+    return [[run.waits for run in runs if record.name(run.candidate) == end] for end in ends]
 
 
-def _ends(record: Record, now: Situation, model: NoiseModel) -> Contrast:
+def _contrast_of_ends(record: Record, now: Situation, model: NoiseModel) -> Contrast:
+    """The difference between good and bad, by the readings of ``record``."""
     levels = levels_of(fit(record, behaviour(record, 0, now.bad, model).weight, model))
     return contrast(levels, record.builds.index(0), record.builds.index(now.bad))

@@ -1,11 +1,14 @@
-"""The parts of a diff, in which order they are put on its older side, and which of them makes a build slower. Pure.
+"""The parts of a diff: the order in which they are applied, and the search for the parts that make a build slower.
+Pure.
 
-A part is a hunk, a function of a new file, or what of a file no lines show: its name, its mode, a binary. Any set of them makes a
-tree, since edits of a file do not overlap; whether that builds, a build shows. Each round is a line of states between parent
-and culprit, which the search for a commit searches as it searches a history: of files, then of the parts of the one that is
-named. So A. Zeller finds a minimal difference ("Yesterday, my program worked. Today, it does not. Why?", ESEC/FSE 1999,
-<https://doi.org/10.1145/318773.318946>); here the order, not a division by two, makes states that build: build files and headers
-first, definitions before uses, and what failures tell. Two more rounds prove the part: alone on the parent, and by its absence.
+A part is a hunk, a function of a new file, or the part of a file without lines: its name, its mode, a binary. Any set
+of parts makes a tree, since edits of a file do not overlap; whether the tree builds, a build shows. Each round is a
+line of states between parent and culprit. The search for a commit searches this line like a history: first by files,
+then by the parts of the named file. A. Zeller finds a minimal difference this way ("Yesterday, my program worked.
+Today, it does not. Why?", ESEC/FSE 1999, <https://doi.org/10.1145/318773.318946>). Here the order of the parts makes
+states that build, and not a division by two: build files and headers come first, and definitions come before
+uses; failures show further needs. Two more rounds prove the part: by the part alone on the parent, and
+by its absence.
 """
 
 import re
@@ -20,23 +23,24 @@ from random import Random
 from perfbisect.core.domain.facts import DiffPart
 from perfbisect.core.domain.graph import after_needs, joined
 
-ORDERS = 4  # of the same parts, until the suspects are given up to become fewer
-FEW = 8  # parts that are tried with all others before them
-MORE = 2  # times that other parts are looked for, which a part needs to be slow
+ORDERS = 4  # orders of the same parts that are tried; after them the search accepts the remaining suspects
+FEW = 8  # most suspects that are tried after all other parts
+MORE = 2  # searches for further parts that a slow part needs to be slow
 
 BUILD_FILE = re.compile(
     r"(?i)(?:^|/)(?:(?:GNU)?makefile[^/]*|CMakeLists\.txt|configure[^/]*|meson[^/]*|BUILD|SConstruct|SConscript|Cargo\.(?:toml|lock)"
     r"|go\.(?:mod|sum)|\.gitmodules|[^/]+\.(?:mk|cmake|am|in|ac|m4|gradle|bazel|bzl|gyp|gypi|def|map))$"
 )
-BESIDE = re.compile(  # files that hardly any build has in the program: prose, tests, examples
+NOT_IN_PROGRAM = re.compile(  # files that hardly any program contains: prose, tests, examples
     r"(?i)\.(?:md|markdown|rst|adoc|txt|html?|[1-9]|pdf|png|svg)$|(?:^|/)(?:docs?|man\d?|tests?|testes|examples?|fuzz\w*)/"
     r"|(?:^|/)(?:README|NEWS|AUTHORS|COPYING|LICEN[CS]E|CHANGE\w*|\.[^/]+)$"
 )
 HEADER = re.compile(r"(?i)\.(?:h|hh|hpp|hxx|h\+\+|inc|inl|ipp|tcc|proto|pyi)$")
 WORD = re.compile(r"[A-Za-z_$][\w$]*")
 FILE_NAME = re.compile(r"([\w+-]+)\.[A-Za-z]\w*")
-NOTHING: Mapping[int, Collection[int]] = {}
-# What a line seems to define: a macro, a type, or a name behind that of a type. The last group is one with arguments.
+NO_NEEDS: Mapping[int, Collection[int]] = {}
+# The definition in a line, by a guess: a macro, a type, or a name after the name of a type. The last group is a name
+# with arguments.
 DEFINED = re.compile(
     r"#\s*define\s+(\w+)|\b(?:struct|class|enum|union|typedef|namespace|interface|trait|type|def|fn|func|function)\s+(\w+)"
     r"|\b(?!return\b|else\b|case\b|goto\b|throw\b|new\b|delete\b|in\b|not\b)\w+[\s*&>]+(\w+)\s*(?:[\[;,:]|=(?!=))"
@@ -51,242 +55,241 @@ class Entry:
 
     path: str
     mode: str  # as git has it: 100644
-    content: bytes  # of a submodule the hash of its commit
+    content: bytes  # the file; for a submodule the hash of its commit
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
-    """Lines of the older file, from 0, the last one excluded, and what stands in their place."""
+class LineEdit:
+    """Lines of the older file and the lines that replace them."""
 
-    first: int
-    end: int
-    lines: tuple[bytes, ...]
-    place: int  # among the edits of its file: several may be before one line
+    first: int  # number of the first replaced line, from 0
+    end: int  # number of the line after the last replaced line
+    lines: tuple[bytes, ...]  # the new lines
+    position: int  # among the edits of the file, because several edits may be before one line
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """One part: edits of a file; none: all else that changes of it."""
+class DiffPiece:
+    """A part of a diff: edits of a file; or, without edits, all other changes of the file."""
 
-    file: int
+    file: int  # number of the file in the diff
     shown: DiffPart
-    edits: tuple[Edit, ...] = ()
-    added: str = ""
-    removed: str = ""
+    edits: tuple[LineEdit, ...] = ()
+    added: str = ""  # the added lines
+    removed: str = ""  # the removed lines
 
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """A file before and after; None where it does not exist."""
+    """A file before and after the commit; None if it does not exist."""
 
     before: Entry | None
     after: Entry | None
     by_lines: bool  # whether both contents are text, or one of them does not exist
 
-    def with_parts(self, chosen: Collection[Piece]) -> Entry | None:
-        """The file with these of its parts."""
-        before, after = self.before, self.after
-        whole = any(not piece.edits for piece in chosen)
-        if not self.by_lines or after is None:
-            return after if whole else before
-        if before is None and not chosen:
+    def with_parts(self, chosen: Collection[DiffPiece]) -> Entry | None:
+        """The file with the chosen parts alone; None if it does not exist then."""
+        old, new = self.before, self.after
+        other_changes = any(not piece.edits for piece in chosen)
+        if not self.by_lines or new is None:
+            return new if other_changes else old
+        if old is None and not chosen:
             return None
-        name = after if whole or before is None else before
-        old, text, at = lines_of(before.content if before else b""), list[bytes](), 0
-        for edit in sorted((edit for piece in chosen for edit in piece.edits), key=lambda edit: edit.place):
-            text += [*old[at : edit.first], *edit.lines]
-            at = edit.end
-        return Entry(name.path, name.mode, b"".join([*text, *old[at:]]))
+        name = new if other_changes or old is None else old
+        old_lines, text, line = split_lines(old.content if old else b""), list[bytes](), 0
+        for edit in sorted((edit for piece in chosen for edit in piece.edits), key=lambda edit: edit.position):
+            text += [*old_lines[line : edit.first], *edit.lines]
+            line = edit.end
+        return Entry(name.path, name.mode, b"".join([*text, *old_lines[line:]]))
 
 
 @dataclass(frozen=True, eq=False)
-class Diff:
-    """All that a commit changes of what counts."""
+class CommitDiff:
+    """All changes of a commit, without ignored paths, in parts."""
 
     files: tuple[FileDiff, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[DiffPiece, ...]
 
     @property
-    def every(self) -> frozenset[int]:
+    def all_parts(self) -> frozenset[int]:
         """The numbers of all parts."""
         return frozenset(range(len(self.pieces)))
 
     def with_parts(self, chosen: frozenset[int]) -> Iterator[tuple[Entry | None, Entry | None]]:
-        """The files that differ from those before: each as it was, and as it is with these parts."""
-        own = defaultdict[int, list[Piece]](list)
+        """The files that the chosen parts change: each before the commit, and with the chosen parts."""
+        by_file = defaultdict[int, list[DiffPiece]](list)
         for number in sorted(chosen):
-            own[self.pieces[number].file].append(self.pieces[number])
-        for file, pieces in own.items():
-            before, now = self.files[file].before, self.files[file].with_parts(pieces)
-            if now != before:
-                yield before, now
+            by_file[self.pieces[number].file].append(self.pieces[number])
+        for file, pieces in by_file.items():
+            old, new = self.files[file].before, self.files[file].with_parts(pieces)
+            if new != old:
+                yield old, new
 
     def files_of(self, chosen: Collection[int]) -> list[frozenset[int]]:
-        """These parts by files, those beside the program together; those of a single file one by one."""
+        """The chosen parts by file, files outside of the program together; parts of a single file one by one."""
 
         def file_of(number: int) -> int:
             piece = self.pieces[number]
             path = piece.shown.path
-            return -1 if BESIDE.search(path) and not BUILD_FILE.search(path) else piece.file
+            return -1 if NOT_IN_PROGRAM.search(path) and not BUILD_FILE.search(path) else piece.file
 
-        files = [frozenset(own) for _, own in groupby(sorted(chosen, key=file_of), file_of)]
+        files = [frozenset(parts) for _, parts in groupby(sorted(chosen, key=file_of), file_of)]
         return files if len(files) > 1 else singles(chosen)
 
     def with_needed(self, chosen: frozenset[int], learnt: Mapping[int, Collection[int]]) -> frozenset[int]:
-        """These parts, and all that they need before them; ``learnt`` beside what their words tell."""
-        more = chosen.union(*(each for number in chosen for each in (self.needed[number], learnt.get(number, ()))))
-        return chosen if more == chosen else self.with_needed(more, learnt)
+        """The chosen parts and the parts that they need to build: by their words, and by ``learnt``."""
+        closed = chosen.union(*(part for number in chosen for part in (self.needed[number], learnt.get(number, ()))))
+        return chosen if closed == chosen else self.with_needed(closed, learnt)
 
     def with_users(self, chosen: frozenset[int], learnt: Mapping[int, Collection[int]]) -> frozenset[int]:
-        """These parts, and all that need them; as far as that was learnt alone where, by their words, all others do."""
-        closed = with_all(chosen, {number: {*own, *learnt.get(number, ())} for number, own in enumerate(self.needed)})
-        return closed if closed != self.every else with_all(chosen, learnt)
+        """The chosen parts and the parts that need them: by their words and ``learnt``; if all do, by ``learnt``."""
+        needs = {number: {*words, *learnt.get(number, ())} for number, words in enumerate(self.needed)}
+        closed = with_dependents(chosen, needs)
+        return closed if closed != self.all_parts else with_dependents(chosen, learnt)
 
     @cached_property
     def defined(self) -> Sequence[Collection[str]]:
-        """The words that each part seems to define, before or after it."""
+        """The words that each part seems to define, in its added or removed lines."""
         texts = (f"{piece.added}\n{piece.removed}" for piece in self.pieces)
         return [{name for names in DEFINED.findall(text) for name in names if name} for text in texts]
 
     @cached_property
     def words(self) -> tuple[set[str], set[str]]:
-        """All words of its files before, and after."""
-        before, after = ([getattr(file, side) for file in self.files] for side in ("before", "after"))
-        of_before, of_after = (
-            {word for file in files for word in WORD.findall(words_of(file))} for files in (before, after)
-        )
-        return of_before, of_after
+        """All words of the files before the commit, and after it."""
+        old, new = ([getattr(file, side) for file in self.files] for side in ("before", "after"))
+        of_old, of_new = ({word for file in files for word in WORD.findall(text_of(file))} for files in (old, new))
+        return of_old, of_new
 
     @cached_property
     def needed(self) -> Sequence[Collection[int]]:
-        """The parts that come before each part, so that states build, as far as its words tell."""
-        return needed(self)
+        """The parts that each part needs to build, by a guess from its words."""
+        return needed_parts(self)
 
 
-def with_all(chosen: frozenset[int], needs: Mapping[int, Collection[int]]) -> frozenset[int]:
-    """These parts, and those that need them, if by others."""
-    more = chosen.union(number for number, own in needs.items() if not chosen.isdisjoint(own))
-    return chosen if more == chosen else with_all(more, needs)
+def with_dependents(chosen: frozenset[int], needs: Mapping[int, Collection[int]]) -> frozenset[int]:
+    """The chosen parts, and the parts that need them directly or indirectly."""
+    closed = chosen.union(number for number, needed in needs.items() if not chosen.isdisjoint(needed))
+    return chosen if closed == chosen else with_dependents(closed, needs)
 
 
 def singles(chosen: Iterable[int]) -> list[frozenset[int]]:
-    """Each part by itself."""
+    """A set for each part."""
     return [frozenset({number}) for number in sorted(chosen)]
 
 
-def lines_of(content: bytes) -> list[bytes]:
-    """Lines with their ends; only a newline ends one."""
-    found: list[bytes] = re.findall(rb"[^\n]*\n|[^\n]+", content)
-    return found
+def split_lines(content: bytes) -> list[bytes]:
+    """The lines with their newlines; no other character ends a line."""
+    lines: list[bytes] = re.findall(rb"[^\n]*\n|[^\n]+", content)
+    return lines
 
 
 def decoded(lines: Iterable[bytes]) -> str:
-    """Lines as text."""
+    """The lines as text."""
     return b"".join(lines).decode(errors="replace")
 
 
-def words_of(entry: Entry | None) -> str:
-    """The content of a file as text; "" for what is no text, or does not exist."""
+def text_of(entry: Entry | None) -> str:
+    """The content of a file as text; "" for a binary file, and for a file that does not exist."""
     return "" if entry is None or b"\0" in entry.content else decoded([entry.content])
 
 
-def defined(text: str, path: str) -> tuple[set[str], set[str]]:
-    """What a text seems to define, and those of that which take arguments; beside headers, what is indented is local."""
+def defined_names(text: str, path: str) -> tuple[set[str], set[str]]:
+    """The names that a text seems to define, and those with arguments; indented definitions count only in headers."""
     lines = text.splitlines()
-    shown = text if HEADER.search(path) else "\n".join(line for line in lines if not line[:1].isspace())
-    found = DEFINED.findall(shown)
-    return {name for names in found for name in names if name}, {names[-1] for names in found if names[-1]}
+    global_text = text if HEADER.search(path) else "\n".join(line for line in lines if not line[:1].isspace())
+    groups = DEFINED.findall(global_text)
+    return {name for names in groups for name in names if name}, {names[-1] for names in groups if names[-1]}
 
 
-def needed(diff: Diff) -> list[set[int]]:
-    """The parts that come before each part; see ``Diff.needed``. Circles are possible: such parts follow each other."""
-    pieces, before = diff.pieces, [set[int]() for _ in diff.pieces]
-    known, kept = diff.words
+def needed_parts(diff: CommitDiff) -> list[set[int]]:
+    """The parts that each part needs to build, as in ``CommitDiff.needed``; parts may need each other."""
+    pieces, needs = diff.pieces, [set[int]() for _ in diff.pieces]
+    old_words, new_words = diff.words
     added, removed = ([{*WORD.findall(getattr(piece, side))} for piece in pieces] for side in ("added", "removed"))
-    new, old = ([defined(getattr(piece, side), piece.shown.path) for piece in pieces] for side in ("added", "removed"))
-    for word, (definers, users) in uses(added, [names for names, _ in new]).items():
-        if word in known:
+    new, old = ([defined_names(getattr(p, side), p.shown.path) for p in pieces] for side in ("added", "removed"))
+    for word, (definers, users) in definitions_and_uses(added, [names for names, _ in new]).items():
+        if word in old_words:
             continue
-        headers = [each for each in definers if HEADER.search(pieces[each].shown.path)]
+        headers = [definer for definer in definers if HEADER.search(pieces[definer].shown.path)]
         for user in users:
-            before[user].update(definers)
+            needs[user].update(definers)
         for definer in definers if headers else ():
-            before[definer].update(header for header in headers if header != definer and definer not in headers)
-    for word, (definers, users) in uses(removed, [names for names, _ in old]).items():
-        if word not in kept:
+            needs[definer].update(header for header in headers if header != definer and definer not in headers)
+    for word, (definers, users) in definitions_and_uses(removed, [names for names, _ in old]).items():
+        if word not in new_words:
             for definer in definers:
-                before[definer].update(users)
-    for number in range(len(pieces)):  # a function whose arguments change, and its calls
+                needs[definer].update(users)
+    for number in range(len(pieces)):  # a function with changed arguments, and its calls
         for word in new[number][1] & old[number][1]:
-            for other in range(len(pieces)):
-                if other != number and word in added[other] and word in removed[other]:
-                    before[other].add(number)
-                    before[number].add(other)
+            for caller in range(len(pieces)):
+                if caller != number and word in added[caller] and word in removed[caller]:
+                    needs[caller].add(number)
+                    needs[number].add(caller)
     for file, change in enumerate(diff.files):
-        own = [number for number, piece in enumerate(pieces) if piece.file == file]
+        of_file = [number for number, piece in enumerate(pieces) if piece.file == file]
         existing = change.before or change.after
         if (change.before is None) is (change.after is None) or not existing:
             continue
-        stem, gone = PurePosixPath(existing.path).stem, change.after is None
-        said = [piece.removed if gone else piece.added for piece in pieces]
-        naming = [each for each, text in enumerate(said) if each not in own and stem in FILE_NAME.findall(text)]
-        for each in naming:
-            before[own[0] if gone else each].add(each if gone else own[0])
-        lists = [each for each in naming if BUILD_FILE.search(pieces[each].shown.path) and not gone]
-        for user in range(len(pieces)):  # what a build file does not list is not linked
-            if user not in own and before[user].intersection(own):
-                before[user].update(each for each in lists if each != user)
-    return before
+        stem, is_removed = PurePosixPath(existing.path).stem, change.after is None
+        texts = [piece.removed if is_removed else piece.added for piece in pieces]
+        naming = [n for n, text in enumerate(texts) if n not in of_file and stem in FILE_NAME.findall(text)]
+        for number in naming:
+            needs[of_file[0] if is_removed else number].add(number if is_removed else of_file[0])
+        lists = [number for number in naming if BUILD_FILE.search(pieces[number].shown.path) and not is_removed]
+        for user in range(len(pieces)):  # a file that no build file lists is not linked
+            if user not in of_file and needs[user].intersection(of_file):
+                needs[user].update(number for number in lists if number != user)
+    return needs
 
 
-def uses(
+def definitions_and_uses(
     words: Sequence[Collection[str]], definitions: Sequence[Collection[str]]
 ) -> dict[str, tuple[list[int], list[int]]]:
-    """Word → the parts that define it, and others that have it."""
-    found: dict[str, tuple[list[int], list[int]]] = {}
-    for number, own in enumerate(definitions):
-        for word in own:
-            found.setdefault(word, ([], []))[0].append(number)
-    for number, own in enumerate(words):
-        for word in found.keys() & own:
+    """For each defined word, the parts that define it, and the other parts that contain it."""
+    by_word: dict[str, tuple[list[int], list[int]]] = {}
+    for number, defined in enumerate(definitions):
+        for word in defined:
+            by_word.setdefault(word, ([], []))[0].append(number)
+    for number, of_part in enumerate(words):
+        for word in by_word.keys() & of_part:
             if word not in definitions[number]:
-                found[word][1].append(number)
-    return found
+                by_word[word][1].append(number)
+    return by_word
 
 
-def ordered(
-    diff: Diff, parts: Sequence[frozenset[int]], turn: int = 0, learnt: Mapping[int, Collection[int]] = NOTHING
+def ordered_parts(
+    diff: CommitDiff, parts: Sequence[frozenset[int]], turn: int = 0, learnt: Mapping[int, Collection[int]] = NO_NEEDS
 ) -> tuple[frozenset[int], ...]:
-    """Sets of parts in an order that may build: what others need before them. Each turn has another order, the first the likeliest.
+    """The sets of parts in an order in which each state probably builds: needed parts come first.
 
-    ``learnt`` is what a part needs beside what its words tell. Those that need each other are one set; after the first turn
-    only as far as that was learnt.
+    Each turn has another order; turn 0 is the most probable. ``learnt`` are needs besides the needs by words. Parts
+    that need each other are one set; after turn 0 only if they need each other by ``learnt``.
     """
     by_words = dict(enumerate(diff.needed))
-    sure = learnt if turn else {number: {*own, *learnt.get(number, ())} for number, own in by_words.items()}
-    parts = joined(parts, sure)
-    drawn = Random(turn)
-    shuffled = {number: drawn.random() for number in range(len(diff.files))} if turn > 1 else {}
+    needs = learnt if turn else {number: {*words, *learnt.get(number, ())} for number, words in by_words.items()}
+    parts = joined(parts, needs)
+    random = Random(turn)
+    shuffled = {number: random.random() for number in range(len(diff.files))} if turn > 1 else {}
 
     def rank(part: frozenset[int]) -> tuple[float, ...]:
         first = min(part)
         path = diff.pieces[first].shown.path
-        kind = 0 if BUILD_FILE.search(path) else 3 if BESIDE.search(path) else 1 if HEADER.search(path) else 2
-        return (kind, shuffled.get(diff.pieces[first].file, 0.0), drawn.random() if turn > 1 else first)
+        kind = 0 if BUILD_FILE.search(path) else 3 if NOT_IN_PROGRAM.search(path) else 1 if HEADER.search(path) else 2
+        return (kind, shuffled.get(diff.pieces[first].file, 0.0), random.random() if turn > 1 else first)
 
     likely = after_needs(sorted(parts, key=rank), by_words)
-    return tuple(after_needs(likely, sure))
+    return tuple(after_needs(likely, needs))
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A line of states: each adds a set of parts to the one before it, the first to ``base``."""
+    """A line of states, which are sets of parts: each of ``steps`` adds parts to the last state, first to ``base``."""
 
     base: frozenset[int]
     steps: tuple[frozenset[int], ...]
-    proven: frozenset[int] = frozenset()  # the parts that are to be proven
-    alone: frozenset[int] = frozenset()  # these on the parent, with what they need to build
-    without: frozenset[int] = frozenset()  # all but these, and what needs them to build
+    proven: frozenset[int] = frozenset()  # the parts to prove
+    alone: frozenset[int] = frozenset()  # the parts to prove, with the parts that they need to build
+    without: frozenset[int] = frozenset()  # all parts except the parts to prove and the parts that need them to build
 
     @property
     def states(self) -> tuple[frozenset[int], ...]:
@@ -294,99 +297,103 @@ class Round:
         return tuple(accumulate(self.steps, frozenset.union, initial=self.base))
 
 
-Learnt = defaultdict[int, set[int]]  # part → those that it needs, as failures have shown
-Course = Generator[Round, tuple[int, int] | None, None]
-"""Rounds; each is answered by the first and the last step, from 1, of which the guilty one is one; None: that is not known."""
+Learnt = defaultdict[int, set[int]]  # part → the parts that it needs to build, as failures have shown
+PartRounds = Generator[Round, tuple[int, int] | None, None]
+"""Rounds. The answer to a round is the range of steps, from 1, with the slow step: first and last; None if unknown."""
 
 
-def course(diff: Diff, learnt: Learnt) -> Course:
-    """The search for the part that makes the difference, and its proof; the verdict of the last round is that of the session.
+def part_search(diff: CommitDiff, learnt: Learnt) -> PartRounds:
+    """The rounds of the search for the slow part and of its proof; the session has the verdict of the last round.
 
-    The caller enters in ``learnt`` what failures show.
+    The caller adds to ``learnt`` the needs that failures show.
     """
-    every, guilty = diff.every, frozenset[int]()
+    all_parts, guilty = diff.all_parts, frozenset[int]()
     best: Round | None = None
     alone = frozenset[int]()
     for _ in range(1 + MORE):
-        # With what the parts so far need to build, as they were measured: these are fast.
-        found, search = yield from _search(diff, alone, diff.files_of(every - alone), learnt)
-        if guilty and len(found) > 1:  # no part, but a set that these need
+        # The base is the guilty parts so far with the parts that they need to build: this state was measured, and is
+        # fast.
+        suspects, search = yield from _search(diff, alone, diff.files_of(all_parts - alone), learnt)
+        if guilty and len(suspects) > 1:  # not a single part, but a set that the guilty parts need
             break
-        guilty, best = guilty | found, best or search
-        if not found or guilty == every:
+        guilty, best = guilty | suspects, best or search
+        if not suspects or guilty == all_parts:
             break
-        alone, seen = yield from _prove(diff, guilty, learnt, frozenset())
-        if seen != (2, 2):  # else it is fast without others: which of them does it need?
+        alone, answer = yield from _prove(diff, guilty, learnt, frozenset())
+        if answer != (
+            2,
+            2,
+        ):  # otherwise the guilty parts alone are fast, and the search continues for parts that they need
             break
-    if not guilty or guilty == every:
+    if not guilty or guilty == all_parts:
         return
-    without, seen = yield from _prove(diff, guilty, learnt, alone)
-    if best and not (seen == (2, 2) and without == every - guilty):
+    without, answer = yield from _prove(diff, guilty, learnt, alone)
+    if best and not (answer == (2, 2) and without == all_parts - guilty):
         yield replace(best, proven=guilty, alone=alone, without=without)
 
 
 def _prove(
-    diff: Diff, guilty: frozenset[int], learnt: Learnt, alone: frozenset[int]
+    diff: CommitDiff, guilty: frozenset[int], learnt: Learnt, alone: frozenset[int]
 ) -> Generator[Round, tuple[int, int] | None, tuple[frozenset[int], tuple[int, int] | None]]:
-    """The state with these parts on the parent, or once ``alone`` is known without them, and what its round has shown.
+    """The state with the guilty parts alone on the parent (with ``alone``: without them), and the answer to its round.
 
-    Where it does not build, it is tried with what the parts need, or without what needs them.
+    If the state does not build, it gets the parts that it needs; or it loses the parts that need the guilty parts.
     """
-    every, own, tried, seen = diff.every, guilty, set[frozenset[int]](), None
+    all_parts, proven, tried, answer = diff.all_parts, guilty, set[frozenset[int]](), None
     while len(tried) <= MORE:
-        own = diff.with_users(own, learnt) if alone else diff.with_needed(own, learnt)
-        if own == every or own in tried:
+        proven = diff.with_users(proven, learnt) if alone else diff.with_needed(proven, learnt)
+        if proven == all_parts or proven in tried:
             break
-        tried.add(own)
-        state = every - own if alone else own
-        seen = yield Round(
-            frozenset(), (state, every - state), guilty, alone or state, every - (own if alone else guilty)
-        )
-        if seen != (1, 2):
+        tried.add(proven)
+        state = all_parts - proven if alone else proven
+        without = all_parts - (proven if alone else guilty)
+        answer = yield Round(frozenset(), (state, all_parts - state), guilty, alone or state, without)
+        if answer != (1, 2):
             break
-    return (every - own if alone else own), seen
+    return (all_parts - proven if alone else proven), answer
 
 
 def _search(
-    diff: Diff, base: frozenset[int], parts: list[frozenset[int]], learnt: Learnt
+    diff: CommitDiff, base: frozenset[int], parts: list[frozenset[int]], learnt: Learnt
 ) -> Generator[Round, tuple[int, int] | None, tuple[frozenset[int], Round | None]]:
-    """The fewest parts between which the difference is, and the last round that showed it; none where it is not known.
+    """The fewest parts that contain the slow part, and the last round that showed it; no parts if an answer is unknown.
 
-    Where nothing between two states builds or runs, all else of the culprit is put before what is left, as it may need that.
+    If no state between two states builds or runs, the suspects may need other parts, and are tried after all others.
     """
     turn = tries = 0
     best: Round | None = None
     guessed = defaultdict[int, set[int]](set)
     while tries <= ORDERS:
-        needs = {number: learnt.get(number, set()) | guessed[number] for number in diff.every}
-        asked = Round(base, ordered(diff, parts, turn, needs))
-        known = sum(map(len, learnt.values()))
-        seen = (1, 1) if best and len(asked.steps) == 1 else (yield asked)  # a single step needs no measurement
-        if seen is None:
+        needs = {number: learnt.get(number, set()) | guessed[number] for number in diff.all_parts}
+        line = Round(base, ordered_parts(diff, parts, turn, needs))
+        needs_before = sum(map(len, learnt.values()))
+        answer = (1, 1) if best and len(line.steps) == 1 else (yield line)  # a single step needs no run
+        if answer is None:
             return frozenset(), best
-        first, last = seen
-        best, left = asked if len(asked.steps) > 1 or not best else best, asked.steps[first - 1 : last]
-        base, within = base.union(*asked.steps[: first - 1]), frozenset[int]().union(*left)
-        if len(within) == 1:
-            return within, best
-        fewer, more = 2 * len(within) <= sum(map(len, parts)), sum(map(len, learnt.values())) > known and len(left) > 1
-        parts, tries = [part for part in parts if part <= within], 0 if fewer else tries
-        if any(len(part) > 1 for part in parts) and (len(left) == 1 or not (fewer or more)):
-            parts, turn, tries = singles(within), 0, 0
+        first, last = answer
+        best, suspects = line if len(line.steps) > 1 or not best else best, line.steps[first - 1 : last]
+        base, remaining = base.union(*line.steps[: first - 1]), frozenset[int]().union(*suspects)
+        if len(remaining) == 1:
+            return remaining, best
+        is_halved = 2 * len(remaining) <= sum(map(len, parts))
+        has_learnt = sum(map(len, learnt.values())) > needs_before and len(suspects) > 1
+        parts, tries = [part for part in parts if part <= remaining], 0 if is_halved else tries
+        if any(len(part) > 1 for part in parts) and (len(suspects) == 1 or not (is_halved or has_learnt)):
+            parts, turn, tries = singles(remaining), 0, 0
             continue
-        if more:
+        if has_learnt:
             continue
         tries += 1
-        if len(left) == 1:
+        if len(suspects) == 1:
             turn += 1
-        else:  # between them nothing builds: the first seems to need the last
-            for number in left[0]:
-                guessed[number] |= left[-1]
-    if len(within) > FEW or len(joined(singles(within), learnt)) == 1:
-        return within, best
-    # What is left may need what comes behind it: with all else of the culprit before it.
-    asked = Round(frozenset(), (diff.every - within, *ordered(diff, singles(within), 1)))
-    seen = yield asked
-    if asked.steps[0] and seen and seen[1] > 1 and seen != (1, len(asked.steps)):
-        within, best = frozenset[int]().union(*asked.steps[max(seen[0] - 1, 1) : seen[1]]), asked
-    return within, best
+        else:  # no state between them builds: the first seems to need the last
+            for number in suspects[0]:
+                guessed[number] |= suspects[-1]
+    if len(remaining) > FEW or len(joined(singles(remaining), learnt)) == 1:
+        return remaining, best
+    # The remaining parts may need later parts, so they are tried after all other parts.
+    line = Round(frozenset(), (diff.all_parts - remaining, *ordered_parts(diff, singles(remaining), 1)))
+    answer = yield line
+    if line.steps[0] and answer and answer[1] > 1 and answer != (1, len(line.steps)):
+        remaining, best = frozenset[int]().union(*line.steps[max(answer[0] - 1, 1) : answer[1]]), line
+    return remaining, best

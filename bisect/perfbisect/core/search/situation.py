@@ -1,14 +1,14 @@
-"""All that a decision depends on, in one value: the argument of every rule of the search; and the budgets in it.
+"""The situation of a hunt, which is all that a decision depends on; its budget; and subranges.
 
-What the user allows the hunt to spend, and what is left of it: the present orders of other hosts are charged in
-advance: their runs, and the builds that they will need. Of such an order the runs that have ended count twice until all
-of it has ended, so a budget is sometimes held back, but never exceeded.
+The budget is what the user allows the hunt to spend. The runs and the builds of the present orders of all hosts are
+charged_for in advance. The finished runs of a present order count twice until the order ends. So the search may spend
+less for a while, and never exceeds the budget.
 
-A part of a range as a range of its own: what is reachable from one candidate and not from another.
+A subrange is a part of a range as a range of its own: the commits reachable from one candidate and not from another.
 
-A branch inside may have begun before the subrange's good end: where it began is a branch point of the subrange, as in
-any range. A candidate may lack changes that the good end has, or have others; where those are known, its readings are
-corrected for them.
+A branch inside a subrange may have begun before the subrange's good end. Then the commit where it began is a branch
+point of the subrange, as in any range. A candidate may lack changes that the good end has, or have other changes. If
+these changes are known, the candidate's readings are corrected for them.
 """
 
 import math
@@ -46,10 +46,12 @@ from perfbisect.core.inference.record import Record, arrange
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What hunts of other workloads have spent of common budgets; their builds are among the observations of each."""
+    """The spending of hunts of other workloads from common budgets; their builds are among the observations of each
+    hunt.
+    """
 
     runs: int = 0
-    minutes: float = 0.0  # since the hunt began, as far as their observations show
+    minutes: float = 0.0  # since the hunt began, up to their last observation
 
 
 NOTHING_SPENT = Spent()
@@ -57,19 +59,21 @@ NOTHING_SPENT = Spent()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Budget:
-    """The limits of ``policy``, of which ``record``, the orders of ``fleet`` and other hunts have spent a part."""
+    """The limits of ``policy``, and the part of them that ``record``, the orders of ``fleet`` and other hunts have
+    spent.
+    """
 
     record: Record
     policy: Policy
     fleet: Fleet
-    elsewhere: Spent = NOTHING_SPENT
+    spent_by_others: Spent = NOTHING_SPENT
 
     @property
     def spent(self) -> Reason | None:
-        """The limit of runs or of time that is reached."""
+        """The limit that is reached: of runs, or of time; None if no limit is reached."""
         if self.policy.max_runs and self._runs >= self.policy.max_runs:
             return Reason.RUNS_SPENT
-        minutes = max(self.record.minutes, self.elsewhere.minutes, self.fleet.minutes)
+        minutes = max(self.record.minutes, self.spent_by_others.minutes, self.fleet.minutes)
         if self.policy.max_minutes and minutes >= self.policy.max_minutes:
             return Reason.MINUTES_SPENT
         return None
@@ -80,11 +84,13 @@ class Budget:
         return self.builds_left() > 0
 
     def builds_left(self, besides: Collection[int] = ()) -> float:
-        """How many more builds may be attempted, once those of ``besides`` have been; below 0 if those are too many."""
+        """The number of builds that may still be attempted after the candidates of ``besides``; below 0 if these are
+        too many.
+        """
         return (self.policy.max_builds or math.inf) - len(self._attempted.union(besides))
 
     def ended(self, order: Order) -> bool:
-        """Whether ``order`` is the end of a hunt that would go on if it were allowed to spend more."""
+        """Whether ``order`` is a verdict only because a budget is spent."""
         return isinstance(order, Inconclusive) and order.reason in (Reason.BUILDS_SPENT, self.spent)
 
     def allows(self, order: Measure) -> bool:
@@ -99,24 +105,26 @@ class Budget:
         return not new or self.builds_left(new) >= 0
 
     def within(self, order: Measure) -> Measure:
-        """``order`` with no more runs than are left, divided as evenly as they were."""
-        left = self.policy.max_runs - self._runs
-        if not self.policy.max_runs or sum(share.runs for share in order.plan) <= left:
+        """``order`` with no more runs than the budget allows, divided evenly among its builds."""
+        runs_left = self.policy.max_runs - self._runs
+        if not self.policy.max_runs or sum(share.runs for share in order.plan) <= runs_left:
             return order
         plan = []
         for i, share in enumerate(order.plan):
-            runs = min(share.runs, left // 2 if order.together else -(-left // (len(order.plan) - i)))
-            left -= 0 if order.together else runs
+            runs = min(share.runs, runs_left // 2 if order.together else -(-runs_left // (len(order.plan) - i)))
+            runs_left -= 0 if order.together else runs
             plan.append(Share(share.candidate, runs))
         return replace(order, plan=tuple(share for share in plan if share.runs > 0 or order.together))
 
     @property
     def _runs(self) -> int:
-        return self.record.spent + self.fleet.runs + self.elsewhere.runs
+        return self.record.spent + self.fleet.runs + self.spent_by_others.runs
 
     @property
     def _attempted(self) -> frozenset[int]:
-        """Candidates that were built, or will have been; one that several hosts build counts once."""
+        """The candidates with an attempted, present, or ordered build; a candidate that several hosts build counts
+        once.
+        """
         return self.record.attempted.union(self.fleet.in_flight, *(self._unbuilt(order) for order in self.fleet.busy))
 
     def _unbuilt(self, order: Measure) -> frozenset[int]:
@@ -134,13 +142,13 @@ class Situation:
     policy: Policy
     prior: PriorKnowledge = NOTHING_KNOWN
     fleet: Fleet = ALL_FREE
-    # part of a range whose largest change is searched for already: another change in it is less likely beforehand
+    # whether it is a part of a range whose largest change was searched for; another change in it has a lower prior
     subrange: bool = False
-    model: NoiseModel = USUAL  # what the readings can be disturbed by
-    shared: bool = False  # whether builds may be there that were made for other workloads
-    elsewhere: Spent = NOTHING_SPENT  # by other workloads, on the same budgets
-    clean: bool = False  # a proof has contradicted the search: since then incremental builds count no more
-    proofs: frozenset[int] = frozenset()  # candidates that a proof had built again, after an incremental build
+    model: NoiseModel = USUAL  # the disturbances of the readings
+    shared: bool = False  # whether there may be builds that were made for other workloads
+    spent_by_others: Spent = NOTHING_SPENT  # by other workloads, from the same budgets
+    clean: bool = False  # a proof has contradicted the search, and incremental builds do not count any more
+    proofs: frozenset[int] = frozenset()  # candidates with an incremental build that a proof has built again
 
     @property
     def bad(self) -> int:
@@ -150,7 +158,7 @@ class Situation:
     @cached_property
     def readings(self) -> list[Reading]:
         """The observations that are readings."""
-        return [seen for seen in self.observations if isinstance(seen, Reading)]
+        return [item for item in self.observations if isinstance(item, Reading)]
 
     @cached_property
     def record(self) -> Record:
@@ -159,51 +167,54 @@ class Situation:
 
     @cached_property
     def budget(self) -> Budget:
-        """What may still be spent."""
-        return Budget(self.record, self.policy, self.fleet, self.elsewhere)
+        """The limits of the policy, and the part of them that is spent."""
+        return Budget(self.record, self.policy, self.fleet, self.spent_by_others)
 
-    def seen_as(
+    def remapped(
         self,
         node: Callable[[Observation], int | None],
-        same: Callable[[Built], int | None] | None = None,
+        same_as: Callable[[Built], int | None] | None = None,
         offset: Callable[[Reading], float] | None = None,
-        **others: Any,
+        **fields: Any,
     ) -> "Situation":
-        """Another situation, made of this one: all wrappers of the search ask it about one that they have made so.
+        """Another situation with the observations of this one, at other nodes; for the layers of the search.
 
-        ``node`` is the node of an observation there, or None if it does not count; ``same`` is the node with the same binary
-        as a build (None: the same as here), ``offset`` is added to a reading. ``others`` are further fields that differ.
+        ``node`` returns the new node of an observation, or None if the observation does not count. ``same_as`` returns
+        the new node with the same binary as a build; if it is None, ``same_as`` of the build stays. ``offset`` is added
+        to a reading. ``fields`` are other fields that change.
         """
         observations: list[Observation] = []
-        for seen in self.observations:
-            if (place := node(seen)) is None:
+        for item in self.observations:
+            if (new_node := node(item)) is None:
                 continue
-            if isinstance(seen, Reading) and seen.partner is not None:
-                beside = replace(seen, candidate=seen.partner)
-                if (partner := node(beside)) is None:
+            if isinstance(item, Reading) and item.partner is not None:
+                of_partner = replace(item, candidate=item.partner)
+                if (partner := node(of_partner)) is None:
                     continue
-                change = offset(seen) - offset(beside) if offset else 0.0
-                seen = replace(seen, value=seen.value + change, partner=partner)
-            elif isinstance(seen, Reading) and offset:
-                seen = replace(seen, value=seen.value + offset(seen))
-            elif isinstance(seen, Built) and same:
-                seen = replace(seen, same_as=same(seen))
-            observations.append(seen if place == seen.candidate else replace(seen, candidate=place))
-        return replace(self, observations=observations, **others)
+                change = offset(item) - offset(of_partner) if offset else 0.0
+                item = replace(item, value=item.value + change, partner=partner)
+            elif isinstance(item, Reading) and offset:
+                item = replace(item, value=item.value + offset(item))
+            elif isinstance(item, Built) and same_as:
+                item = replace(item, same_as=same_as(item))
+            observations.append(item if new_node == item.candidate else replace(item, candidate=new_node))
+        return replace(self, observations=observations, **fields)
 
-    def with_readings(self, counts: Callable[[Reading], bool], **others: Any) -> "Situation":
-        """The same with those readings alone that count."""
-        return self.seen_as(
-            lambda seen: seen.candidate if not isinstance(seen, Reading) or counts(seen) else None, **others
+    def with_readings(self, counts: Callable[[Reading], bool], **fields: Any) -> "Situation":
+        """The situation without the readings that do not count, and with other ``fields``."""
+        return self.remapped(
+            lambda item: item.candidate if not isinstance(item, Reading) or counts(item) else None, **fields
         )
 
-    def charged(self, whole: "Situation") -> "Situation":
-        """This part of ``whole``, whose other runs have been spent elsewhere."""
-        runs = whole.elsewhere.runs + count_runs(whole.observations) - count_runs(self.observations)
-        return replace(self, elsewhere=replace(whole.elsewhere, runs=runs))
+    def charged_for(self, full: "Situation") -> "Situation":
+        """This situation, which has a part of the readings of ``full``; the budget is charged with the runs of all
+        readings.
+        """
+        runs = full.spent_by_others.runs + count_runs(full.observations) - count_runs(self.observations)
+        return replace(self, spent_by_others=replace(full.spent_by_others, runs=runs))
 
     def missing(self, order: Measure) -> tuple[int, ...]:
-        """The candidates of ``order`` whose builds are not there, where build hosts make them; empty where hosts build."""
+        """The candidates of ``order`` that build hosts have not built yet; empty if hosts build for themselves."""
         if not self.fleet.builds_ahead:
             return ()
         return tuple(share.candidate for share in order.plan if share.runs and share.candidate not in self.record.there)
@@ -214,77 +225,80 @@ class Situation:
         return self.record.build_runs(self.prior.build_cost)
 
 
-CENTRAL = 0.1  # of the subrange: the middle may be so much farther from where its halves are even
+CENTRAL = 0.1  # share of the subrange by which the middle may be farther from even halves than the best candidate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subrange:
-    """The range good..bad within ``whole``."""
+    """The range good..bad within the graph ``whole``."""
 
     whole: Graph
     good: int
     bad: int
     graph: Graph
-    nodes: NDArray[np.int64]  # (subrange's size,): the candidate of the whole for each node of the subrange
-    place: NDArray[np.int64]  # (whole's size,): the node of each candidate, -1 outside
+    nodes: NDArray[np.int64]  # (subrange's size,): the candidate of the whole graph at each node of the subrange
+    node_of: NDArray[np.int64]  # (whole's size,): the node of each candidate of the whole graph, -1 outside
 
     def __contains__(self, candidate: int) -> bool:
-        """Whether a candidate of the whole is one of the subrange."""
-        return int(self.place[candidate]) in self.graph.candidates
+        """Whether a candidate of the whole graph is a candidate of the subrange."""
+        return int(self.node_of[candidate]) in self.graph.candidates
 
-    def situation(self, whole: Situation, changes: Mapping[int, Sequence[Interval]]) -> Situation:
-        """The situation as seen in the subrange, corrected for ``changes``, which are known: by candidate, on each host class.
+    def situation(self, full: Situation, changes: Mapping[int, Sequence[Interval]]) -> Situation:
+        """The part of the situation ``full`` in the subrange, with readings corrected for known ``changes``.
 
-        Candidates with equal binaries are named by the first of them inside.
+        ``changes`` are the ratios of each change on each host class, by candidate. Equal binaries are represented by
+        their first candidate in the subrange.
         """
-        places = {
-            v: int(self.place[v]) for v in (*whole.fleet.candidates, *whole.fleet.in_flight) if self.place[v] >= 0
+        numbers = {
+            v: int(self.node_of[v]) for v in (*full.fleet.candidates, *full.fleet.in_flight) if self.node_of[v] >= 0
         }
         name: dict[int, int] = {}
-        for seen in whole.observations:
-            if isinstance(seen, Built) and seen.same_as is not None:
-                name[seen.candidate] = name.get(seen.same_as, seen.same_as)
+        for item in full.observations:
+            if isinstance(item, Built) and item.same_as is not None:
+                name[item.candidate] = name.get(item.same_as, item.same_as)
         inside: dict[int, int] = {}  # name of a binary → node of the subrange that represents it
-        for candidate in sorted({*name, *name.values()}, key=lambda c: (self.place[c] < 0, c)):
-            inside.setdefault(name.get(candidate, candidate), int(self.place[candidate]))
+        for candidate in sorted({*name, *name.values()}, key=lambda c: (self.node_of[c] < 0, c)):
+            inside.setdefault(name.get(candidate, candidate), int(self.node_of[candidate]))
 
-        def represented(seen: Observation) -> int:
-            return inside.get(name.get(seen.candidate, seen.candidate), int(self.place[seen.candidate]))
+        def representative(item: Observation) -> int:
+            return inside.get(name.get(item.candidate, item.candidate), int(self.node_of[item.candidate]))
 
-        def node(seen: Observation) -> int | None:
-            place = represented(seen) if isinstance(seen, Reading | Count) else int(self.place[seen.candidate])
-            return place if place >= 0 else None
+        def node(item: Observation) -> int | None:
+            number = representative(item) if isinstance(item, Reading | Count) else int(self.node_of[item.candidate])
+            return number if number >= 0 else None
 
-        def same(seen: Built) -> int | None:
-            return place if (place := represented(seen)) != self.place[seen.candidate] else None
+        def same_as(build: Built) -> int | None:
+            return number if (number := representative(build)) != self.node_of[build.candidate] else None
 
-        return whole.seen_as(
+        return full.remapped(
             node,
-            same,
-            lambda seen: self._lacking(seen, changes, whole.prior),
+            same_as,
+            lambda reading: self._correction(reading, changes, full.prior),
             graph=self.graph,
-            fleet=whole.fleet.renumbered(places),
+            fleet=full.fleet.renumbered(numbers),
             subrange=True,
         )
 
-    def _lacking(self, seen: Reading, changes: Mapping[int, Sequence[Interval]], prior: PriorKnowledge) -> float:
-        """The known changes that the good end has and a build has not, less those of which the reverse is true."""
-        if not changes or seen.candidate == self.good:
+    def _correction(self, reading: Reading, changes: Mapping[int, Sequence[Interval]], prior: PriorKnowledge) -> float:
+        """The sum of the known changes that the good end has and the build lacks, minus the changes that only the build
+        has; in log units.
+        """
+        if not changes or reading.candidate == self.good:
             return 0.0
-        reach, of_host = ancestry_of(self.whole), prior.class_of(seen.host)
-        has, own = reach.ancestors(self.good), reach.ancestors(seen.candidate)
-        known = {step: math.log(ratios[of_host].middle) for step, ratios in changes.items()}
-        return sum(change * (int(has[step]) - int(own[step])) for step, change in known.items())
+        reach, host_class = ancestry_of(self.whole), prior.class_of(reading.host)
+        of_good, of_build = reach.ancestors(self.good), reach.ancestors(reading.candidate)
+        logs = {step: math.log(ratios[host_class].middle) for step, ratios in changes.items()}
+        return sum(change * (int(of_good[step]) - int(of_build[step])) for step, change in logs.items())
 
-    def outer(self, nodes: Sequence[int]) -> tuple[int, ...]:
-        """Nodes of the subrange as candidates of the whole."""
+    def candidates_of(self, nodes: Sequence[int]) -> tuple[int, ...]:
+        """The candidates of the whole graph at these nodes of the subrange."""
         return tuple(int(self.nodes[node]) for node in nodes)
 
-    def middles(self, chance: NDArray[np.float64]) -> list[int]:
-        """The candidates that halve the subrange about equally well, best first, without the ends.
+    def central_candidates(self, chance: NDArray[np.float64]) -> list[int]:
+        """The candidates of the whole graph that halve the subrange about equally well, best first, without the ends.
 
-        Empty where nothing between them can be measured.
-        ``chance`` (whole's size,) is the probability that a candidate builds.
+        Empty if no candidate between the ends can be measured. ``chance`` (whole's size,) is the probability that each
+        candidate builds.
         """
         below = ancestry_of(self.graph).sums(self.graph.weight / self.graph.weight.sum())
         uneven = np.abs(np.where(np.isnan(below), 2.0, below) - 0.5)
@@ -296,22 +310,24 @@ class Subrange:
 
 @lru_cache(maxsize=64)
 def subrange(whole: Graph, good: int, bad: int) -> Subrange:
-    """The subrange good..bad."""
+    """The subrange good..bad of the graph ``whole``."""
     reach = ancestry_of(whole)
     inside = reach.ancestors(bad) & ~reach.ancestors(good)
-    inside[0] = False
+    inside[0] = False  # good of the whole graph
     candidates = [v for v in np.flatnonzero(inside).tolist() if v in whole.candidates]
     points = sorted({p for v in candidates for p in whole.parents_of(v) if not (inside[p] and p in whole.candidates)})
     points = [point for point in points if point != good]
     nodes = np.array([good, *points, *candidates])
-    place = np.full(whole.size, -1)
-    place[nodes] = np.arange(len(nodes))
-    rows = [(), *(() for _ in points), *(place[[*whole.parents_of(candidate)]].tolist() for candidate in candidates)]
-    return Subrange(whole, good, bad, Graph.of(rows, whole.weight[nodes].tolist(), len(points)), nodes, place)
+    node_of = np.full(whole.size, -1)
+    node_of[nodes] = np.arange(len(nodes))
+    parents = [(), *(() for _ in points), *(node_of[[*whole.parents_of(v)]].tolist() for v in candidates)]
+    return Subrange(whole, good, bad, Graph.of(parents, whole.weight[nodes].tolist(), len(points)), nodes, node_of)
 
 
-def pointless(graph: Graph, record: Record, policy: Policy) -> Verdict | None:
-    """The verdict where no search is possible: an end cannot be measured, or both have the same binary."""
+def verdict_without_search(graph: Graph, record: Record, policy: Policy) -> Verdict | None:
+    """The verdict if no search is possible: an end cannot be measured, or both ends have the same binary; otherwise
+    None.
+    """
     bad = graph.size - 1
     if bad in record.skipped or 0 in record.skipped:
         return no_suspect(Reason.GOOD_UNMEASURABLE if 0 in record.skipped else Reason.BAD_UNMEASURABLE, policy)
@@ -321,26 +337,29 @@ def pointless(graph: Graph, record: Record, policy: Policy) -> Verdict | None:
 
 
 def undecided(belief: Belief, policy: Policy, reason: Reason) -> Inconclusive:
-    """The smallest set of candidates that contains the culprit with the requested confidence."""
+    """The verdict with the smallest set of candidates that contains the culprit with the requested confidence."""
     candidates = credible_set(belief.culprit, min(policy.confidence, CAP))
-    probabilities = tuple(min(float(belief.culprit[c]) * belief.change, CAP) for c in candidates)
+    probabilities = tuple(min(float(belief.culprit[v]) * belief.change, CAP) for v in candidates)
     return Inconclusive(
         candidates, probabilities, belief.effect, reason, (), float(belief.several), limit(reason, policy)
     )
 
 
 def no_suspect(reason: Reason, policy: Policy, ratio: Interval = UNKNOWN) -> Inconclusive:
-    """The verdict where no candidate can be suspected, as before both ends were measured."""
+    """The verdict without candidates, for example before both ends were measured."""
     return Inconclusive((), (), ratio, reason, detail=limit(reason, policy))
 
 
 def limit(reason: Reason, policy: Policy) -> float | None:
-    """The budget that is used up, if that is the reason."""
+    """The limit of the spent budget of runs or of minutes; None for any other reason."""
     return {Reason.RUNS_SPENT: float(policy.max_runs), Reason.MINUTES_SPENT: policy.max_minutes}.get(reason)
 
 
-def afforded(decision: Decision, now: Situation) -> Decision:
-    """The decision within the whole budget, of which the search that made it may not have seen all that was spent."""
+def within_budget(decision: Decision, now: Situation) -> Decision:
+    """The decision with at most the runs that the budget of ``now`` allows; a verdict if it allows no run or no build.
+
+    The layer that made the decision may have a budget without some of the runs.
+    """
     order, budget = decision.order, now.budget
     if not isinstance(order, Measure):
         return decision
@@ -351,14 +370,15 @@ def afforded(decision: Decision, now: Situation) -> Decision:
 
 
 def credible_set(culprit: np.ndarray, confidence: float) -> tuple[int, ...]:
-    """The fewest candidates that hold ``confidence`` together, most probable first.
+    """The fewest candidates that together have the probability ``confidence``, most probable first.
 
-    Candidates as probable as the last one belong to it as well: no reading separates them.
+    ``culprit`` (size,) is the probability of each candidate. The set contains all candidates that are as probable as
+    the last one, because no reading separates them.
     """
     order = np.argsort(-culprit, kind="stable")
-    held = np.cumsum(culprit[order])
-    needed = int(np.searchsorted(held, min(confidence, held[-1] * (1 - 1e-9)))) + 1
+    total = np.cumsum(culprit[order])
+    needed = int(np.searchsorted(total, min(confidence, total[-1] * (1 - 1e-9)))) + 1
     last = culprit[order[needed - 1]]
     while needed < len(order) and culprit[order[needed]] >= last * (1 - 1e-6) > 0:
         needed += 1
-    return tuple(int(c) for c in order[:needed])
+    return tuple(int(candidate) for candidate in order[:needed])

@@ -23,7 +23,7 @@ from perfbisect.core.domain.settings import (
 )
 from perfbisect.core.domain.trials import next_round, order, pairs_to_try, rounds_to_do, visits
 from perfbisect.core.inference.observations import observations
-from perfbisect.core.search.pairing import ways_of
+from perfbisect.core.search.pairing import better_way
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.search_problem import SavedLog
@@ -105,7 +105,7 @@ class RoundsPlan:
         readings = observations(
             entries, {name: node for node, name in enumerate(commits)}, request.metric, self.log.began
         )
-        if not trial.pairing and (ways := ways_of(readings)):
+        if not trial.pairing and (ways := better_way(readings)):
             yield pairing_chosen(ways, *(subject.name for subject in request.subjects[:2]))
 
     def _check_builds(self) -> None:

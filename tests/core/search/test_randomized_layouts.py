@@ -30,7 +30,7 @@ from perfbisect.core.inference.instruction_counts import commits_of_step, with_c
 from perfbisect.core.inference.noise_model import without_modes
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import Record, arrange
-from perfbisect.core.search.fresh_layouts import FEWEST
+from perfbisect.core.search.randomized_layouts import FEWEST
 from perfbisect.simulate.hunt import HuntResult, hunt
 from perfbisect.simulate.world import Habits, World
 from simulated_worlds import decide, found, several

@@ -1,0 +1,287 @@
+"""Randomized layouts: the effect of code placement is separated from the effect of the source. Needs builds that can be
+linked again.
+
+A hunt begins with the usual layout of each build. The usual layout is drawn once for each build, and neighbouring
+builds share much of it. So a commit that only moves code can look like a change, and pass every proof by more runs.
+Therefore the named commit is compared with its parents once more, each run in a randomized layout. There the layout is
+a part of the noise of a run, and repetitions average it out.
+
+* If randomized layouts show the difference, too, the commit is the culprit. The ranks of the readings must be
+  improbable by chance, because the layouts of a build may have any distribution, for example two modes. The probability
+  that is required falls with the number of layouts, because each further comparison may mislead by chance: over all
+  comparisons it is about 1 %.
+* If the difference is absent there, its cause was code placement. Then the readings in the usual layout are no
+  evidence, and the search begins again with randomized layouts only. The builds exist already, so it costs runs and
+  links.
+* If the search with the usual layout names nothing, for a reason that layout can cause (a tie, for example), the search
+  begins again, too.
+
+A change that is larger than any effect of layouts is named without this comparison.
+
+The first part of a hunt ends before the first reading in a randomized layout. So all decisions follow from the
+observations.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from perfbisect.core.domain.graph import Graph
+from perfbisect.core.domain.orders import (
+    ALL_FREE,
+    CodePlacement,
+    Decision,
+    Found,
+    Inconclusive,
+    Interval,
+    Layouts,
+    Measure,
+    NotReproduced,
+    Purpose,
+    Reason,
+    Several,
+    Share,
+    Step,
+    Verdict,
+    all_steps,
+)
+from perfbisect.core.domain.settings import Policy, PriorKnowledge
+from perfbisect.core.inference.analysis import PROVEN, Contrast, contrast
+from perfbisect.core.inference.instruction_counts import LAYOUT
+from perfbisect.core.inference.noise_model import FRESH, NoiseModel, behaviour, without_modes
+from perfbisect.core.inference.observations import Observation, Reading
+from perfbisect.core.inference.record import arrange
+from perfbisect.core.inference.state_space import fit, levels_of
+from perfbisect.core.search.all_changes import changes
+from perfbisect.core.search.situation import Situation, undecided, within_budget
+from perfbisect.core.stats.distributions import rank_sum_p_value, signed_rank_p_value
+
+FEWEST = 5  # fewest layouts of each build
+MOST = 60  # most layouts of each build; if they do not show whether there is a difference, the hunt names no commit
+STEP = 12  # most further layouts of each build in comparison order
+TYPICAL = 8  # layouts of each build from which on outliers count less: among fewer layouts, an outlier may be common
+CHANCE = 0.02  # divided by the layouts of each build: the highest p value of the ranks that shows a difference
+# In s.d. of the ratio of two builds by code placement: a smaller difference of the ends is searched in randomized
+# layouts at once.
+FEW = 3.0
+SHOWN_SHARE = 0.5  # share of the usual difference that randomized layouts have to show
+TRUSTED = 0.5  # least weight of a reading that counts, because the mode of its layout may be uncertain
+ABSENT = 0.02  # a difference is absent if a difference of the required size is less probable than this
+# Log difference that no layout explains, a factor of 3: a program whose functions share comparison set of the
+# instruction cache took 2.4 times as long as with these functions side by side (benchmarks/moved_code.py without
+# further work).
+TOO_LARGE = 1.1
+BY_LAYOUT = (  # reasons that randomized layouts can remove
+    Reason.UNBUILDABLE, Reason.LEFT_OUT, Reason.NOT_CONFIRMED, Reason.TOO_NOISY, Reason.BY_CHANCE, Reason.LAYOUT_TIE
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutComparison:
+    """The comparison of a named commit with comparison of its parents, in randomized layouts."""
+
+    parent: int
+    usual: float  # the difference with the usual layout, in log units
+    randomized: Contrast | None  # the difference in randomized layouts, with the same sign; None before there are runs
+    layouts: Layouts | None
+    chance: float = (
+        1.0  # p value of the ranks, if the layouts of both builds have comparison distribution, whatever it is
+    )
+
+    @property
+    def compared(self) -> int:
+        """The number of layouts of the build with fewer layouts."""
+        return self.layouts.compared if self.layouts else 0
+
+    @property
+    def shown(self) -> bool:
+        """Whether randomized layouts show the difference, and about the usual size of it."""
+        if not self.randomized or self.compared < FEWEST or self.chance * self.compared > CHANCE:
+            return False
+        return self.randomized.clear >= PROVEN and self.randomized.drop >= SHOWN_SHARE * self.usual
+
+    @property
+    def absent(self) -> bool:
+        """Whether randomized layouts exclude most of the usual difference."""
+        required = SHOWN_SHARE * self.usual
+        return self.randomized is not None and self.compared >= FEWEST and self.randomized.above(required) < ABSENT
+
+    @property
+    def missing(self) -> int:
+        """The number of further layouts of each build to measure."""
+        if self.shown or self.absent or self.compared >= MOST:
+            return 0
+        return max(FEWEST - self.compared, min(self.compared // 2, STEP))
+
+
+def with_layouts(now: Situation) -> Decision:
+    """The decision of the search; if builds can be linked again, nothing is named by the usual layout alone."""
+    if not now.policy.layouts or now.model.exact:
+        return changes(now)
+    first_randomized = next((i for i, item in enumerate(now.observations) if _is_randomized(item)), None)
+    if first_randomized is None:
+        usual = changes(now)
+        order = usual.order
+        if not _placement_explains_ends(usual) if isinstance(order, Measure) else is_independent_of_layout(order):
+            return usual
+    else:
+        usual = _usual_decision(
+            now.graph, tuple(now.observations[:first_randomized]), now.policy, now.prior, now.shared, now.model
+        )
+    model = FRESH.of_rounds if now.model.rounds else FRESH
+    randomized = now.with_readings(_is_randomized, prior=replace(now.prior, noise=None), model=model)
+    comparisons = {step.candidate: compare_with_parents(randomized, step) for step in all_steps(usual.order)}
+    results = [comparison for of_step in comparisons.values() for comparison in of_step]
+    if comparisons and all(comparison.shown for comparison in results):
+        return replace(usual, order=_with_comparisons(usual.order, comparisons))
+    if (
+        comparisons
+        and not any(comparison.absent for comparison in results)
+        and (further := _further_layouts(comparisons, now))
+    ):
+        return within_budget(replace(usual, order=further), now)
+    return within_budget(_randomized_decision(changes(randomized), usual.order, comparisons, randomized), now)
+
+
+def _placement_explains_ends(usual: Decision) -> bool:
+    """Whether the search would begin, although code placement explains the difference of the ends in the usual layout."""
+    order, effect = usual.order, usual.belief.effect
+    begins = isinstance(order, Measure) and order.purpose is Purpose.SEARCH and not order.counted
+    return begins and effect.known and abs(math.log(effect.middle)) < FEW * LAYOUT
+
+
+@lru_cache(maxsize=4)
+def _usual_decision(
+    graph: Graph,
+    observations: tuple[Observation, ...],
+    policy: Policy,
+    prior: PriorKnowledge,
+    shared: bool,
+    model: NoiseModel,
+) -> Decision:
+    """The decision at the end of the first part of a hunt; cached, because every later decision needs it."""
+    return changes(Situation(graph, observations, policy, prior, ALL_FREE, shared=shared, model=model))
+
+
+def compare_with_parents(randomized: Situation, step: Step) -> tuple[LayoutComparison, ...]:
+    """The comparisons of a named commit with each of its parents, in randomized layouts."""
+    return tuple(_compare_with_parent(randomized, step, parent) for parent in step.parents)
+
+
+def _compare_with_parent(randomized: Situation, step: Step, parent: int) -> LayoutComparison:
+    """The comparison of a named commit with ``parent`` in randomized layouts, by the readings of both builds alone."""
+    usual = abs(math.log(step.ratio.middle))
+    slow, fast = randomized.record.name(step.candidate), randomized.record.name(parent)
+    pair = randomized.with_readings(lambda reading: randomized.record.name(reading.candidate) in (slow, fast))
+    record = arrange(pair.observations, randomized.policy, slow)
+    if not (record.runs(slow) and record.runs(fast)):
+        return LayoutComparison(parent, usual, None, None)
+    weight = np.ones(len(record.value))
+    if randomized.model.modes:
+        record, weight = without_modes(record, fast, slow)
+    if min(record.runs(slow), record.runs(fast)) >= TYPICAL:
+        weight = weight * behaviour(record, fast, slow, randomized.model).weight
+    levels = levels_of(fit(record, weight, randomized.model))
+    difference = contrast(levels, record.builds.index(fast), record.builds.index(slow))
+    ratio = difference.ratio(record.sign)
+    sign = 1 if (step.ratio.middle < 1) is (record.sign > 0) else -1
+    if randomized.model.rounds:
+        _, above = record.rounds(fast, slow)
+        differences, chance = sign * above, signed_rank_p_value((sign * above).tolist())
+        measured = len(differences)
+    else:
+        rows = record.readings(slow), record.readings(fast)
+        low, high = ((sign * record.value[trusted_rows])[weight[trusted_rows] > TRUSTED] for trusted_rows in rows)
+        chance = rank_sum_p_value(low.tolist(), high.tolist()) if len(low) and len(high) else 1.0
+        pairs, measured = min(map(len, rows)), min(record.runs(slow), record.runs(fast))
+        differences = sign * (record.value[rows[1][:pairs]] - record.value[rows[0][:pairs]])
+    layouts = Layouts(ratio, len(differences), int((differences > 0).sum()), measured)
+    return LayoutComparison(parent, usual, replace(difference, drop=sign * difference.drop), layouts, chance)
+
+
+def _is_randomized(observation: Observation) -> bool:
+    """Whether the observation is a run in a randomized layout."""
+    return isinstance(observation, Reading) and observation.layout > 0
+
+
+def is_independent_of_layout(verdict: Verdict) -> bool:
+    """Whether no randomized layouts and no paired runs can change a verdict from interleaved runs in the usual layout."""
+    match verdict:
+        case Inconclusive(reason=reason):
+            return reason not in BY_LAYOUT
+        case NotReproduced(detectable=detectable):
+            return detectable == 0.0  # equal binaries, without a measurement
+        case Found() | Several():
+            limits = math.exp(-TOO_LARGE), math.exp(TOO_LARGE)
+            return all(step.ratio.low >= limits[1] or step.ratio.high <= limits[0] for step in all_steps(verdict))
+        case _:
+            return False
+
+
+Comparisons = Mapping[int, Sequence[LayoutComparison]]  # named commit → its comparison with each of its parents
+
+
+def _further_layouts(comparisons: Comparisons, now: Situation) -> Measure | None:
+    """The order for more layouts of the first commit that needs them, and of its parents that need them; None if none
+    does.
+    """
+    for candidate, of_commit in comparisons.items():
+        if missing := {comparison.parent: comparison.missing for comparison in of_commit if comparison.missing}:
+            if rounds := now.model.rounds:  # with comparison parent after the other
+                missing = dict([next(iter(missing.items()))])
+            plan = (Share(candidate, max(missing.values())), *(Share(parent, runs) for parent, runs in missing.items()))
+            host, results = now.fleet.free_host, _weakest(of_commit).layouts
+            return Measure(plan, Purpose.CONFIRM, host, True, results, together=rounds)
+    return None
+
+
+def _with_comparisons(verdict: Verdict | Measure, comparisons: Comparisons) -> Verdict:
+    """The verdict; each step has its comparison in randomized layouts, with the parent that differs least."""
+
+    def with_comparison(step: Step) -> Step:
+        return replace(step, layouts=_weakest(comparisons[step.candidate]).layouts)
+
+    if isinstance(verdict, Found):
+        return Found(with_comparison(verdict.step))
+    assert isinstance(verdict, Several)
+    worse, better = (tuple(map(with_comparison, steps)) for steps in (verdict.steps, verdict.improvements))
+    return replace(verdict, steps=worse, improvements=better)
+
+
+def _weakest(comparisons: Sequence[LayoutComparison]) -> LayoutComparison:
+    """The comparison with the smallest difference."""
+    return min(comparisons, key=lambda comparison: comparison.randomized.drop if comparison.randomized else math.inf)
+
+
+def _randomized_decision(
+    decision: Decision, usual: Verdict | Measure, comparisons: Comparisons, randomized: Situation
+) -> Decision:
+    """The decision of the search in randomized layouts, with the comparisons of the commits named in the usual layout."""
+    match decision.order:
+        case Found() | Several() as verdict:
+            of_verdict = {step.candidate: compare_with_parents(randomized, step) for step in all_steps(verdict)}
+            if all(comparison.shown for of_step in of_verdict.values() for comparison in of_step):
+                return replace(decision, order=_with_comparisons(verdict, of_verdict))
+            unproven = undecided(decision.belief, randomized.policy, Reason.NOT_CONFIRMED)
+            return replace(decision, order=_further_layouts(of_verdict, randomized) or unproven)
+        case NotReproduced(ratio, detectable) if comparisons:
+            return replace(decision, order=_code_placement(usual, comparisons, ratio, detectable))
+        case Inconclusive(ratio=ratio, reason=Reason.TOO_NOISY) if comparisons and ratio.low < 1 < ratio.high:
+            drop = max(1 - ratio.low, ratio.high - 1)  # any remaining change is smaller
+            return replace(decision, order=_code_placement(usual, comparisons, ratio, drop))
+        case _:
+            return decision
+
+
+def _code_placement(
+    usual: Verdict | Measure, comparisons: Comparisons, ratio: Interval, detectable: float
+) -> CodePlacement:
+    """The verdict that the largest change in the usual layout is absent in randomized layouts."""
+    moved = [
+        step for step in all_steps(usual) if not all(comparison.shown for comparison in comparisons[step.candidate])
+    ]
+    step = max(moved, key=lambda step: abs(math.log(step.ratio.middle)))
+    return CodePlacement(replace(step, layouts=_weakest(comparisons[step.candidate]).layouts), ratio, detectable)
