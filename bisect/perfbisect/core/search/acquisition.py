@@ -187,8 +187,8 @@ def measurement_while_waiting(analysis: Analysis, now: Situation, host: int) -> 
 
 
 def _unmeasured_options(analysis: Analysis, now: Situation, chance: Array, *, only_built: bool) -> list[int]:
-    """The options without readings: all builds made ahead, the best splits among builds made for other workloads, and
-    the best candidates to build, if the budget allows a build.
+    """The options without readings: builds made ahead; and the best splits among other workloads' builds and among all
+    candidates, if the budget allows a build.
     """
     record, in_flight, subjects = analysis.record, now.fleet.in_flight, now.fleet.subjects
     ready: list[int] = []
@@ -222,11 +222,11 @@ def _expected_drift(analysis: Analysis, host: int, gap: float) -> tuple[Array, A
 def _scores_of_runs(
     prediction: Prediction, cost: Array, likely: Array, drift: Array, variance: Array, references: Array
 ) -> Array:
-    """The expected bits for each run spent, (options, batches), of turns runs.
+    """The expected bits for each run spent, (options, batches), of interleaved runs.
 
-    ``cost`` (options, 2) is the cost in runs of the missing builds: of the candidate, and of its references. ``likely``
-    (options,) is the probability that the candidate builds. ``references`` (options, M) are the weights of the builds
-    in the mean of the references. The speed of the host is estimated from earlier readings and from the references,
+    ``cost`` (options, 2) is the cost in runs of the missing builds: the candidate, and its references. ``likely``
+    (options,) is the probability that the candidate builds. ``references`` (options, M) are the weights of builds in
+    the mean of the references. The speed of the host is estimated from earlier readings and from the references,
     weighted by their precision. ``drift`` (options, M) and ``variance`` (options, batches) are from
     ``_expected_drift``.
     """
@@ -244,8 +244,10 @@ def _scores_of_runs(
 def _scores_of_rounds(
     prediction: Prediction, cost: Array, likely: Array, references: Sequence[Sequence[int]], builds: int
 ) -> tuple[NDArray[np.int64], Array]:
-    """For rounds of each candidate with a reference: the row of the better reference, (options,), and the expected bits
-    for each run spent, (options, batches). ``references`` are the rows of one or two of ``builds`` builds.
+    """The row of the better reference, (options,), and the expected bits for each run spent, (options, batches), of
+    rounds.
+
+    A round has the candidate and one of its references, which are one or two rows of ``builds`` builds.
     """
     scores = []
     for side in (0, -1):

@@ -88,8 +88,8 @@ class _Results:
 
 
 def changes(now: Situation) -> Decision:
-    """The decision of the hunt for the largest change or for all changes; branches may have begun with another speed
-    than good.
+    """The decision of the hunt for the largest change, or for all; branches may have begun with another speed than
+    good.
     """
     return with_older_branches(all_changes if now.policy.all_steps else single_change, now)
 
@@ -201,7 +201,9 @@ def _settle_subrange(
 
 
 def _half_spans(results: _Results, part: Subrange) -> list[_Span] | None:
-    """The halves of a subrange: empty if it is small already, None if the budget does not allow to measure its middle."""
+    """The halves of a subrange: empty if it is small already, None if the budget does not allow to measure its
+    middle.
+    """
     if len(part.graph.candidates) * SMALLEST <= len(part.whole.candidates):
         return []
     if results.now.model.exact and results.steps:
@@ -220,11 +222,11 @@ def _half_spans(results: _Results, part: Subrange) -> list[_Span] | None:
 
 
 def _spans_around_failures(results: _Results, part: Subrange, candidates: Sequence[int]) -> list[_Span]:
-    """The subranges around commits that cannot be built: after and before the builds that enclose them, and between
-    these builds.
+    """The subranges after the builds that enclose failed commits, before these builds, and between them.
 
-    The commits are the first of ``candidates`` and the candidates with the same measured descendants. ``candidates``
-    are nodes of the subrange, most probable first. The result is empty if the enclosing builds are the subrange's ends.
+    The failed commits are the first of ``candidates`` and the candidates with the same measured descendants.
+    ``candidates`` are nodes of the subrange, most probable first. The result is empty if the enclosing builds are the
+    subrange's ends.
     """
     now, record, reach = results.now, results.now.record, ancestry_of(part.graph)
     last = part.graph.size - 1
@@ -255,8 +257,7 @@ def _unfinished(results: _Results, part: Subrange, decision: Decision) -> Inconc
 def _note_step(
     results: _Results, part: Subrange, step: Step, evidence: tuple[Interval, ...], *, named: bool = False
 ) -> list[_Span]:
-    """Note a step, and name it if it is large enough, or with ``named`` (the largest change); returns the subranges
-    around it.
+    """Note a step; name it if it is large enough, or with ``named``. Returns the subranges around the step.
 
     In a history with branches, other subranges may contain the step, too. Subranges in doubt are divided at the step.
     Subranges with ends that are alike are divided, too, because another change must cancel the step there.
@@ -292,17 +293,18 @@ def _spans_around_step(results: _Results, part: Subrange, step: Step) -> list[_S
 
 
 def _span_before(results: _Results, part: Subrange, node: int) -> _Span:
-    """The subrange up to the candidate ``node``, from the good end, or from the branch point of a branch that lacks the
-    good end.
+    """The subrange up to the candidate ``node``, from good, or from the branch point of a branch that lacks good.
 
-    If the good end or the branch point cannot be measured, the subrange begins at its nearest tested ancestor.
+    If good or the branch point cannot be measured, the subrange begins at its nearest tested ancestor.
     """
     start = int(part.nodes[branch_point_of(part.graph)[part.node_of[node]]])
     return _Span(nearest_tested(results.now.graph, results.now.record, start), node)
 
 
 def _verdict(results: _Results, largest: Decision) -> Verdict:
-    """The verdict with every named step and every unsettled subrange; without any, the verdict on the largest change."""
+    """The verdict with every named step and every unsettled subrange; without any, the verdict on the largest
+    change.
+    """
     now = results.now
     unsettled = _unsettled_subranges(results)
     full_range = [(0, now.bad)]

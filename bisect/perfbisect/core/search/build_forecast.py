@@ -53,9 +53,7 @@ def build_cost(
 
 
 def _cost_share(record: Record, candidates: Sequence[int], built: Collection[int]) -> Array:
-    """The cost of a successful build of each candidate, relative to the usual cost, by the distance to the nearest
-    ``built`` candidate.
-    """
+    """The cost of a successful build relative to the usual cost, by the distance to the nearest ``built`` candidate."""
     power_law = _power_law(record)
     if power_law is None or not built:
         return np.ones(len(candidates))
@@ -67,7 +65,7 @@ def _cost_share(record: Record, candidates: Sequence[int], built: Collection[int
 
 @lru_cache(maxsize=8)
 def _power_law(record: Record) -> tuple[float, float] | None:
-    """The power of the distance in the cost of a build, and the median logarithm of the distance; None before there are
+    """The power of the distance in the cost of a build, and the median logarithm of the distance; None without
     builds.
     """
     builds = record.builds_after(1)
@@ -96,8 +94,7 @@ def runs_left(now: Situation, building: Building) -> float:
 
 
 def wait_runs(now: Situation, candidates: list[int], chance: Array) -> Array:
-    """The time until each of ``candidates`` can be built, in runs; no candidate has a build. A build is in flight, or
-    begins now.
+    """The time until the build of each candidate can be finished, in runs; a build is in flight, or begins now.
 
     ``chance`` is the probability that each candidate builds.
     """

@@ -51,6 +51,8 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RangePart:
+    """A part of a range: candidates below the same unmeasured builds."""
+
     nodes: Nodes
     mass: float  # probability that the culprit is in the part
     below: float  # probability that the culprit is below the whole part
@@ -61,9 +63,7 @@ class RangeParts:
     """The parts of a range, cut by builds without readings; ``cut`` adds cuts."""
 
     def __init__(self, reach: Ancestry, probability: Array, cuts: Sequence[int]) -> None:
-        """``probability`` (size,) of each candidate to be the culprit; ``cuts`` are the candidates of builds without
-        readings.
-        """
+        """``probability`` (size,) of each candidate to be the culprit; ``cuts`` are candidates without readings."""
         self._reach, self._probability = reach, probability
         self._below = reach.sums(probability)
         self._position = {cut: position for position, cut in enumerate(cuts)}
@@ -173,9 +173,7 @@ def _evenness(share: Array, target: float) -> Array:
 
 
 def _entropy(low: float, high: float) -> float:
-    """The bits from knowing which of two events with these probabilities happens, times the probability of either; 0 if
-    one is impossible.
-    """
+    """The bits from knowing which of two events happens, times the probability of either; 0 if one is impossible."""
     either = low + high
     return either * float(entropy(np.array(low / either))) if min(low, high) > 0 else 0.0
 
@@ -230,8 +228,7 @@ class _BuildsAhead:
     def ended(self) -> tuple[int, ...]:
         """The build hosts whose build is ended; to be called after ``begun``.
 
-        A build lasts at least the time of a run before it is ended, so that there are new readings before another build
-        replaces it.
+        A build lasts at least the time of a run, so that there are new readings before another build replaces it.
         """
         now, needed = self.now, {*self.decision.wanted, *self.missing, *self._suspects}
         if not len(now.record.value):  # the time of a run is unknown
@@ -275,9 +272,7 @@ class _BuildsAhead:
 
     @cached_property
     def urgent(self) -> list[int]:
-        """The candidates whose builds the search waits for; without explored candidates, as others of the same part are
-        as good.
-        """
+        """The candidates whose builds the search waits for; an explored candidate is not urgent."""
         explored = isinstance(self.decision.order, Measure) and self.decision.order.purpose is Purpose.SEARCH
         return self._unbuilt([*self.decision.wanted, *(() if explored else self.missing)])
 

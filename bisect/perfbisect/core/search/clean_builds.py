@@ -36,9 +36,7 @@ REASONS_WITHOUT_READINGS = {
 
 
 def with_clean_builds(decision: Decision, now: Situation) -> Decision:
-    """The decision with the incremental flags of its builds set; in place of a verdict, an order for the clean builds
-    that it needs.
-    """
+    """The decision with the incremental flags of its builds; or an order for the clean builds that a verdict needs."""
     if isinstance(decision.order, Measure):
         ends = {0, now.bad}
         order = replace(decision.order, incremental=decision.order.purpose is Purpose.SEARCH and not now.clean)

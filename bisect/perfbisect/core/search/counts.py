@@ -47,9 +47,7 @@ LARGE = 0.1  # log count_rise of the ends; for larger differences few runs of a 
 
 
 def count_situation(now: Situation) -> Situation | None:
-    """The situation of a search of the same range by counts alone; None if nothing is counted, or if an end cannot be
-    counted.
-    """
+    """The situation of a search by counts alone; None if nothing is counted, or if an end cannot be counted."""
     if now.prior.count_cost is None or now.model.exact:
         return None
     counted: list[Observation] = []
@@ -87,9 +85,7 @@ def ends_to_count(counts: Situation, timed: Situation, analysis: Analysis) -> Me
 
 
 def _counting_pays(counts: Situation, timed: Situation, analysis: Analysis) -> bool:
-    """Whether a count costs less than building and timing a commit. Before the first count, a count of at most
-    ``SHORT`` seconds pays, too.
-    """
+    """Whether a count costs less than building and timing a commit; a first count may take ``SHORT`` seconds, too."""
     (fixed, times), run, ends = timed.prior.count_cost or (math.inf, 0.0), timed.record.run_seconds, analysis.ends
     if timed.prior.count_cost == WITH_RUNS or ends.drop > max(PLAIN * ends.noise, LARGE):
         return False
@@ -134,9 +130,7 @@ class MeanCounts:
 
 
 def count_rise(counts: Situation) -> float:
-    """The count of bad above the count of good, in log units, in the hunted direction; 0 unless repeated counts show a
-    difference.
-    """
+    """The count of bad above good, in log units, in the hunted direction; 0 unless repeated counts show it."""
     record = counts.record
     visits = [np.unique(record.visit[record.readings(end)]) for end in (0, counts.bad)]
     is_repeated = len(visits[0]) and len(visits[1]) >= COUNTS
@@ -144,9 +138,7 @@ def count_rise(counts: Situation) -> float:
 
 
 def explains_time(counted: float, timed: Contrast, smallest: float) -> bool:
-    """Whether the ends differ in instructions (``counted``, in log units) about as much as in time, but at least
-    ``smallest``.
-    """
+    """Whether the ends differ in instructions (``counted``, log units) about as much as in time, or ``smallest``."""
     low, high = max(timed.drop - DOUBT * timed.error, smallest), timed.drop + DOUBT * timed.error
     return counted > 0 and LEAST * low <= counted <= MOST * high
 

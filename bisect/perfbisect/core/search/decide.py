@@ -128,9 +128,7 @@ class _BuildRequest:
     order: Measure
 
     def bits(self) -> Array:
-        """The expected bits of a build of each candidate for this member, (size,), if runs show whether the build is
-        slow.
-        """
+        """The expected bits of a build of each candidate for this member, (size,), if runs show its side."""
         belief = self.decision.belief
         slow = np.nan_to_num(ancestry_of(self.now.graph).sums(belief.culprit))
         bits: Array = belief.change * np.maximum(entropy(slow), 0.0)
@@ -140,9 +138,8 @@ class _BuildRequest:
 def decide_together(
     members: Sequence[Situation], ended: Collection[int] = (), fleet: Fleet = ALL_FREE, *, common: bool = False
 ) -> tuple[int, Decision]:
-    """The number of the next member, and its order or its verdict. Raises ValueError if all members have ended.
-
-    See the module's documentation.
+    """The number of the next member, and its order or verdict; see above. Raises ValueError if all members have
+    ended.
     """
     open_members = [number for number in range(len(members)) if number not in ended]
     if not open_members:

@@ -41,8 +41,8 @@ NEAR = 4  # most runs of a host between two runs that can be compared
 
 
 def with_older_branches(hunt: Callable[[Situation], Decision], now: Situation) -> Decision:
-    """The next order of ``hunt``, or an order to compare a branch point with good; branches may have started with
-    another speed than good.
+    """The next order of ``hunt``, or the comparison of a branch point with good; branches may have begun with another
+    speed.
 
     In a subrange, many branch points have readings for other subranges. Finished comparisons are used. An unfinished
     comparison goes on only if a named or suspected commit depends on it.
@@ -81,9 +81,7 @@ def with_older_branches(hunt: Callable[[Situation], Decision], now: Situation) -
 
 @lru_cache(maxsize=4)
 def branch_point_of(graph: Graph) -> NDArray[np.int64]:
-    """The newest branch point that each node descends from, (size,); 0 if it descends from good, or from no branch
-    point.
-    """
+    """The newest branch point that each node descends from, (size,); 0 for good, or if there is none."""
     start = np.zeros(graph.size, np.int64)
     if not graph.branch_points:
         return start
@@ -101,8 +99,7 @@ def branch_point_of(graph: Graph) -> NDArray[np.int64]:
 def _compare_with_good(point: int, now: Situation) -> Decision:
     """The comparison of good with a branch point: its next order, or its result.
 
-    A run counts only if a run of the other build is near in time. All other runs belong to other comparisons, and the
-    speed of the host was different then.
+    A run counts only if a run of the other build is near in time, because the speed of the host changes.
     """
     record = now.record
     nodes = {record.name(0): 0, record.name(point): 1}
@@ -141,9 +138,9 @@ def _with_equal_starts(
 ) -> Situation:
     """The situation as if all branches had started with the speed of good.
 
-    ``start`` (size,) is the branch point of each node; ``offsets`` are the ratios of branch points to good. The builds
-    of a branch with an unmeasurable branch point are skipped, because they cannot be classified as slow or fast. A
-    binary that two branches share counts as two binaries, because the commits between may have changed the speed.
+    ``start`` (size,) is the branch point of each node; ``offsets`` are the ratios of branch points to good. Builds of a
+    branch with an unmeasurable branch point are skipped, because they cannot be classified. A binary that two branches
+    share counts as two binaries, because the commits between may have changed the speed.
     """
     unusable = np.isin(start, unmeasurable)
     unusable[-1] = False  # bad was compared with good itself
@@ -192,8 +189,9 @@ def _with_branch_results(
     offsets: Mapping[int, Sequence[Interval]],
     unmeasurable: Sequence[int],
 ) -> Decision:
-    """The decision with warnings about branches that began with another speed, and with bad relative to good by the
-    uncorrected readings. Readings are corrected only to find the change.
+    """The decision with warnings about branches that began with another speed; bad relative to good is uncorrected.
+
+    Readings are corrected only to find the change.
     """
     starts = {point: strongest(ratios) for point, ratios in offsets.items()}
     of_branches = tuple(

@@ -89,9 +89,8 @@ def with_pairing(now: Situation) -> Decision:
 
 
 def _as_chosen(now: Situation, together: bool, *, by_cpu: bool = False, again: bool) -> Decision:
-    """The decision by paired runs (``together``) or by interleaved runs.
-
-    With ``again``, the decision uses the other way if all readings show that it is better.
+    """The decision by paired runs (``together``) or by interleaved runs; ``again`` allows the other way if it is
+    better.
     """
     interleaved, paired = _runs_of_ends(now, all_runs=True) if again else ([], [])
     ways = _compare_ways(interleaved, paired, now) if interleaved and len(paired) >= PAIRS_FIRST else None
@@ -119,9 +118,7 @@ def _interleaved_decision(now: Situation) -> Decision:
 
 
 def _paired_situation(now: Situation, *, by_cpu: bool) -> Situation:
-    """The situation with the paired runs alone, compared by CPU time with ``by_cpu``; the budget is charged with all
-    runs.
-    """
+    """The situation with the paired runs alone, by CPU time with ``by_cpu``; the budget is charged with all runs."""
     rounds = now.with_readings(
         lambda reading: reading.partner is not None and not (by_cpu and reading.cpu is None),
         prior=replace(now.prior, noise=None), model=USUAL.of_rounds,
@@ -152,8 +149,7 @@ def _paired_decision(rounds: Situation) -> Decision:
 
 
 def _extra_waits(rounds: Situation) -> list[float]:
-    """For each round of the ends, the difference of bad and good by time minus their difference by CPU time, in log
-    units.
+    """For each round of the ends, their difference by time minus their difference by CPU time, in log units.
 
     This is the longer waiting of bad. It contains neither the noise of time and CPU time, nor code placement.
     """
@@ -201,8 +197,7 @@ def _compare_ways(
 ) -> Ways | None:
     """The comparison of both ways; None while an end has no interleaved run.
 
-    The better way is by rounds if they are less noisy and show at least half of the difference that interleaved runs
-    are sure of.
+    Rounds are better if they are less noisy and show at least half of the difference that interleaved runs are sure of.
     """
     record = arrange(interleaved, now.policy, now.bad)
     if not (record.runs(0) and record.runs(now.bad)):
@@ -244,9 +239,8 @@ def _ends_wait_alike(
 ) -> bool | None:
     """Whether the ends wait equally long, so that a difference is one of CPU time; None if CPU time is unknown.
 
-    Other programs on the machine can only lengthen the waiting of a run. So the run with the shortest waiting shows the
-    waiting of its build. If other programs make the waiting of an end vary, the difference between the ends must exceed
-    this variation.
+    Other programs can only lengthen the waiting of a run. So the run that waits least shows the waiting of its build.
+    If other programs make the waiting vary, the difference between the ends must exceed this variation.
     """
     if any(reading.cpu is None for reading in (*interleaved, *paired)):
         return None

@@ -81,7 +81,7 @@ BY_LAYOUT = (  # reasons that randomized layouts can remove
 
 @dataclass(frozen=True, slots=True)
 class LayoutComparison:
-    """The comparison of a named commit with comparison of its parents, in randomized layouts."""
+    """The comparison of a named commit with a parent, in randomized layouts."""
 
     parent: int
     usual: float  # the difference with the usual layout, in log units
@@ -147,7 +147,7 @@ def with_layouts(now: Situation) -> Decision:
 
 
 def _placement_explains_ends(usual: Decision) -> bool:
-    """Whether the search would begin, although code placement explains the difference of the ends in the usual layout."""
+    """Whether the search begins although code placement explains the difference of the ends in the usual layout."""
     order, effect = usual.order, usual.belief.effect
     begins = isinstance(order, Measure) and order.purpose is Purpose.SEARCH and not order.counted
     return begins and effect.known and abs(math.log(effect.middle)) < FEW * LAYOUT
@@ -208,7 +208,9 @@ def _is_randomized(observation: Observation) -> bool:
 
 
 def is_independent_of_layout(verdict: Verdict) -> bool:
-    """Whether no randomized layouts and no paired runs can change a verdict from interleaved runs in the usual layout."""
+    """Whether no randomized layouts and no paired runs can change a verdict from interleaved runs in the usual
+    layout.
+    """
     match verdict:
         case Inconclusive(reason=reason):
             return reason not in BY_LAYOUT
@@ -225,8 +227,8 @@ Comparisons = Mapping[int, Sequence[LayoutComparison]]  # named commit → its c
 
 
 def _further_layouts(comparisons: Comparisons, now: Situation) -> Measure | None:
-    """The order for more layouts of the first commit that needs them, and of its parents that need them; None if none
-    does.
+    """The order for more layouts of the first commit that needs them, and of its parents; None if no commit needs
+    them.
     """
     for candidate, of_commit in comparisons.items():
         if missing := {comparison.parent: comparison.missing for comparison in of_commit if comparison.missing}:
@@ -259,7 +261,9 @@ def _weakest(comparisons: Sequence[LayoutComparison]) -> LayoutComparison:
 def _randomized_decision(
     decision: Decision, usual: Verdict | Measure, comparisons: Comparisons, randomized: Situation
 ) -> Decision:
-    """The decision of the search in randomized layouts, with the comparisons of the commits named in the usual layout."""
+    """The decision of the search in randomized layouts, with the comparisons of the commits named in the usual
+    layout.
+    """
     match decision.order:
         case Found() | Several() as verdict:
             of_verdict = {step.candidate: compare_with_parents(randomized, step) for step in all_steps(verdict)}

@@ -57,8 +57,6 @@ from perfbisect.core.search.acquisition import best_measurement, is_hopeless, me
 from perfbisect.core.search.counts import SHARE, CountRises, count_rise, count_situation, ends_to_count, explains_time
 from perfbisect.core.search.situation import Budget, Situation, no_suspect, undecided, verdict_without_search
 
-Array = NDArray[np.float64]
-
 DOUBTFUL = 0.5  # a search that cannot go on has not reproduced a change if any change is less probable than this
 LARGE = 0.9  # of the smallest effect of interest: exact counts name no step that is probably smaller
 UNLIKELY = 0.05  # a step is probably smaller if a larger step is less probable than this
@@ -166,8 +164,7 @@ def _proof_or_verdict(analysis: Analysis, leading: LeadingHypothesis, budget: Bu
     if not all(proof.proven for proof in proofs):
         return _undecided(analysis, Reason.NOT_CONFIRMED)
     proof = weakest_proof(proofs)
-    # exact counts show every step, so that some step is always the largest; it may be smaller than the smallest effect
-    # of interest
+    # exact counts always show a largest step, which may be smaller than the smallest effect of interest
     if analysis.model.exact and not (proof.contrast and proof.contrast.above(LARGE * least(policy)) > UNLIKELY):
         return _undecided(analysis, Reason.MANY_STEPS)
     probability = min(leading.probability * posterior.change, CAP)
@@ -218,7 +215,7 @@ class _HostClass:
         return self.analysis is not None and self.analysis.shows
 
     def proof(self, step: Step) -> PairwiseProof | None:
-        """The proof of a step against its closest parent in speed; None if a parent was not compared here."""
+        """The proof of a step against its closest parent in speed; None if a parent was not compared on this class."""
         if self.analysis is None:
             return None
         proofs = pairwise_proofs(self.analysis.record, self.analysis.levels, step.candidate, step.parents)
@@ -276,9 +273,9 @@ def _leading_analysis(classes: Sequence[_HostClass]) -> Analysis | None:
     return next((part.analysis for part in sorted(classes, key=lambda part: not part.shows) if part.analysis), None)
 
 
-def _host_classes(now: Situation, count_prior: Array | None = None, share: float = 0.0) -> list[_HostClass]:
-    """The host classes with common probabilities of a culprit; the prior by counts (size,) has this ``share``."""
-    groups = hypotheses(now.graph, now.record, count_prior, share)
+def _host_classes(now: Situation, prior: NDArray[np.float64] | None = None, share: float = 0.0) -> list[_HostClass]:
+    """The host classes with common probabilities of a culprit; ``prior`` by counts (size,) has this ``share``."""
+    groups = hypotheses(now.graph, now.record, prior, share)
     names = now.prior.classes
     if len(names) == 1:
         return [_HostClass("", now.fleet.free_host, now, _analysis(now, now, groups))]
@@ -287,8 +284,8 @@ def _host_classes(now: Situation, count_prior: Array | None = None, share: float
         members = [host for host, host_class in enumerate(now.prior.host_classes) if host_class == name]
         usable = sorted(set(members).difference(now.fleet.gone), key=lambda host: (not now.fleet.is_free(host), host))
         hosts.append(usable[0] if usable else None)
-        prior = now.prior if 0 in members else replace(now.prior, noise=None)
-        parts.append(now.with_readings(lambda r, members=members: r.host in members, prior=prior))  # type: ignore[misc]
+        knowledge = now.prior if 0 in members else replace(now.prior, noise=None)
+        parts.append(now.with_readings(lambda r, members=members: r.host in members, prior=knowledge))  # type: ignore[misc]
     analyses = with_common_culprit([_analysis(now, part, groups) for part in parts])
     return [_HostClass(*fields) for fields in zip(names, hosts, parts, analyses, strict=True)]
 
@@ -305,10 +302,7 @@ def _analysis(now: Situation, part: Situation, groups: Hypotheses) -> Analysis |
 def _order_and_builds(
     now: Situation, classes: Sequence[_HostClass], main: Analysis | None, belief: Belief
 ) -> tuple[Order, tuple[int, ...]]:
-    """The next order or the verdict, and the candidates whose builds a better order waits for.
-
-    ``main`` is the leading analysis, None before there is any.
-    """
+    """The next order or the verdict, and the candidates whose builds a better order waits for."""
     order = _best_order(now, classes, main, belief)
     if not isinstance(order, Measure) or not (missing := now.missing(order)):
         return order, ()
@@ -323,7 +317,7 @@ def _order_and_builds(
 
 
 def _best_order(now: Situation, classes: Sequence[_HostClass], main: Analysis | None, belief: Belief) -> Order:
-    """The best order if builds took no time, or the verdict."""
+    """The best order if builds took no time, or the verdict; ``main`` is the leading analysis, or None."""
     policy, budget = now.policy, now.budget
     usable = [part for part in classes if part.host is not None]
     showing = [part for part in classes if part.host is None and part.shows]  # all hosts are lost
@@ -356,9 +350,7 @@ def _effects(classes: Sequence[_HostClass], step: Step | None) -> tuple[Effect, 
 
 
 def _evidence(classes: Sequence[_HostClass], step: Step | None) -> tuple[Interval, ...]:
-    """The ``evidence`` of ``Decision``; if the ends differ and ``step`` was not compared, the ratio of another
-    class.
-    """
+    """The ``evidence`` of ``Decision``; if ``step`` was not compared and the ends differ, that of another class."""
     ratios: list[Interval | None] = []
     for part in classes:
         ratio = None

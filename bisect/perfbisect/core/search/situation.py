@@ -46,7 +46,7 @@ from perfbisect.core.inference.record import Record, arrange
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The spending of hunts of other workloads from common budgets; their builds are among the observations of each
+    """The spending of hunts of other workloads from common budgets, except builds, which are observations of each
     hunt.
     """
 
@@ -59,9 +59,7 @@ NOTHING_SPENT = Spent()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Budget:
-    """The limits of ``policy``, and the part of them that ``record``, the orders of ``fleet`` and other hunts have
-    spent.
-    """
+    """The limits of ``policy``, and what ``record``, the orders of ``fleet`` and other hunts have spent."""
 
     record: Record
     policy: Policy
@@ -84,9 +82,7 @@ class Budget:
         return self.builds_left() > 0
 
     def builds_left(self, besides: Collection[int] = ()) -> float:
-        """The number of builds that may still be attempted after the candidates of ``besides``; below 0 if these are
-        too many.
-        """
+        """The number of builds that are allowed after the candidates of ``besides``; below 0 if these are too many."""
         return (self.policy.max_builds or math.inf) - len(self._attempted.union(besides))
 
     def ended(self, order: Order) -> bool:
@@ -122,9 +118,7 @@ class Budget:
 
     @property
     def _attempted(self) -> frozenset[int]:
-        """The candidates with an attempted, present, or ordered build; a candidate that several hosts build counts
-        once.
-        """
+        """The candidates with an attempted or ordered build; a candidate that several hosts build counts once."""
         return self.record.attempted.union(self.fleet.in_flight, *(self._unbuilt(order) for order in self.fleet.busy))
 
     def _unbuilt(self, order: Measure) -> frozenset[int]:
@@ -135,7 +129,7 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class Situation:
-    """A moment of the hunt over ``graph``."""
+    """A moment of the hunt over ``graph``: all that a decision depends on."""
 
     graph: Graph
     observations: Sequence[Observation]
@@ -207,9 +201,7 @@ class Situation:
         )
 
     def charged_for(self, full: "Situation") -> "Situation":
-        """This situation, which has a part of the readings of ``full``; the budget is charged with the runs of all
-        readings.
-        """
+        """This situation, with a part of the readings of ``full``; the budget is charged with all runs of ``full``."""
         runs = full.spent_by_others.runs + count_runs(full.observations) - count_runs(self.observations)
         return replace(self, spent_by_others=replace(full.spent_by_others, runs=runs))
 
@@ -280,9 +272,7 @@ class Subrange:
         )
 
     def _correction(self, reading: Reading, changes: Mapping[int, Sequence[Interval]], prior: PriorKnowledge) -> float:
-        """The sum of the known changes that the good end has and the build lacks, minus the changes that only the build
-        has; in log units.
-        """
+        """The known changes that good has and the build lacks, minus those that only the build has, in log units."""
         if not changes or reading.candidate == self.good:
             return 0.0
         reach, host_class = ancestry_of(self.whole), prior.class_of(reading.host)
@@ -325,9 +315,7 @@ def subrange(whole: Graph, good: int, bad: int) -> Subrange:
 
 
 def verdict_without_search(graph: Graph, record: Record, policy: Policy) -> Verdict | None:
-    """The verdict if no search is possible: an end cannot be measured, or both ends have the same binary; otherwise
-    None.
-    """
+    """The verdict if an end cannot be measured, or if both ends have the same binary; otherwise None."""
     bad = graph.size - 1
     if bad in record.skipped or 0 in record.skipped:
         return no_suspect(Reason.GOOD_UNMEASURABLE if 0 in record.skipped else Reason.BAD_UNMEASURABLE, policy)
