@@ -183,7 +183,7 @@ def test_what_fails_on_the_way_is_said_kept_and_reported_later(script: Script, t
     broken, base = script("does not build"), script("echo rate 100")
     other = script(FAILS_LATER.replace("COUNT", str(tmp_path / "count")))
     status, out, err = run("compare", base, broken, other, *HOW, "--workload", "all", "--visits", "2")
-    reason = f"{other} fails in two: it ended with status 7"
+    reason = f"{other} fails in two: the command ended with status 7"
     assert status == 2, err
     assert f"{broken} is left out: " in err and f"{broken} was not measured: " in out
     assert reason in err and reason in out and "  50.0 rate" in err
@@ -203,7 +203,7 @@ def test_where_nothing_could_be_measured_it_is_said_why_and_tried_again(script: 
     builds = [script(f"[ -e {fixed} ] || exit 3; echo rate 200"), script("echo rate 100")]
     for number in (1, 2):
         err = exits(4, "compare", *builds, "--visits", "2", *HOW)
-        assert f"Nothing was measured: {builds[0]} fails in one: it ended with status 3" in err
+        assert f"Nothing was measured: {builds[0]} fails in one: the command ended with status 3" in err
         assert "continuing" not in err and f"go on with: bisect resume c{number}" in err
         name, state, failure = listed()[-1]
         assert (name, state, failure[:20]) == (f"c{number}", "failed", "Nothing was measured")
@@ -216,7 +216,7 @@ def test_where_nothing_could_be_measured_it_is_said_why_and_tried_again(script: 
 def test_an_aa_that_fails_is_reported_with_its_reason(script: Script, tmp_path: Path, whole: int) -> None:
     count = tmp_path / "count"
     build = script(f"echo again >>{count}; [ $(wc -l <{count}) -le {whole} ] || exit 7; echo rate $(wc -l <{count})")
-    reason = f"{build} fails in one: it ended with status 7"
+    reason = f"{build} fails in one: the command ended with status 7"
     said = exits(4, "noise", "--rev", build, "--visits", "6", *HOW)
     assert reason in said and (whole or f"Nothing was measured: {reason}" in said)
     [entry] = json.loads(exits(0, "history", "--json"))

@@ -38,7 +38,7 @@ def test_every_finding_has_its_line_and_its_advice() -> None:
     assert report["host"]["name"] == "local"
     assert {"level", "topic", "text", "advice"} == set(report["findings"][0])
     assert {"tools", "disk", "perf", "pairs"} <= {finding["topic"] for finding in report["findings"]}
-    assert any("no other hunt is measuring there" in finding["text"] for finding in report["findings"])
+    assert any("no other session measures on the host" in finding["text"] for finding in report["findings"])
     with hold(connect(load_host("local")), "a hunt of another session"):
         said = exits(0, "doctor", "--builder", "demo", "--workload", "update-index")
     for part in ("local is fit to measure on: 0 refused", "sysbench 1", "GiB are free", "a hunt of another session"):

@@ -52,7 +52,7 @@ def test_of_several_results_one_is_chosen(git: Repo, count: Path) -> None:
     """In a comparison, and in an A/A. A name of its own keeps them apart from others of that command."""
     ends = [git.commit({"bench": GOOGLE.format(count=count, cpu=cpu)}) for cpu in (100, 150)]
     said = exits(3, "noise", "--rev", ends[0], *QUICK)
-    assert "The output, of Google Benchmark, has 2 results" in said and "BM_Insert/64, BM_Insert/1024" in said
+    assert "The output of Google Benchmark has 2 results" in said and "BM_Insert/64, BM_Insert/1024" in said
     ended = run("compare", *ends, *QUICK, "--visits", "3", "--runs", "1")
     assert ended.status == 0 and "Google Benchmark: 2 results; measured: all, by cpu_time." in ended.err
     assert "Of 2 results 2 are worse and 0 better" in ended.out and ended.err.count("of 7  ") == 6, (
@@ -171,7 +171,7 @@ def test_an_output_of_no_known_benchmark(git: Repo, count: Path) -> None:
     assert count.exists()
     ends = [git.commit({"bench": f"echo {text}\n"}) for text in ("took 12 s", "took 13 s")]
     few = ["--visits", "2", "--runs", "1"]
-    said = "the output of the command is of no known benchmark, so its duration is measured"
+    said = "the output of the command is not the output of a known benchmark, so the duration is measured"
     assert run("compare", *ends, *QUICK, *few).err.count(said) == 1
     assert said not in run("compare", *ends, *QUICK, *few, "--metric", "latency").err
     assert "--only x has no effect: the output of the command is of no known" in exits(

@@ -63,7 +63,7 @@ class Old:
         assert rows(self.history, "select culprit from culprits") == [(self.hashes[CULPRIT],)], said
         shown = json.loads(bisect("show", "--json", *self.kept).stdout)
         assert shown["verdict"][-1].endswith(
-            f" does not build without {OPTION}, for a standard header that is missing: everything was built with that."
+            f" builds only with {OPTION}, because of a standard header that is missing: everything was built with that."
         )
         assert OPTION in shown["again"]
         assert (
@@ -76,7 +76,7 @@ class Old:
 def test_an_end_that_misses_a_header_is_built_with_it_and_so_is_everything(tmp_path: Path) -> None:
     old = Old(tmp_path, range(12, COMMITS))
     ended = bisect(*old.words("--build", "make"))
-    assert f"{old.hashes[-1][:10]} does not build without {OPTION}" in ended.stdout
+    assert f"{old.hashes[-1][:10]} builds only with {OPTION}" in ended.stdout
     old.check(ended.stdout + ended.stderr)
     flags = rows(
         old.history, "select distinct json_extract(body, '$.facts.flags') from events where kind = 'BuildFinished'"
@@ -125,7 +125,7 @@ def test_a_header_that_hides_what_a_source_asks_for_is_no_remedy(tmp_path: Path)
     bad = repo.commit()
     ended = bisect("run", "v0", bad, *old.words("--build", "make")[3:])
     assert ended.returncode == 4
-    assert "it is tried with" in ended.stdout
+    assert "perfbisect builds it again with" in ended.stdout
     assert "does not compile: work.h" in ended.stderr, "and not for what the trial lacked"
 
 
@@ -215,11 +215,11 @@ def test_what_cannot_be_trained_is_left_out_with_the_reason(folder: Path, git: C
         done = compare(folder, root, "v1", "HEAD", "v1@odd", "v1@unlinked", "HEAD@pgo")
         assert done.returncode == 2, done.stderr
         assert "v1@odd is left out: " in done.stderr
-        assert "fails in its training with small/fails: it ended with status 127" in done.stderr
+        assert "fails during the training with small/fails: the command ended with status 127" in done.stderr
         assert "v1@unlinked is left out: the instrumented build of " in done.stderr
         assert "HEAD@pgo is left out: " in done.stderr
         assert "has no profile after its training with small/ask" in done.stderr
-        assert "compiled and linked with {cflags} and {ldflags} of the variant" in done.stderr
+        assert "compile and link with {cflags} and {ldflags} of the variant" in done.stderr
         assert not [*Path(root, "jobs").glob("*-build-*")], "what failed is in its log"
         assert not Path(root, "work", "small", "profile").exists()
 

@@ -33,7 +33,7 @@ def in_pairs(history: Path) -> int:
     )
     found = [key for (key,) in rows(history, query)]
     told = rows(history, "select json_extract(body, '$.why') from events where kind = 'PairingChosen'")
-    assert all(found) or "did not count: " in told[-1][0], told
+    assert all(found) or "could not be used: " in told[-1][0], told
     counted = Counter(filter(None, found))
     assert set(counted.values()) == {2}
     return len(counted)

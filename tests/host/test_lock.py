@@ -304,7 +304,7 @@ def test_a_session_that_does_not_wait_is_refused_on_a_busy_host_that_builds_for_
     """It has no ticket then, neither as a host that measures nor as one that builds."""
     itself = sites_of(host, build_host=host)
     with hold(host, "a hunt of eve"):
-        said = f"host {host.name} is busy: a hunt of eve .* is measuring there"
+        said = f"host {host.name} is busy: a hunt of eve .* measures there"
         with pytest.raises(EnvironmentFailure, match=said), lock_hosts(itself, "a hunt", None):
             raise AssertionError("two measure")
     assert holder(host) is None

@@ -249,7 +249,7 @@ def test_a_load_that_deletes_its_own_folder_is_skipped(lab: Lab) -> None:
     built = lab(makefile="all:\n\trm -rf $(CURDIR)\n", build="sh -c 'make; cd {prefix}'")
     assert skipped(measure(built, Share(0, 1))).stage == "compile"
     facts = skipped(measure(lab(prepare='rm -rf "$PWD"\ntrue'), Share(0, 1)))
-    assert "the data cannot be loaded" in facts.reason
+    assert "the dataset cannot be loaded" in facts.reason
     assert "can't cd to" in facts.reason
 
 
@@ -273,7 +273,7 @@ def test_a_program_that_fails_in_a_build_that_it_has_changed_is_skipped_once_tha
     events = measure(lab(program='rm -rf "$PWD"; exit 9'), Share(0, 2))
     assert len(warnings(events)) == 1
     assert builds(events) == 2
-    assert skipped(events).reason == "it ended with status 9: 7 ops/s"
+    assert skipped(events).reason == "the command ended with status 9: 7 ops/s"
 
 
 @pytest.fixture
@@ -310,8 +310,8 @@ def test_a_program_that_fails_in_a_file_that_its_layout_shares_with_the_build_do
     events = list(islice(fresh(linked("echo 8 >>use; exit 9"), 2), 100))
     assert len(events) < 100
     layout_changed, build_changed, given_up = warnings(events)
-    assert "it is made again" in layout_changed and "it is made again" in build_changed
-    assert "in layout 1, it ended with status 9" in given_up
+    assert "the build is made again" in layout_changed and "the build is made again" in build_changed
+    assert "in layout 1, the command ended with status 9" in given_up
 
 
 @pytest.mark.slow

@@ -210,7 +210,7 @@ def test_a_benchmark_that_floods_gives_the_right_number_or_none(lab: Lab) -> Non
     assert "MB from the middle of its output are missing" in facts.reason
     assert Path(facts.log).stat().st_size < HEAD + 2 * TAIL
     facts = skipped(measure(lab("yes x | head -c 12000000; echo the reason; exit 3"), Share(0, 1)))
-    assert "it ended with status 3: the reason; of what it printed, " in facts.reason
+    assert "the command ended with status 3: the reason; " in facts.reason
 
 
 @pytest.mark.slow
@@ -238,7 +238,7 @@ def test_what_perf_would_say_counts_only_from_perf(lab: Lab) -> None:
     events = measure(lab("echo 'sh: Killed' >&2; echo ops/s: 7"), Share(0, 1))
     assert ([run.reported for run in runs(events)], warnings(events)) == ([7], [])
     failed = measure(lab("echo 'sh: Killed' >&2; exit 3"), Share(0, 1))
-    assert skipped(failed).reason == "it ended with status 3: sh: Killed"
+    assert skipped(failed).reason == "the command ended with status 3: sh: Killed"
 
 
 # --- Clocks that are set

@@ -141,9 +141,9 @@ class Instant(ComputedLab):
 @pytest.mark.parametrize(
     ("lab", "slow", "metric", "said"),
     [
-        (Instant, 0.8, "qps", "no value for qps, or it is 0 or infinite"),
+        (Instant, 0.8, "qps", "no value of qps, or a value that is 0 or infinite"),
         (ComputedLab, 0.8, "instructions/o", "instructions/o"),
-        (ComputedLab, 0.0, "qps", rf"{NAMES[4][:10]} have no value for qps"),
+        (ComputedLab, 0.0, "qps", rf"{NAMES[4][:10]} have no value of qps"),
     ],
     ids=["infinite", "not recorded", "only one end has it"],
 )

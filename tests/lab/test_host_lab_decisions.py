@@ -208,11 +208,11 @@ def test_a_hunt_does_not_go_on_with_other_builds_or_data(scripts: Scripts) -> No
     own = Earlier({commits[GOOD]: built.key}, {commits[GOOD]: f"{data.name}-12345678"})
     assert runs(measure(scripts.lab(commits, earlier=own), Share(GOOD, 1))) == [GOOD], "data of its own is of that kind"
     changed = structs.replace(BUILDER, variants={"o2nofp": Variant(cflags="-O1")})
-    with pytest.raises(UsageError, match=f"{commits[GOOD][:10]} would now be built differently") as caught:
+    with pytest.raises(UsageError, match=f"{commits[GOOD][:10]} would now be built in another way") as caught:
         measure(scripts.lab(commits, changed, earlier=own), Share(BAD, 1))
     assert "begin a new hunt" in caught.value.advice
     other = Earlier(datasets={commits[GOOD]: "0123456789abcdef"})
-    with pytest.raises(UsageError, match="other settings or data than before"):
+    with pytest.raises(UsageError, match="other settings or other data than earlier"):
         measure(scripts.lab(commits, earlier=other), Share(GOOD, 1))
 
 
@@ -377,7 +377,9 @@ def test_a_client_that_limits_the_server_is_a_warning_once(watched: HostWatch) -
     for share, times in ((0.49, 0), (0.5, 1)):
         busy = RunFinished(0, replace(facts, counters={**facts.counters, "client-busy": share}))
         found = [event.text for event in (*told(watched, busy, busy), *told(watched))]
-        assert [f"the client uses {percent(share)} of the time" in text for text in found] == [True] * times
+        assert [f"the client itself uses {percent(share)} of the measured time" in text for text in found] == [
+            True
+        ] * times
 
 
 def test_a_build_that_falls_behind_is_a_warning_once(watched: HostWatch) -> None:
@@ -413,7 +415,7 @@ def test_work_that_is_killed_again_and_again_is_skipped(restarting: LocalHost, t
     skipped = retry.lost(MIDDLE, LOST, "compile", 0.0)
     assert isinstance(skipped, CandidateSkipped)
     assert (skipped.facts.stage, skipped.facts.log) == ("compile", f"{tmp_path}/jobs")
-    assert skipped.facts.reason.startswith(f"it was killed {LOSSES + 1} times in a row")
+    assert skipped.facts.reason.startswith(f"the run was killed {LOSSES + 1} times in succession")
     with pytest.raises(JobLost):
         restarted.lost(MIDDLE, LOST, "compile", 0.0)
 

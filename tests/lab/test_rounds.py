@@ -122,7 +122,7 @@ def test_the_second_place_leads_nowhere_else(host: LocalHost, git: Repo, monkeyp
 def test_a_program_that_changes_its_second_place_has_its_build_made_again(host: LocalHost, git: Repo, end: str) -> None:
     spoil = f"case $(pwd -P) in */beside) {LOOP}; rm bench.mode; {end};; *) {LOOP};; esac"
     events = together(open_lab(host, git, LOOP, spoil), 3)
-    [told, *_] = [text for text in warnings(events) if "it is made again" in text]
+    [told, *_] = [text for text in warnings(events) if "the build is made again" in text]
     assert "bench.mode" in told
     assert not any(isinstance(event, PairingChosen) for event in events)
 
@@ -140,10 +140,10 @@ def test_a_program_that_cannot_run_twice_is_measured_in_turns(host: LocalHost, g
     """What fails beside another build is run alone; a commit that fails there as well is skipped."""
     alone = f"mkdir {tmp_path}/alone || exit 3; {LOOP}; rmdir {tmp_path}/alone"
     events = together(open_lab(host, git, alone, alone), 3)
-    assert "beside another build only: it ended with status 3" in refused(events)
+    assert "only while another build runs: the command ended with status 3" in refused(events)
     assert [run.round for run in runs(events)] == [""]
     events = together(open_lab(host, git, LOOP, "exit 4"), 3)
-    assert "it ended with status 4" in skipped(events).reason
+    assert "the command ended with status 4" in skipped(events).reason
     assert not runs(events)
 
 
@@ -183,7 +183,9 @@ def test_without_memory_for_two_it_goes_on_in_turns(host: LocalHost) -> None:
     """The first server has taken as much as the machine has."""
     now, total = ask(host, MEMORY) or (0, 0)
     check_memory(host, 0)
-    with pytest.raises(TurnsAdvised, match=r"two servers need more memory than there is: [\d.]+ GiB for the second, "):
+    with pytest.raises(
+        TurnsAdvised, match=r"the memory is too small for two servers: the second server needs [\d.]+ GiB, "
+    ):
         check_memory(host, now + 2 * total)
 
 
@@ -193,7 +195,7 @@ def test_a_round_that_does_not_count() -> None:
         (facts(2.0, None), facts(2.1, None), ""),
         (facts(2.0, 1200.0), facts(2.0, 600.0), "got 60 % of the time of a core, the other 30 %"),
         (facts(2.0, 300.0), facts(2.0, 100.0), ""),  # both wait for something else
-        (facts(2.0, 1000.0), facts(2.0, 1000.0, started=1.0), "did not last long enough"),
+        (facts(2.0, 1000.0), facts(2.0, 1000.0, started=1.0), "did not overlap long enough"),
     ):
         assert bool(why) is bool(invalid(one, two))
         assert why in invalid(one, two)
@@ -288,7 +290,7 @@ def test_a_build_whose_links_are_lost_with_their_host_is_built_again(tmp_path: P
     lab.made = BuildsMade(lab.candidates)
     [first] = [event for event in layout_events(lab, Share(0, 1), fresh=False) if isinstance(event, BuildFinished)]
     (tmp_path / first.host).rename(tmp_path / "away")
-    assert f"cannot be brought from host {first.host}" in warnings(layout_events(lab, Share(0, 1)))[-1]
+    assert f"cannot be copied from host {first.host}" in warnings(layout_events(lab, Share(0, 1)))[-1]
     fresh = layout_events(lab, Share(0, 1))
     assert {first.host, *(event.host for event in fresh if isinstance(event, BuildFinished))} == {"b1", "b2"}
     assert layouts(fresh, 0) == [1]
@@ -339,7 +341,7 @@ def test_measuring_layouts_reads_nothing_shared(tmp_path: Path, lab: HostLab, mo
 def test_a_build_that_cannot_be_linked_again_is_not_measured_so(host: LocalHost, open_layouts: OpenLayouts) -> None:
     lab = open_layouts(host, "gcc -O1 -o bench bench.c")
     usual, fresh = layout_events(lab, Share(0, 1), Share(1, 1), fresh=False), layout_events(lab, Share(0, 1))
-    [sentence] = [text for text in warnings(usual) if "Layouts are not available" in text]
+    [sentence] = [text for text in warnings(usual) if "Randomized layouts are not available" in text]
     [again] = built_of(fresh)
     assert all("in no sections of their own" in text for text in (sentence, again.fixed))
     assert (len(layouts(usual, 0)), layouts(fresh, 0)) == (1, [])

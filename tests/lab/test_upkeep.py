@@ -143,9 +143,9 @@ def test_the_longest_unused_go_first(tmp_path: Path) -> None:
 
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     for address, kind, sentence in (
-        ("", UsageError, "No builds are shared"),
-        ("memory://user:secret@cache", UsageError, r"in memory://\*\*\*@cache are not removed"),
-        (str(tmp_path / "absent"), EnvironmentFailure, "there is no folder"),
+        ("", UsageError, "No folder of shared builds"),
+        ("memory://user:secret@cache", UsageError, r"cannot remove shared builds in memory://\*\*\*@cache"),
+        (str(tmp_path / "absent"), EnvironmentFailure, "the folder .* does not exist"),
     ):
         with pytest.raises(kind, match=sentence):
             clean_shared_folder(address, 0, 0.0, dry_run=False)

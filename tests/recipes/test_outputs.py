@@ -102,7 +102,7 @@ def test_a_result_keeps_its_unit_whatever_a_program_chooses() -> None:
     assert [read_result(criterion, text.format(unit)) for unit in ("ns", "ms")] == [0.27195, 271950.0]
     with pytest.raises(NoNumber, match="lacks the result readrandom of db_bench"):
         read_result(Output("db_bench", "readrandom", "ops/s", "rate"), output("db_bench-leveldb-1.23.txt"))
-    with pytest.raises(NoNumber, match="no result fib 10 of Criterion"):
+    with pytest.raises(NoNumber, match="lacks the result fib 10 of Criterion"):
         read_result(criterion, "it crashed")
 
 

@@ -166,7 +166,7 @@ def test_a_port_that_is_taken_is_the_fault_of_no_commit(place: Place) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         start = [*SERVER["start"][:-1], str(other.getsockname()[1]), "-h", "127.0.0.1"]
         place.recipe(RECIPE + f"start = {json.dumps(start)}\n")
-        taken = "another process listens on its port or socket: .*Address already in use"
+        taken = "another process listens on the port or socket of the server: .*Address already in use"
         with pytest.raises(EnvironmentFailure, match=taken):
             measure(place.lab(RESTING, place.commits(PLAIN, SLOW)), Share(0, 1))
 

@@ -207,18 +207,24 @@ class BuildSite:
         facts, facts_of_all = built.facts, [earlier.facts for earlier in self.made.built.values()]
         name = self.candidates.name(candidate)
         if facts.partial and not any(earlier.partial for earlier in facts_of_all):
-            text = f"not all of the tree of {name} builds: {facts.partial}"
-            yield Warned(text, f"What is started is there, so it is measured; this is said once. See {facts.log}.")
+            text = f"a part of {name} does not build: {facts.partial}"
+            yield Warned(
+                text,
+                f"The measured programs were built, so the commit is measured. Similar warnings are not repeated. See {facts.log}.",
+            )
         if (trouble := self.made.unlike(built)) and not any(map(self.made.unlike, self.made.built.values())):
             text = f"{name} may run another program than other commits: {trouble}"
-            yield Warned(text, "It is measured; this is said once. --program PATH has the same file run everywhere.")
+            yield Warned(
+                text,
+                "The commit is measured. Similar warnings are not repeated. To run the same file for all commits: --program PATH.",
+            )
         if facts.fixed not in ("", links.NOT_COMPILED) and not any(earlier.fixed for earlier in facts_of_all):
             yield links.unavailable(facts.fixed)
         for program, (path, *rivals) in facts.programs.items():
             if rivals and not any(earlier.programs.get(program, ("",))[0] == path for earlier in facts_of_all):
-                text = f"several files of the build are called {PurePath(program).name}: {path} is run, not"
-                first = "The path of the command goes first, then what loads no library of its build, then the shortest path."
-                yield Warned(f"{text} {' or '.join(rivals)}", f"{first} --program PATH chooses another.")
+                text = f"several files of the build have the name {PurePath(program).name}: {path} is run, not"
+                first = "Preferred are the path of the command, then files that load no library of the build, then the shortest path."
+                yield Warned(f"{text} {' or '.join(rivals)}", f"{first} To choose another file: --program PATH.")
 
 
 class CandidateBuilds:
@@ -281,9 +287,9 @@ class CandidateBuilds:
                 if not self._left(without=site):
                     raise
                 self.made.lost.add(site.name)
-                yield Warned(f"host {site.name} builds no further: {failure}", "The others go on without it.")
+                yield Warned(f"host {site.name} does not build any more: {failure}", "The other hosts continue.")
         name = self.candidates.name(candidate)
-        raise EnvironmentFailure(f"{name} cannot be built: no build host of {self.host.name} is left")
+        raise EnvironmentFailure(f"{name} cannot be built: all build hosts of {self.host.name} failed")
 
     def _left(self, without: BuildSite | None = None) -> list[BuildSite]:
         """The sites that can build; ``host``, if it should only measure, only if there is no other site."""
@@ -302,7 +308,7 @@ class CandidateBuilds:
                     build_store.ship(site.place.host, site.builder.work_name, facts.key, self.host)
             except BuildChanged as changed:
                 self.renew(changed)
-                yield Warned(f"{self.candidates.name(candidate)}: {changed}: it is made again")
+                yield Warned(f"{self.candidates.name(candidate)} is built again: {changed}")
                 return
             except EnvironmentFailure as failure:
                 yield self.give_up(candidate, failure)
@@ -318,7 +324,9 @@ class CandidateBuilds:
         self.made.places.pop(candidate, None)
         self._here.pop(candidate, None)
         name = self.candidates.name(candidate)
-        return Warned(f"{name} cannot be brought from host {site.name}: {failure}", "It is built again.")
+        return Warned(
+            f"the build of {name} cannot be copied from host {site.name}: {failure}", "The commit is built again."
+        )
 
     def _site(self, candidate: int) -> BuildSite:
         host = self.made.place(candidate)
@@ -333,8 +341,8 @@ class CandidateBuilds:
         site = self._site(candidate) if facts.linker else None
         context = self.made.contexts.get(site.name) if site else None
         if site is None or context is None or context.recorder is None:
-            reason = facts.fixed or "its links were not recorded"
-            raise BuildFailed(f"it cannot be linked again: {reason}", stage=LINK, log=facts.log)
+            reason = facts.fixed or "the commands of the linker were not recorded"
+            raise BuildFailed(f"the build cannot be linked again: {reason}", stage=LINK, log=facts.log)
         with site.place.beside:
             layout_key = links.link(site.place.host, facts.key, layout, context.recorder.linker)
             self._linked[layout_key] = site.place.host, facts.key

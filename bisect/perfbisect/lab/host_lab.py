@@ -183,8 +183,8 @@ class HostLab:
             failure = cause if isinstance(cause, RunFailed) else RunFailed(str(changed), stage="run", log=log)
             yield from self._failed(turn, failure, time.monotonic())
             return False
-        why, text = "each time that it changes its build costs a build", f"{changed}: it is made again"
-        advice = f"Let what is measured write elsewhere, as below {{data}}: {why}."
+        why, text = "each change of its own build folder costs a build", f"{changed}; the build is made again"
+        advice = f"Change the workload so that it writes below {{data}}: {why}."
         yield Warned(f"{self.candidates.name(turn.candidate)}: {text}", advice)
         self.builds.renew(changed)
         return True
@@ -210,7 +210,7 @@ class HostLab:
             return None
         self._distrusted.add(candidate)
         text = f"the incremental build of {self.candidates.name(candidate)} fails: {failure}"
-        return Warned(text, "It is built in an empty folder.")
+        return Warned(text, "The commit gets a clean build instead.")
 
     def _turns(self, order: Measure) -> list[Turn]:
         """The runs of a measurement in their order. Successive runs of one build in one layout share a visit of its server.
@@ -276,8 +276,8 @@ class HostLab:
         facts = replace(built.facts, reused=True, seconds=0.0, linker="", fixed=reason)
         self.builds.made.built[turn.candidate] = replace(built, facts=facts)
         name = self.candidates.name(turn.candidate)
-        advice = "The hunt goes on with the usual layout; `--no-layouts` does so from the beginning."
-        yield Warned(f"{name} cannot be measured with its functions in another order: {reason}", advice)
+        advice = "The hunt continues with the usual layout. `--no-layouts` switches other layouts off."
+        yield Warned(f"{name} cannot be measured in a randomized layout: {reason}", advice)
         yield BuildFinished(turn.candidate, facts, None)
 
     def _time(
@@ -328,7 +328,7 @@ class HostLab:
                         rounds.failed += 1
                     if rounds and rounds.failed >= TRIES:
                         self.retry.succeeded()
-                        why = f"runs were killed in {TRIES} rounds in a row, perhaps for taking all memory"
+                        why = f"runs were killed in {TRIES} successive rounds, perhaps because memory was full"
                         yield _turns_advised(why)
                         return False
                     yield (event := self.retry.lost(turns[runner.at].candidate, lost, "run", began))
@@ -340,13 +340,13 @@ class HostLab:
                 at = runner.at
                 turn, name = turns[at], self.candidates.name(turns[at].candidate)
                 if not first.left:  # the runs count, however the server ended after them
-                    yield Warned(f"{name}: {failure}", "Its runs had ended well, and count.")
+                    yield Warned(f"{name}: {failure}", "Its runs had succeeded, and are used.")
                 elif not self.data.refuse(*sides[at], failure):
                     self._system(turn.candidate, layout_keys[at], beside=at == 1)  # raises if the build has changed
                     if not rounds:
                         yield from self._failed(turn, failure, began)
                     elif (yield from self._run([replace(turn, first=1, runs=1, total=1, left=1)], [layout_keys[at]])):
-                        yield _turns_advised(f"{name} fails beside another build only: {failure}")
+                        yield _turns_advised(f"{name} fails only while another build runs: {failure}")
                     return False
             if first.stopped and first.purpose is Purpose.SEARCH:
                 return False
@@ -363,7 +363,7 @@ class HostLab:
             except EnvironmentFailure as trouble:
                 if not beside:
                     raise
-                raise TurnsAdvised(f"there is no second place for a build: {trouble}") from trouble
+                raise TurnsAdvised(f"the host has no place for a second build: {trouble}") from trouble
 
     def _system(self, candidate: int, layout_key: str = "", *, beside: bool = False) -> Installation:
         """A built candidate, or its layout with that key, at the path where every build is measured; or ``beside`` it.

@@ -41,7 +41,7 @@ SET = {name: SETTINGS[name] for name in ("governor", "turbo", "smt", "aslr", "hu
 def changed(host: str, before: HostFacts, after: HostFacts) -> tuple[Warned, ...]:
     """A warning if a host differs from what it was earlier in the hunt."""
     differences = host_differences(before, after)
-    advice = "Runs from before and after that may differ for this reason alone: set it back, or begin a new hunt."
+    advice = "Runs before and after the change may not be comparable. Undo the change, or begin a new hunt."
     return (
         (Warned(f"host {host} has changed during this hunt: {', '.join(differences)}", advice),) if differences else ()
     )
@@ -105,8 +105,8 @@ class HostWatch:
         throttled = answers.get(THROTTLED)
         if throttled is not None and self.throttled is not None and throttled > self.throttled:
             times = f"{throttled - self.throttled:,} times since the last measurement"
-            text = f"the cores of host {self.host.name} were slowed down by heat {times}"
-            yield Warned(text, "Fix its cooling, or lower its clock.")
+            text = f"heat has slowed down the cores of host {self.host.name} {times}"
+            yield Warned(text, "Improve the cooling, or lower the clock rate.")
         self.facts, self.throttled = now, throttled
         yield from enough_space(self.host, answers.get(space), self.warned)
 
@@ -116,9 +116,11 @@ def busy_client(run: RunFacts, warned: set[str]) -> Iterator[Warned]:
     share = busiest([run])
     if share is not None and share >= BUSY and "client" not in warned:
         warned.add("client")
-        text = f"the client uses {percent(share)} of the time of its measured threads on host {run.host} itself"
-        advice = "More threads, or processors of their own for client and server (client_cpus, server_cpus), show more of it."
-        yield Warned(f"{text}, so that a change of the server shows as a smaller one", advice)
+        text = f"the client itself uses {percent(share)} of the measured time on host {run.host}"
+        advice = (
+            "Use more --threads, or separate processors for client and server (client_cpus, server_cpus in hosts.toml)."
+        )
+        yield Warned(f"{text}, so changes of the server look smaller than they are", advice)
 
 
 def behind(runs: Sequence[RunFacts], warned: set[str]) -> Iterator[Warned]:
@@ -128,18 +130,18 @@ def behind(runs: Sequence[RunFacts], warned: set[str]) -> Iterator[Warned]:
         warned.add(build)
         rows = f"{figure(load.held)} of {figure(load.wanted)} rows per second ({load.role})"
         text = f"{runs[0].commit[:10]} fails the SLA: it sustains {rows} beside the queries"
-        advice = "Its QPS is not comparable, as it had less to do. That rate is hunted by: --metric background"
+        advice = "Its QPS is not comparable, because the server had less work. To hunt this rate: --metric background"
         yield Warned(text, advice)
 
 
 def enough_space(host: Host, free: int | None, warned: set[str]) -> Iterator[Warned]:
     """Warn once if few bytes are ``free`` on a host; ``warned`` notes that. Raises EnvironmentFailure if too few are."""
     if free is not None and free < TOO_LITTLE:
-        raise no_space(host.name, f"{free >> 20} MiB are left below {host.root}")
+        raise no_space(host.name, f"only {free >> 20} MiB are free below {host.root}")
     if free is not None and free < LITTLE and "space" not in warned:
         warned.add("space")
-        advice = f"Free some with `bisect gc {host.name}` before the hunt has to stop."
-        yield Warned(f"only {free / GIB:.1f} GiB are left below {host.root} on host {host.name}", advice)
+        advice = f"Free space with `bisect gc {host.name}` before the disk is full."
+        yield Warned(f"only {free / GIB:.1f} GiB are free below {host.root} on host {host.name}", advice)
 
 
 def with_values(metric: str, work: Generator[LabEvent]) -> Generator[LabEvent]:
@@ -155,7 +157,7 @@ def with_values(metric: str, work: Generator[LabEvent]) -> Generator[LabEvent]:
                 key = event.candidate, event.facts.commit
                 valued[key] = valued.get(key, False) or readable(event.facts, metric) is not None
     for _, commit in sorted(key for key, has_value in valued.items() if not has_value):
-        why = f"The last runs of {commit[:10]} have no value for {metric}, or it is 0 or infinite"
+        why = f"The last runs of {commit[:10]} have no value of {metric}, or a value that is 0 or infinite"
         raise NothingToCompare(f"{why}, so there is nothing to compare.", "Choose another metric with --metric.")
 
 
@@ -196,12 +198,12 @@ class RetryPolicy:
         self._losses += 1
         of_host = isinstance(lost, RunLost)
         if self._losses <= LOSSES:
-            advice = lost.advice if of_host else "The host was restarted, or a user killed the work there."
-            return Warned(f"{lost}: it is repeated", advice)
+            advice = lost.advice if of_host else "The host was restarted, or a user killed the job."
+            return Warned(f"{lost}; the work is repeated", advice)
         if of_host or ask(self.host, BOOT) != self._boot:
             raise lost
         self._losses = 0
-        reason = f"it was killed {LOSSES + 1} times in a row, perhaps for taking all memory (see `dmesg`)"
+        reason = f"the run was killed {LOSSES + 1} times in succession, perhaps because memory was full (see `dmesg`)"
         return self.failed(candidate, RunFailed(reason, stage=stage, log=str(self.host.root / "jobs")), began)
 
     def failed(self, candidate: int, failure: BuildFailed | RunFailed, began: float) -> CandidateSkipped:
@@ -219,8 +221,12 @@ class RetryPolicy:
             outcome = f"fails in workload {self.workload}" if built else "cannot be built"
             why = "nothing can be compared, because"
             if isinstance(failure, NoMetric):
-                printed = f"Its last lines are:\n{failure.printed}" if failure.printed else "It printed nothing."
-                advice = f"{printed}\nBegin again with a pattern that fits."
+                printed = (
+                    f"The last lines of the output are:\n{failure.printed}"
+                    if failure.printed
+                    else "The output is empty."
+                )
+                advice = f"{printed}\nRun the command again with a pattern that matches."
                 raise WrongPattern(f"{why} {end}, {name}, has no result: {failure}", advice) from failure
             raise EndFailed(f"{why} {end}, {name}, {outcome}: {failure}", failure.advice) from failure
         seconds, commit = time.monotonic() - began, self.candidates.commits[candidate]

@@ -55,7 +55,7 @@ LOG_LINES = 3  # of the server's log, in an error
 LONGEST_LINE = 240  # characters of each of these lines
 PATIENCE = 5.0  # seconds by which a server may end later than its clients notice
 
-PORT_TAKEN = "End it: `sudo ss -lxtnp` lists what listens. A recipe's {port} and {socket} are always free."
+PORT_TAKEN = "End that server: `sudo ss -lxtnp` lists listening programs. The placeholders {port} and {socket} of a recipe are always free."
 
 _TAKEN, _FULL = os.strerror(errno.EADDRINUSE), os.strerror(errno.ENOSPC)
 _ERROR = re.compile(r"\b(ERROR|FATAL|PANIC|error:|signal \d+|[Aa]ssertion)\b")
@@ -139,7 +139,11 @@ def carry_out(host: Host, command: HostCommand) -> str:
         jobs.kill(host, job, grace=1)
     stream = "stderr" if status and not merged else "stdout"
     printed = jobs.printed(host, job, stream)
-    wrong = f"{who} ended with status {status}: {log_excerpt(printed.text) or 'it printed nothing'}" if status else ""
+    wrong = (
+        f"{who} ended with status {status}: {log_excerpt(printed.text) or 'the command printed nothing'}"
+        if status
+        else ""
+    )
     if command.complain and (wrong := command.complain(printed.text, status)):
         wrong = f"{who}: {wrong}{printed.note}"
     if not wrong and printed.left and not merged:
@@ -203,9 +207,11 @@ def serve(service: Service) -> Iterator[Job]:
     ready or does not end well; EnvironmentFailure if another process listens on its port or socket.
     """
     if service.probe().ok:
-        where = f"on host {service.host.name}, where the one to be measured has to listen"
+        where = f"on host {service.host.name}, at the address of the server to measure"
         command = shlex.join(service.argv(service.recipe.ready))
-        raise EnvironmentFailure(f"another server answers {where}: {command} succeeds before it is started", PORT_TAKEN)
+        raise EnvironmentFailure(
+            f"another server answers {where}: {command} succeeds before the start of the server", PORT_TAKEN
+        )
     argv = [*jobs.pinned(service.cpus), *by_path(service.argv(service.recipe.start))]
     folder, env = service.folder, service.env
     job = jobs.start(service.host, argv, name=NAME, timeout=LONGEST_LIFE, cwd=folder, env=env, merged=True)
@@ -228,8 +234,8 @@ def wait_until_ready(service: Service, job: Job) -> None:
             raise failure(service, job, f"{missing}: {log_excerpt(probed.stderr)}")
         if time.monotonic() > deadline:
             printed = log_excerpt(probed.stderr or probed.stdout)
-            why = f"; the last attempt to reach it printed: {printed}" if printed else ""
-            raise failure(service, job, f"the server is not ready after {service.recipe.ready_timeout:g} s{why}")
+            why = f"; the last attempt to connect printed: {printed}" if printed else ""
+            raise failure(service, job, f"the server was not ready within {service.recipe.ready_timeout:g} s{why}")
         time.sleep(0.1)
     ended(service, job, "before it was ready")  # raises if it ended: another server may have answered
 
@@ -255,7 +261,7 @@ def failure(service: Service, job: Job, sentence: str, stage: str = "start") -> 
         if _FULL in line:
             return no_space(host.name, line.strip())
         if _TAKEN in line and stage == "start":
-            cause = f"on host {host.name} another process listens on its port or socket: {line.strip()}"
+            cause = f"on host {host.name} another process listens on the port or socket of the server: {line.strip()}"
             return EnvironmentFailure(f"{sentence}: {cause}", PORT_TAKEN)
     reason = ": ".join(filter(None, (sentence, log_excerpt(printed))))
     return RunFailed(f"{reason}{jobs.note(host, job)}", stage=stage, log=str(log))
@@ -272,7 +278,7 @@ def log_excerpt(log: str) -> str:
 
 def stop(service: Service, job: Job) -> None:
     """Stop the server by its recipe's command, or by SIGTERM. Raises RunFailed if it does not stop well and in time."""
-    ended(service, job, "while it was measured", "run")
+    ended(service, job, "during a measurement", "run")
     host, patience = service.host, service.recipe.stop_timeout
     if argv := service.recipe.stop:
         stopped = jobs.run(host, service.argv(argv), timeout=patience, cwd=service.folder, env=service.env)
@@ -283,7 +289,7 @@ def stop(service: Service, job: Job) -> None:
     deadline = time.monotonic() + patience
     while (status := jobs.status(host, job)) is None:
         if time.monotonic() > deadline:
-            raise failure(service, job, f"the server does not stop in {patience:g} s", "run")
+            raise failure(service, job, f"the server did not stop within {patience:g} s", "run")
         time.sleep(0.05)
     if status == jobs.LOST and not argv:
         return  # killed by SIGTERM, as it has no handler
@@ -325,7 +331,7 @@ def site(host: Host, folder: PurePosixPath) -> dict[str, str | int]:
     socket = folder / "socket"
     if len(str(socket)) > LONGEST_SOCKET:
         long = f"the path of the server's socket is too long: {socket}"
-        raise EnvironmentFailure(long, "Choose a shorter `root` for this host in hosts.toml.")
+        raise EnvironmentFailure(long, "Set a shorter `root` for this host in hosts.toml.")
     tables = host.run(["cat", "/proc/net/tcp", "/proc/net/tcp6"], check=False).stdout
     files = {"data": "data", "socket": "socket", "pidfile": "pid", "log": "log", "config": "config"}
     return {"port": free_port(tables), **{name: str(folder / file) for name, file in files.items()}}

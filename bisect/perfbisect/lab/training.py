@@ -127,7 +127,7 @@ def shortened(workload: Workload) -> Workload:
 
 def failed(build: Instrumented, workload: Workload, failure: RunFailed) -> BuildFailed:
     """The error for a build that fails in a workload."""
-    sentence = f"{build.commit[:10]} fails in its training with {full_name(workload)}: {failure}"
+    sentence = f"{build.commit[:10]} fails during the training with {full_name(workload)}: {failure}"
     return BuildFailed(sentence, stage=TRAIN, log=failure.log)
 
 

@@ -150,7 +150,7 @@ def too_little(host: Host, builds: Collection[str], datasets: Collection[str], e
     needed, size_of_build = (size / GIB for size in needs)
     builds_of = f"{expected} builds of {size_of_build:.2f} GiB"
     text = f"this hunt may need {needed:.1f} GiB on host {host.name} ({builds_of}), and {free / GIB:.1f} GiB are free"
-    advice = f"Free some with `bisect gc {host.name} --keep SIZE`, or stop earlier with --max-builds."
+    advice = f"Free space with `bisect gc {host.name} --keep SIZE`, or limit the builds with --max-builds."
     return (Warned(text, advice),)
 
 
@@ -225,12 +225,12 @@ def clean_shared_folder(address: str, limit: int, now: float, *, dry_run: bool) 
     builds are in no folder.
     """
     if not address:
-        raise UsageError("No builds are shared.", "`builds` below [shared] in config.toml names where they are kept.")
+        raise UsageError("No folder of shared builds is configured.", "Set `builds` below [shared] in config.toml.")
     try:
         store = Store(address)
         if not store.folder:
-            text = f"Shared builds in {masked(address)} are not removed from here."
-            raise UsageError(text, "Give the bucket a lifecycle rule, such as: expire objects after 90 days.")
+            text = f"`bisect gc` cannot remove shared builds in {masked(address)}."
+            raise UsageError(text, "Set a lifecycle rule of the bucket, such as: expire objects after 90 days.")
         entries = store.entries()
     except OSError as trouble:
         raise EnvironmentFailure(f"the shared builds cannot be read: {trouble.strerror or trouble}") from trouble

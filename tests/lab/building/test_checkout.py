@@ -134,7 +134,7 @@ def test_an_incomplete_repository_serves_for_what_it_has(source: Source, git: Re
     with pytest.raises(BuildFailed, match="checked out: error: unable to read sha1 file of test/big") as caught:
         source.at(sha)
     assert caught.value.stage == "checkout"
-    assert caught.value.advice.startswith("A partial clone serves only when its recipe ignores what is missing. See ")
+    assert caught.value.advice.startswith("If this is a partial clone, the recipe must ignore missing files. See ")
     assert "test/big" in Path(caught.value.log).read_text()
     with pytest.raises(EnvironmentFailure, match="commit 1234512345 is not in"):
         checkout.checkout(source.host, source.bare, UNKNOWN, source.to, [])

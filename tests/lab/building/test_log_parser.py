@@ -65,7 +65,7 @@ def test_a_long_line_ends_and_is_quoted_in_part(unit: str) -> None:
 
 def test_each_stage_begins_anew() -> None:
     output = follow("[perfbisect] compile: make", "gcc -c a.c", "x.c:1: error: no", "[perfbisect] install: make")
-    assert (output.stage, output.done, output.total, output.why()) == ("install", 0, 0, "it printed nothing")
+    assert (output.stage, output.done, output.total, output.why()) == ("install", 0, 0, "the command printed nothing")
 
 
 def test_errors_of_a_target_alone_are_no_reason_where_all_is_built_then() -> None:

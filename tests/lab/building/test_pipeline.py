@@ -173,7 +173,7 @@ def test_each_stage_can_fail(place: Yard) -> None:
         ({"install": [["sh", "-c", "echo no such luck; exit 3"]]}, "install: ", BuildFailed),
         *(({"artifacts": [absent]}, f"install: it did not install {absent}$", BuildFailed) for absent in ("lib/x y", "lib")),
         ({"configure": [["sleep", "60"]], "timeout": 0.2}, r"configure: not done after 0\.2 s", BuildFailed),
-        ({"configure": [["sh", "-c", "cat {source}/VERSION >/dev/full"]]}, "no space left on host here", EnvironmentFailure),
+        ({"configure": [["sh", "-c", "cat {source}/VERSION >/dev/full"]]}, "the disk of host here is full", EnvironmentFailure),
     ]  # fmt: skip
     for change, sentence, kind in changes:
         with pytest.raises(kind, match=sentence) as caught:

@@ -261,10 +261,10 @@ def with_manifest(data: bytes, **changes: object) -> bytes:
         (PLAIN, b"", ""),
         (PLAIN, SECRET, "not signed"),
         (header(MANIFEST, SECRET[::-1]), SECRET, "with another key"),
-        (SIGNED.replace(b'"absent":[]', b'"absent":["libx.so"]'), SECRET, "was changed after that"),
+        (SIGNED.replace(b'"absent":[]', b'"absent":["libx.so"]'), SECRET, "was changed after signing"),
         (b"x" * 10_000_000, b"", "does not begin with a manifest"),
-        (with_manifest(PLAIN, way="touch"), b"", "its manifest cannot be read"),
-        (with_manifest(PLAIN, name="0" * 40), b"", "manifest is that of another build"),
+        (with_manifest(PLAIN, way="touch"), b"", "the manifest of the file cannot be read"),
+        (with_manifest(PLAIN, name="0" * 40), b"", "describes another build"),
     ],
 )
 def test_what_a_shared_build_says_of_itself(data: bytes, secret: bytes, reason: str) -> None:

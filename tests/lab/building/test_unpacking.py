@@ -145,7 +145,7 @@ def test_a_damaged_tarball_is_reported(host: LocalHost, tmp_path: Path) -> None:
         ):
             tarball.write_bytes(damaged)
             for _ in range(2):  # nothing of it is taken for whole
-                with pytest.raises(UsageError, match=r"damaged, or no tarball|is no installed kv"):
+                with pytest.raises(UsageError, match=r"damaged, or not a tarball|is not an installation of kv"):
                     take(host, tarball)
         tarball.write_bytes(content)
         assert take(host, tarball).version
@@ -157,10 +157,10 @@ def test_a_folder_without_the_system_is_said(host: LocalHost, tmp_path: Path, mo
     (tmp_path / "empty").mkdir()
     embedded = msgspec.structs.replace(BUILDER, build=Build(artifacts=["lib/libkv.so"]), installed_version=[], when=[])
     for builder, name, sentence in (
-        (BUILDER, "empty", r"empty is no installed kv: .*kvd"),
-        (BUILDER, "nothing", "There is no folder"),
-        (BUILDER, "mute", "does not print its version"),
-        (embedded, "mute", "is no installed kv: it has no lib/libkv.so"),
+        (BUILDER, "empty", r"empty is not an installation of kv: .*kvd"),
+        (BUILDER, "nothing", "The folder .*nothing does not exist"),
+        (BUILDER, "mute", "The version of .*mute is unknown"),
+        (embedded, "mute", "is not an installation of kv: it has no lib/libkv.so"),
     ):
         with pytest.raises(UsageError, match=sentence):
             take(host, tmp_path / name, builder)
@@ -204,7 +204,7 @@ ODD: list[tuple[list[Member], str]] = [
     ([("/tmp/perfbisect-evil", FILE, "x", 0o644)], "refused: it has names that lead out"),
     ([("kv/../../evil", FILE, "x", 0o644)], "refused: it has names that lead out"),
     ([("kv/hard", HARD, "../../../../etc/passwd", 0o644)], "refused: it has names that lead out"),
-    ([("kv/l", LINK, "OUT", 0o777), ("kv/l/evil", FILE, "x", 0o644)], "damaged, or no tarball: .*Not a directory"),
+    ([("kv/l", LINK, "OUT", 0o777), ("kv/l/evil", FILE, "x", 0o644)], "damaged, or not a tarball: .*Not a directory"),
     ([("kv/d", FOLDER, "", 0o755), ("kv/d", LINK, "OUT", 0o777), ("kv/d/evil", FILE, "x", 0o644)], "Not a directory"),
     ([("kv/a", LINK, ".", 0o777), ("kv/a/b", LINK, "..", 0o777), ("kv/b/../e", FILE, "x", 0o644)], "names that lead out"),
     ([("kv/a", LINK, "OUT", 0o777), ("kv/b", LINK, "a", 0o777), ("kv/b/e", FILE, "x", 0o644)], "Not a directory|Cannot open"),

@@ -148,7 +148,7 @@ def test_a_slow_or_wrong_clock(host: LocalHost, monkeypatch: pytest.MonkeyPatch)
 
     check((facts.CLOCK_SOURCE, "tsc\n"))
     check((facts.CLOCK_SOURCE, "hpet\n"), text="hpet")
-    check((facts.SYNCHRONISED, "NTPSynchronized=no\n"), level=NOTE, text="follows no time server")
+    check((facts.SYNCHRONISED, "NTPSynchronized=no\n"), level=NOTE, text="is not synchronised with a time server")
     monkeypatch.setattr(machine, "TIME", Fact(("date", "-d", "1 minute ago", "+%s.%N"), facts.TIME.read))
     check(text="60 s behind that of this machine")
 
@@ -201,7 +201,7 @@ def test_a_remote_store_is_tried(tmp_path: Path) -> None:
         for address, fails, level, text in (
             (server.address, "", OK, ""),
             (server.address, "PUT", WARNING, "ccache"),
-            (nobody, "", WARNING, "cannot reach it"),
+            (nobody, "", WARNING, "cannot reach the store"),
         ):
             server.kept.clear()
             server.fails = lambda method, fails=fails: 403 if method == fails else 0
@@ -214,8 +214,8 @@ def test_a_remote_store_is_tried(tmp_path: Path) -> None:
 
 
 def test_which_versions_can_use_which_store() -> None:
-    assert "too old for a remote store: 4.4" in unfit((4, 4), "http://x")
-    assert "no https://, before 4.13: 4.7" in unfit((4, 7), "https://x")
+    assert "too old for a remote store: its version is 4.4" in unfit((4, 4), "http://x")
+    assert "has version 4.7, but https:// needs version 4.13 or newer" in unfit((4, 7), "https://x")
     assert unfit((4, 5), "redis://x") == unfit((4, 13), "https://x") == ""
 
 
@@ -225,7 +225,7 @@ def test_a_ccache_that_is_too_old_is_said_to_be(tmp_path: Path, monkeypatch: pyt
     """Another version, as far as its first line goes."""
     old = "#!/bin/sh\n[ $1 != --version ] || { echo 'ccache version 4.4.1'; exit; }\nexit 1\n"
     monkeypatch.setenv("PATH", str(executable(tmp_path / "bin" / "ccache", old).parent), prepend=":")
-    checked(tmp_path, WARNING, "is too old for a remote store: 4.4", ccache_remote="http://127.0.0.1:1")
+    checked(tmp_path, WARNING, "is too old for a remote store: its version is 4.4", ccache_remote="http://127.0.0.1:1")
 
 
 def test_shared_builds_are_tried(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_shared_builds_are_tried(tmp_path: Path) -> None:
     for address, key, level, text in (
         (str(tmp_path), b"", OK, "who can write there can run code"),
         (str(tmp_path), b"k" * 16, OK, ", signed"),
-        (str(tmp_path / "nowhere"), b"", WARNING, "there is no folder"),
+        (str(tmp_path / "nowhere"), b"", WARNING, "does not exist"),
         ("nonsense://user:secret@x", b"", WARNING, "***@x"),
     ):
         noted(shared_findings(SharedBuilds(address, key)), level, text)

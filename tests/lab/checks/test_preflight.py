@@ -172,7 +172,7 @@ def test_a_perf_that_neither_counts_nor_samples(host: LocalHost, take_away: Call
 
 def test_a_workload_that_cannot_run_is_refused_at_once(host: LocalHost) -> None:
     for change, sentence in (
-        ({"script": "typo.lua"}, r"Workload s/w names a script that does not exist: .*typo\.lua"),
+        ({"script": "typo.lua"}, r"Workload s/w has a script that does not exist: typo\.lua"),
         ({"prepare_script": "typo.lua"}, "does not exist"),
         ({"driver": "unheard"}, r"no sql\.lua runs it with unheard"),
         ({"time": 0.5}, "whole seconds"),
@@ -195,7 +195,7 @@ def test_a_device_that_cannot_be_watched(host: LocalHost, take_away: Callable[..
         assert any(sentence in warning.text for warning in inspection_of(host, device=device))
         refused(rf"{sentence}.*, so wKB/o cannot be measured", host, device=device, metric="wKB/o")
         take_away("iostat")
-    refused(r"no device is chosen.*r/o cannot be measured", host, metric="r/o")
+    refused(r"has no `device` in hosts.toml.*r/o cannot be measured", host, metric="r/o")
 
 
 @pytest.mark.tools
@@ -217,5 +217,5 @@ def test_valgrind_counts_what_is_embedded(host: LocalHost, take_away: Callable[.
         ("is a server", request(WORKLOAD, server=SERVER)),
         ("2 threads", request(replace(loop, threads=2))),
     ):
-        with pytest.raises(EnvironmentFailure, match=rf"nor can valgrind count it here: .*{reason}"):
+        with pytest.raises(EnvironmentFailure, match=rf"valgrind cannot count it, either: .*{reason}"):
             warned(refusing)

@@ -120,7 +120,7 @@ def test_the_length_is_about_as_many_instructions_as_are_enough(start: float, ea
 
 def test_a_command_that_does_not_use_its_length_is_reported() -> None:
     lengths: dict[int, float] = {}
-    with pytest.raises(UsageError, match=r"as many instructions when \{events\} is 268,435,456 as when it is 1"):
+    with pytest.raises(UsageError, match=r"as many instructions with \{events\} = 268,435,456 as with \{events\} = 1"):
         while events := counting.next_length(lengths):
             lengths[events] = 5e6
     assert max(lengths) == LONGEST

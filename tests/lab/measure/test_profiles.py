@@ -209,7 +209,7 @@ def test_a_host_without_perf_is_told_once() -> None:
     assert told.reason.startswith("perf is not installed on host far. Install with: apt-get install linux-perf (")
     assert list(ProfileStudy(context(), lambda: None, events=SAMPLED_INSTRUCTIONS).visit(SYSTEM, "", turn)) == []
     host = FakeHost("far", {"sampled */trial *": "cycles\nframes 0\nsamples 0\n"})  # it counts, and samples nothing
-    with pytest.raises(EnvironmentFailure, match="perf takes no samples on host far: it printed nothing"):
+    with pytest.raises(EnvironmentFailure, match="perf takes no samples on host far: the command printed nothing"):
         available(host)
 
 

@@ -78,7 +78,7 @@ def test_output_of_a_server_counts_queries_or_events() -> None:
 
 def test_what_is_no_result() -> None:
     totals, unfinished = ["General statistics:", "    total time:   10.0s"], "without its statistics"
-    odd = {"0": "not one operation"} | dict.fromkeys(("9" * 400, "9" * 5_000, "1.2.3", "-1", "nan"), unfinished)
+    odd = {"0": "no operation was finished"} | dict.fromkeys(("9" * 400, "9" * 5_000, "1.2.3", "-1", "nan"), unfinished)
     for printed, operation, sentence in (
         (lines("sysbench-event.txt"), "query", "no queries"),
         (["[ 1s ] thds: 1 eps: 10.00 lat (ms,95%): 0.00"], "event", unfinished),
@@ -95,7 +95,7 @@ def test_complaints() -> None:
         ("sysbench: Segmentation fault", 0, "sysbench crashed: Segmentation fault"),
         ("", 139, "signal 11"),
         ("", 255, "sysbench ended with status 255"),
-        ("", 124, "did not end in 66 s"),
+        ("", 124, "did not end within 66 s"),
         ("(last message repeated)\nerror: no such option", 1, "no such option"),
         ("", 3, "status 3"),
     ):

@@ -259,7 +259,9 @@ def put_beside(host: Host, builder: str, key: str, elsewhere: PurePosixPath | No
     fixed = first.with_name("second")
     if elsewhere:
         if host.run(["grep", "-rqF", "-e", str(first), "--", str(elsewhere)], timeout=LONG, check=False).ok:
-            raise EnvironmentFailure(f"{elsewhere} on host {host.name} contains the path of another build: {first}")
+            raise EnvironmentFailure(
+                f"{elsewhere} on host {host.name} contains the path of another build folder: {first}"
+            )
         host.script(_POINT, elsewhere, fixed, "", timeout=LONG)
         return fixed
     pattern = re.sub(r"([][\\.*^$,])", r"\\\1", str(first))
@@ -306,7 +308,7 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
         raise EnvironmentFailure(
             f"builds of {builder} contain the path of their installation below {build_host.root} on host {build_host.name}, and the root"
             f" folder of host {host.name} is {host.root}",
-            f"Give both hosts the same `root` in hosts.toml, or let {host.name} build for itself.",
+            f"Set the same `root` for both hosts in hosts.toml, or remove `build_hosts` of {host.name}.",
         )
 
     def send() -> None:

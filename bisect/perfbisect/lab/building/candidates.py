@@ -131,8 +131,8 @@ def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[Bu
         flags = mended.plus(POINTER_ERRORS) if "-include" in error.flags.cflags else mended
         options = shlex.join(flags.words)
         yield Warned(
-            f"{sha[:10]} does not build for {error.name}: it is tried with {error.option}",
-            "--no-remedies tries nothing.",
+            f"{sha[:10]} does not build because of {error.name}; perfbisect builds it again with {error.option}",
+            "--no-remedies switches this off.",
         )
         try:
             yield from pipeline.build(
@@ -144,7 +144,7 @@ def mend(context: BuildContext, sha: str, failure: KnownFailure) -> Generator[Bu
                 return
             error = again.known
         else:
-            raise Mended(Remedied(flags, f"{sha[:10]} does not build without {options}, for {failure.known.name}"))
+            raise Mended(Remedied(flags, f"{sha[:10]} builds only with {options}, because of {failure.known.name}"))
 
 
 class BuildsMade:
@@ -183,9 +183,9 @@ class BuildsMade:
         key = pipeline.key_of(context, built) if built else ""
         if built and earlier[built] not in (key, incremental_key(key)):
             raise UsageError(
-                f"{built[:10]} would now be built differently than earlier in this hunt, so the runs of then and now"
+                f"{built[:10]} would now be built in another way than earlier in this hunt, so earlier and later runs"
                 " cannot be compared.",
-                f"The recipe of {context.builder.name}, its compiler or a linker has changed: undo that, or begin a new hunt.",
+                f"The recipe of {context.builder.name}, its compiler or a linker has changed. Undo the change, or begin a new hunt.",
             )
         with self.lock:
             if self._first is None:
@@ -194,8 +194,8 @@ class BuildsMade:
             elif self._first[0] != name and pipeline.key_of(context, self._first[1]) != self._first[2]:
                 first_host, commit, _ = self._first
                 raise EnvironmentFailure(
-                    f"host {name} would build {commit[:10]} differently than host {first_host}: their compilers differ",
-                    "Builds of the two could not be compared: install the same compilers on all build hosts.",
+                    f"hosts {name} and {first_host} would build {commit[:10]} differently: their compilers differ",
+                    "Their builds could not be compared. Install the same compilers on all build hosts.",
                 )
             self.contexts[name] = context
 
@@ -220,7 +220,7 @@ class BuildsMade:
             for program, (path, *rivals) in partial.facts.programs.items() if partial.facts.partial else ():
                 chosen = complete.facts.programs.get(program)
                 if chosen[0] != path if chosen else rivals or program in partial.builder.started:
-                    sentence = f"{program} is {path} where not all of the tree builds ({partial.facts.partial})"
+                    sentence = f"{program} is {path} in a build of which a part failed ({partial.facts.partial})"
                     return f"{sentence}, and {chosen[0] if chosen else program} elsewhere"
         return ""
 

@@ -100,8 +100,8 @@ def push(host: Host, bare: PurePosixPath, repository: Repository, commits: Seque
             return
         if is_partial(repository):
             raise EnvironmentFailure(
-                f"{repository.folder} is a partial clone, whose commits cannot be brought to another machine",
-                "Make a whole clone, without --filter, and give it by --repo.",
+                f"{repository.folder} is a partial clone, whose commits cannot be copied to another machine",
+                "Make a clone without --filter, and give it with --repo.",
             )
         yield 0, 0
         try:
@@ -289,9 +289,9 @@ def failures_of(host: Host, bare: PurePosixPath, sha: str, part: SubTree | None 
             raise EnvironmentFailure(f"commit {sha[:10]} cannot be checked out on host {host.name}: {why}") from failed
         tree = f"{part.tree if part else sha}^{{tree}}"
         if git(host, f"--git-dir={bare}", "cat-file", "-e", tree, check=False).status != 0:
-            advice = "Fetch it into the repository that you hunt in."
+            advice = "Fetch the commit into your clone."
             raise EnvironmentFailure(f"commit {sha[:10]} is not in {bare} on host {host.name}", advice) from failed
-        hint = "A partial clone serves only when its recipe ignores what is missing." if _ABSENT.search(reason) else ""
+        hint = "If this is a partial clone, the recipe must ignore missing files." if _ABSENT.search(reason) else ""
         raise cannot(host, sha, reason, failed.output, hint) from failed
 
 
@@ -392,6 +392,6 @@ def listed_submodules(repository: Repository, sha: str, ignore: Sequence[str], u
     for module in submodules(repository, sha, ignore):
         origin = origin_of(repository, sha, module, upstream)
         source, _ = find_locally(origin, repository, module)
-        else_from = f"cannot be had: {origin.refused}" if origin.refused else f"fetched from {origin.address}"
+        else_from = f"cannot be fetched: {origin.refused}" if origin.refused else f"fetched from {origin.address}"
         whence = f"from {source.repository.folder}" if source else else_from
         yield masked(f"{module.path} at {module.commit[:10]}: {whence}")

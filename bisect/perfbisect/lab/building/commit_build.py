@@ -199,8 +199,8 @@ class CommitBuild:
                 trained = yield from training.train(build)
             if not trained:
                 raise BuildFailed(
-                    f"{sha[:10]} has no profile after its training with {training.named}: its programs must be compiled"
-                    " and linked with {cflags} and {ldflags} of the variant, and end by themselves",
+                    f"{sha[:10]} has no profile after its training with {training.named}: the recipe must compile and link"
+                    " with {cflags} and {ldflags} of the variant, and the programs must end by themselves",
                     stage=TRAIN,
                     log=self.saved_log(ended),
                 )
@@ -229,18 +229,18 @@ class CommitBuild:
         ended = yield from self.attempt(self.plan(context), name, job)
         if ended.failed and ended.job.name == name and (alone := self.alone(ended)):
             failure, at_once = self.failure(ended), jobs_of(context)
-            yield Warned(f"{failure}: it is repeated with one job instead of {at_once}", failure.advice)
+            yield Warned(f"{failure}; the build is repeated with one job instead of {at_once} jobs", failure.advice)
             yield BuildStep(CHECKOUT)
             yield from self.check_out()
             # The error of this log is left out: the second log would be searched for it, too.
             stage = ended.output.stage
-            note = f"perfbisect: with {at_once} jobs at once this build did not {stage}, and is repeated with one"
+            note = f"perfbisect: with {at_once} jobs this build did not {stage}; it is repeated with one job"
             ended = yield from self.attempt(alone, f"{name}{_ALONE}", None, note)
             if not ended.failed and isinstance(failure, BuildFailed):
                 yield Warned(
-                    f"the build of {sha} depends on the order of its parts: it failed with {at_once} jobs, and did not"
-                    " with one",
-                    "What was built with one job counts. With `jobs = 1` in hosts.toml no build is tried twice.",
+                    f"the build of {sha} depends on the order of its parts: it failed with {at_once} jobs, but succeeded"
+                    " with one job",
+                    "The build with one job is used. To build always with one job, set `jobs = 1` in hosts.toml.",
                 )
         if ended.failed:
             raise self.failure(ended)
@@ -297,7 +297,7 @@ class CommitBuild:
             if not (binary or host.run(["test", "-d", str(prefix)], check=False).ok):
                 raise FileNotFoundError("anything")
         except FileNotFoundError as absent:
-            output.error, output.stage = f"it did not install {absent}", INSTALL
+            output.error, output.stage = f"the build did not install {absent}", INSTALL
             return BuildAttempt(plan, job, output, 0)
         return BuildAttempt(plan, job, output, 0, False, artifacts, binary)
 
@@ -340,11 +340,13 @@ class CommitBuild:
         if output.host_trouble:
             return EnvironmentFailure(
                 f"the build of {sha} stopped on host {host.name}: {output.host_trouble}",
-                f"Fewer jobs at once, with `jobs` in hosts.toml, need less memory. See {log}.",
+                f"If memory is short, set a smaller number of `jobs` in hosts.toml. See {log}.",
             )
         late, stage, builder = ended.status in _LATE, output.stage, self.context.builder
         reason = (
-            f"not done after {build_of(ended.plan.builder).timeout:g} s" if late else self.short_paths(output.why())
+            f"the build did not end within {build_of(ended.plan.builder).timeout:g} s"
+            if late
+            else self.short_paths(output.why())
         )
         hint = how_to_build(builder, facts.ask_all(host, SYSTEM_FACTS)) if stage == CONFIGURE else ""
         hint = hint and f"{hint}."

@@ -236,8 +236,8 @@ LC_ALL=C sort -z | xargs -0 -r sh -c '
 """
 # Prints the sections of all programs in $1 that tell whether a program is compiled, and whether by Go.
 _SECTIONS = r"""find -- "$1" -type f -perm -u+x -exec readelf -SW -- {} + 2>/dev/null | grep -owE '\.text|\.go\.buildinfo' | sort -u"""
-GO = "Go's linker knows one order of functions only"
-NOT_COMPILED = "nothing that is run is compiled"  # then no order of functions can matter
+GO = "Go's linker cannot change the order of functions"
+NOT_COMPILED = "the programs that run are not compiled"  # then no order of functions can matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,15 +279,17 @@ def for_compiler(build: Build, recorder: Recorder | None) -> str:
 def why_fixed(variant: Variant) -> str:
     """Why no build of a variant can be linked again; "" if a build may be."""
     if "-flto" in f"{variant.cflags} {variant.ldflags}":
-        return "code that is optimised at link time has the order that the compiler gives it"
+        return "with optimisation at link time, the compiler decides the order of functions"
     if variant.train:
-        return "code that is optimised with a profile has the order that the profile gives it"
+        return "with optimisation by a profile, the profile decides the order of functions"
     return ""
 
 
 def unavailable(reason: str) -> Warned:
     """The warning that builds cannot be linked again; its text is equal for all builds of a hunt."""
-    return Warned(f"Layouts are not available: {reason}", "Code placement may look like a change.")
+    return Warned(
+        f"Randomized layouts are not available: {reason}", "So code placement may look like a change of the speed."
+    )
 
 
 def keep(
@@ -306,7 +308,7 @@ def _keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recor
     links, prefix = work / FOLDER, work / "prefix"
     files = host.script(_MEASURED, links, prefix, *paths, timeout=LONG).stdout.split("\0")[:-1]
     if len(files) > max(MAX_FILES, len(paths)):
-        return f"it has {len(files)} programs and libraries, and its recipe does not name the `artifacts` to measure"
+        return f"the build has {len(files)} programs and libraries, but the recipe does not name the `artifacts` to measure"
     where = (host.root, jobs.scratch(host), links, prefix, recorder.linker.name)
     printed = host.script(_ARGUMENTS + _KEEP, *where, *files, timeout=LONG).stdout
     reasons = [line.partition("\t")[::2] for line in printed.splitlines()]
@@ -334,6 +336,6 @@ def link(host: Host, key: str, seed: int, linker: Linker) -> str:
     if not linked.ok:
         lines = [line.strip() for line in linked.stderr.splitlines() if line.strip()]
         named = (line for line in lines if re.search(r"error|undefined|fatal|cannot", line, re.IGNORECASE))
-        reason = next(named, lines[-1] if lines else "no reason was printed")
-        raise BuildFailed(f"its layout {seed} cannot be linked: {reason}", stage=LINK, log=str(build / "log"))
+        reason = next(named, lines[-1] if lines else "the linker printed no reason")
+        raise BuildFailed(f"the build cannot be linked in layout {seed}: {reason}", stage=LINK, log=str(build / "log"))
     return layout_key

@@ -134,10 +134,10 @@ _MISSING = re.compile(r"\bCould NOT find ([\w.+-]+)[^()]*\(missing: ([^()]*)\)")
 _MAKE = r"^(?:\S*/)?\w*make(?:\[\d+\])?: \*\*\* \["
 _GAVE_UP = re.compile(_MAKE + r".*\] Error \d+")  # a command failed, with or without a reason before
 _TROUBLES = {
-    r"No space left on device|Disk quota exceeded": "no space left",
+    r"No space left on device|Disk quota exceeded": "the disk is full",
     rf"Killed signal terminated program|terminated with signal 9\b|{_MAKE}.*\] Killed": OUT_OF_MEMORY,
     r"virtual memory exhausted|[Cc]annot allocate memory": OUT_OF_MEMORY,
-    rf"Terminated signal terminated program|terminated with signal 15\b|{_MAKE}.*\] Terminated": "killed from outside",
+    rf"Terminated signal terminated program|terminated with signal 15\b|{_MAKE}.*\] Terminated": "killed by another program",
     r"^ccache: error:": "ccache does not work",
 }
 _OF_THE_HOST = [(re.compile(pattern), trouble) for pattern, trouble in _TROUBLES.items()]
@@ -198,7 +198,7 @@ class BuildLog:
         """The line that best explains a failure."""
         if missing := _MISSING.search(self.error):  # CMake does not find a package: say it in few words
             return f"{missing[1]} is missing ({missing[2].strip()})"
-        last = next((line.strip() for line in reversed(self.tail) if line.strip()), "it printed nothing")
+        last = next((line.strip() for line in reversed(self.tail) if line.strip()), "the command printed nothing")
         return _REPORTER.sub("", self.error) or last
 
     def _find_error(self, line: str) -> None:

@@ -38,7 +38,7 @@ UNPACKERS = {
 """Endings of tarballs, and the program that each needs on the host."""
 
 
-_ADVICE = "Give the folder in which it is installed, with its bin or lib, or a tarball of that."
+_ADVICE = "Give the folder of the installation, which contains bin or lib, or a tarball of that folder."
 
 # Names, contents and links of everything below $1; times, owners and modes are ignored.
 _FINGERPRINT = """\
@@ -121,7 +121,7 @@ def take(host: Host, builder: Builder, name: str, path: str) -> InstalledBuild:
         if recipe.library and not host.run(["test", "-f", str(prefix / recipe.library)], check=False).ok:
             raise FileNotFoundError(recipe.library)
     except FileNotFoundError as absent:
-        raise UsageError(f"{path} is no installed {builder.name}: it has no {absent}.", _ADVICE) from absent
+        raise UsageError(f"{path} is not an installation of {builder.name}: it has no {absent}.", _ADVICE) from absent
     facts = BuildFacts(name, tarball or contents, binary, time.monotonic() - began, 0, 0, reused=True, log="")
     borrowed = _borrowed(host, recipe, path, prefix)
     return InstalledBuild(facts, recipe, version, None if tarball else prefix, path if tarball else "", borrowed)
@@ -166,18 +166,18 @@ def _version(host: Host, builder: Builder, path: str, prefix: PurePosixPath) -> 
     except EnvironmentFailure as failure:
         if library := isinstance(failure, CommandFailed) and _LIBRARY.search(failure.output):
             raise absent([library[1]], host.name, besides=f"{path} needs it") from failure
-        raise UsageError(f"{path} is no installed {builder.name}: {failure}", _ADVICE) from failure
+        raise UsageError(f"{path} is not an installation of {builder.name}: {failure}", _ADVICE) from failure
     # Programs begin with their own path, which may contain a number.
     if (version := version_text(re.sub(r"(?<!\S)/\S*", "", printed))) or not builder.installed_version:
         return version
-    raise UsageError(f"{path} does not print its version: it printed {printed.strip()[:80]!r}.", _ADVICE)
+    raise UsageError(f"The version of {path} is unknown: its program printed {printed.strip()[:80]!r}.", _ADVICE)
 
 
 def _folder(host: Host, path: str) -> PurePosixPath:
     """The real path of a folder of the host: links that lead to it may change meanwhile."""
     target = host.run(["readlink", "-f", "--", path], check=False).stdout.removesuffix("\n")
     if not target or not host.run(["test", "-d", target], check=False).ok:
-        raise UsageError(f"There is no folder {path} on host {host.name}.", _ADVICE)
+        raise UsageError(f"The folder {path} does not exist on host {host.name}.", _ADVICE)
     return PurePosixPath(target)
 
 
@@ -206,12 +206,12 @@ def unpack(host: Host, path: str, advice: str = _ADVICE) -> str:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", advice) from error
     except CommandFailed as failure:
         if is_full(host):
-            raise no_space(host.name, f"{path} is not unpacked") from failure
+            raise no_space(host.name, f"{path} cannot be unpacked") from failure
         host.run(["rm", "-rf", "--", f"{target}.part"], timeout=LONG)
         if failure.status == REFUSED:
             raise UsageError(f"{path} is refused: {failure.output.splitlines()[0]}.", advice) from failure
         lines = failure.output.strip().splitlines()
-        raise UsageError(f"{path} is damaged, or no tarball: {lines[0] if lines else failure}.") from failure
+        raise UsageError(f"{path} is damaged, or not a tarball: {lines[0] if lines else failure}.") from failure
     return key
 
 
@@ -246,11 +246,17 @@ def needed(
         match = re.search(archive.pattern, text, re.MULTILINE)
         version = (match[1] or "").replace("_", ".") if match else ""
         if not version:
-            hint = f"Let `{key}.pattern` of the recipe {builder.name}, now {archive.pattern!r}, match it."
-            raise checkout.cannot(host, sha, f"its {archive.file} names no version of {name}", text, hint)
+            hint = f"Change `{key}.pattern` of the recipe {builder.name}, which is {archive.pattern!r}, so that it matches."
+            raise checkout.cannot(host, sha, f"the file {archive.file} has no version of {name}", text, hint)
         if version not in archive.sha256:
             hint = f'Add "{version}" = "SHA256" to [{key}.sha256] of {builder.name}, or of a recipe that extends it.'
-            raise checkout.cannot(host, sha, f"it needs {name} {version}, of which the recipe has no sum", text, hint)
+            raise checkout.cannot(
+                host,
+                sha,
+                f"the commit needs {name} {version}, but the recipe has no checksum of that version",
+                text,
+                hint,
+            )
         address = archive.address.replace("{version:_}", version.replace(".", "_")).replace("{version}", version)
         archives[name] = Needed(name, version, address, archive.sha256[version])
     return archives
@@ -266,5 +272,5 @@ def bring(host: Host, archives: Collection[Needed]) -> Generator[BuildStep]:
         if build_store.changes(host, folder):
             path = yield from staged(FETCH, download(str(archive), archive.address, archive.sha256))
             yield BuildStep(SEND)
-            unpack(host, str(path), f"It is {archive}, from {archive.address}.")
+            unpack(host, str(path), f"The file is {archive}, from {archive.address}.")
         host.run(["touch", "--", str(folder)])  # its last use

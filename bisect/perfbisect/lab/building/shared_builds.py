@@ -115,7 +115,9 @@ class SharedBuilds:
                     manifest = read_header(source, name, self._secret)
                     yield BuildStep(FETCH)
                     if missing(host, ["tar", manifest.way]):
-                        raise EnvironmentFailure(f"unpacking it needs {manifest.way}, which is not installed there")
+                        raise EnvironmentFailure(
+                            f"{manifest.way}, which unpacks the build, is not installed on the host"
+                        )
                     for done in send_archive(host, target, source.read, manifest.size):
                         yield BuildStep(FETCH, done // MB, manifest.size // MB)
                 _unpack(host, key, manifest)
@@ -128,15 +130,16 @@ class SharedBuilds:
                 with suppress(OSError):
                     self._store.remove(name)
                 yield Warned(
-                    f"a shared build is refused, and is built again on host {host.name}: {reason}",
-                    f"It was {name} in {self.address}: who can write there, and does a server in between change what it"
-                    " sends?",
+                    f"a shared build is not trusted, so host {host.name} builds it again: {reason}",
+                    f"The build is {name} in {self.address}. Check who can write there, and whether a proxy changes the data.",
                 )
             except EnvironmentFailure as reason:
                 why = _first(reason.output if isinstance(reason, CommandFailed) else str(reason))
                 if is_full(host):  # then nothing can be built, either
-                    raise no_space(host.name, f"a shared build is not unpacked: {why}") from reason
-                yield from self._once(f"shared builds are not used on host {host.name}: {why}", "It builds for itself.")
+                    raise no_space(host.name, f"a shared build cannot be unpacked: {why}") from reason
+                yield from self._once(
+                    f"shared builds are not used on host {host.name}: {why}", "The host builds for itself."
+                )
             host.run(["rm", "-rf", "--", f"{target}.part"], timeout=LONG)
         return False
 
@@ -170,7 +173,7 @@ class SharedBuilds:
             read_back = source.read(len(content))
         self._store.remove(name)
         if read_back != content:
-            raise OSError("what is read is not what was written")
+            raise OSError("the bytes that are read differ from the bytes that were written")
 
     def _names(self, context: BuildContext, key: str) -> tuple[str, str]:
         """The names under which a build may be stored: for hosts with this root folder and processor, and for others, too."""
@@ -187,7 +190,7 @@ class SharedBuilds:
         folder = build_store.folder(host, facts.key)
         ended = host.script(_PACK, folder, context.work / "prefix", check=False, timeout=LONG)
         if not ended.ok:
-            raise EnvironmentFailure(f"packing it fails: {_first(ended.stdout + ended.stderr)}")
+            raise EnvironmentFailure(f"the build cannot be packed: {_first(ended.stdout + ended.stderr)}")
         way, size, sha256, rooted, *absent = ended.stdout.split("\n")[:-1]
         bound, free = self._names(context, facts.key)
         # A build of an earlier session may be for its processor, too: the files that say so are gone.
@@ -213,7 +216,7 @@ class SharedBuilds:
         self._quiet[operation] = self._clock() + PAUSE
         reason = masked(trouble.strerror or str(trouble))
         sentence = f"the shared builds in {self.address} cannot be {operation}"
-        advice = f"The hunt goes on by building. They are tried again every {PAUSE / 60:.0f} minutes."
+        advice = f"The hunt builds for itself, and tries the shared builds again every {PAUSE / 60:.0f} minutes."
         yield from self._once(f"{sentence}: {reason}", advice, sentence)
 
     def _once(self, sentence: str, advice: str = "", about: str = "") -> Iterator[Warned]:
@@ -223,7 +226,7 @@ class SharedBuilds:
 
 
 def _first(output: str) -> str:
-    return next(iter(output.strip().splitlines()), "no reason was printed")
+    return next(iter(output.strip().splitlines()), "the program printed no reason")
 
 
 def _unpack(host: Host, key: str, manifest: Manifest) -> None:

@@ -52,14 +52,14 @@ class Store:
     def __init__(self, address: str) -> None:
         """Raises OSError if the library for the address is missing, or the address is not valid."""
         if address.startswith(("http://", "https://")):
-            raise OSError("a web server is no place for them: use a folder or a bucket")
+            raise OSError("a web server cannot store shared builds; use a folder or a bucket")
         import fsspec  # imported here, as it is slow
 
         try:
             with _as_os_error():
                 self._files, base = fsspec.core.url_to_fs(address)
         except ImportError as error:
-            raise OSError(f"{error}. {EXTRA} brings what s3:// needs") from error
+            raise OSError(f"{error}. Addresses with s3:// need: {EXTRA}") from error
         self._base = base.rstrip("/")
         self.folder = Path(base) if "file" in self._files.protocol else None
 
@@ -124,7 +124,7 @@ class Store:
 
     def _check(self) -> None:
         if self.folder and not self.folder.is_dir():  # a mount that is missing must not be filled
-            raise NotADirectoryError(f"there is no folder {self.folder}")
+            raise NotADirectoryError(f"the folder {self.folder} does not exist")
         self._files.invalidate_cache()
 
 
@@ -190,17 +190,17 @@ def read_header(source: Opened, name: str, secret: bytes) -> Manifest:
     line, _, remainder = source.read(LONGEST).partition(b"\n")
     signature, complete, _ = remainder.partition(b"\n")
     if not complete:
-        raise Refused("it does not begin with a manifest")
+        raise Refused("the file does not begin with a manifest")
     if secret and not signature:
-        raise Refused("it is not signed")
+        raise Refused("the file is not signed")
     if secret and not hmac.compare_digest(signature, _signature(line, secret)):
-        raise Refused("it is signed with another key, or was changed after that")
+        raise Refused("the file is signed with another key, or was changed after signing")
     try:
         manifest = msgspec.json.decode(line, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise Refused("its manifest cannot be read") from None
+        raise Refused("the manifest of the file cannot be read") from None
     if manifest.name != name:
-        raise Refused("its manifest is that of another build")
+        raise Refused("the manifest of the file describes another build")
     source.seek(len(line) + len(signature) + 2)
     return manifest
 

@@ -57,7 +57,8 @@ def toolchain(host: Host, variant: Variant) -> Toolchain:
         macros = host.run([variant.cc, "-E", "-dM", "-x", "c", "/dev/null"]).stdout
     except CommandFailed as failure:
         raise EnvironmentFailure(
-            f"{variant.cc} on host {host.name} does not preprocess an empty file: {failure}", "Is it a C compiler?"
+            f"{variant.cc} on host {host.name} does not preprocess an empty file: {failure}",
+            "Check whether it is a C compiler.",
         ) from failure
     name, version = read_macros(macros)
     programs = dict.fromkeys((variant.cc, variant.cxx, "ld"))
@@ -215,9 +216,9 @@ def unfit(version: tuple[int, int], remote: str) -> str:
     """Why a ccache of that version cannot use the store: a text to follow its name; "" if it can."""
     number, scheme = ".".join(map(str, version)), remote.partition(":")[0]
     if version < (4, 5):  # the first version with namespaces
-        return f"is too old for a remote store: {number}"
+        return f"is too old for a remote store: its version is {number}"
     if scheme not in BUILT_IN and version < HELPERS:
-        return f"has no helper programs, and so no {scheme}://, before {'.'.join(map(str, HELPERS))}: {number}"
+        return f"has version {number}, but {scheme}:// needs version {'.'.join(map(str, HELPERS))} or newer"
     return ""
 
 
@@ -235,10 +236,10 @@ def try_remote(host: Host, remote: str) -> str:
         return f"ccache {reason}"
     tried = host.script(_TRY, stdin=f"{_remote_key(version)} = {remote}\n", check=False, timeout=120)
     if not tried.ok:
-        return f"ccache cannot compile a file with it: {next(iter(tried.stderr.splitlines()), 'no reason was printed')}"
+        return f"ccache cannot compile a file with this store: {next(iter(tried.stderr.splitlines()), 'ccache printed no reason')}"
     if "_storage_hit" not in tried.stdout:
         trouble = "_storage_error" in tried.stdout or "_storage_timeout" in tried.stdout
-        return "ccache cannot reach it" if trouble else "ccache does not find there what it has stored"
+        return "ccache cannot reach the store" if trouble else "ccache does not find its own objects in the store"
     return ""
 
 

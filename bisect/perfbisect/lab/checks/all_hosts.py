@@ -35,21 +35,24 @@ def RELEASE(text: str) -> str | None:
 ARCHITECTURE = Fact(("uname", "-m"), read_line)
 C_LIBRARY = Fact(("getconf", "GNU_LIBC_VERSION"), read_line)
 
-LEAVE_OUT = "or leave all but one of them out of `build_hosts` of {host} in hosts.toml."
-EQUAL_PROGRAMS = f"A difference between two builds must come from their commits. Install the same on each, {LEAVE_OUT}"
-UNLIKE = "Their headers and libraries may differ, and with them what is built: install the same system on each."
+LEAVE_OUT = "or keep only one of these hosts in `build_hosts` of {host} in hosts.toml."
+EQUAL_PROGRAMS = f"Only the commits of two builds may differ. Install the same versions on each build host, {LEAVE_OUT}"
+UNLIKE = "Different headers and libraries lead to different builds. Install the same system on each build host."
 COMPILERS = ("C compiler", "C++ compiler", "linker")
-PROCESSOR, NATIVE = "processors", "processors, and each would compile for its own"
+PROCESSOR, NATIVE = "processors", "processors, and the variant compiles for the processor of the host"
 # Properties that may differ between build hosts: (how serious that is, advice). The three programs are all called compilers.
 DIFFERENCES: Mapping[str, tuple[Level, str]] = {
     "architectures": (Level.REFUSED, f"Choose others, {LEAVE_OUT}"),
     **dict.fromkeys(COMPILERS, (Level.REFUSED, EQUAL_PROGRAMS)),
-    "root folders, which are part of what they build": (Level.REFUSED, "Give them the same `root` in hosts.toml."),
+    "root folders, and builds contain these paths": (
+        Level.REFUSED,
+        "Set the same `root` for all of them in hosts.toml.",
+    ),
     PROCESSOR: (Level.NOTE, ""),
-    NATIVE: (Level.REFUSED, f"Choose a variant that does not depend on it, {LEAVE_OUT}"),
+    NATIVE: (Level.REFUSED, f"Choose a variant that does not depend on the processor, {LEAVE_OUT}"),
     "systems": (Level.WARNING, UNLIKE),
-    "versions of ccache": (Level.NOTE, "They may not find each other's results."),
-    "numbers of cores": (Level.NOTE, "The smallest takes longest for a build."),
+    "versions of ccache": (Level.NOTE, "One version may not find the results of the other version."),
+    "numbers of cores": (Level.NOTE, "The host with the fewest cores needs the most time for a build."),
 }
 
 
@@ -94,7 +97,7 @@ def differing(host: str, sides: Sequence[BuildSide], *, native: bool) -> Iterato
     for names in _by_value((side.folder, side.name) for side in sides).values():
         if len(names) > 1:
             text = f"{listed(names)}, which build for {host}, are the same machine with the same root folder"
-            yield refused("build hosts", text, f"Leave all but one of them out of `build_hosts` of {host}.")
+            yield refused("build hosts", text, f"Keep only one of them in `build_hosts` of {host}.")
     said_already: set[str] = set()
     for subject, (level, advice) in DIFFERENCES.items():
         names_of = _by_value((side.values[subject], side.name) for side in sides)
@@ -184,7 +187,7 @@ def unknown(entry: HostEntry, entries: Sequence[HostEntry]) -> Iterator[Finding]
     names = {entry_of_host.name for entry_of_host in entries}
     for name in entry.built_elsewhere:
         if name not in names and not parse_lease_name(name):
-            text = f"{name}, which is to build for host {entry.name}, is not in hosts.toml"
+            text = f"{name}, a build host of {entry.name}, is not in hosts.toml"
             yield refused("build hosts", text, f"Correct `hosts.{entry.name}.build_hosts`.")
 
 

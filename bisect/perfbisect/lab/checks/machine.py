@@ -48,44 +48,48 @@ def clock_speed(request: CheckRequest) -> Iterator[Finding]:
     if governor == "performance":
         yield ok("governor", "the CPU governor is performance")
     elif governor:
-        text = f"the CPU governor of host {request.name} is {governor}: its clock follows the load"
+        text = f"the CPU governor of host {request.name} is {governor}: the clock rate depends on the load"
         switch = "/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"
         yield warning("governor", text, f"echo performance | sudo tee {switch}")
     if request.answers.get(SETTINGS["turbo"]) == "on":
         switch = request.answers.get(TURBO_SWITCH) or "/sys/devices/system/cpu/intel_pstate/no_turbo"
-        text = f"turbo is on on host {request.name}: its clock depends on heat and on the other cores"
+        text = f"turbo is enabled on host {request.name}: the clock rate depends on heat and on the load of other cores"
         yield warning("turbo", text, f"echo {1 if switch.endswith('no_turbo') else 0} | sudo tee {switch}")
     if throttled := request.answers.get(THROTTLED):
-        text = f"the cores of host {request.name} were slowed down by heat {throttled:,} times since it was started"
-        yield note("heat", text, "Fix its cooling, or lower its clock: sudo cpupower frequency-set --max FREQUENCY")
+        text = f"heat has slowed down the cores of host {request.name} {throttled:,} times since its start"
+        yield note(
+            "heat", text, "Improve the cooling, or lower the clock rate: sudo cpupower frequency-set --max FREQUENCY"
+        )
 
 
 def sharing(request: CheckRequest) -> Iterator[Finding]:
     """Findings about what the cores share with each other and with other machines."""
     entry, host = request.entry, f"host {request.name}"
     if (threads := request.answers.get(THREADS) or 1) > 1:
-        text = f"{threads} hardware threads share a core on {host}: each is slower while the other works"
+        text = f"{threads} hardware threads share a core on {host}: a thread is slower while another thread works"
         yield note("smt", text, "echo off | sudo tee /sys/devices/system/cpu/smt/control")
     nodes = request.answers.get(NODES) or 1
     if nodes > 1 and not (entry.server_cpus or entry.client_cpus):
-        text = f"{host} has {nodes} NUMA nodes, and nothing is pinned: speed depends on where a process begins"
-        advice = "Give server_cpus and client_cpus in hosts.toml the processors of one node; `lscpu` lists them."
+        text = (
+            f"{host} has {nodes} NUMA nodes, but processes are not pinned: the speed depends on the node of a process"
+        )
+        advice = "Set server_cpus and client_cpus in hosts.toml to the processors of one node, which `lscpu` lists."
         yield note("numa", text, advice)
     if hypervisor := request.answers.get(HYPERVISOR):
-        text = f"{host} is a virtual machine ({hypervisor}): neighbours share its caches and its memory"
-        yield note("virtual", text, "Prefer a physical machine for small changes.")
+        text = f"{host} is a virtual machine ({hypervisor}): other virtual machines share its caches and memory"
+        yield note("virtual", text, "To find small changes, use a physical machine.")
     if (stolen := request.answers.get(STEAL) or 0.0) > STOLEN:
-        text = f"{100 * stolen:.0f} % of the busy time of {host} went to other virtual machines since it was started"
-        yield warning("steal", text, "Ask for dedicated processors, or measure longer: `bisect noise` shows how long.")
+        text = f"{100 * stolen:.0f} % of the busy time of {host} went to other virtual machines since its start"
+        yield warning("steal", text, "Use dedicated processors, or longer runs. `bisect noise` shows how long.")
 
 
 def layout(request: CheckRequest) -> Iterator[Finding]:
     """Findings about settings that change the layout of memory from one run to the next."""
     if request.answers.get(SETTINGS["aslr"]) == "on":
-        text = f"addresses are random for each process on host {request.name}: its effect averages out over visits"
+        text = f"host {request.name} randomizes addresses for each process; the effect averages out over visits"
         yield note("aslr", text, "sudo sysctl kernel.randomize_va_space=0")
     if request.answers.get(SETTINGS["huge pages"]) == "always":
-        text = f"transparent huge pages are given to every process on host {request.name}, while any are free"
+        text = f"host {request.name} gives transparent huge pages to every process, as long as huge pages are free"
         yield note("huge pages", text, "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -102,9 +106,9 @@ def load(request: CheckRequest) -> Iterator[Finding]:
         return
     sentence = f"load average is {average:.1f} on {cores} cores"
     if average > BUSY * cores:
-        effect = "readings vary more there, so that a hunt takes more runs, and small changes stay open"
-        advice = "Find what runs there with `top`, and stop it."
-        yield warning("load", f"host {request.name} is busy: its {sentence}; {effect}", advice)
+        effect = "runs vary more, so a hunt needs more runs, and may not find small changes"
+        advice = "Find the other programs with `top`, and stop them."
+        yield warning("load", f"host {request.name} is busy: the {sentence}; {effect}", advice)
     else:
         yield ok("load", f"the {sentence}")
 
@@ -113,40 +117,40 @@ def others(request: CheckRequest) -> Iterator[Finding]:
     """Findings about the owner of the host's lock, and leftovers of an earlier hunt."""
     host = request.host
     if owner := lock.holder(host):
-        text = f"host {request.name} is busy: {owner} is measuring there"
-        yield warning("lock", text, "Wait for it with --wait, or stop it.")
+        text = f"host {request.name} is busy: {owner} measures there"
+        yield warning("lock", text, "Add --wait to wait for its end, or stop that session.")
         return
     if lock.is_apart(host):
-        text = "is a container: sessions elsewhere on its machine do not see its lock, nor it theirs"
-        where = f"at {lock.FOLDERS[0]} in all containers in which something is measured."
+        text = "is a container: sessions in other containers of the machine do not see its lock"
+        where = f"at {lock.FOLDERS[0]} in all containers in which sessions measure."
         yield note("lock", f"host {request.name} {text}", f"Mount one folder of the machine {where}")
     else:
-        yield ok("lock", "no other hunt is measuring there")
+        yield ok("lock", "no other session measures on the host")
     if remaining := (*jobs.running(host), *jobs.orphaned(host)):
         ids = remaining[0].id + (", …" if len(remaining) > 1 else "")
-        text = f"an earlier hunt left {len(remaining)} of its jobs running on host {request.name}: {ids}"
-        yield note("jobs", text, "The next hunt there ends them.")
+        text = f"{len(remaining)} jobs of an earlier session still run on host {request.name}: {ids}"
+        yield note("jobs", text, "The next session on the host ends them.")
     if ports := sorted((request.answers.get(PORTS) or frozenset()) & SERVER_PORTS):
-        text = f"something listens on port {ports[0]} of host {request.name}"
-        advice = f"sudo ss -ltnp 'sport = :{ports[0]}' names it; hunts take the next free port."
-        yield note("ports", f"{text}, where servers of hunts do: one may be left over", advice)
+        text = f"a program listens on port {ports[0]} of host {request.name}"
+        advice = f"sudo ss -ltnp 'sport = :{ports[0]}' shows the program. Hunts use the next free port."
+        yield note("ports", f"{text}, a port of servers of hunts; a server of an earlier hunt may still run", advice)
 
 
 def clock(request: CheckRequest) -> Iterator[Finding]:
     """Findings about the clock: whether reading it is fast, and whether it is right."""
     source = request.answers.get(CLOCK_SOURCE)
     if source and source not in QUICK:
-        effect = "which is slow: every operation that is timed pays for it"
+        effect = "which is slow: each timed operation takes longer"
         text = f"host {request.name} reads the time from {source}, {effect}"
-        why = "Its kernel log contains the reason why not from tsc: sudo dmesg | grep -i clocksource"
+        why = "The kernel log has the reason for not using tsc: sudo dmesg | grep -i clocksource"
         yield warning("clock", text, why)
     asked, clock_there, answered = time.time(), ask(request.host, TIME), time.time()
     if clock_there is not None and not asked - ASTRAY < clock_there < answered + ASTRAY:
         away = clock_there - (asked + answered) / 2
-        by = f"{abs(away):.0f} s {'ahead of' if away > 0 else 'behind'} that of this machine"
+        by = f"{abs(away):.0f} s {'ahead of' if away > 0 else 'behind'} the clock of this machine"
         yield warning("clock", f"the clock of host {request.name} is {by}", "sudo timedatectl set-ntp true")
     elif request.answers.get(SYNCHRONISED) is False:
-        text = f"the clock of host {request.name} follows no time server, and may be set in the middle of a hunt"
+        text = f"the clock of host {request.name} is not synchronised with a time server, and may be set during a hunt"
         yield note("clock", text, "sudo timedatectl set-ntp true")
 
 
@@ -170,7 +174,7 @@ def counters(request: CheckRequest) -> Iterator[Finding]:
         if lacking and not is_exact:
             yield _cannot_count(request, lacking, obstacle)
         elif "instructions" not in counted and not (exactly and workloads and not obstacle):
-            effect = "the verdict cannot distinguish more instructions from slower memory"
+            effect = "the reason cannot distinguish more instructions from slower memory"
             advice = "Use a physical machine, or a virtual machine with a virtual PMU."
             yield warning("perf", f"host {request.name} has no hardware counters: {effect}", advice)
         yield ok("perf", f"counts {', '.join(counted)}")
@@ -195,7 +199,8 @@ def _samples(request: CheckRequest) -> Finding:
     except EnvironmentFailure as failure:
         return note("profiles", f"{failure}: the verdict will not name functions", failure.advice)
     return ok(
-        "profiles", f"functions are sampled by {sampling.event}, and their callers found by {CALLERS[sampling.chains]}"
+        "profiles",
+        f"functions are sampled by {sampling.event}, and their callers are found by {CALLERS[sampling.chains]}",
     )
 
 
@@ -203,13 +208,13 @@ def _cannot_count(request: CheckRequest, lacking: Sequence[str], obstacle: str) 
     """The refusal of a metric whose events the host does not count."""
     metric = request.metric
     text = f"host {request.name} does not count {', '.join(lacking)}, so {metric} cannot be measured"
-    advice = "Virtual machines often have no hardware counters: hunt another metric, or on another host."
+    advice = "Virtual machines often have no hardware counters. Choose another --metric, or another --host."
     if metric == INSTRUCTIONS and obstacle:
-        text = f"{text}; nor can valgrind count it here: {obstacle}"
-        advice = "Hunt another metric, or on a host with hardware counters; or with --threads 1, if there is no server."
+        text = f"{text}, and valgrind cannot count it, either: {obstacle}"
+        advice = "Choose another --metric, or a host with hardware counters; or, without a server, --threads 1."
     elif metric == INSTRUCTIONS:
         install = how_to_install(["valgrind"], request.system)
-        advice = f"valgrind counts them without hardware counters. {install}"
+        advice = f"Without hardware counters, valgrind can count instructions. {install}"
     return refused("perf", text, advice)
 
 
@@ -218,13 +223,13 @@ def device(request: CheckRequest) -> Iterator[Finding]:
     host, metric = request.host, find_metric(request.metric)
     name = request.entry.device.removeprefix("/dev/")
     if not name:
-        trouble = f"no device is chosen for host {request.name}" if metric.from_device else ""
-        advice = 'Name the block device of its data in hosts.toml: device = "nvme0n1".'
+        trouble = f"host {request.name} has no `device` in hosts.toml" if metric.from_device else ""
+        advice = 'Set the block device of the data in hosts.toml: device = "nvme0n1".'
     elif missing(host, ["iostat"]):
         trouble, advice = f"iostat is not installed on host {request.name}", how_to_install(["iostat"], request.system)
     elif not host.run(["test", "-b", f"/dev/{name}"], check=False).ok:
         trouble = f"host {request.name} has no block device {name}"
-        advice = "Correct `device` in hosts.toml; `lsblk` lists them."
+        advice = "Correct `device` in hosts.toml. `lsblk` lists block devices."
     else:
         return
     if metric.from_device:
@@ -245,13 +250,17 @@ def space(request: CheckRequest) -> Iterator[Finding]:
     if free_bytes is not None:
         level = Level.REFUSED if free_bytes < TOO_LITTLE else Level.WARNING if free_bytes < LITTLE else Level.OK
         only = "only " if free_bytes < LITTLE else ""
-        advice = f"Free some with `bisect gc {request.name}`, or set another root in hosts.toml." if only else ""
+        advice = f"Free space with `bisect gc {request.name}`, or set another `root` in hosts.toml." if only else ""
         text = f"{only}{free_bytes / GIB:.1f} GiB are free below {host.root} on host {request.name}"
         yield Finding(level, "disk", text, advice)
     if request.answers.get(reflinks(host)) == "no":
         system = (request.answers.get(disk(host)) or "this file system").partition(",")[0]
         text = "cannot share blocks between copies: each visit copies the whole dataset"
-        yield note("disk", f"{system} on host {request.name} {text}", "A root on XFS or Btrfs makes that instant.")
+        yield note(
+            "disk",
+            f"{system} on host {request.name} {text}",
+            "With a root folder on XFS or Btrfs, copies take no time.",
+        )
 
 
 def swap(request: CheckRequest) -> Iterator[Finding]:
@@ -259,10 +268,10 @@ def swap(request: CheckRequest) -> Iterator[Finding]:
     size, used = request.answers.get(SWAP) or (0, 0)
     if used:
         yield warning(
-            "swap", f"host {request.name} has {used:,} MiB in swap: memory is short, or was", "sudo swapoff -a"
+            "swap", f"host {request.name} has {used:,} MiB in swap: memory is or was too small", "sudo swapoff -a"
         )
     elif size:
-        yield note("swap", f"host {request.name} may swap: {size:,} MiB, none of it in use", "sudo swapoff -a")
+        yield note("swap", f"host {request.name} has {size:,} MiB of swap, which is not in use", "sudo swapoff -a")
 
 
 PAIRS = 8  # of loops, paired and interleaved

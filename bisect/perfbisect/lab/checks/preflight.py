@@ -54,16 +54,18 @@ def tools(request: CheckRequest) -> Iterator[Finding]:
         absent, packages = lacking_for(host, needed(request), build, variant), own_packages(build)
         besides = how_to_build(builder, request.answers)
         needs = ", ".join(dict.fromkeys((*compilers(build, variant), *build.needs)))
-        fine = f"everything that {builder.name} needs to be built is installed: {needs}"
+        fine = f"all build dependencies of {builder.name} are installed: {needs}"
     else:  # programs for builds are needed on other hosts, or nowhere
         absent, packages, besides = missing(host, needed(request)), None, ""
-        reason = "the host's programs are run" if builder and builder.installed else "installed releases are measured"
-        fine = f"nothing of {builder.name} is built: {reason}" if builder else ""
+        reason = (
+            "programs of the host are measured" if builder and builder.installed else "installed releases are measured"
+        )
+        fine = f"{builder.name} builds nothing: {reason}" if builder else ""
         if builder and not entry.builds:
             elsewhere = entry.built_elsewhere
             are, argument = ("host", elsewhere[0]) if len(elsewhere) == 1 else ("hosts", "--all")
-            fine = f"{builder.name} is built on {are} {listed(elsewhere)}, not checked here"
-            besides = f"Check with: bisect doctor {argument} --builder {builder.name}"
+            fine = f"{builder.name} is built on {are} {listed(elsewhere)}, which this command does not check"
+            besides = f"To check: bisect doctor {argument} --builder {builder.name}"
     if absent:
         sentence = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not installed on host {request.name}"
         also = besides if packages is not None else ""
@@ -112,7 +114,7 @@ def check_pinning(request: CheckRequest) -> None:
     for key, cpus in (("server_cpus", entry.server_cpus), ("client_cpus", entry.client_cpus)):
         if online and cpus and (absent := cpu_numbers(cpus) - online):
             text = f'hosts.toml: `hosts.{request.name}.{key}` is "{cpus}", but that host has no CPU {min(absent)}'
-            raise UsageError(text, f"It has {len(online)}, numbered from {min(online)} to {max(online)}.")
+            raise UsageError(text, f"The host has {len(online)} CPUs, numbered from {min(online)} to {max(online)}.")
 
 
 def compiler_cache(request: CheckRequest) -> Iterator[Finding]:
@@ -126,7 +128,7 @@ def compiler_cache(request: CheckRequest) -> Iterator[Finding]:
         sentence = f"the remote store {masked(remote)} of ccache on host {request.name}: {reason}"
         yield warning("ccache", sentence, REMOTE_ADVICE)
     else:
-        yield ok("ccache", f"its remote store {masked(remote)} is read and written")
+        yield ok("ccache", f"ccache reads and writes its remote store {masked(remote)}")
 
 
 def layouts(request: CheckRequest) -> Iterator[Finding]:
@@ -135,9 +137,11 @@ def layouts(request: CheckRequest) -> Iterator[Finding]:
         return
     linker = links.find_linker(request.host)
     if linker and linker.name != links.OBJECTS:
-        yield ok("layouts", f"builds are linked again in other layouts by {linker.version}")
+        yield ok("layouts", f"{linker.version} can link builds in randomized layouts")
     elif linker:
-        text = f"the linker of host {request.name} moves whole object files only: layouts of a program differ little"
+        text = (
+            f"the linker of host {request.name} can move only whole object files, so layouts of a program differ little"
+        )
         yield note("layouts", text, how_to_install(["mold"], request.system))
 
 
@@ -157,9 +161,13 @@ def shared_findings(shared: SharedBuilds | None) -> Iterator[Finding]:
     except OSError as trouble:
         reason = masked(trouble.strerror or str(trouble))
         sentence = f"the shared builds in {shared.address} cannot be used from this machine: {reason}"
-        yield warning("shared", sentence, "Hunts go on without them: they build for themselves.")
+        yield warning("shared", sentence, "Hunts continue, and build for themselves.")
     else:
-        signed = "signed" if shared.signed else "not signed: who can write there can run code on your hosts"
+        signed = (
+            "signed"
+            if shared.signed
+            else "without signatures: every user who can write there can run code on your hosts"
+        )
         yield ok("shared", f"builds are shared in {shared.address}, {signed}")
 
 

@@ -39,7 +39,7 @@ COUNTED_OPERATIONS = 4.0  # at least; the factor for the operations of a usual c
 TOUCHED = 12.0
 SPEED = 2e9  # instructions per second, about
 STEP = 16  # factor from a length that was too short to the next
-OPERATIONS = f"Let {{{EVENTS}}} be the number of its operations"
+OPERATIONS = f"Use {{{EVENTS}}} in the command as its number of operations"
 LONGEST = STEP**7  # the length from which on a command is assumed to ignore its length
 
 _FIXED_RANDOM = Path(__file__).with_name("fixed_random.c")
@@ -96,10 +96,10 @@ class Counter:
 
     def randomness(self, host: str) -> tuple[str, str] | None:
         """A sentence and advice if something random still affects counts on that host; None if nothing does."""
-        effect = "one build counts a little more or less in each run"
+        effect = "counts of a build differ a little between runs"
         if not self.prefix:
             refused = f"host {host} refuses setarch -R, so addresses stay random: {effect}"
-            return refused, "In a container, allow it: docker run --security-opt seccomp=unconfined"
+            return refused, "In a container, allow setarch: docker run --security-opt seccomp=unconfined"
         unfixed = f"host {host} has no C compiler (cc), so random numbers cannot be fixed: {effect}"
         return None if self.env else (unfixed, how_to_install(["gcc"]))
 
@@ -163,9 +163,11 @@ def by_function(facts: RunFacts, *printed: str) -> ProfileFacts:
 def obstacle(builder: Builder, workload: Workload) -> str:
     """Why the instructions of the workload cannot be counted exactly, for the end of a sentence; "" if they can."""
     if builder.server:
-        return f"{builder.name} is a server, whose processes do other work, too"
+        return f"{builder.name} is a server, whose processes also do other work"
     if workload.threads > 1:
-        return f"workload {workload.name} has {workload.threads} threads, which wait for each other in their own ways"
+        return (
+            f"workload {workload.name} has {workload.threads} threads, whose waits for each other differ between runs"
+        )
     return ""
 
 
@@ -220,8 +222,8 @@ def next_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
     if lengths[longest] - lengths[min(lengths)] >= enough / STEP:
         return 0
     if longest >= LONGEST:
-        text = f"The command executes as many instructions when {{{EVENTS}}} is {longest:,} as when it is 1."
-        raise UsageError(text, f"{OPERATIONS}; or leave it out, to count the command as a whole.")
+        text = f"The command executes as many instructions with {{{EVENTS}}} = {longest:,} as with {{{EVENTS}}} = 1."
+        raise UsageError(text, f"{OPERATIONS}; or omit {{{EVENTS}}}, to count the whole command.")
     return longest * STEP
 
 
@@ -235,7 +237,9 @@ def chosen_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
 def instructions(facts: RunFacts) -> float:
     """The instructions of one execution. Raises NotCounted if they are unknown."""
     if (counted := facts.counters.get("instructions")) is None:
-        advice = "Its command may end without its own exit, or write where its counts are kept; hunt another metric."
+        advice = (
+            "The command may end without calling exit, or overwrite the file of the counts. Choose another --metric."
+        )
         text = f"{facts.counted} did not count the instructions of a run of {facts.commit[:10]}"
         raise NotCounted(text, advice)
     return counted
@@ -245,10 +249,10 @@ def difference(short: RunFacts, long: RunFacts) -> RunFacts:
     """The facts of a counted run, from those of its two executions. Raises UsageError if the longer did not execute more."""
     operations = long.operations - short.operations
     if operations <= 0:
-        did = f"{short.operations:,} operations when {{{EVENTS}}} was {short.events:,}"
-        text = f"The command did {did}, and {long.operations:,} when it was {long.events:,}"
+        did = f"{short.operations:,} operations with {{{EVENTS}}} = {short.events:,}"
+        text = f"The command did {did}, and {long.operations:,} operations with {{{EVENTS}}} = {long.events:,}"
         why = f"{text}, so its instructions cannot be counted exactly."
-        raise UsageError(why, f"{OPERATIONS}, and `operations` find it in its output.")
+        raise UsageError(why, f"{OPERATIONS}, and let `operations` match the number in the output.")
     beyond = {"instructions": instructions(long) - instructions(short)}
     of_both = replace(long, started=short.started, seconds=short.seconds + long.seconds, events=short.events)
     return replace(of_both, operations=operations, counters=beyond)

@@ -27,7 +27,7 @@ SOFTWARE = ("task-clock", "context-switches", "cpu-migrations", "page-faults", "
 HARDWARE = dict.fromkeys(event for metric in METRICS.values() for event in metric.events if event not in SOFTWARE)
 EVENTS = (*HARDWARE, *SOFTWARE)
 
-ALLOW = "Allow it with: sysctl kernel.perf_event_paranoid=1"
+ALLOW = "To allow perf: sysctl kernel.perf_event_paranoid=1"
 ALL = 0.995  # shares above count as 1: perf prints whole percent, and rounds the parts of two kinds of cores
 Counters = Mapping[str, float | None]  # totals; task-clock in milliseconds
 
@@ -146,7 +146,7 @@ def refusal(host: str, output: str) -> str:
     if "paranoid" in output or "ermission" in output:
         return f"perf is not permitted on host {host}"
     lines = output.strip().splitlines()
-    return f"perf does not work on host {host}: {lines[0] if lines else 'it printed nothing'}"
+    return f"perf does not work on host {host}: {lines[0] if lines else 'perf printed nothing'}"
 
 
 TICK = 0.02  # seconds: two ticks of /proc/uptime

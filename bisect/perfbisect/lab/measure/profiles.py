@@ -106,8 +106,10 @@ _OUTPUTS = """for file in "$1".[0-9]*; do [ ! -e "$file" ] || { cat "$file"; pri
 _LISTED = re.compile(r"^(?:\w+/)?(cycles|cpu-clock|instructions)(?:/|:|$)(\w*)$", re.MULTILINE)
 _COUNTED = re.compile(r"^(frames|samples) ([0-9]+)$", re.MULTILINE)
 
-NO_KERNEL = "Time in the kernel is left out: perf may not sample there (kernel.perf_event_paranoid)."
-NO_LEAF_CALLERS = "The caller of a function that calls nothing is missing where the compiler makes no frame for it."
+NO_KERNEL = "Time in the kernel is missing, because perf may not sample the kernel (kernel.perf_event_paranoid)."
+NO_LEAF_CALLERS = (
+    "Callers of functions that call no function are missing if the compiler makes no stack frame for them."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +257,7 @@ USUAL_SWITCHES = 5_000  # of threads per second, if earlier runs do not tell
 REPEATED = 5.0  # seconds for which a short command is repeated, at least
 LONG = 60.0  # seconds that a command of unknown length may take
 
-WAITS_FOR_ALL = "Threads wait for their clients and for work, too."
+WAITS_FOR_ALL = "This includes waits of threads for clients and for work."
 
 
 @dataclass

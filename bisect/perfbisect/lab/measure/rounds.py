@@ -107,7 +107,7 @@ class Rounds:
                 except (JobLost, DataDamaged, ConnectionLost, HostAway):
                     raise
                 except EnvironmentFailure as trouble:  # if interleaved runs fail, too, that ends the hunt
-                    raise TurnsAdvised(f"two cannot be started at the same time: {trouble}") from trouble
+                    raise TurnsAdvised(f"two servers cannot run at the same time: {trouble}") from trouble
             for _ in range(turns[0].left if sides[0][0].builder.server else 1):
                 yield turns[0].started(self.context)
                 if facts_of_both := (yield from self._round(visits)):
@@ -159,9 +159,9 @@ class Rounds:
             return both
         self.failed += 1
         if self.failed >= TRIES:
-            raise TurnsAdvised(f"{TRIES} rounds in a row did not count: {why}")
+            raise TurnsAdvised(f"{TRIES} successive rounds could not be used: {why}")
         if self.failed == 1:
-            yield Warned(f"a round of two builds does not count: {why}", "It is made again.")
+            yield Warned(f"a round of two builds cannot be used: {why}", "The round is repeated.")
         return []
 
 
@@ -169,10 +169,10 @@ def invalid(first: RunFacts, two: RunFacts) -> str:
     """Why a round does not count; "" if it does."""
     beside = min(run.started + run.seconds for run in (first, two)) - max(first.started, two.started)
     if beside < OVERLAP * min(first.seconds, two.seconds):
-        return "its runs did not last long enough at the same time"
+        return "the two runs did not overlap long enough"
     shares = [run.cores_used for run in (first, two)]
     if sum(shares) > CONTENDED and min(shares) > 0 and max(shares) / min(shares) > UNEVEN:
-        return f"one build got {percent(shares[0])} of the time of a core, the other {percent(shares[1])}"
+        return f"one build got {percent(shares[0])} of the time of a core, the other build {percent(shares[1])}"
     return ""
 
 
@@ -182,5 +182,5 @@ def check_memory(host: Host, before: int) -> None:
     needed = max(before - now, 0) + SPARE * total
     if total and now < needed:
         gib = [math.ceil(kib / 1024**2 * 10) / 10 for kib in (needed, now)]
-        sizes = f"{gib[0]:g} GiB for the second, {gib[1]:g} left"
-        raise TurnsAdvised(f"two servers need more memory than there is: {sizes}")
+        sizes = f"the second server needs {gib[0]:g} GiB, but {gib[1]:g} GiB are free"
+        raise TurnsAdvised(f"the memory is too small for two servers: {sizes}")

@@ -134,7 +134,7 @@ class ExactCounts(Study):
             methods = counting.methods(host)
             if not (by := next((name for name in methods if name != counting.PERF), "")):
                 turn.left -= 1
-                why = f"only valgrind counts them by function. {how_to_install(['valgrind'])}"
+                why = f"only valgrind counts instructions by function. {how_to_install(['valgrind'])}"
                 yield Unexplained("instructions", why, host.name)
                 return
             self.by_perf = counting.PERF in methods
@@ -268,7 +268,7 @@ def ask(opened: Visit, script: PurePosixPath) -> Mapping[str, str]:
     argv = sysbench.command(workload, script, driver_options(opened.system.builder, opened.service))
     env = lua.environment(workload, bench.scripts, opened.folder / "data", opened.system.library)
     env |= {"PERFBISECT_SCRIPT": str(measured)}
-    who, complain = "its statements cannot be explained", sysbench.complains(LIMIT)
+    who, complain = "plans of its statements are not available", sysbench.complains(LIMIT)
     asked = HostCommand(argv, who, "run", LIMIT, opened.folder, env, complain=complain, name=NAME)
     return parse(lines_of(carry_out(bench.host, asked)))
 

@@ -168,7 +168,7 @@ def run(visit: Visit) -> Generator[RunProgress, None, RunFacts]:
         if facts := running.collect():
             return facts
     attempts = f"on host {visit.bench.host.name} in {ATTEMPTS} attempts"
-    raise EnvironmentFailure(f"perf could not attach to the server {attempts}: its processes come and go too fast")
+    raise EnvironmentFailure(f"perf could not attach to the server {attempts}: its processes start and end too fast")
 
 
 class StartedRun:

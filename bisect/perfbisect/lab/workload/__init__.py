@@ -31,7 +31,9 @@ class ProcessResult:
 
 def not_recorded() -> RunLost:
     """The error for a run that ended well, but whose times could not be written: the disk was full for a moment, for example."""
-    return RunLost("the begin and the end of a run could not be written", "Is the disk of the host full at times?")
+    return RunLost(
+        "the begin and the end of a run could not be written", "Check whether the disk of the host becomes full."
+    )
 
 
 def lines_of(text: str) -> Iterator[str]:
@@ -56,4 +58,4 @@ class RunResult:
 
 def killed(status: int) -> str:
     """The sentence for a status above 128, by which a shell reports a signal; "" for any other status, such as perf's 255."""
-    return f"it was killed by signal {status - 128}" if status - 128 in SIGNALS else ""
+    return f"the run was killed by signal {status - 128}" if status - 128 in SIGNALS else ""

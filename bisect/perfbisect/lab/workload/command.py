@@ -63,7 +63,7 @@ class Recognition:
             return with_results(result, self.found.values, self.found.outputs)
         if self.workload.only:
             raise UsageError(
-                f"--only {self.workload.only} has no effect: the output of the command is of no known benchmark.",
+                f"--only {self.workload.only} has no effect: the output of the command is not the output of a known benchmark.",
                 READING,
             )
         self.over, self.numbers = True, re.search(r"\d", ended.stdout) is not None
@@ -99,8 +99,11 @@ class Recognition:
             raise OutputRecognised(self.workload, self.found)
         if self.numbers:
             self.numbers = False
-            text = "the output of the command is of no known benchmark, so its duration is measured"
-            yield Warned(text, "Give --rate or --cost to measure a number in it, or --metric latency.")
+            text = "the output of the command is not the output of a known benchmark, so the duration is measured"
+            yield Warned(
+                text,
+                "To measure a number of the output, add --rate or --cost. To measure the duration without this warning: --metric latency.",
+            )
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -149,7 +152,7 @@ def read_fio(stdout: str, began: float, seconds: float) -> RunResult:
     sides = sorted((job.read, job.write), key=lambda side: side.total_ios)
     iops, operations = sum(side.iops for side in sides), sum(side.total_ios for side in sides)
     if not 0 < iops < float("inf") or not operations:
-        raise ValueError("it did less than one I/O")
+        raise ValueError("fio did less than one I/O operation")
     cpu = {CPU: (job.usr_cpu + job.sys_cpu) / 100 * job.job_runtime or None}
     times = job.sync.lat_ns if job.sync.lat_ns.N else sides[-1].clat_ns
     percentiles = {name: times.percentile.get(key, 0.0) for name, key in PERCENTILES.items()}
@@ -163,9 +166,9 @@ def _job(stdout: str) -> FioJob:
     try:
         jobs = msgspec.json.decode(stdout[0 if stdout.startswith("{") else begin : end], type=Report).jobs
     except msgspec.DecodeError as error:
-        raise ValueError(f"its output is not the JSON of fio (--output-format=json): {error}") from error
+        raise ValueError(f"the output is not JSON of fio (--output-format=json): {error}") from error
     if len(jobs) != 1:
-        raise ValueError(f"its output has {len(jobs)} jobs, but must have one: add --group_reporting")
+        raise ValueError(f"the output has {len(jobs)} jobs, but must have one job: add --group_reporting")
     if jobs[0].error:
         raise ValueError(f"fio reports error {jobs[0].error}")
     return jobs[0]
@@ -228,17 +231,19 @@ def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
     unknown.
     """
     if ended.status in TIMED_OUT:
-        raise ValueError(f"it did not end in {ended.limit:.0f} s and was killed")
+        raise ValueError(f"the command did not end within {ended.limit:.0f} s, and was killed")
     if signal := killed(ended.status):
         raise ValueError(signal)
     if ended.status:
-        raise ValueError(f"it could not be run: {last(ended.stdout, ended.stderr)}")
+        raise ValueError(f"the command could not be run: {last(ended.stdout, ended.stderr)}")
     clock = _CLOCK.fullmatch(ended.clock)
     if not clock:
         raise not_recorded()
     status = int(clock[2])
     if status:
-        raise ValueError(f"{killed(status) or f'it ended with status {status}'}: {last(ended.stdout, ended.stderr)}")
+        raise ValueError(
+            f"{killed(status) or f'the command ended with status {status}'}: {last(ended.stdout, ended.stderr)}"
+        )
     began, seconds = float(clock[1]), float(clock[3]) - float(clock[1])
     if seconds <= 0:
         raise ClockSet("the host's clock was set back during a run")
@@ -248,9 +253,9 @@ def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
     reported = reported_in(workload, ended.stdout, errors)
     operations = round(find_number(workload.operations, ended.stdout, errors)) if workload.operations else 1
     if not operations:
-        raise ValueError("it did less than one operation")
+        raise ValueError("the command did less than one operation")
     if operations > MAX_OPERATIONS:
-        raise ValueError(f"it printed that it did {operations:.3g} operations, more than can be counted")
+        raise ValueError(f"the output has {operations:.3g} operations, which is too large a number")
     latency: dict[str, float | None] = {"avg": 1000 * seconds / operations}
     latency |= {name: _latency(pattern, ended.stdout, errors) for name, pattern in workload.latencies.items()}
     result = RunResult(began, seconds, operations, latency, reported=reported)
@@ -303,13 +308,13 @@ def not_started(host: Host, prefix: PurePosixPath, workload: Workload, started: 
     word = rf"(?<![\w./-]){re.escape(program)}(?![\w./-])"
     if same_name and re.search(word, text):
         path = min(same_name, key=lambda path: (len(path), path))
-        return f" The build made {path}: --run {shlex.quote(re.sub(word, lambda _: path, text, count=1))}"
+        return f" The build has {path}: use --run {shlex.quote(re.sub(word, lambda _: path, text, count=1))}"
     script = "cat GNUmakefile makefile Makefile Cargo.toml go.mod; find . -type f"
     files = host.run(["sh", "-c", script], cwd=prefix, check=False)
     paths = [line.removeprefix("./") for line in files.stdout.splitlines() if line.startswith("./")]
     if command := making(program.removeprefix("./"), paths, files.stdout):
-        return f" To have it built: --build {shlex.quote(command)}"
-    only = f" Perhaps only {', '.join(started)} was built, and starts others: name these with --program PATH."
+        return f" To build the program: --build {shlex.quote(command)}"
+    only = f" Perhaps {', '.join(started)} starts other programs, which were not built: add --program PATH for each."
     return only if started else ""
 
 
@@ -322,4 +327,4 @@ def last(*streams: str) -> str:
         if stripped := text.rstrip():
             line = masked(stripped[stripped.rfind("\n") + 1 :]).strip()[:LONGEST_LINE]
             return re.sub(r"^timed: (line )?\d+: ", "", line)
-    return "it printed nothing"
+    return "the command printed nothing"

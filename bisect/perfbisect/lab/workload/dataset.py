@@ -40,7 +40,9 @@ from perfbisect.recipes.workload import Workload
 
 LONG = 6 * 3600.0  # seconds: loading and copying of large data
 SHORT = 300.0  # seconds: commands that print the format
-UNLIKE = "If that happens to many commits, let the recipe's dataset.format_command print in what they differ."
+UNLIKE = (
+    "If this happens to many commits, set dataset.format_command of the recipe to a command that prints the format."
+)
 
 _COUNT = """find "$data" -type f -printf '%s\\n' | awk '{ bytes += $1 } END { printf "%d %.0f\\n", NR, bytes }'"""
 # The time of a dataset's folder is that of its last use.
@@ -124,7 +126,7 @@ def copy(host: Host, name: str, server: Server | None, side: str = "") -> PurePo
         return folder
     counted, _, remembered = printed.partition("\n")
     if (recorded := _read(remembered)) is None:
-        raise damage(host, name, "its record is missing")
+        raise damage(host, name, "the record of its size is missing")
     files, size = map(int, counted.split())
     if (copied := DatasetRecord("", files, size, [])).size != recorded.size:
         raise damage(host, name, f"{copied.size} were copied, but {recorded.size} were loaded")
@@ -133,7 +135,7 @@ def copy(host: Host, name: str, server: Server | None, side: str = "") -> PurePo
 
 def damage(host: Host, name: str, why: str) -> DataDamaged:
     """The error for loaded data that has changed."""
-    return DataDamaged(f"the loaded data {name} on host {host.name} is damaged: {why}")
+    return DataDamaged(f"the dataset {name} on host {host.name} is damaged: {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class Loading:
 
     def commands(self) -> Iterator[HostCommand]:
         """The commands of the workload's prepare step."""
-        failed = "the data cannot be loaded"
+        failed = "the dataset cannot be loaded"
         filled = command.values(self.system, self.workload, self.placed, self.folder, self.service)
         for words in self.workload.prepare_commands:
             argv = fill(words, filled)
@@ -167,7 +169,9 @@ class Loading:
     def check(self) -> HostCommand:
         """The command that runs the workload's check."""
         script_path = lua.on_host(self.placed, self.workload, lua.plain_sql(self.workload))
-        return self._by_sysbench(sysbench.check_command(script_path, self.options), "the workload's check fails", None)
+        return self._by_sysbench(
+            sysbench.check_command(script_path, self.options), "the check of the workload fails", None
+        )
 
     def load(self) -> None:
         """Run the workload's prepare step. Raises RunFailed."""
@@ -236,7 +240,7 @@ class DatasetKeeper:
                     raise
         if refused := self._refused.get(commit):
             key, why = list(refused.items())[-1]
-            text = f"{commit[:10]} does not start on the data {key}, which another build has loaded, and is given"
+            text = f"{commit[:10]} does not start on the dataset {key} of another build, and gets its own"
             yield Warned(f"{text} {self.keys[commit]}: {why}", UNLIKE)
 
     def _make(self, system: Installation) -> tuple[str, bool]:
@@ -287,7 +291,7 @@ class DatasetKeeper:
         if service := service_in(self.host, system, folder):
             return service.do(format_command, "prepare", merged=False).removesuffix("\n")
         filled = format_argv(system, folder)
-        who = f"the format of its data cannot be determined: {filled[0]}"
+        who = f"the format of the dataset cannot be determined: {filled[0]}"
         printed = carry_out(self.host, HostCommand(filled, who, "prepare", SHORT, folder, merged=False, alone=True))
         return printed if not printed or printed.endswith("\n") else f"{printed}\n"
 
@@ -313,30 +317,33 @@ class DatasetKeeper:
                     answers = loading.ask()
                 except RunFailed as failure:
                     ended(
-                        service, job, "during the workload's check", "run"
+                        service, job, "during the check of the workload", "run"
                     )  # raises if it ended: the data is not at fault then
                     raise damage(self.host, name, str(failure)) from failure
                 if answers != recorded.answers:
-                    at_first = f"was answered {_shown(recorded.answers)} when it had been loaded"
-                    raise damage(self.host, name, f"the workload's check is answered {_shown(answers)}, and {at_first}")
+                    at_first = f"gave {_shown(recorded.answers)} after loading"
+                    raise damage(self.host, name, f"the check of the workload gives {_shown(answers)}, but {at_first}")
         except DataDamaged:
             if recorded.build == system.key or (reloaded := self._load_anew(system)) == recorded.answers:
                 raise
-            answer = f"it answers the workload's check with {_shown(reloaded)} on data that it has just loaded itself"
-            why, log = f"{answer}, and the build that has loaded {name} with {_shown(recorded.answers)}", "dataset.json"
+            answer = f"the check of the workload gives {_shown(reloaded)} on a dataset that the build has loaded itself"
+            why, log = (
+                f"{answer}, but gave {_shown(recorded.answers)} with the build that loaded {name}",
+                "dataset.json",
+            )
             raise RunFailed(why, stage="prepare", log=str(pristine(self.host, name) / log)) from None
 
     def damaged(self, key: str, damaged: DataDamaged) -> Warned:
         """Remove damaged data, so that it is loaded again; returns the warning. Raises the error if it was removed before."""
         if key in self._reloaded:
-            again = "It was loaded again in this session already"
-            damaged.advice = f"{again}: the disk of host {self.host.name} may be failing."
+            again = "The dataset was already loaded again in this session"
+            damaged.advice = f"{again}, so the disk of host {self.host.name} may be failing."
             raise damaged
         self._reloaded.add(key)
         self._verified.discard(key)
         self.keys = {commit: data_key for commit, data_key in self.keys.items() if data_key != key}
         self.host.run(["rm", "-rf", "--", str(pristine(self.host, key))], timeout=LONG)
-        return Warned(f"{damaged}: it is loaded again")
+        return Warned(f"{damaged}; the dataset is loaded again")
 
     def refuse(self, system: Installation, key: str, failure: RunFailed) -> bool:
         """Whether ``load`` will give a server, which did not start on data that another build has loaded, other data."""
@@ -352,7 +359,7 @@ class DatasetKeeper:
     def _check_earlier(self, system: Installation, key: str) -> None:
         earlier_key = self.earlier.get(system.commit, key)
         if earlier_key.partition("-")[0] != key.partition("-")[0]:  # after "-" follows the build that loaded it
-            text = f"{system.commit[:10]} would now be run with other settings or data than before"
+            text = f"{system.commit[:10]} would now run with other settings or other data than earlier in this hunt"
             inputs = f"The recipe of {system.builder.name}, workload {self.workload.name}, hosts.toml or perfbisect"
-            advice = f"{inputs} has changed: undo that, or begin a new hunt."
-            raise UsageError(f"{text}, so the runs of then and now cannot be compared.", advice)
+            advice = f"{inputs} has changed. Undo the change, or begin a new hunt."
+            raise UsageError(f"{text}, so earlier and later runs cannot be compared.", advice)

@@ -134,7 +134,7 @@ def _folders(workload: Workload) -> list[Path]:
 def _own(workload: Workload, name: str) -> Path:
     script = Path(workload.folder, name)
     if not script.is_file():
-        raise RecipeError(f"Workload {workload.suite}/{workload.name} names a script that does not exist: {script}.")
+        raise RecipeError(f"Workload {workload.suite}/{workload.name} has a script that does not exist: {script}.")
     return within_top(script, Path(workload.folder).parent)
 
 
@@ -142,9 +142,11 @@ def plain_sql(workload: Workload) -> Path:
     """The script that runs plain SQL, or checks with it. Raises RecipeError if there is none for the workload's driver."""
     if script := _for_driver(workload, PLAIN_SQL):
         return script
-    text = f"Workload {workload.suite}/{workload.name} is plain SQL, but no {PLAIN_SQL} runs it with {workload.driver}."
+    text = (
+        f"Workload {workload.suite}/{workload.name} is plain SQL, but {workload.driver} has no {PLAIN_SQL} to run it."
+    )
     path = f"{workload.driver}/{PLAIN_SQL}"
-    raise RecipeError(text, f"Give it a script, or write {path} in the folder of your workloads.")
+    raise RecipeError(text, f"Add a script to the workload, or write {path} in the folder of your workloads.")
 
 
 def _for_driver(workload: Workload, name: str) -> Path | None:

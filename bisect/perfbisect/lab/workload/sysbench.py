@@ -35,7 +35,7 @@ def command(workload: Workload, script: PurePath, options: Mapping[str, Option] 
     """The argv of a timed run; ``options`` are those of a server's driver. Raises UsageError for a fraction of a second."""
     if workload.time < 1 or workload.time != int(workload.time):
         text = f"Workload {workload.name} has time = {workload.time:g}, but sysbench counts whole seconds."
-        raise UsageError(text, "Give a whole number of at least 1.")
+        raise UsageError(text, "Write a whole number of at least 1.")
     chosen = {"threads": workload.threads, "time": int(workload.time), **FIXED, **(options or {}), **workload.args}
     return ["sysbench", str(script), *_flags(chosen), "run"]
 
@@ -70,7 +70,7 @@ def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
     if wrong := complaint(ended.lines(), ended.status, ended.limit):
         raise ValueError(wrong)
     if ended.note:
-        raise ValueError("it printed too much")
+        raise ValueError("sysbench printed too much")
     return parse(lines_of(ended.stdout), workload.operation)
 
 
@@ -104,10 +104,10 @@ def parse(lines: Iterable[str], operation: str) -> RunResult:
     if seconds is None or "total number of events" not in totals:
         raise ValueError("sysbench ended without its statistics")
     if operation == "query" and "queries" not in totals:
-        raise ValueError("sysbench counted no queries: this workload's operation should be an event")
+        raise ValueError("sysbench counted no queries: set `operation` of this workload to event")
     operations = int(totals["queries"]) if operation == "query" else events
     if not operations or not seconds:
-        raise ValueError("not one operation was finished in the measured time")
+        raise ValueError("no operation was finished in the measured time")
     if len(samples) == round(seconds) - 1:  # sysbench often ends before it reports the last interval
         samples.append(max(0.0, (operations - sum(samples)) / (seconds - len(samples))))
     opened, latency = window[0] if window else None, _latency(totals, buckets, events)
@@ -145,7 +145,7 @@ def complaint(lines: Iterable[str], status: int, limit: float) -> str:
         if line.startswith("sysbench: "):  # perf ends with 0 if its command crashes, and reports the signal
             return f"sysbench crashed: {line.removeprefix('sysbench: ')}"
     if status in TIMED_OUT:
-        return f"it did not end in {limit:.0f} s and was killed"
+        return f"sysbench did not end within {limit:.0f} s, and was killed"
     if signal := killed(status):
         return signal
     if status == 0:
