@@ -253,7 +253,7 @@ def test_a_hunt_that_has_failed_goes_on_as_it_began(script: Script, seal: Path, 
     assert "The last session failed: nothing can be compared" in exits(0, "show")
     suite.write_text(before.replace('"one", "{cores}"]', '"one", "{cores}", "more"]'))
     said = exits(3, "resume", "--plain")
-    assert "Hunt 1 cannot go on: its runs would be made in another way" in said
+    assert "Hunt 1 cannot go on, because its runs would now be made in another way" in said
     assert "Undo the change, or begin a new hunt" in said
     suite.write_text(before)
     fixed.touch()

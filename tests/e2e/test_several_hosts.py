@@ -171,7 +171,7 @@ def test_the_host_that_measures_stands_in_for_the_only_build_host(
     machines: list[Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as that is out of reach, whose machine loses its power in the middle of the hunt."""
-    quick = "from perfbisect.host import lock; from perfbisect.hunt import labs; lock.BEAT, labs.STAND_IN = 1, 3; "
+    quick = "from perfbisect.host import lock; from perfbisect.hunt import labs; lock.BEAT, labs.BUILD_HOST_PATIENCE = 1, 3; "
     monkeypatch.setattr(program, "PROGRAM", [sys.executable, "-c", quick + program.PROGRAM[-1]])
     hunt = Ahead(tmp_path, machines, only=True)
     course: list[str] = []

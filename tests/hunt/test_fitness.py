@@ -137,7 +137,9 @@ def test_unfit_machines_are_given_back_once_another_is_leased(tmp_path: Path) ->
         assert leases.machine("pool:").address == "n3"
         assert [each.name.partition(".")[0] for each in tmp_path.glob("n?.*")] == ["n3"]
     assert not [*tmp_path.glob("n?.*")] and not leases.is_held("pool:")
-    assert said == [f"Not used, and given back once another is leased: {each}" for each in bad.values()]
+    assert said == [
+        f"This machine is not used, and is released once another is leased: {each}" for each in bad.values()
+    ]
     assert set((tmp_path / "asked").read_text().splitlines()) == {" "}, "an unfit one is not wanted again"
 
 
@@ -147,7 +149,7 @@ def test_where_only_unfit_machines_are_lent_nothing_stays_leased(tmp_path: Path)
     lease = LEASE.format(folder=tmp_path)
     for text, why in (
         (lease.replace("n1 n2 n3", "n1"), "all are taken"),
-        (lease.replace(free, "true"), "pool: cannot be leased: unfit machines alone are lent"),
+        (lease.replace(free, "true"), "pool: cannot be leased, because only unfit machines are lent"),
     ):
         hosts.write_text(text)
         lent = leased_hosts(["pool:"], hosts, lambda *_: None, print, LeaseTerms(unfit=lambda: {"n1": "n1 is unfit."}))

@@ -219,7 +219,7 @@ def test_a_change_that_may_be_another_is_said_with_the_option_for_it(log: SavedL
 
 def test_where_nothing_can_be_counted_nothing_changes(log: SavedLog, setup: SessionSetup, method: Any) -> None:
     method(lambda _: "")
-    hunt = Hunted(log, setup.by_metric(setup.settings), hidden(3))
+    hunt = Hunted(log, setup.for_settings(setup.settings), hidden(3))
     assert (named(hunt.events), hunt.counted) == (NotReproduced, [])
 
 
@@ -240,7 +240,7 @@ def test_perf_counts_during_the_timed_runs_of_several_threads(
     method(lambda _: counting.PERF)
     found = set_up(replace(timed, metric="auto", overrides={"threads": 2}, policy=Policy(), counts=counts))
     setup = replace(found, span=replace(found.span, graph=Graph.line(len(NAMES) - 1), candidates=NAMES))
-    assert (setup.settings.prior.count_cost, setup.hosts[0].beside) == (WITH_RUNS if counts else None, "")
+    assert (setup.settings.prior.count_cost, setup.hosts[0].beside_method) == (WITH_RUNS if counts else None, "")
     hunt = Hunted(log, setup, world(2, slow=0.97, more=1.03, noise=0.01, counts=""))
     assert (named(hunt.events), hunt.counted) == (CULPRIT, [])
     assert (sum(isinstance(each, RunFinished) for each in hunt.events) < 32) is counts
@@ -255,7 +255,7 @@ def test_a_method_that_fails_is_said_and_time_goes_on(log: SavedLog, setup: Sess
                 raise UsageError("no.", "Do this.")
             yield from CountingLab.measure(self, order)
 
-    alone = setup.by_metric(replace(setup.settings, counts=False))
+    alone = setup.for_settings(replace(setup.settings, counts=False))
     hunt = Hunted(log, alone, Failing(**vars(hidden(noise=0.01))))
     assert Warned("Instructions are not counted exactly: no.", "Do this.") in hunt.events
     assert isinstance(hunt.events[-1], SessionEnded)
@@ -316,7 +316,7 @@ def test_a_hunt_that_is_cut_goes_on_to_the_same_commit(log: SavedLog, setup: Ses
     Hunted(log, setup, lab, cut)
     stored = log.history.settings(log.hunt)
     settings = stored if stored.metric == INSTRUCTIONS else setup.settings
-    again = Hunted(SavedLog(log.history, log.hunt), setup.by_metric(settings), lab)
+    again = Hunted(SavedLog(log.history, log.hunt), setup.for_settings(settings), lab)
     assert named(again.events) == CULPRIT
     assert [again.counted.count(end) for end in (NAMES[0], NAMES[-1])] == [COUNTS, COUNTS]
 
@@ -373,7 +373,7 @@ def test_a_hunt_in_another_direction_or_with_stopped_runs_is_one_by_time(setup: 
 def test_builds_that_are_counted_are_those_that_are_timed(timed: Settings) -> None:
     """Otherwise `--metric auto` would build the ends twice, and find them built differently afterwards."""
     setup = set_up(timed)
-    counted = setup.by_metric(replace(setup.settings, metric=INSTRUCTIONS))
+    counted = setup.for_settings(replace(setup.settings, metric=INSTRUCTIONS))
     assert (setup.settings.prior.exact, counted.settings.prior.exact) == (False, True)
     assert setup.settings.policy.layouts is counted.settings.policy.layouts is True
     without = with_layouts(replace(setup, settings=replace(setup.settings, repository="")))
@@ -386,10 +386,10 @@ def test_hosts_that_count_by_different_methods_count_nothing_exactly(timed: Sett
     method(lambda host: counting.PERF if host is by_perf else VALGRIND)
     both = replace(setup, hosts=(setup.hosts[0], replace(setup.hosts[0], host=by_valgrind)))
     exact = replace(setup.settings, metric=INSTRUCTIONS)
-    assert setup.by_metric(exact).settings.prior.exact
-    mixed = both.by_metric(exact)
+    assert setup.for_settings(exact).settings.prior.exact
+    mixed = both.for_settings(exact)
     assert not mixed.settings.prior.exact
-    assert {each.counts for each in mixed.hosts} == {""}
+    assert {each.count_method for each in mixed.hosts} == {""}
 
 
 @pytest.mark.usefixtures("method")
@@ -401,7 +401,7 @@ def test_options_on_the_time_of_counted_runs_have_no_effect_and_that_is_said(tim
     given = {"time": 5.0, "warmup": 1.0}
     assert said(overrides=given) == said(metric=INSTRUCTIONS) == []
     [sentence] = said(overrides=given, metric=INSTRUCTIONS)
-    assert sentence.startswith("--time and --warmup have no effect on runs in which instructions are counted exactly")
+    assert sentence.startswith("--time and --warmup have no effect on runs whose instructions are counted exactly")
     [sentence] = said(overrides={"time": 5.0}, metric=INSTRUCTIONS)
     assert sentence.startswith("--time has no effect")
 

@@ -16,7 +16,7 @@ from perfbisect.host.lock import ABANDONED, hold
 from perfbisect.host.protocol import StoppableHost
 from perfbisect.host.registry import connect
 from perfbisect.hunt.loop import UNLIMITED, FixedPlan, NextAction, OrderEnded, Planner, Workers, run
-from perfbisect.hunt.session_hosts import clear
+from perfbisect.hunt.session_hosts import remove_last_visit
 from perfbisect.hunt.workers import EventQueue, MeasuringWorker, ThreadWorkers
 from perfbisect.lab.building.candidates import FairLock
 from perfbisect.process import CLOCK
@@ -166,7 +166,7 @@ def test_the_visit_of_who_took_the_lock_over_stays(taken: bool) -> None:
         if taken:  # while we slept
             write_ticket()
         held.seen -= ABANDONED
-        clear(host, held, None)
+        remove_last_visit(host, held, None)
         assert visit.exists() == taken
 
 

@@ -77,8 +77,8 @@ class Farm:
         self.candidates = Candidates(open_repository(self.folder / "repo"), self.commits, Commit, is_range=is_range)
         self.made = BuildsMade(self.candidates, keys, places)
         locks = HostLocks(self.held, self.hosts)
-        place = locks.place(self.quiet, HostEntry(name="quiet"))
-        builders = [locks.place(host, HostEntry(name=name)) for name, host in self.hosts.items()]
+        place = locks.lab_host(self.quiet, HostEntry(name="quiet"))
+        builders = [locks.lab_host(host, HostEntry(name=name)) for name, host in self.hosts.items()]
         all_builders = (*builders, *([place] if builds else []))
         given = (place, self.builder, "", workload(), self.candidates)
         self.lab = HostLab(*given, build_places=all_builders, made=self.made)
@@ -90,7 +90,7 @@ class Farm:
 
     def workers(self) -> ThreadWorkers:
         members = (BuildWorker(name, lab.build_ahead, self.stops[name], self.commit) for name, lab in self.labs.items())
-        return ThreadWorkers(build_members=[*members])
+        return ThreadWorkers(build_workers=[*members])
 
     def commit(self, candidate: int) -> Commit:
         return Commit(self.commits[candidate])

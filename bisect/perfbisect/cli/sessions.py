@@ -216,7 +216,7 @@ def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", 
     quiet = Given(history=history, waiting=given.waiting, form="")
     ends = ends_in_results(recognised, several.outputs, given.waiting)
     trial, cut = carried_out(
-        lambda results_caller: begin([ends], results_caller, instead=begun), quiet, Notifier((), history, note)
+        lambda results_caller: begin([ends], results_caller, replaced=begun), quiet, Notifier((), history, note)
     )
     tell = note if given.view == "json" else say
     tell("\n".join(results_that_differ(trial, compared(trial, trial.request.metric))))

@@ -111,7 +111,7 @@ class SessionAttempt:
         self.name = self.batch.name if self.batch else names[0]
         for lock in self.held.values():  # others see it
             lock.number(self.name)
-        locks = HostLocks(self.held, [each.host.name for each in some.ahead], some.shared)
+        locks = HostLocks(self.held, [build_host.host.name for build_host in some.common_build_hosts], some.shared)
         resumed = self.unable is not None
         cycles = {
             place: SessionLifecycle(logs[place], setup, self.held, locks, resumed, len(logs), self.why)
@@ -159,7 +159,7 @@ class SessionAttempt:
             for place, setup in setups.items():
                 if verdict_of(history, numbers[place]) is None:
                     settings = history.settings(numbers[place])  # of which a hunt has chosen some itself
-                    again[place] = setup.again(settings)
+                    again[place] = setup.for_next_attempt(settings)
                     if settings.output or settings.outputs:
                         known = replace(settings, run_hash=again[place].settings.run_hash)
                         history.update_settings(numbers[place], known)

@@ -120,7 +120,7 @@ def setup_by_instructions(
     settings = setup.settings
     policy = replace(settings.policy, direction=Direction.RISE)
     by_instructions = replace(settings, metric=INSTRUCTIONS, choose_metric=False, policy=policy)
-    changed = setup.by_metric(replace(by_instructions, prior=replace(settings.prior, noise=None)))
+    changed = setup.for_settings(replace(by_instructions, prior=replace(settings.prior, noise=None)))
     exact = changed.settings.prior.exact
     counted = runs_of(log, problem.commits[0], counted=True)
     if settings.metric == INSTRUCTIONS or (exact and not counted and is_too_long_to_count(changed, problem, log)):
@@ -144,7 +144,7 @@ def setup_by_instructions(
 def is_too_long_to_count(setup: SessionSetup, problem: SearchProblem, log: SavedLog) -> bool:
     """Whether a run takes too long under valgrind: a command whose length is fixed, with runs of 10 s or more."""
     runs = runs_of(log, problem.commits[0])
-    by_valgrind = any(site.counts != PERF for site in setup.hosts) and not has_length(setup.workload)
+    by_valgrind = any(site.count_method != PERF for site in setup.hosts) and not has_length(setup.workload)
     return by_valgrind and min((run.seconds for run in runs), default=0.0) >= MAX_COUNTED_SECONDS
 
 

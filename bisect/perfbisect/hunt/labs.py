@@ -1,4 +1,4 @@
-"""The labs of a session: one for each host, with the builds and data that earlier attempts have left there."""
+"""The labs of a session: one lab for each host, with the builds and datasets of earlier attempts."""
 
 import threading
 from collections import defaultdict
@@ -39,50 +39,53 @@ from perfbisect.lab.host_lab import Earlier
 from perfbisect.lab.host_watch import HostWatch
 from perfbisect.lab.measure.visit import SlowRuns, StudyMaker
 
-STAND_IN = 60.0  # seconds for which the only build host is waited for before the hosts that measure build themselves
+BUILD_HOST_PATIENCE = 60.0  # seconds without the only build host, after which hosts make their own builds
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLabs:
-    """Makes the labs of a trial, or of one hunt in a session."""
+    """Makes the labs of a trial, or of one hunt of a session."""
 
     setup: SessionSetup
     log: SavedLog
-    before: Sequence[SessionStarted]  # the first events of earlier sessions
+    earlier_starts: Sequence[SessionStarted]  # the first events of earlier attempts
     held: Mapping[str, HostLock]
     locks: HostLocks  # by which all labs of the session share its hosts
 
     def workers(self, commits: tuple[str, ...], study: StudyMaker | None = None) -> Workers[LabEvent]:
-        """The hosts of the hunt, for measurements of these commits; with ``study`` they do that in place of timed runs."""
+        """The hosts of the hunt as workers that measure these commits; with ``study``, they carry it out in place of timed runs."""
         return workers_of({0: self}, commits, study)
 
-    def _built(self, host: str = "") -> list[BuildFinished]:
-        """The builds of the log that were made on a host, by default on any."""
-        found = [event for _, event in self.log.entries if isinstance(event, BuildFinished)]
-        return [event for event in found if host in ("", event.host or self.setup.settings.host)]
+    def _finished_builds(self, host: str = "") -> list[BuildFinished]:
+        """The builds of the log that were made on a host, by default on any host."""
+        finished = [event for _, event in self.log.entries if isinstance(event, BuildFinished)]
+        return [event for event in finished if host in ("", event.host or self.setup.settings.host)]
 
     def builds_made(self, candidates: Candidates, host: str = "") -> BuildsMade:
-        """What labs have built of these commits on one host or, by default, anywhere, as earlier sessions left it."""
-        built, first = self._built(host), self.setup.settings.host
-        places = {} if host else {event.facts.commit: event.host or first for event in built}
-        return BuildsMade(candidates, {event.facts.commit: event.facts.key for event in built}, places)
+        """The builds of candidates that earlier attempts have made on one host, by default on any host."""
+        finished, first = self._finished_builds(host), self.setup.settings.host
+        made_on = {} if host else {event.facts.commit: event.host or first for event in finished}
+        return BuildsMade(candidates, {event.facts.commit: event.facts.key for event in finished}, made_on)
 
-    def build_member(self, each: BuildHost, candidates: Candidates, made: BuildsMade, stood_in: bool) -> BuildWorker:
-        """A host that builds ahead."""
+    def build_worker(
+        self, build_host: BuildHost, candidates: Candidates, builds: BuildsMade, is_replaceable: bool
+    ) -> BuildWorker:
+        """A build host as a worker; ``is_replaceable``: hosts make their own builds while it is out of reach."""
         stop, setup, settings = threading.Event(), self.setup, self.setup.settings
+        lab_host = self.locks.lab_host(StoppableHost(build_host.host, stop), build_host.entry)
         site = BuildSite(
-            self.locks.place(StoppableHost(each.host, stop), each.entry), setup.builder, settings.variant, candidates, made,
-            layouts=settings.policy.layouts, named=True, training=setup.training(), stood_in=stood_in,
+            lab_host, setup.builder, settings.variant, candidates, builds,
+            layouts=settings.policy.layouts, named=True, training=setup.training(), stood_in=is_replaceable,
         )  # fmt: skip
-        heard = partial(connection_events, (each.host,))
+        subscribe = partial(connection_events, (build_host.host,))
 
         def describe(candidate: int) -> Commit:
             return candidates.describe(candidates.commits[candidate])
 
-        return BuildWorker(each.host.name, site.build_ahead, stop, describe, heard)
+        return BuildWorker(build_host.host.name, site.build_ahead, stop, describe, subscribe)
 
     def seeds(self, number: int) -> LayoutSeeds | None:
-        """Those of randomized layouts at the host of that number."""
+        """The seeds of randomized layouts on the host of that number; None if the hunt uses no layouts."""
         settings = self.setup.settings
         return LayoutSeeds(number + 1, len(settings.hosts)) if settings.policy.layouts else None
 
@@ -92,13 +95,14 @@ class SessionLabs:
         stop: threading.Event,
         candidates: Candidates,
         study: StudyMaker | None,
-        made: BuildsMade | None,
+        builds: BuildsMade | None,
         seeds: LayoutSeeds | None,
     ) -> Lab:
-        """The lab of the hunt at the host of that number, which ``stop`` cancels; ``seeds`` are those of its randomized layouts."""
+        """The lab of a hunt on the host of that number; ``stop`` cancels its work, ``seeds`` are of randomized layouts."""
         site, settings = stoppable(self.setup.hosts[number], stop), self.setup.settings
         name = site.host.name
-        first = next((facts for event in self.before for facts in event.hosts if facts.name == name), site.facts)
+        earlier_facts = (facts for event in self.earlier_starts for facts in event.hosts)
+        first = next((facts for facts in earlier_facts if facts.name == name), site.facts)
         slow = SlowRuns(settings.policy.slow_after, candidates.commits[0])
         runs = [
             event.facts
@@ -106,9 +110,9 @@ class SessionLabs:
             if isinstance(event, RunFinished) and (event.host or settings.host) == name
         ]
         slow.take(runs)
-        longest = max((run.seconds for run in runs if not run.counted or site.counts), default=0.0)
-        length = next((run.events for run in reversed(runs) if run.events), 0)  # a timed run has none
-        keys = {event.facts.commit: event.facts.key for event in self._built(name)}
+        longest = max((run.seconds for run in runs if not run.counted or site.count_method), default=0.0)
+        length = next((run.events for run in reversed(runs) if run.events), 0)  # a timed run has no fixed length
+        keys = {event.facts.commit: event.facts.key for event in self._finished_builds(name)}
         loaded = {run.commit: run.dataset for run in runs}
         earlier = Earlier(keys, loaded, length, longest, busiest(runs), first.memory_mib, first.cores)
         for run in runs:
@@ -117,42 +121,46 @@ class SessionLabs:
         watch = HostWatch(site.host, self.held[name], site.facts)
         timed = replace(
             self.setup.lab(candidates, earlier, site, self.setup.workload, self.locks),
-            slow=slow, seeds=seeds, study=study, made=made, watch=watch,
+            slow=slow, seeds=seeds, study=study, made=builds, watch=watch,
             metric=settings.metric,
         )  # fmt: skip
-        if not site.beside or study:
+        if not site.beside_method or study:
             return timed.measure
-        counted = replace(timed, counted=site.beside, slow=SlowRuns(), metric=INSTRUCTIONS)
+        counted = replace(timed, counted=site.beside_method, slow=SlowRuns(), metric=INSTRUCTIONS)
         return timed_or_counted(timed.measure, counted.measure, candidates)
 
-    def lab_of_visits(self, stop: threading.Event) -> Lab:
-        """What measures the builds of a trial: on one host, or each on the host that it is. Those of a variant share their builds."""
+    def lab_of_trial(self, stop: threading.Event) -> Lab:
+        """The lab of a trial; ``stop`` cancels its work. It has one host, or each build is a host.
+
+        Builds of one variant and configuration share a lab.
+        """
         setup, trial = self.setup, self.log.state
-        subjects, ways = trial.request.subjects, defaultdict[tuple[str, str], list[int]](list)
+        subjects, groups = trial.request.subjects, defaultdict[tuple[str, str], list[int]](list)
         for number, subject in enumerate(subjects):
-            ways[subject.variant, subject.config_hash].append(number)
+            groups[subject.variant, subject.config_hash].append(number)
         labs: dict[tuple[int, int], Lab] = {}  # by workload and build
         sites = [stoppable(site, stop) for site in setup.hosts]
         watches = [HostWatch(site.host, self.held[site.host.name], site.facts) for site in sites]
-        for (variant, _), numbers in ways.items():
+        for (variant, _), numbers in groups.items():
             of_variant = replace(setup, settings=replace(setup.settings, variant=variant or setup.settings.variant))
             candidates = setup.candidates(setup.span.candidates)
-            known = {subjects[number].commit: subjects[number].key for number in numbers if subjects[number].key}
-            for place, site in enumerate(sites):
-                made = BuildsMade(candidates, known)
+            keys = {subjects[number].commit: subjects[number].key for number in numbers if subjects[number].key}
+            for host_number, site in enumerate(sites):
+                builds = BuildsMade(candidates, keys)
                 for work, workload in enumerate(setup.works):
                     runs = [run.facts for run in trial.runs if run.work == work and run.subject in numbers]
                     loaded = {run.commit: run.dataset for run in runs}
                     earlier = Earlier(datasets=loaded, events=runs[-1].events if runs else 0, busiest=busiest(runs))
-                    # A proof measures builds of its hunt, which may have been made to be linked again.
+                    # A proof measures builds of its hunt, which may have been made for randomized layouts.
                     seeds = LayoutSeeds() if setup.settings.policy.layouts else None
                     lab = of_variant.lab(candidates, earlier, site, workload, self.locks)
-                    lab = replace(lab, seeds=seeds, made=made, config=setup.configs[numbers[0]], watch=watches[place])
-                    here = [number for number in numbers if not setup.builder.installed or number == place]
-                    labs |= {(work, number): lab.measure for number in here}
+                    config, watch = setup.configs[numbers[0]], watches[host_number]
+                    lab = replace(lab, seeds=seeds, made=builds, config=config, watch=watch)
+                    on_host = [number for number in numbers if not setup.builder.installed or number == host_number]
+                    labs |= {(work, number): lab.measure for number in on_host}
 
         def measure(order: Measure) -> Generator[LabEvent]:
-            """Carry out an order for one visit; its runs say which it is."""
+            """Carry out the order of one visit; the events of its runs get the workload and the round."""
             for event in labs[order.workload, order.plan[0].candidate](order):
                 if isinstance(event, RunStarted | RunFinished | CandidateSkipped):
                     event = replace(event, workload=order.workload, round=order.round)
@@ -168,34 +176,35 @@ def workers_of(
     *,
     together: bool = False,
 ) -> Workers[LabEvent]:
-    """The hosts of a session, for measurements of these commits in the labs of its hunts, which share all builds; or of a trial.
+    """The hosts of a session as workers: with the labs of its hunts, which share all builds, or with the lab of a trial.
 
-    With ``study`` they do that in place of timed runs. ``together``: the hunts are of several that were begun together.
+    ``commits`` are the candidates. With ``study``, it is carried out in place of timed runs. ``together``: the session has
+    several hunts, although ``hunts`` may be a single open hunt of them.
     """
     first = next(iter(hunts.values()))
-    sites, rounds = first.setup.hosts, bool(first.setup.request.works)
-    ahead = () if rounds else first.setup.ahead
+    sites, is_trial = first.setup.hosts, bool(first.setup.request.works)
+    common_build_hosts = () if is_trial else first.setup.common_build_hosts
     candidates = first.setup.candidates(commits)
-    everywhere = first.builds_made(candidates) if ahead else None
+    common_builds = first.builds_made(candidates) if common_build_hosts else None
 
     def lab(number: int, stop: threading.Event) -> Lab:
-        made = everywhere
-        if (len(hunts) > 1 or sites[number].beside) and made is None:
-            made = first.builds_made(candidates, sites[number].host.name)
-        seeds = [each.seeds(number) for each in hunts.values()]
+        builds = common_builds
+        if (len(hunts) > 1 or sites[number].beside_method) and builds is None:
+            builds = first.builds_made(candidates, sites[number].host.name)
+        seeds = [hunt.seeds(number) for hunt in hunts.values()]
         if first.setup.settings.outputs:  # hunts with common runs have common layouts
             seeds = seeds[:1] * len(seeds)
-        members = zip(hunts.items(), seeds, strict=True)
-        labs = {work: each.lab(number, stop, candidates, study, made, seed) for (work, each), seed in members}
+        seeded_hunts = zip(hunts.items(), seeds, strict=True)
+        labs = {work: hunt.lab(number, stop, candidates, study, builds, seed) for (work, hunt), seed in seeded_hunts}
         return lab_of_several(labs) if together else labs[0]
 
-    def member(lab: Callable[[threading.Event], Lab], *measured_on: PreparedHost) -> MeasuringWorker:
+    def worker(lab: Callable[[threading.Event], Lab], *measured_on: PreparedHost) -> MeasuringWorker:
         stop = threading.Event()
-        # The threads of hosts that build ahead hear these.
+        # Build hosts that build ahead are workers of their own, which subscribe to these events and kill their jobs.
         used = [
             host
             for site in measured_on
-            for host in (site.host, *(() if ahead else (each.host for each in site.build_hosts)))
+            for host in (site.host, *(() if common_build_hosts else (builder.host for builder in site.build_hosts)))
         ]
 
         def kill_jobs() -> None:
@@ -204,64 +213,70 @@ def workers_of(
 
         return MeasuringWorker(used[0].name, lab(stop), stop, partial(connection_events, used), kill_jobs)
 
-    if rounds:  # one visit after another, even where hosts are compared
-        return ThreadWorkers(member(first.lab_of_visits, *sites))
-    members = [member(partial(lab, number), site) for number, site in enumerate(sites)]
-    builders: list[BuildWorker] = []
-    if everywhere:
-        stood_in = len(ahead) == 1 and all(site.can_build for site in sites)
-        if stood_in and (connection := ahead[0].host.connection):
-            connection.patience = STAND_IN
-        builders = [first.build_member(each, candidates, everywhere, stood_in) for each in ahead]
-    between = bool(ahead) and all(site.entry.builds for site in sites)
-    workers = ThreadWorkers(*members, build_members=builders, builds_between=between)
+    if is_trial:  # one worker, because visits follow each other even if hosts are compared
+        return ThreadWorkers(worker(first.lab_of_trial, *sites))
+    measuring = [worker(partial(lab, number), site) for number, site in enumerate(sites)]
+    building: list[BuildWorker] = []
+    if common_builds:
+        is_replaceable = len(common_build_hosts) == 1 and all(site.can_build for site in sites)
+        if is_replaceable and (connection := common_build_hosts[0].host.connection):
+            connection.patience = BUILD_HOST_PATIENCE
+        building = [
+            first.build_worker(build_host, candidates, common_builds, is_replaceable)
+            for build_host in common_build_hosts
+        ]
+    builds_between = bool(common_build_hosts) and all(site.entry.builds for site in sites)
+    workers = ThreadWorkers(*measuring, build_workers=building, builds_between=builds_between)
     workers.limit = first.log.began, first.setup.settings.policy.max_minutes
     return workers
 
 
 def timed_or_counted(timed: Lab, counted: Lab, candidates: Candidates) -> Lab:
-    """What times the builds of an order, or counts their instructions; where these cannot be counted, time is left."""
+    """A lab that carries out orders of timed runs by one lab, and orders of exact counts by another lab.
+
+    If a build cannot be counted, events say so, and the build can still be timed.
+    """
 
     def measure(order: Measure) -> Generator[LabEvent]:
-        """Carry out an order of either sort."""
+        """Carry out an order by the lab for its kind."""
         if not order.counted:
             yield from timed(order)
             return
-        wanted = {share.candidate for share in order.plan}
+        missing = {share.candidate for share in order.plan}
         try:
             for event in counted(order):
                 if isinstance(event, CandidateSkipped) and not event.facts.of_build:
                     yield from uncounted(event.candidate, event.facts)
                 else:
                     yield event
-                wanted.discard(event.candidate if isinstance(event, RunFinished | CandidateSkipped) else -1)
-        except (EndFailed, NotCounted, NothingToCompare, UsageError) as trouble:
-            cause = trouble.__cause__
-            if isinstance(trouble, EndFailed) and not (isinstance(cause, RunFailed) and cause.stage not in BUILDING):
+                missing.discard(event.candidate if isinstance(event, RunFinished | CandidateSkipped) else -1)
+        except (EndFailed, NotCounted, NothingToCompare, UsageError) as error:
+            cause = error.__cause__
+            if isinstance(error, EndFailed) and not (isinstance(cause, RunFailed) and cause.stage not in BUILDING):
                 raise
-            for each in sorted(wanted):
-                facts = SkipFacts(candidates.commits[each], "count", str(cause or trouble), "", 0.0)
-                yield from uncounted(each, facts)
+            for candidate in sorted(missing):
+                facts = SkipFacts(candidates.commits[candidate], "count", str(cause or error), "", 0.0)
+                yield from uncounted(candidate, facts)
 
     return measure
 
 
 def uncounted(candidate: int, facts: SkipFacts) -> Iterator[LabEvent]:
-    """That a build cannot be counted, for the search and for people."""
+    """The events that say to the user, and to the search, that the instructions of a build cannot be counted."""
     text = f"the instructions of {facts.commit[:10]} cannot be counted: {facts.reason}"
-    yield Warned(text, "Its time is measured all the same; --no-counts counts none.")
+    yield Warned(text, "Its time is measured in any case. With --no-counts, the hunt counts no instructions.")
     yield Uncounted(candidate, facts)
 
 
 def stoppable(site: PreparedHost, stop: threading.Event) -> PreparedHost:
-    """The host, and those that build for it, as ``stop`` cancels what is done there."""
-    build_hosts = tuple(replace(each, host=StoppableHost(each.host, stop)) for each in site.build_hosts)
+    """The host and its build hosts, with commands that ``stop`` cancels."""
+    build_hosts = tuple(replace(builder, host=StoppableHost(builder.host, stop)) for builder in site.build_hosts)
     return replace(site, host=StoppableHost(site.host, stop), build_hosts=build_hosts)
 
 
 @contextmanager
 def connection_events(hosts: Sequence[Host], listener: Listener) -> Iterator[None]:
-    """Forward connection events (retrying, restored) of hosts to ``listener`` as warnings."""
+    """Within a block, forward connection events (retrying, restored) of hosts to ``listener``, as warnings."""
 
     def forward(text: str) -> None:
         with suppress(Cancelled):

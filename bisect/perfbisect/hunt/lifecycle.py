@@ -87,7 +87,7 @@ class SessionLifecycle:
             self.problem = SearchProblem(
                 setup.span.graph, setup.span.candidates, settings.policy, settings.metric,
                 settings.hosts if len(setup.hosts) > 1 else (), settings.prior,
-                tuple(build_host.host.name for build_host in setup.ahead),
+                tuple(build_host.host.name for build_host in setup.common_build_hosts),
             )  # fmt: skip
         events = (entry.event for entry in log.history.events(log.hunt))
         self._earlier_starts = [event for event in events if isinstance(event, SessionStarted)]
@@ -174,10 +174,10 @@ class SessionLifecycle:
             case Found() if settings.prior.exact and any(
                 isinstance(event, RunFinished) and not event.facts.counted for _, event in log.entries
             ):
-                usual = setup.by_metric(replace(settings, metric=setup.workload.metric))
+                usual = setup.for_settings(replace(settings, metric=setup.workload.metric))
                 yield from confirming_runs(verdict, problem, log, self._workers_of(usual))
             case CodePlacement():
-                counting = setup.by_metric(replace(settings, metric=INSTRUCTIONS))
+                counting = setup.for_settings(replace(settings, metric=INSTRUCTIONS))
                 if counting.settings.prior.exact:
                     yield from confirming_runs(verdict, problem, log, self._workers_of(counting))
             case _:
@@ -186,7 +186,9 @@ class SessionLifecycle:
         described = described_suspects(verdict, log, settings)
         yield log_verdict(problem, log, verdict, reason_follows=explains, suspects=described)
         if explains:
-            usual = setup.by_metric(replace(settings, metric=setup.workload.metric)) if settings.prior.exact else setup
+            usual = (
+                setup.for_settings(replace(settings, metric=setup.workload.metric)) if settings.prior.exact else setup
+            )
             workers = partial(self._workers_of(usual), problem.commits)
             seconds = self._reason_seconds or 0.0
             yield from measure_reason(verdict, log, workers, usual.builder, usual.workload, self._hunt_count, seconds)

@@ -1,11 +1,11 @@
-"""Begin and resume a session: one or several hunts over the same range, or what is measured in rounds.
+"""Begin and resume a session: one or several hunts over the same range, or a trial.
 
     outcomes = begin(setups, Caller(path of the history, open_view, waiting, begun))
 
-Each hunt ends with a verdict of its own, and has a log of its own. Several are a batch without a file in the history
-(`bisect show b3`), and have the same range, builder and host. ``open_view`` is given the title of each by its number, and
-returns what shows them. An outcome has the number of its hunt, and the verdict or the failure: of a workload that fails at
-an end of the range while others go on. What ends all of them (the host, Ctrl-C) is raised, with the command that goes on.
+Each hunt has a log and a verdict of its own. Several hunts have the same range, builder and host; in the history they are a batch
+without a file (`bisect show b3`). ``open_view`` takes the titles of the hunts by their numbers, and returns a view. An outcome has
+the number of its hunt, and the verdict or the failure. A hunt fails alone if its workload fails at an end of the range. A failure of
+the whole session (the host, Ctrl-C) is raised, with the command that resumes the session.
 """
 
 import math
@@ -48,65 +48,70 @@ from perfbisect.store.prior_data import read_costs, read_kept, read_noise
 from perfbisect.wording.verdicts import exit_status
 
 Leased = Callable[[Settings, Mapping[str, str]], AbstractContextManager[None]]
-"""Leases the hosts of a session for a block: where there is one, each at the address at which it has measured before."""
+"""Leases the hosts of a session for a block. The mapping has the address at which each host has measured before, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """How a session goes on."""
+    """The changes with which a session is resumed."""
 
-    continued: Callable[[Settings], Settings]  # stored settings → those to go on with
-    leased: Leased | None = None
-    # A hunt goes on for the reason of its verdict alone, for so many seconds; 0: as many as usual
-    why: float | None = None
-    # How much more hunts may spend, by the limits of their policy (``max_runs``); others stay as they are
-    further: Mapping[str, float] = field(default_factory=dict)
+    change_settings: Callable[[Settings], Settings]  # stored settings → the settings with which the session goes on
+    lease: Leased | None = None
+    # Only the reason of a verdict is measured, for this number of seconds; 0: the usual time; None: the session goes on.
+    reason_seconds: float | None = None
+    # Limit of the policy (``max_runs``) → how much more the hunts may spend. Other limits do not change.
+    added_limits: Mapping[str, float] = field(default_factory=dict)
 
 
 def begin(
-    setups: Sequence[SessionSetup], caller: Caller, in_batch: tuple[int, int] | None = None, instead: int = 0
+    setups: Sequence[SessionSetup], caller: Caller, in_batch: tuple[int, int] | None = None, replaced: int = 0
 ) -> tuple[HuntOutcome, ...]:
-    """Begin hunts, or one trial, and follow them to their ends.
+    """Begin hunts or a trial, and carry them out to their ends. Returns how each hunt has ended.
 
-    ``in_batch`` is the batch of a file that a single hunt belongs to, and its number there. ``instead``: the number of a hunt
-    of which nothing is left once they have begun.
+    ``in_batch``: the batch of a file to which a single hunt belongs, and its number there. ``replaced``: the number of a hunt
+    that is removed from the history once the new hunts have begun.
     """
     first = setups[0]
     with lock_hosts(first.hosts, first.purpose, caller.waiting) as held, closing(History.open(caller.path)) as history:
         trial = bool(first.request.works)
         machines = (site.facts.settings.get("node", site.facts.name) for site in first.hosts)
         unfit = (Warned(f"Host {why}") for why in unfit_hosts(history.path, machines).values())
-        warnings = (*(() if trial else little_space(history, first)), *unfit)
-        setups = [replace(each, warnings=(*each.warnings, *warnings)) for each in setups]
-        ready = [with_prebuilt(each, caller.say) if trial else anew(history, each) for each in setups]
+        warnings = (*(() if trial else disk_warnings(history, first)), *unfit)
+        setups = [replace(setup, warnings=(*setup.warnings, *warnings)) for setup in setups]
+        ready = [with_prebuilt(setup, caller.say) if trial else new_hunt(history, setup) for setup in setups]
         with history.transaction() as db:
-            numbers, batch = enter_all(history, ready, in_batch)
-            if instead:  # last, so that none of them gets its number
-                remove(db, instead)
+            numbers, batch = store_sessions(history, ready, in_batch)
+            if replaced:  # after the new hunts, so that none of them gets the number of the removed hunt
+                remove(db, replaced)
         return SessionAttempt(history, caller, numbers, batch, held).carry_out(dict(enumerate(ready)))
 
 
-def anew(history: History, setup: SessionSetup) -> SessionSetup:
-    """The setup of a hunt that begins: what earlier hunts know of it, and the hashes of its recipes, are in its settings."""
-    known = with_prior_knowledge(history, setup.settings)
+def new_hunt(history: History, setup: SessionSetup) -> SessionSetup:
+    """The setup of a new hunt; its settings get prior knowledge from earlier hunts, and the hashes of its recipes."""
+    settings = with_prior_knowledge(history, setup.settings)
     run_hash, build_hash = setup.run_hash(setup.workload), setup.build_hash()
-    return replace(setup, settings=replace(known, run_hash=run_hash, build_hash=build_hash))
+    return replace(setup, settings=replace(settings, run_hash=run_hash, build_hash=build_hash))
 
 
 def with_prior_knowledge(history: History, settings: Settings) -> Settings:
-    """The settings with the noise of a run and the cost of a build, from earlier hunts on hosts of the first one's class."""
-    prior, each = settings.prior, settings_by_host(settings)
-    costs = next((known for one in each if (known := read_costs(history, one)).build and known.run), None)
+    """The settings with the noise of a run and the cost of a build, relative to a run, from earlier hunts.
+
+    The earlier hunts were on hosts of the same class as the first host; the first host's own hunts come first.
+    """
+    prior, by_host = settings.prior, settings_by_host(settings)
+    all_costs = (read_costs(history, on_one_host) for on_one_host in by_host)
+    costs = next((costs for costs in all_costs if costs.build and costs.run), None)
     if costs and costs.build and costs.run:
         prior = replace(prior, build_cost=costs.build / costs.run)
-    noise = next((noise for one in each if (noise := read_noise(history, one)) is not None), None)
+    noises = (read_noise(history, on_one_host) for on_one_host in by_host)
+    noise = next((noise for noise in noises if noise is not None), None)
     return replace(settings, prior=replace(prior, noise=noise))
 
 
-def little_space(history: History, setup: SessionSetup) -> tuple[Warned, ...]:
-    """Warnings about disks that are too small for the builds and the data of the hunt, judged by earlier hunts."""
+def disk_warnings(history: History, setup: SessionSetup) -> tuple[Warned, ...]:
+    """Warnings about disks that are too small for the builds and the data of a hunt, as earlier hunts needed them."""
     expected = upkeep.expected_builds(len(setup.span.candidates), setup.settings.policy.max_builds)
-    found = [
+    warnings = [
         warning
         for site in setup.hosts
         for warning in upkeep.too_little(
@@ -114,59 +119,64 @@ def little_space(history: History, setup: SessionSetup) -> tuple[Warned, ...]:
         )
     ]
     builds, _ = read_kept(history, setup.settings)
-    for each in setup.ahead:
-        found += upkeep.too_little(each.host, builds, (), math.ceil(expected / len(setup.ahead)))
-    return tuple(found)
+    build_hosts = setup.common_build_hosts
+    for build_host in build_hosts:
+        warnings += upkeep.too_little(build_host.host, builds, (), math.ceil(expected / len(build_hosts)))
+    return tuple(warnings)
 
 
-def enter_all(
+def store_sessions(
     history: History, setups: Sequence[SessionSetup], in_batch: tuple[int, int] | None
 ) -> tuple[list[int], Batch | None]:
-    """Enter the hunts, and their batch if there are several, all or nothing; returns their numbers and that batch."""
+    """Store new sessions, and their batch if there are several, in one transaction. Returns their numbers and the batch."""
     at, folder = CLOCK.now(), str(Path.cwd())
-    places = [in_batch] if in_batch else []
-    with history.transaction():  # so that no hunt has begun whose batch does not know it
+    batch_entries = [in_batch] if in_batch else []
+    with history.transaction():  # so that a hunt that has begun is always in its batch
         if len(setups) > 1:
             batch = begin_batch(history, "", [PlannedHunt.of(setup.settings, folder) for setup in setups], at)
-            places = [(batch, place) for place in range(len(setups))]
-        numbers = [history.begin(each.settings, each.started(0, False), at) for each in setups]
-        for place, number in zip(places, numbers, strict=False):
-            update_hunt(history, *place, hunt_id=number)
+            batch_entries = [(batch, index) for index in range(len(setups))]
+        numbers = [history.begin(setup.settings, setup.started(0, False), at) for setup in setups]
+        for batch_entry, number in zip(batch_entries, numbers, strict=False):
+            update_hunt(history, *batch_entry, hunt_id=number)
     return numbers, read_batch(history, batch) if len(setups) > 1 else None
 
 
 def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumption) -> tuple[HuntOutcome, ...]:
-    """Continue a hunt, a trial of that name, or the hunts of a ``batch`` without a verdict, where their logs end.
+    """Continue a hunt (by number), a trial (by name), or the open hunts of a ``batch``, at the ends of their logs.
 
-    A hunt that cannot go on has failed, and the others go on. Where none can, the reason of the first is raised: CannotGoOn
-    when new runs could not be compared with the earlier ones. Raises UsageError for a trial that is complete.
+    A hunt that cannot go on fails, and the others go on. If no hunt can go on, the error of the first is raised: CannotGoOn if
+    new runs could not be compared with the earlier runs. Raises UsageError for a trial that is complete.
     """
     with ExitStack() as stack:
         history = stack.enter_context(closing(History.open(caller.path)))
         trial = history.trial(session) if isinstance(session, str) and not batch else None
         verdicts: list[Verdict | None] = [None]
         if batch:
-            numbers = [one.hunt for one in batch.hunts if one.hunt is not None]
-            verdicts = enter_verdicts(history, batch, numbers)
+            numbers = [hunt.hunt for hunt in batch.hunts if hunt.hunt is not None]
+            verdicts = store_verdicts(history, batch, numbers)
             if all(verdicts):
                 return tuple(map(HuntOutcome, numbers, verdicts))
         else:
             numbers = [trial.id if trial else int(session)]
-        for each in numbers:
-            refuse_imported(history, each, "it is not gone on with here", trial.name if trial else "")
-        if trial and how.further:
-            raise UsageError(f"{trial.name} has no limits: its rounds say how long it takes.", "Leave out --max-….")
+        for number in numbers:
+            refuse_imported(history, number, "it cannot be resumed here", trial.name if trial else "")
+        if trial and how.added_limits:
+            raise UsageError(
+                f"{trial.name} has no limits, because it ends after a number of rounds.", "Leave out --max-…."
+            )
         if trial and trial.state == "done":
-            raise UsageError(f"{trial.name} is complete.", f"See it: {command_on('show', trial.name, history.path)}")
-        requested = [how.continued(history.settings(each)) for each in numbers]
-        if how.leased:
+            raise UsageError(
+                f"{trial.name} is complete.", f"See its result: {command_on('show', trial.name, history.path)}"
+            )
+        requested = [how.change_settings(history.settings(number)) for number in numbers]
+        if how.lease:
             events = (entry.event for entry in history.events(numbers[0]))
             started = (event for event in events if isinstance(event, SessionStarted))
             nodes = {facts.name: facts.settings.get("node", "") for event in started for facts in event.hosts}
-            stack.enter_context(how.leased(requested[0], {name: node for name, node in nodes.items() if node}))
-        unable: dict[int, PerfBisectError] = {}
+            stack.enter_context(how.lease(requested[0], {name: node for name, node in nodes.items() if node}))
+        failures: dict[int, PerfBisectError] = {}
         if trial:
-            setups = {0: stack.enter_context(trial_again(history, trial, requested[0], how, caller))}
+            setups = {0: stack.enter_context(resumed_trial(history, trial, requested[0], how, caller))}
         elif requested[0].narrows:
             log = [entry.event for entry in history.events(numbers[0])]
             setups = {0: stack.enter_context(narrowing(requested[0], caller.waiting, log))}
@@ -174,116 +184,124 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
                 history.change_range(numbers[0], setups[0].started(numbers[0], True))
             check_unchanged(history, numbers[0], setups[0])
         else:
-            setups, unable = set_up_again(history, numbers, verdicts, requested, caller.waiting)
-        some = next(iter(setups.values()))
-        held = stack.enter_context(lock_hosts(some.hosts, some.purpose, caller.waiting))
+            setups, failures = resumed_hunts(history, numbers, verdicts, requested, caller.waiting)
+        first = next(iter(setups.values()))
+        held = stack.enter_context(lock_hosts(first.hosts, first.purpose, caller.waiting))
         if trial:
-            setups = {0: with_prebuilt(some, caller.say)}
+            setups = {0: with_prebuilt(first, caller.say)}
             check_trial_unchanged(trial, setups[0])
         if batch:
             continue_batch(history, batch.id)
-        return SessionAttempt(history, caller, numbers, batch, held, unable, how.why, how.further).carry_out(setups)
+        attempt = SessionAttempt(history, caller, numbers, batch, held, failures, how.reason_seconds, how.added_limits)
+        return attempt.carry_out(setups)
 
 
-def enter_verdicts(history: History, batch: Batch, numbers: Sequence[int]) -> list[Verdict | None]:
-    """The verdict of each hunt, entered in the batch: a session may have been killed before it had done so."""
+def store_verdicts(history: History, batch: Batch, numbers: Sequence[int]) -> list[Verdict | None]:
+    """Store the verdicts of the logs in the batch, because a killed session may not have done so; returns them.
+
+    The verdict of a hunt without one is None.
+    """
     verdicts = [verdict_of(history, number) for number in numbers]
-    for place, verdict in enumerate(verdicts):
+    for index, verdict in enumerate(verdicts):
         if verdict:
-            enter_status(history, batch.id, place, exit_status(verdict))
+            enter_status(history, batch.id, index, exit_status(verdict))
     if all(verdicts):
         end_batch(history, batch.id, CLOCK.now())
     return verdicts
 
 
-def set_up_again(
+def resumed_hunts(
     history: History,
     numbers: Sequence[int],
     verdicts: Sequence[Verdict | None],
     requested: Sequence[Settings],
     waiting: WaitCallback | None,
 ) -> tuple[dict[int, SessionSetup], dict[int, PerfBisectError]]:
-    """The setups of the hunts that go on, and why others cannot, by their places; those with a verdict need neither."""
-    unable: dict[int, PerfBisectError] = {}
+    """The setups of the hunts that go on, and the errors of hunts that cannot, by their indexes.
+
+    Hunts with a verdict are in neither. Raises the first error if no hunt can go on.
+    """
+    failures: dict[int, PerfBisectError] = {}
     setups: dict[int, SessionSetup] = {}
-    known: dict[int, Recipes] = {}  # of those whose recipes are there
-    for place in sorted(range(len(requested)), key=lambda place: verdicts[place] is not None):  # first those that go on
+    recipes: dict[int, Recipes] = {}  # of the hunts whose recipes exist
+    for index in sorted(range(len(requested)), key=lambda index: verdicts[index] is not None):  # first the open hunts
         try:
-            known[place] = load_requested(requested[place])
-        except UsageError as trouble:
-            if verdicts[place] is None:
-                unable[place] = trouble
-    going_on = [place for place in known if verdicts[place] is None]
-    begun = [*known.values()]
-    found = SessionSetup.set_up([requested[place] for place in going_on], waiting, begun) if going_on else ()
-    for place, setup in zip(going_on, found, strict=True):
+            recipes[index] = load_requested(requested[index])
+        except UsageError as error:
+            if verdicts[index] is None:
+                failures[index] = error
+    open_hunts = [index for index in recipes if verdicts[index] is None]
+    settings = [requested[index] for index in open_hunts]
+    new_setups = SessionSetup.set_up(settings, waiting, [*recipes.values()]) if open_hunts else ()
+    for index, setup in zip(open_hunts, new_setups, strict=True):
         try:
-            check_unchanged(history, numbers[place], setup)
-            setups[place] = setup
-        except UsageError as trouble:
-            unable[place] = trouble
+            check_unchanged(history, numbers[index], setup)
+            setups[index] = setup
+        except UsageError as error:
+            failures[index] = error
     if not setups:
-        raise unable[min(unable)]
-    return setups, unable
+        raise failures[min(failures)]
+    return setups, failures
 
 
 def check_unchanged(history: History, hunt_id: int, setup: SessionSetup) -> None:
-    """Raise CannotGoOn when the range or the workload of a hunt has changed. A changed recipe is entered."""
+    """Raise CannotGoOn if the range or the workload of a hunt has changed. The hash of a changed recipe is stored."""
     if setup.span.candidates != history.candidates(hunt_id):
         raise CannotGoOn(
-            f"Hunt {hunt_id} cannot go on: its range in {setup.settings.repository} has changed.",
-            "Its recipe's ignore list or the repository has changed; begin a new hunt with: bisect run",
+            f"Hunt {hunt_id} cannot go on, because its range in {setup.settings.repository} has changed.",
+            "The recipe's ignore list or the repository has changed. Begin a new hunt with: bisect run",
         )
     if setup.settings.run_hash not in ("", setup.run_hash(setup.workload)):
         raise CannotGoOn(
-            f"Hunt {hunt_id} cannot go on: its runs would be made in another way than before, so they could not be"
-            " compared with the earlier ones.",
+            f"Hunt {hunt_id} cannot go on, because its runs would now be made in another way and could not be compared"
+            " with the earlier runs.",
             f"Workload {setup.workload.suite}/{setup.workload.name} or its files, the settings of sysbench and"
-            f" perf in the recipe of {setup.builder.name}, or the processors and the memory in hosts.toml have changed:"
-            " undo that, or begin a new hunt with: bisect run",
+            f" perf in the recipe of {setup.builder.name}, or the processors and the memory in hosts.toml have changed."
+            " Undo the change, or begin a new hunt with: bisect run",
         )
     build_hash = setup.build_hash()
     if setup.settings.build_hash != build_hash:  # the lab refuses to continue if builds exist already
-        # later build failures of the hunt belong to the changed recipe
+        # so that later build failures of the hunt belong to the changed recipe
         history.update_settings(hunt_id, replace(history.settings(hunt_id), build_hash=build_hash))
 
 
 @contextmanager
-def trial_again(
+def resumed_trial(
     history: History, trial: SessionState, settings: Settings, how: Resumption, caller: Caller
 ) -> Iterator[SessionSetup]:
-    """The setup of a trial that goes on."""
+    """The setup of a trial that is resumed; the commits of a proof exist until the end of the block."""
     request = trial.request
     if request.reverts:
         claim = claim_of(history, request.reverts.hunt)
-        claim = replace(claim, settings=settings, together=tuple(map(how.continued, claim.together)))
+        claim = replace(claim, settings=settings, together=tuple(map(how.change_settings, claim.together)))
         with proof_setup(claim, request.rounds, request.runs, caller.waiting, caller.say) as setup:
             yield setup
         return
     builder = requested_builder(settings)
     names = settings.workload if request.shared else ",".join(work.name for work in request.works)
     workloads = requested_workloads(settings, builder, names)
-    written = (
+    builds = (
         TrialBuild(build.name, build.commit, build.path, variant=build.variant, config=build.config)
         for build in request.subjects
     )
-    subjects = [configured(build, builder) for build in written]
-    rounds = TrialDesign(
+    subjects = [configured(build, builder) for build in builds]
+    design = TrialDesign(
         request.kind, subjects, workloads, request.rounds, request.runs, series=request.series, branch=request.branch
     )
-    yield rounds.set_up(settings, caller.waiting)
+    yield design.set_up(settings, caller.waiting)
 
 
 def check_trial_unchanged(trial: SessionState, setup: SessionSetup) -> None:
-    """Raise CannotGoOn when the workloads, binaries or configurations of a trial have changed."""
-    before, now = trial.request, setup.request
-    alike = [
+    """Raise CannotGoOn if the workloads, binaries or configurations of a trial have changed."""
+    stored, present = trial.request, setup.request
+    unchanged = [
         (old.commit, old.config_hash) == (new.commit, new.config_hash) and new.key in ("", old.key)
-        for old, new in zip(before.subjects, now.subjects, strict=True)
+        for old, new in zip(stored.subjects, present.subjects, strict=True)
     ]
-    if before.works != now.works or not all(alike):
+    if stored.works != present.works or not all(unchanged):
         raise CannotGoOn(
-            f"{trial.name} cannot go on: its runs would be made in another way than before, so they could not be"
-            " compared with the earlier ones.",
-            "Its workloads, their files, the binaries or a configuration have changed: undo that, or begin a new one.",
+            f"{trial.name} cannot go on, because its runs would now be made in another way and could not be compared with"
+            " the earlier runs.",
+            "Its workloads, their files, the binaries or a configuration have changed. Undo the change, or begin a new"
+            " trial.",
         )

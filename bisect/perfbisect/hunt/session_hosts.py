@@ -1,5 +1,5 @@
-"""The hosts of a session: leased if need be, connected and checked before anything is built, locked while it works, cleaned up
-at its end.
+"""The hosts of a session: leased if they are leases, connected and checked before builds, locked during the session, and cleaned
+up at its end.
 """
 
 import re
@@ -37,7 +37,7 @@ from perfbisect.wording.text import listed
 
 @dataclass(frozen=True, slots=True)
 class BuildHost:
-    """A host that builds."""
+    """A build host, with its entry in hosts.toml."""
 
     entry: HostEntry
     host: Host
@@ -45,59 +45,59 @@ class BuildHost:
 
 @dataclass
 class BuildHostChecks:
-    """Connects to the build hosts of a hunt, each once although it may build for several hosts, and checks them."""
+    """Connects to the build hosts of a hunt and checks them; a build host of several hosts is connected once."""
 
     settings: Settings
     builder: Builder
     waiting: WaitCallback | None
-    known: dict[str, BuildHost] = field(default_factory=dict)
-    compared: set[frozenset[str]] = field(default_factory=set)  # the names of hosts that build together
+    connected: dict[str, BuildHost] = field(default_factory=dict)  # by name
+    compared: set[frozenset[str]] = field(default_factory=set)  # the names of hosts that build for one host
 
     def prepare(self, entry: HostEntry, host: Host) -> tuple[tuple[BuildHost, ...], tuple[Warned, ...]]:
-        """The other hosts that build for ``host``, in the order of hosts.toml, and warnings about those that are new.
+        """The build hosts of ``host``, in the order of hosts.toml, and the warnings of new checks.
 
-        Raises EnvironmentFailure for what one of them lacks and where they would make different binaries of a commit,
-        UsageError where their builds do not run on ``host``.
+        Raises EnvironmentFailure if a build host lacks a tool, or if the build hosts would make different binaries of a commit;
+        UsageError if their builds do not run on ``host``.
         """
         if self.builder.build is None or not entry.built_elsewhere:
             return (), ()
-        new = [name for name in entry.built_elsewhere if name not in self.known]
+        new = [name for name in entry.built_elsewhere if name not in self.connected]
         warned = [warning for name in new for warning in self._connect(name)]
-        found = tuple(self.known[name] for name in entry.built_elsewhere)
-        for each in found:
-            check_architectures(host, each.host)
-            warned += other_processor(host, each.host, self.builder, self.settings.variant)
-        if (together := frozenset(entry.built_on)) not in self.compared:
-            self.compared.add(together)
-            warned += self._compared(entry, host, found)
-        return found, tuple(warned)
+        build_hosts = tuple(self.connected[name] for name in entry.built_elsewhere)
+        for build_host in build_hosts:
+            check_architectures(host, build_host.host)
+            warned += other_processor(host, build_host.host, self.builder, self.settings.variant)
+        if (names := frozenset(entry.built_on)) not in self.compared:
+            self.compared.add(names)
+            warned += self._differences(entry, host, build_hosts)
+        return build_hosts, tuple(warned)
 
-    def can_build(self, entry: HostEntry, host: Host, found: Sequence[BuildHost]) -> bool:
-        """Whether ``host`` builds, or could make the same builds itself while the only other one that does is away."""
-        if entry.builds or len(found) != 1:
+    def can_build(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> bool:
+        """Whether ``host`` builds, or can make the same builds as its only build host while that is out of reach."""
+        if entry.builds or len(build_hosts) != 1:
             return entry.builds
         variant = variant_of(self.builder, self.settings.variant)
-        sides = [read_side(each, variant) for each in (found[0].host, host)]
+        sides = [read_side(builder, variant) for builder in (build_hosts[0].host, host)]
         native = for_processor(self.builder, variant)
-        if any(each.level is not Level.NOTE for each in differing(host.name, sides, native=native)):
+        if any(finding.level is not Level.NOTE for finding in differing(host.name, sides, native=native)):
             return False
         request = CheckRequest.to_build(host, entry, self.builder, self.settings.variant)
-        return all(each.level is not Level.REFUSED for each in build_findings(inspect_host(request)))
+        return all(finding.level is not Level.REFUSED for finding in build_findings(inspect_host(request)))
 
     def _connect(self, name: str) -> tuple[Warned, ...]:
-        """Connect to a build host and check that it can build; its warnings."""
+        """Connect to a build host and check that it can build. Returns warnings."""
         entry = load_host(name, self.settings.hosts_path)
         host = connect(entry)
         if self.waiting:
             wait(host, self.waiting)
-        self.known[name] = BuildHost(entry, host)
+        self.connected[name] = BuildHost(entry, host)
         request = CheckRequest.to_build(host, entry, self.builder, self.settings.variant)
         return warnings(build_findings(inspect_host(request)))
 
-    def _compared(self, entry: HostEntry, host: Host, found: Sequence[BuildHost]) -> tuple[Warned, ...]:
-        """Warnings about differences between all that build for ``host``, itself included if it does."""
+    def _differences(self, entry: HostEntry, host: Host, build_hosts: Sequence[BuildHost]) -> tuple[Warned, ...]:
+        """Warnings about differences between the build hosts of ``host``, and ``host`` itself if it builds."""
         variant = variant_of(self.builder, self.settings.variant)
-        sides = [read_side(each.host, variant) for each in found]
+        sides = [read_side(build_host.host, variant) for build_host in build_hosts]
         sides += [read_side(host, variant)] if entry.builds else []
         return warnings(differing(host.name, sides, native=for_processor(self.builder, variant)))
 
@@ -110,10 +110,10 @@ class PreparedHost:
     host: Host
     facts: HostFacts
     warnings: tuple[Warned, ...]
-    build_hosts: tuple[BuildHost, ...] = ()  # the others that build for it
-    can_build: bool = True  # if need be: it makes the same builds as they do
-    counts: str = ""  # how the metric can be counted exactly there
-    beside: str = ""  # how instructions are counted beside runs that are timed; "" where they are not
+    build_hosts: tuple[BuildHost, ...] = ()  # other hosts that build for this host
+    can_build: bool = True  # whether the host can make the same builds as its build hosts
+    count_method: str = ""  # the method by which the metric is counted exactly; "": it is timed
+    beside_method: str = ""  # the method by which instructions are counted in addition to timed runs; "": they are not
 
     @classmethod
     def prepare(
@@ -124,9 +124,9 @@ class PreparedHost:
         workloads: tuple[Workload, ...],
         checks: BuildHostChecks,
     ) -> "PreparedHost":
-        """Connect to the host and check it, and those that build for it.
+        """Connect to the host of an entry and to its build hosts, and check them.
 
-        Raises EnvironmentFailure or UsageError for what they lack.
+        Raises EnvironmentFailure or UsageError if a host lacks a requirement.
         """
         host = connect(entry)
         if checks.waiting:
@@ -140,9 +140,9 @@ class PreparedHost:
 
 
 class HostLocks:
-    """The locks by which the labs of one session share its hosts; those that ``only_build`` have a second one.
+    """The locks by which the labs of one session share its hosts; hosts that only build have a second lock.
 
-    ``held`` are those that the session holds; ``shared`` are the builds that other machines share with them.
+    ``held`` are the locks of hosts that the session holds, by name. ``shared`` are the builds that machines share.
     """
 
     def __init__(
@@ -150,28 +150,27 @@ class HostLocks:
     ) -> None:
         self._held, self._shared = held, shared
         self._locks: dict[str, FairLock] = defaultdict(FairLock)
-        self._beside = {name: FairLock() for name in only_build}
+        self._second_locks = {name: FairLock() for name in only_build}
 
-    def place(self, host: Host, entry: HostEntry) -> LabHost:
-        """A host of the session, for a lab."""
-        return LabHost(
-            host, entry, self._locks[host.name], self._beside.get(host.name), self._shared, self._held.get(host.name)
-        )
+    def lab_host(self, host: Host, entry: HostEntry) -> LabHost:
+        """A host of the session in the form for a lab, with its locks."""
+        name = host.name
+        return LabHost(host, entry, self._locks[name], self._second_locks.get(name), self._shared, self._held.get(name))
 
 
 def check_architectures(host: Host, build_host: Host) -> None:
-    """Raise UsageError unless builds of one host run on the other."""
-    runs, builds = (each.run(["uname", "-m"]).stdout.strip() for each in (host, build_host))
+    """Raise UsageError if the architectures of a host and its build host differ."""
+    runs, builds = (machine.run(["uname", "-m"]).stdout.strip() for machine in (host, build_host))
     if runs != builds:
         raise UsageError(
-            f"Host {host.name} is {runs} and its build host {build_host.name} is {builds}: builds of the latter do not"
-            " run on the former.",
-            "Choose build_hosts of the same architecture in hosts.toml.",
+            f"Host {host.name} is {runs} and its build host {build_host.name} is {builds}, so builds of {build_host.name} do"
+            f" not run on {host.name}.",
+            f"Choose `build_hosts` of {host.name} with the same architecture in hosts.toml.",
         )
 
 
 def other_processor(host: Host, build_host: Host, builder: Builder, variant: str) -> Iterator[Warned]:
-    """A warning where a build host makes builds for a processor that ``host`` does not have."""
+    """A warning if a build host compiles for its own processor and ``host`` has another processor."""
     if not for_processor(builder, variant_of(builder, variant or builder.variant)):
         return
     built_for, measured_on = ask(build_host, PROCESSOR), ask(host, PROCESSOR)
@@ -185,10 +184,10 @@ def other_processor(host: Host, build_host: Host, builder: Builder, variant: str
 
 
 def build_ahead(entries: Sequence[HostEntry]) -> bool:
-    """Whether one set of other hosts builds for all hosts of a hunt, which are ``entries``: then they build ahead.
+    """Whether the hosts of a hunt (``entries``) have the same build hosts, which then build ahead.
 
-    Otherwise each host has at most one, which builds when it is to measure. Raises UsageError where one has several, and
-    the others do not have the same.
+    Otherwise each host has at most one build host, which builds when the host needs a build. Raises UsageError if a host has
+    several build hosts and other hosts of the hunt do not have the same, or if a host of the hunt is one of them.
     """
     measuring = {entry.name for entry in entries}
     sets = {frozenset(entry.built_elsewhere) for entry in entries}
@@ -207,49 +206,52 @@ def build_ahead(entries: Sequence[HostEntry]) -> bool:
 def lock_hosts(
     sites: Sequence[PreparedHost], purpose: str, waiting: WaitCallback | None
 ) -> Iterator[dict[str, HostLock]]:
-    """Hold the locks of all hosts of a session, for others to see with its ``purpose``; yields the lock of each by name.
+    """Hold the locks of all hosts of a session during a block; yields the locks by the hosts' names.
 
-    They are taken in the order of the machines, so that two hunts cannot deadlock. Before they are released, builds that an
-    earlier session has left running on build hosts are ended, and the last visit's copy of the data is removed; not after
-    a failure, whose cause it may show. Raises UsageError where two names lead to one root folder.
+    Other sessions see the ``purpose`` in a lock. The locks are taken in the order of the machines, so that two hunts cannot
+    deadlock. Before they are released, builds that are left running on build hosts are ended, and the last visit's copy of the
+    data is removed. After a failure the copy stays, because it may show the cause. Raises UsageError if two names lead to one
+    root folder.
     """
-    hosts = {each.host.name: each.host for site in sites for each in site.build_hosts}
-    hosts |= {site.host.name: site.host for site in sites}
+    build_hosts = [build_host.host for site in sites for build_host in site.build_hosts]
+    hosts = {host.name: host for host in (*build_hosts, *(site.host for site in sites))}
     with ExitStack() as stack:
         held = {
             host.name: stack.enter_context(hold(host, purpose, waiting, SESSION))
             for host in sorted(hosts.values(), key=lambda host: (machine(host), host.name))
         }
-        for each in (each for site in sites for each in site.build_hosts):
-            stack.callback(clean, end_all, each.host, held[each.host.name])  # that no session wanted any more
+        for build_host in build_hosts:
+            stack.callback(
+                clean_up, end_all, build_host, held[build_host.name]
+            )  # no session needs these builds any more
         for site in sites:
-            stack.push(partial(clear, site.host, held[site.host.name]))
+            stack.push(partial(remove_last_visit, site.host, held[site.host.name]))
         yield held
 
 
-def clean(action: Callable[[Host], object], host: Host, held: HostLock) -> None:
-    """Remove what a session leaves on a host, as long as the host is the session's."""
+def clean_up(action: Callable[[Host], object], host: Host, held: HostLock) -> None:
+    """Clean up a host by an action, unless the session has lost the host's lock or the host is out of reach."""
     if not held.lost:
-        with suppress(PerfBisectError):  # out of reach: the next session, or `bisect gc`, does that
-            held.confirm()  # after a long sleep the host may belong to another session
+        with suppress(PerfBisectError):  # out of reach: the next session, or `bisect gc`, cleans up
+            held.confirm()  # after a long sleep of this machine, another session may hold the host
             action(host)
 
 
-def clear(host: Host, held: HostLock, failure: type[BaseException] | None, *_: object) -> None:
-    """Remove what the last visit of a session has left, unless the session failed."""
+def remove_last_visit(host: Host, held: HostLock, failure: type[BaseException] | None, *_: object) -> None:
+    """Remove the folder of a session's last visit, unless the session has failed."""
     if failure is None or not issubclass(failure, Exception) or issubclass(failure, Interrupted):
-        clean(dataset.remove_visit, host, held)
+        clean_up(dataset.remove_visit, host, held)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """What is asked of leases beside the hosts' names."""
+    """The requirements of leases, beside the hosts' names."""
 
     nodes: Mapping[str, str] | None = None  # host → address of the machine on which an earlier attempt has measured
-    builders: bool = True  # lease those that build for the hosts, too
+    builders: bool = True  # whether the build hosts are leased, too
     purpose: str = ""
-    minutes: float = 0  # for which a hunt may measure, if that is limited
-    # Addresses of machines that are not taken, each with a sentence that says why; called if anything is leased
+    minutes: float = 0  # the time limit of a hunt; 0: no limit
+    # Returns addresses of machines that are not used → a sentence that says why. Called only if a machine is leased.
     unfit: Callable[[], Mapping[str, str]] = dict
 
 
@@ -257,62 +259,70 @@ class LeaseTerms:
 def leased_hosts(
     names: Sequence[str], hosts_path: str | Path, show: Show, say: Say, terms: LeaseTerms = LeaseTerms()
 ) -> Iterator[None]:
-    """Lease what is leased of the hosts of these names. Within the block ``host.registry.connect`` reaches them.
+    """Lease the hosts of these names that are leases. Within the block, ``host.registry.connect`` connects to them.
 
-    First what killed sessions have left is released. The levels of machines on which the session has measured are known, so
-    these are wanted again. Hosts of the same features are leased together where the scheduler can do that, and those of more
-    features first, since fewer machines have them; so all sessions lease in the same order. Two may still wait for each other
-    where machines are leased one by one, or have the features of several groups.
+    First, leases of killed sessions are released. A machine on which the session has measured is requested again, because its
+    level is known. Hosts with the same features are leased together if the scheduler can do so. Hosts with more features are
+    leased first, because fewer machines have them; so all sessions lease in the same order. Two sessions may still wait for each
+    other if machines are leased one by one, or have the features of several groups.
     """
     leases.free_abandoned(say)
+    leased_names = _leased_names(names, hosts_path, terms.builders)
     with ExitStack() as stack:
-        for wanted in _wanted(_every(names, hosts_path, terms.builders), hosts_path, terms.nodes or {}, terms.purpose):
-            stack.push(_fit_ones(replace(wanted, minutes=terms.minutes), show, say, terms.unfit()))
+        for request in _lease_requests(leased_names, hosts_path, terms.nodes or {}, terms.purpose):
+            stack.push(_lease_fit_machines(replace(request, minutes=terms.minutes), show, say, terms.unfit()))
         yield
 
 
-def _fit_ones(wanted: LeaseRequest, show: Show, say: Say, unfit: Mapping[str, str]) -> ExitStack:
-    """Lease machines none of which is unfit. Until then all are held, or the scheduler would lend the same ones again.
+def _lease_fit_machines(request: LeaseRequest, show: Show, say: Say, unfit: Mapping[str, str]) -> ExitStack:
+    """Lease machines, none of which is unfit; the result releases them.
 
-    Raises EnvironmentFailure where it lends unfit ones only.
+    Unfit machines stay leased until then, because the scheduler would lend the same machines again. Raises EnvironmentFailure
+    if the scheduler lends only unfit machines.
     """
-    wanted = replace(wanted, nodes={name: node for name, node in wanted.nodes.items() if node not in unfit})
-    with ExitStack() as given_back:
+    request = replace(request, nodes={name: node for name, node in request.nodes.items() if node not in unfit})
+    with ExitStack() as unfit_leases:
         for _ in range(len(unfit) + 1):
             with ExitStack() as stack:
-                job = stack.enter_context(leases.leased(wanted, show, say))
-                refused = [unfit[each.address] for each in job.machines if each.address in unfit]
+                job = stack.enter_context(leases.leased(request, show, say))
+                refused = [unfit[leased.address] for leased in job.machines if leased.address in unfit]
                 if not refused:
                     return stack.pop_all()
-                given_back.push(stack.pop_all())
-            for why in refused:
-                say(f"Not used, and given back once another is leased: {why}")
-        raise EnvironmentFailure(f"{wanted.kind} cannot be leased: unfit machines alone are lent", refused[0])
+                unfit_leases.push(stack.pop_all())
+            for reason in refused:
+                say(f"This machine is not used, and is released once another is leased: {reason}")
+        raise EnvironmentFailure(f"{request.kind} cannot be leased, because only unfit machines are lent", refused[0])
 
 
-def _every(names: Sequence[str], hosts_path: str | Path, builders: bool) -> list[str]:
-    """All names of leased hosts, each once. Raises UsageError for a host that is given twice."""
+def _leased_names(names: Sequence[str], hosts_path: str | Path, builders: bool) -> list[str]:
+    """The names of the leased hosts among these and, with ``builders``, among their build hosts; each name once.
+
+    Raises UsageError for a host that is given twice.
+    """
     if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"Host {twice[0]} is given twice.", "Give each host once; several of a lease as NAME*3.")
+        raise UsageError(
+            f"Host {twice[0]} is given twice.", "Give each host once. Write several hosts of one lease as NAME*3."
+        )
     entries = [load_host(name, hosts_path) for name in names]
     if builders:
         entries += [load_host(name, hosts_path) for entry in entries for name in entry.built_elsewhere]
     return [*dict.fromkeys(entry.name for entry in entries if entry.leased)]
 
 
-def _wanted(
+def _lease_requests(
     names: Sequence[str], hosts_path: str | Path, nodes: Mapping[str, str], purpose: str
 ) -> Iterator[LeaseRequest]:
+    """The requests for leased hosts that this process does not hold yet, in the order in which all sessions lease."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name in names:
-        said = parse_lease_name(name)
-        assert said, "a leased host has the name of one"
-        if not leases.is_held(name):  # another hunt of this process shares it
-            groups.setdefault((said.lease, said.features), []).append(name)
+        lease_name = parse_lease_name(name)
+        assert lease_name, "the name of a leased host has the form of a lease"
+        if not leases.is_held(name):  # else another hunt of this process shares it
+            groups.setdefault((lease_name.lease, lease_name.features), []).append(name)
     for (recipe, features), members in sorted(
         groups.items(), key=lambda group: (-len(re.findall(r"[\w.-]+", group[0][1])), group[0])
     ):
         lease = load_lease(recipe, hosts_path)
-        for some in [members] if at_once(lease) else [[name] for name in members]:
-            again = {name: nodes[name] for name in some if name in nodes}
-            yield LeaseRequest(lease, features, tuple(some), again, purpose)
+        for requested in [members] if at_once(lease) else [[name] for name in members]:
+            earlier_nodes = {name: nodes[name] for name in requested if name in nodes}
+            yield LeaseRequest(lease, features, tuple(requested), earlier_nodes, purpose)

@@ -1,6 +1,6 @@
-"""Set up a session: load its recipes, read its range, check its hosts.
+"""The setup of a session: its recipes are loaded, its range is read, its hosts are checked.
 
-What --skip leaves out of a range is never built, and counts neither as fast nor as slow.
+Commits that --skip leaves out of a range are never built, and count neither as fast nor as slow.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,51 +51,53 @@ class SessionSetup:
     hosts: tuple[PreparedHost, ...]
     span: CommitRange
     warnings: tuple[Warned, ...]
-    left_out: tuple[SkipFacts, ...] = ()  # what is not measured, whatever happens
-    patches: tuple[Patch, ...] = ()  # the recipe's, and those of --patch
-    shared: SharedBuilds | None = None  # that the user has configured
-    measured: tuple[Workload, ...] = ()  # all workloads: of a trial, of hunts together, or of those that a trial proves
+    left_out: tuple[SkipFacts, ...] = ()  # candidates that --skip excludes
+    patches: tuple[Patch, ...] = ()  # of the recipe and of --patch
+    shared: SharedBuilds | None = None  # shared builds, if the user has configured them
+    measured: tuple[
+        Workload, ...
+    ] = ()  # all workloads: of the trial, of all hunts, or of the hunts that a trial proves
     untouched: tuple[str, ...] = ()  # suspected paths that no commit of the range touches
-    parts: PartSearch | None = None  # of a search in the diff of a commit, whose present round is ``span``
+    parts: PartSearch | None = None  # the search in the diff of a commit; ``span`` is its present round
     # Of a hunt: filter of the runs → builds (by commit) and runs (by visit) of its ends, from a comparison just before
     measured_ends: Mapping[tuple[str, ...], Sequence[tuple[str, Event]]] = field(default_factory=dict)
     # Of a trial:
-    request: TrialRequest = SEARCH  # what is measured in rounds
-    works: tuple[Workload, ...] = ()  # those of the request
-    repository: Repository | None = None  # with the commits that are measured; None for prebuilt binaries alone
-    configs: tuple[ServerConfig, ...] = ()  # what each build's server is configured with beside the recipe
-    prebuilt: Mapping[int, InstalledBuild] = field(default_factory=dict)  # of the builds those that need not be made
+    request: TrialRequest = SEARCH  # the builds and workloads of the rounds
+    works: tuple[Workload, ...] = ()  # the workloads of the request
+    repository: Repository | None = None  # with the measured commits; None if all builds are prebuilt
+    configs: tuple[ServerConfig, ...] = ()  # the server's configuration of each build, beside the recipe
+    prebuilt: Mapping[int, InstalledBuild] = field(default_factory=dict)  # number of a build → its installed binaries
 
     @classmethod
     def set_up(
         cls, requested: Sequence[Settings], waiting: WaitCallback | None = None, begun: Sequence[Recipes] = ()
     ) -> tuple["SessionSetup", ...]:
-        """The setups of hunts that differ in their workloads only: their recipes are loaded and their hosts checked once.
+        """The setups of hunts that differ only in their workloads: the recipes are loaded once, and the hosts checked once.
 
-        With ``waiting`` a host is checked only when no other session measures there. ``begun`` are the recipes of all hunts
-        that were begun together, those that go on first: builds may be trained with the workloads of all. Raises UsageError
-        and EnvironmentFailure.
+        With ``waiting``, a host is checked when no other session measures on it. ``begun`` are the recipes of all hunts of
+        the session, first the hunts that go on: builds may be trained with the workloads of all hunts. Raises UsageError and
+        EnvironmentFailure.
         """
-        recipes = begun or [load_requested(each) for each in requested]
+        recipes = begun or [load_requested(settings) for settings in requested]
         first, builder, measured = requested[0], recipes[0][0], tuple(workload for _, workload in recipes)
         common = cls._checked(first, builder, measured[: len(requested)], waiting)
         setups = []
         for settings, workload in zip(requested, measured, strict=False):
-            same = settings.suspects == first.suspects
-            span, untouched = (common.span, common.untouched) if same else read_hunt_range(settings, builder)
+            suspects_agree = settings.suspects == first.suspects
+            span, untouched = (common.span, common.untouched) if suspects_agree else read_hunt_range(settings, builder)
             classes = replace(settings.prior, host_classes=common.settings.prior.host_classes)
             setup = replace(common, settings=replace(settings, prior=classes), workload=workload, measured=measured)
-            setups.append(replace(setup, span=span, untouched=untouched)._complete())
+            setups.append(replace(setup, span=span, untouched=untouched)._with_metric())
         return tuple(setups)
 
     @classmethod
     def of_trial(
         cls, settings: Settings, waiting: WaitCallback | None, span: CommitRange, workloads: tuple[Workload, ...]
     ) -> "SessionSetup":
-        """The setup of a trial, whose builds are ``span``. Raises as ``set_up``."""
+        """The setup of a trial; ``span`` has its builds. Raises the errors of ``set_up``."""
         builder = requested_builder(settings)
         check_fit(builder, workloads, settings)
-        return cls._checked(settings, builder, workloads, waiting, span)._complete()
+        return cls._checked(settings, builder, workloads, waiting, span)._with_metric()
 
     @classmethod
     def _checked(
@@ -106,7 +108,7 @@ class SessionSetup:
         waiting: WaitCallback | None,
         builds: CommitRange | None = None,
     ) -> "SessionSetup":
-        """The setup of the first workload, but for what depends on its metric; a trial has its ``builds``."""
+        """The setup of the first workload without the effects of its metric. ``builds`` are the builds of a trial."""
         entries = [load_host(name, settings.hosts_path) for name in settings.hosts]
         settings = replace(settings, prior=replace(settings.prior, host_classes=host_classes(entries)))
         # Without a repository nothing is built, so the host needs no compiler.
@@ -114,7 +116,7 @@ class SessionSetup:
         span, untouched = (builds, ()) if builds else read_hunt_range(settings, builder)
         skipped = () if builds else left_out(settings, span)
         patches = patches_of(settings, builder)
-        idle = check_patches(patches, settings, builder, span, is_range=not builds)
+        patch_warnings = check_patches(patches, settings, builder, span, is_range=not builds)
         build_ahead(entries)
         checks = BuildHostChecks(settings, needed, waiting)
         hosts = tuple(PreparedHost.prepare(entry, settings, needed, workloads, checks) for entry in entries)
@@ -124,43 +126,44 @@ class SessionSetup:
             *([Warned(uncommitted, "Commit them first.")] if dirty else []),
             *(() if builds else on_one_machine(hosts)),
             *both_tag_and_branch(settings, (settings.good, settings.bad, *settings.skips)),
-            *idle,
-            *(warning for each in hosts for warning in each.warnings),
+            *patch_warnings,
+            *(warning for host in hosts for warning in host.warnings),
         )
         setup = cls(
             settings, builder, workloads[0], hosts, span, warned, skipped, patches, shared_builds(), workloads, untouched
         )  # fmt: skip
-        setup.training()  # a mistake in a name ends it here
+        setup.training()  # raises an error for a wrong name
         return setup
 
-    def _complete(self) -> "SessionSetup":
-        setup = self.by_metric(self.settings)
+    def _with_metric(self) -> "SessionSetup":
+        """The setup for its metric, with warnings about suspected paths and options that have no effect."""
+        setup = self.for_settings(self.settings)
         in_recipes = self.builder.suspects | self.workload.suspects
-        said = (path for path in self.untouched if path not in in_recipes)
-        unmet = (Warned(f"No commit of the range touches {path}, which you suspect") for path in said)
-        return replace(setup, warnings=(*setup.warnings, *unmet, *without_effect(setup)))
+        of_user = (path for path in self.untouched if path not in in_recipes)
+        untouched = (Warned(f"No commit of the range touches {path}, which you suspect") for path in of_user)
+        return replace(setup, warnings=(*setup.warnings, *untouched, *options_without_effect(setup)))
 
-    def by_metric(self, settings: Settings) -> "SessionSetup":
-        """The same hunt with other ``settings``; their metric is counted exactly if all hosts can, by one method."""
-        methods = {counting.method(each.host) if settings.metric == INSTRUCTIONS else "" for each in self.hosts}
-        counts = methods.pop() if len(methods) == 1 else ""
-        hosts = tuple(replace(each, counts=counts, beside="") for each in self.hosts)
+    def for_settings(self, settings: Settings) -> "SessionSetup":
+        """The setup with other settings, whose metric is counted exactly if all hosts can count by one method."""
+        methods = {counting.method(site.host) if settings.metric == INSTRUCTIONS else "" for site in self.hosts}
+        method = methods.pop() if len(methods) == 1 else ""
+        hosts = tuple(replace(site, count_method=method, beside_method="") for site in self.hosts)
         setup = replace(self, settings=settings, hosts=hosts)
-        exact = all(setup.counted(each, setup.workload) for each in hosts)
+        exact = all(setup.count_method(site, setup.workload) for site in hosts)
         prior = replace(settings.prior, exact=exact, count_cost=None)
-        return counted_beside(with_layouts(replace(setup, settings=replace(settings, prior=prior))))
+        return with_counts_beside(with_layouts(replace(setup, settings=replace(settings, prior=prior))))
 
-    def again(self, settings: Settings) -> "SessionSetup":
-        """The setup of another attempt by ``settings``, which a build or a run has changed."""
+    def for_next_attempt(self, settings: Settings) -> "SessionSetup":
+        """The setup of another attempt, with settings that a build or a run has changed."""
         setup = replace(
             self, builder=requested_builder(settings), workload=as_measured(self.workload, settings),
-            works=tuple(as_measured(each, settings) for each in self.works),
-        ).by_metric(settings)  # fmt: skip
+            works=tuple(as_measured(workload, settings) for workload in self.works),
+        ).for_settings(settings)  # fmt: skip
         run_hash, build_hash = setup.run_hash(setup.workload), setup.build_hash()
         request = self.request
-        if works := tuple(  # those of one command have one run
-            replace(named, run_hash=setup.run_hash(setup.works[0 if request.shared else number]))
-            for number, named in enumerate(request.works)
+        if works := tuple(  # the results of one command have one run
+            replace(work, run_hash=setup.run_hash(setup.works[0 if request.shared else number]))
+            for number, work in enumerate(request.works)
         ):
             results = works[0].showing(settings)
             request = replace(request, works=results or works, metric=settings.metric, shared=bool(results))
@@ -174,9 +177,9 @@ class SessionSetup:
         return self.hosts[0].host
 
     @property
-    def ahead(self) -> tuple[BuildHost, ...]:
-        """The hosts that build ahead for all that measure; none: each measuring host has its builds made when it needs them."""
-        return self.hosts[0].build_hosts if build_ahead([each.entry for each in self.hosts]) else ()
+    def common_build_hosts(self) -> tuple[BuildHost, ...]:
+        """The build hosts that build ahead for all hosts; empty if each host's builds are made when it needs them."""
+        return self.hosts[0].build_hosts if build_ahead([site.entry for site in self.hosts]) else ()
 
     @property
     def facts(self) -> HostFacts:
@@ -185,7 +188,7 @@ class SessionSetup:
 
     @property
     def purpose(self) -> str:
-        """Shown to other sessions that find the host busy."""
+        """A description of the session, for other sessions that find a host busy."""
         request, settings = self.request, self.settings
         if not request.works:
             return f"a hunt for {settings.builder} {settings.workload}, {settings.good}..{settings.bad},"
@@ -195,7 +198,7 @@ class SessionSetup:
 
     @property
     def title(self) -> str:
-        """What is measured, in a few words."""
+        """A short title of the session: the result, the trial, or the workload."""
         if self.settings.output and self.settings.outputs:
             return self.settings.output.result
         return f"{self.request.kind.noun} {self.request.builder}" if self.request.works else self.workload.name
@@ -205,39 +208,39 @@ class SessionSetup:
         return fingerprint(
             self.builder,
             workload,
-            [each.entry for each in self.hosts],
-            [self.counted(each, workload) for each in self.hosts],
+            [site.entry for site in self.hosts],
+            [self.count_method(site, workload) for site in self.hosts],
         )
 
-    def counted(self, site: PreparedHost, workload: Workload) -> str:
-        """How the runs of the workload are counted exactly at ``site``; "" where they are timed."""
-        return "" if counting.obstacle(self.builder, workload) else site.counts
+    def count_method(self, site: PreparedHost, workload: Workload) -> str:
+        """The method by which runs of a workload are counted exactly on a host; "" if runs are timed."""
+        return "" if counting.obstacle(self.builder, workload) else site.count_method
 
     def training(self) -> tuple[Workload, ...]:
-        """The workloads with which builds of the variant are trained; none where they are not optimised with a profile.
+        """The workloads with which builds of the variant are trained; empty without profile-guided optimization.
 
         Raises RecipeError for a workload that does not exist.
         """
         return load_training(self.builder, self.settings.variant, self.measured, self.settings.workloads_path)
 
     def build_hash(self) -> str:
-        """A hash of everything in the recipe that builds depend on."""
+        """A hash of all parts of the recipe that builds depend on."""
         return build_fingerprint(self.builder, variant_of(self.builder, self.settings.variant), self.patches)
 
     def lab(
         self, candidates: Candidates, earlier: Earlier, site: PreparedHost, workload: Workload, locks: HostLocks
     ) -> HostLab:
-        """A lab that measures these candidates at ``site``."""
-        place = locks.place(site.host, site.entry)
-        places = [locks.place(each.host, each.entry) for each in site.build_hosts]
-        places += [place] if site.can_build else []
+        """A lab that measures candidates by a workload on a host."""
+        lab_host = locks.lab_host(site.host, site.entry)
+        building = [locks.lab_host(build_host.host, build_host.entry) for build_host in site.build_hosts]
+        building += [lab_host] if site.can_build else []
         return HostLab(
-            place, self.builder, self.settings.variant, workload, candidates, earlier, tuple(places),
-            counted=self.counted(site, workload), training=self.training(),
+            lab_host, self.builder, self.settings.variant, workload, candidates, earlier, tuple(building),
+            counted=self.count_method(site, workload), training=self.training(),
         )  # fmt: skip
 
     def candidates(self, commits: tuple[str, ...]) -> Candidates:
-        """Commits of the session's repository as the candidates of a lab."""
+        """The candidates of a lab: commits of the session's repository."""
         path, repository = self.settings.repository, self.repository
         repository = repository or (open_repository(Path(path)) if path else None)
         return Candidates(
@@ -257,73 +260,74 @@ class SessionSetup:
         )
 
     def started(self, number: int, resumed: bool) -> SessionStarted:
-        """The first event of an attempt at the session."""
-        settings, span, further = self.settings, self.span, tuple(each.facts for each in self.hosts[1:])
+        """The first event of an attempt; ``number`` is the session's."""
+        settings, span, further = self.settings, self.span, tuple(site.facts for site in self.hosts[1:])
         if self.request.works:
-            builders = tuple(each.host.name for each in self.hosts[0].build_hosts)
+            builders = tuple(build_host.host.name for build_host in self.hosts[0].build_hosts)
             return SessionStarted(
                 number, self.facts, resumed, further=further, build_hosts=builders, request=self.request
             )
         started = SessionStarted(
             number, self.facts, resumed, settings.builder, settings.workload, settings.good, settings.bad, span.commits,
             span.candidates, span.merges, settings.metric, settings.prior.host_classes, span.graph.branch_points,
-            further=further, build_hosts=tuple(each.host.name for each in self.ahead),
+            further=further, build_hosts=tuple(build_host.host.name for build_host in self.common_build_hosts),
         )  # fmt: skip
         return self.parts.with_parts(started) if self.parts else started
 
 
 def shared_builds() -> SharedBuilds | None:
-    """The shared builds of the user's configuration; None without any. Raises RecipeError for a mistake in it."""
+    """The shared builds of the user's configuration; None if it has none. Raises RecipeError for a wrong configuration."""
     shared = load_configuration().shared
     return SharedBuilds(shared.builds, shared.secret()) if shared.builds else None
 
 
-def without_effect(setup: SessionSetup) -> Iterator[Warned]:
-    """A warning about options on the time of runs, where a number of operations decides how long they are."""
-    given = [f"--{name}" for name in ("time", "warmup") if name in setup.settings.overrides]
-    if given and setup.settings.prior.exact and counting.has_length(setup.workload):
+def options_without_effect(setup: SessionSetup) -> Iterator[Warned]:
+    """A warning about --time and --warmup, if runs have a fixed number of operations because they are counted exactly."""
+    options = [f"--{name}" for name in ("time", "warmup") if name in setup.settings.overrides]
+    if options and setup.settings.prior.exact and counting.has_length(setup.workload):
         yield Warned(
-            f"{' and '.join(given)} {'has' if len(given) == 1 else 'have'} no effect on runs in which instructions are"
-            " counted exactly: the first build decides how long these are"
+            f"{' and '.join(options)} {'has' if len(options) == 1 else 'have'} no effect on runs whose instructions are"
+            " counted exactly: the first build decides the length of these runs"
         )
 
 
 def with_layouts(setup: SessionSetup) -> SessionSetup:
-    """The setup without randomized layouts where there can be none, with the reason.
+    """The setup, without randomized layouts if they are not possible; then a warning says why.
 
-    A hunt by exact counts uses none, but builds as if it did: `--metric auto` times the same builds.
+    A hunt by exact counts uses no layouts, but its builds can have them, because `--metric auto` times the same builds.
     """
     settings = setup.settings
     if not settings.policy.layouts:
         return setup
-    built = bool(settings.repository)
-    reason = obstacle(setup.builder, settings.variant, settings.system) if built else "nothing is built from source"
+    reason = "nothing is built from source"
+    if settings.repository:
+        reason = obstacle(setup.builder, settings.variant, settings.system)
     if not reason:
         return setup
     policy = replace(settings.policy, layouts=False)
     without = replace(setup, settings=replace(settings, policy=policy, linkable=False))
-    if settings.prior.exact:  # placement of code does not change a count
+    if settings.prior.exact:  # the placement of code does not change a count
         return without
     return replace(without, warnings=(*setup.warnings, unavailable(reason)))
 
 
-def counted_beside(setup: SessionSetup) -> SessionSetup:
-    """The setup of a hunt by time whose first host counts instructions beside that, where it can.
+def with_counts_beside(setup: SessionSetup) -> SessionSetup:
+    """The setup; in a hunt by time, its first host also counts instructions if it can.
 
-    What cannot be counted exactly, such as a server, is counted during its timed runs if the processor has counters.
+    A workload that cannot be counted exactly, such as a server's, is counted during timed runs if the processor has counters.
     """
-    settings, (first, *others) = setup.settings, setup.hosts
-    wanted = settings.counts and settings.choose_metric and not settings.prior.exact and not setup.request.works
-    alone = not counting.obstacle(setup.builder, setup.workload)
-    if not wanted or not (method := counting.method(first.host)) or not (alone or method == counting.PERF):
+    settings, (first, *further_hosts) = setup.settings, setup.hosts
+    may_count = settings.counts and settings.choose_metric and not settings.prior.exact and not setup.request.works
+    exactly = not counting.obstacle(setup.builder, setup.workload)
+    if not may_count or not (method := counting.method(first.host)) or not (exactly or method == counting.PERF):
         return setup
-    prior = replace(settings.prior, count_cost=counting.cost(method, setup.workload) if alone else WITH_RUNS)
-    hosts = replace(first, beside=method if alone else ""), *others
+    prior = replace(settings.prior, count_cost=counting.cost(method, setup.workload) if exactly else WITH_RUNS)
+    hosts = replace(first, beside_method=method if exactly else ""), *further_hosts
     return replace(setup, hosts=hosts, settings=replace(settings, prior=prior))
 
 
 def host_classes(entries: Sequence[HostEntry]) -> tuple[str, ...]:
-    """The class of each host, by default its name; empty for a single host. Raises UsageError for one given twice."""
+    """The class of each host, by default its name; empty for a single host. Raises UsageError if a host is given twice."""
     names = [entry.name for entry in entries]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"Host {twice[0]} is given twice.", "Give each host once.")
@@ -331,70 +335,65 @@ def host_classes(entries: Sequence[HostEntry]) -> tuple[str, ...]:
 
 
 def on_one_machine(hosts: Sequence[PreparedHost]) -> Iterator[Warned]:
-    """A warning about each host that shares its machine with another one of the hunt, where both work at the same time."""
-    first: dict[str, str] = {}
-    every = [host for each in hosts for host in (each.host, *(one.host for one in each.build_hosts))]
-    for name, host in {host.name: host for host in every}.items():
-        if (other := first.setdefault(machine(host), name)) != name:
-            yield Warned(f"hosts {other} and {name} are one machine: what one of them does disturbs the other")
+    """A warning about each host or build host that shares its machine with another one of the hunt."""
+    host_of_machine: dict[str, str] = {}
+    connected = [host for site in hosts for host in (site.host, *(builder.host for builder in site.build_hosts))]
+    for name, host in {host.name: host for host in connected}.items():
+        if (first := host_of_machine.setdefault(machine(host), name)) != name:
+            yield Warned(f"hosts {first} and {name} are one machine: work on one host disturbs the runs of the other")
 
 
-def both_tag_and_branch(settings: Settings, written: Iterable[str]) -> Iterator[Warned]:
-    """A warning for each revision, or end of a range, that is the name of a tag and of a branch."""
-    for name in tags_and_branches(open_repository(Path(settings.repository)), written) if settings.repository else ():
+def both_tag_and_branch(settings: Settings, revisions: Iterable[str]) -> Iterator[Warned]:
+    """A warning about each revision, or end of a range, that is the name of a tag and of a branch."""
+    for name in tags_and_branches(open_repository(Path(settings.repository)), revisions) if settings.repository else ():
         yield Warned(f"{name} is a tag and a branch: the tag is measured", f"Write heads/{name} for the branch.")
 
 
 def read_hunt_range(settings: Settings, builder: Builder) -> tuple[CommitRange, tuple[str, ...]]:
-    """The range of a hunt from its repository, and the suspected paths that no commit of it touches."""
+    """The range of a hunt from its repository, and the suspected paths that no commit of the range touches."""
     repository = open_repository(Path(settings.repository))
     ends, first_parent = (settings.good_commit, settings.bad_commit), settings.first_parent
     span = read_range(repository, *ends, builder.ignore, first_parent=first_parent)
-    found = commits_touching(repository, *ends, settings.suspects, first_parent=first_parent)
-    suspicious = replace(span, graph=with_suspicions(span.graph, span.candidates, found, settings.suspects))
-    return suspicious, tuple(path for path in settings.suspects if not found[path])
+    touching = commits_touching(repository, *ends, settings.suspects, first_parent=first_parent)
+    suspicious = replace(span, graph=with_suspicions(span.graph, span.candidates, touching, settings.suspects))
+    return suspicious, tuple(path for path in settings.suspects if not touching[path])
 
 
 def left_out(settings: Settings, span: CommitRange) -> tuple[SkipFacts, ...]:
-    """The candidates that the settings leave out, oldest first.
+    """The candidates that --skip leaves out, oldest first.
 
-    Raises UsageError where an end would be left out, or every candidate between them, and for what leaves out nothing.
+    Raises UsageError if --skip leaves out an end, all candidates between the ends, or no candidate.
     """
-    by: dict[str, str] = {}  # commit → as written
-    repository = open_repository(Path(settings.repository)) if settings.skips else None
-    for text, resolved in settings.skips.items():
-        assert repository
-        found = commits_of(repository, resolved)
-        for commit, name in _ends(settings, span).items():
-            if commit in found:
-                raise UsageError(
-                    f"--skip {text} leaves out {name}, {commit[:10]}, without which nothing can be compared.",
-                    "Give another end, or leave out less.",
-                )
-        own = [commit for commit in span.candidates if commit in found]
-        if not own:
-            raise UsageError(
-                f"--skip {text} leaves out nothing: none of its commits is a candidate of"
-                f" {settings.good}..{settings.bad}.",
-                "Candidates are the commits of that range that change a path which the recipe does not ignore.",
-            )
-        by = dict.fromkeys(own, text) | by
-    inner = set(span.candidates[1 + span.graph.branch_points : -1])
-    if inner and inner <= by.keys():
-        raise UsageError(
-            f"--skip leaves out every candidate between {settings.good} and {settings.bad}, so there is nothing to search.",
-            "Leave out less.",
-        )
-    return tuple(
-        SkipFacts(commit, LEFT_OUT, f"by --skip {by[commit]}", "", 0.0) for commit in span.candidates if commit in by
-    )
-
-
-def _ends(settings: Settings, span: CommitRange) -> Mapping[str, str]:
-    """The commits that a hunt cannot do without, with their names."""
-    return {
+    ends = {
         span.candidates[0]: "the merge base",  # unless it is good itself
         settings.good_commit: "the good end",
         span.candidates[-1]: "the bad end",
         settings.bad_commit: "the bad end",
     }
+    skip_of: dict[str, str] = {}  # commit → the text of --skip that leaves it out
+    repository = open_repository(Path(settings.repository)) if settings.skips else None
+    for text, resolved in settings.skips.items():
+        assert repository
+        commits = commits_of(repository, resolved)
+        for commit, name in ends.items():
+            if commit in commits:
+                raise UsageError(
+                    f"--skip {text} leaves out {name}, {commit[:10]}, without which nothing can be compared.",
+                    "Give another end, or leave out less.",
+                )
+        skipped = [commit for commit in span.candidates if commit in commits]
+        if not skipped:
+            raise UsageError(
+                f"--skip {text} leaves out nothing: none of its commits is a candidate of"
+                f" {settings.good}..{settings.bad}.",
+                "Candidates are the commits of that range that change a path which the recipe does not ignore.",
+            )
+        skip_of = dict.fromkeys(skipped, text) | skip_of
+    inner = set(span.candidates[1 + span.graph.branch_points : -1])
+    if inner and inner <= skip_of.keys():
+        raise UsageError(
+            f"--skip leaves out every candidate between {settings.good} and {settings.bad}, so there is nothing to search.",
+            "Leave out less.",
+        )
+    skipped = [commit for commit in span.candidates if commit in skip_of]
+    return tuple(SkipFacts(commit, LEFT_OUT, f"by --skip {skip_of[commit]}", "", 0.0) for commit in skipped)

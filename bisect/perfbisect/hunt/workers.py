@@ -1,4 +1,4 @@
-"""Labs that carry out the orders of the loop, each in a thread."""
+"""Workers that carry out the orders of the loop: each order runs in a thread, in the lab of its host."""
 
 import threading
 import time
@@ -15,16 +15,16 @@ from perfbisect.hunt.loop import UNLIMITED, OrderEnded
 from perfbisect.lab import Lab
 from perfbisect.process import CLOCK
 
-PATIENCE = 60.0  # seconds for which the end of cancelled threads is awaited
-AGAIN = 0.5  # seconds after which an order is cancelled again, and its jobs are looked for again
+PATIENCE = 60.0  # seconds; close() waits this long for the end of cancelled threads
+KILL_INTERVAL = 0.5  # seconds until the jobs of a cancelled order are killed again
 E = TypeVar("E")
 
 Listener = Callable[[LabEvent], None]
 Subscribe = Callable[[Listener], AbstractContextManager[object]]  # forwards connection events
 
 
-def _left(limit: tuple[float, float]) -> float:
-    """Seconds until the limit of a hunt passes."""
+def _seconds_left(limit: tuple[float, float]) -> float:
+    """The seconds until the time limit of a hunt; the limit is its begin and the allowed minutes, 0 for no limit."""
     began, minutes = limit
     return max(began + 60 * minutes - CLOCK.now(), 0.001) if minutes else threading.TIMEOUT_MAX
 
@@ -35,14 +35,14 @@ class MeasuringWorker:
 
     name: str
     lab: Lab
-    stop: threading.Event  # set to cancel what its lab does
+    stop: threading.Event  # set to cancel the work of the lab
     subscribe: Subscribe = nullcontext
-    kill_jobs: Callable[[], None] = lambda: None  # those for which its lab may wait
+    kill_jobs: Callable[[], None] = lambda: None  # kills the jobs for which the lab may wait
 
 
 @dataclass(frozen=True, slots=True)
 class BuildWorker:
-    """A host that builds ahead."""
+    """A build host that builds ahead."""
 
     name: str
     build: Callable[[BuildOrder], Generator[LabEvent]]  # builds a candidate
@@ -53,7 +53,7 @@ class BuildWorker:
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
-    """A build that a build host makes."""
+    """The present build of a build host."""
 
     order: BuildOrder
     began: float  # by the monotonic clock
@@ -61,58 +61,58 @@ class _InFlight:
 
 
 class EventQueue(Generic[E]):
-    """Takes events one at a time; a thread that puts one waits until the main thread has dealt with it.
+    """A queue of events; a thread that puts an event waits until the main thread has handled the event.
 
-    So nothing goes on at a host, neither a run nor the next action, before what has happened there is saved.
+    Therefore a host begins no run and no other action before the events so far are stored.
     """
 
     def __init__(self) -> None:
         self._arrived: SimpleQueue[tuple[int, E, threading.Event]] = SimpleQueue()
         self._latest = threading.Event()
-        self._waiting: set[threading.Event] = set()  # also of an event that Ctrl-C took from ``next`` as it arrived
+        self._unhandled: set[threading.Event] = set()  # also of an event that Ctrl-C took from ``next`` as it arrived
         self._closed = False
 
     def put(self, host: int, event: E) -> None:
-        """Add an event; returns when it has been dealt with. Raises Cancelled when the queue is closed."""
-        dealt_with = threading.Event()
-        self._waiting.add(dealt_with)
+        """Add an event; returns when the event has been handled. Raises Cancelled if the queue is closed."""
+        handled = threading.Event()
+        self._unhandled.add(handled)
         if not self._closed:
-            self._arrived.put((host, event, dealt_with))
-            dealt_with.wait()
-        self._waiting.discard(dealt_with)
+            self._arrived.put((host, event, handled))
+            handled.wait()
+        self._unhandled.discard(handled)
         if self._closed:
             raise Cancelled
 
     def next(self, seconds: float = threading.TIMEOUT_MAX) -> tuple[int, E]:
-        """The next event and its host. The event before it has been dealt with. Raises Empty after so many seconds."""
+        """The next event and its host; the event before it counts as handled. Raises Empty after this number of seconds."""
         self._latest.set()
         host, event, self._latest = self._arrived.get(timeout=seconds)
         return host, event
 
     def close(self, threads: Collection[threading.Thread]) -> None:
-        """Take nothing more, and wait for the end of ``threads``, which are being cancelled: at most PATIENCE."""
+        """Take no more events, and wait at most PATIENCE seconds for the end of ``threads``, which are being cancelled."""
         self._closed = True
-        left = PATIENCE
-        while left > 0 and (alive := [thread for thread in threads if thread.is_alive()]):
-            for waiting in list(self._waiting):
-                waiting.set()
+        seconds_left = PATIENCE
+        while seconds_left > 0 and (alive := [thread for thread in threads if thread.is_alive()]):
+            for handled in list(self._unhandled):
+                handled.set()
             alive[0].join(0.1)
-            left -= 0.1
+            seconds_left -= 0.1
 
 
 class ThreadWorkers:
-    """Hosts, with a thread of this process for each order and for each build."""
+    """Workers that carry out each order and each build in a thread of this process; see ``hunt.loop.Workers``."""
 
     limit, minutes = UNLIMITED, 0.0
 
     def __init__(
-        self, *members: MeasuringWorker, build_members: Sequence[BuildWorker] = (), builds_between: bool = False
+        self, *measuring: MeasuringWorker, build_workers: Sequence[BuildWorker] = (), builds_between: bool = False
     ) -> None:
-        self.hosts = tuple(member.name for member in members)
-        self.build_hosts = tuple(member.name for member in build_members)
+        self.hosts = tuple(host.name for host in measuring)
+        self.build_hosts = tuple(build_host.name for build_host in build_workers)
         self.builds_between = builds_between
-        self._members = members
-        self._build_members = build_members
+        self._measuring = measuring
+        self._build_workers = build_workers
         self._queue: EventQueue[LabEvent | OrderEnded | BaseException] = EventQueue()
         self._threads: dict[int, threading.Thread] = {}  # by the number of the worker
         self._in_flight: dict[int, _InFlight] = {}  # by the number of the build host
@@ -120,29 +120,29 @@ class ThreadWorkers:
 
     def submit(self, order: Measure) -> None:
         """Begin an order; see ``Workers.submit``."""
-        member = self._members[order.host]
-        self._start(order.host, member, lambda: member.lab(order))
+        host = self._measuring[order.host]
+        self._start(order.host, host, lambda: host.lab(order))
 
     def begin(self, build: BuildOrder) -> None:
         """Begin a build; see ``Workers.begin``."""
-        member = self._build_members[build.build_host]
-        member.stop.clear()  # the last build may have ended before it was cancelled
+        build_host = self._build_workers[build.build_host]
+        build_host.stop.clear()  # the last build may have ended before it was cancelled
         self._in_flight[build.build_host] = _InFlight(build, time.monotonic(), threading.Event())
-        self._start(len(self.hosts) + build.build_host, member, lambda: member.build(build))
+        self._start(len(self.hosts) + build.build_host, build_host, lambda: build_host.build(build))
 
     def build_seconds(self, build_host: int) -> float:
-        """How long the present build takes so far; see ``Workers.seconds``."""
+        """The seconds since the present build began; see ``Workers.build_seconds``."""
         return time.monotonic() - self._in_flight[build_host].began
 
     def cancel(self, build_host: int) -> None:
-        """End the present build; see ``Workers.cancel``."""
+        """Cancel the present build; see ``Workers.cancel``."""
         self._in_flight[build_host].cancelled.set()
-        self._build_members[build_host].stop.set()
+        self._build_workers[build_host].stop.set()
 
     def next(self) -> tuple[int, LabEvent | OrderEnded]:
         """The next event; see ``Workers.next``."""
         try:
-            worker, event = self._queue.next(threading.TIMEOUT_MAX if self.minutes else _left(self.limit))
+            worker, event = self._queue.next(threading.TIMEOUT_MAX if self.minutes else _seconds_left(self.limit))
         except Empty:
             self.minutes = self.limit[1]
             self._cancel_all()
@@ -154,87 +154,95 @@ class ThreadWorkers:
         return worker, event
 
     def stop(self) -> None:
-        """Cancel all orders and builds and wait for their end, for a while."""
+        """Cancel all orders and builds, and wait at most PATIENCE seconds for their ends."""
         if self._threads:
             self._cancel_all()
         self._queue.close([*self._killers, *self._threads.values()])
 
     def _cancel_all(self) -> None:
-        """Cancel what all threads do, and end the jobs for which those may wait."""
-        for stop in (*(each.stop for each in self._members), *(each.stop for each in self._build_members)):
-            stop.set()
+        """Cancel the work of all threads, and kill the jobs for which they may wait."""
+        for measuring in self._measuring:
+            measuring.stop.set()
+        for building in self._build_workers:
+            building.stop.set()
         killers = [
-            threading.Thread(target=self._end_jobs, args=(self._members[worker], thread), daemon=True)
-            for worker, thread in self._threads.items()
-            if worker < len(self._members)
+            threading.Thread(target=self._kill_jobs, args=(self._measuring[number], thread), daemon=True)
+            for number, thread in self._threads.items()
+            if number < len(self._measuring)
         ]
         for killer in killers:
             killer.start()
         self._killers += killers
 
     @staticmethod
-    def _end_jobs(member: MeasuringWorker, order: threading.Thread) -> None:
-        """End the jobs of a cancelled order until it has ended: one that begins while they are listed is seen the next time."""
-        member.kill_jobs()
+    def _kill_jobs(worker: MeasuringWorker, order: threading.Thread) -> None:
+        """Kill the jobs of a cancelled order until the order's thread has ended.
+
+        A job that begins while jobs are listed is killed the next time.
+        """
+        worker.kill_jobs()
         while order.is_alive():
-            member.kill_jobs()
-            order.join(AGAIN)
+            worker.kill_jobs()
+            order.join(KILL_INTERVAL)
 
     def _start(
-        self, worker: int, member: MeasuringWorker | BuildWorker, work: Callable[[], Generator[LabEvent]]
+        self, number: int, worker: MeasuringWorker | BuildWorker, work: Callable[[], Generator[LabEvent]]
     ) -> None:
+        """Start the thread of an order or a build; ``number`` is the worker's."""
         thread = threading.Thread(
             target=self._work,
-            args=(worker, member, work),
-            name=f"lab of {member.name}",
-            daemon=True,  # a host that does not answer does not keep the program from ending
+            args=(number, worker, work),
+            name=f"lab of {worker.name}",
+            daemon=True,  # so that the program can end although a host does not answer
         )
-        self._threads[worker] = thread
+        self._threads[number] = thread
         thread.start()
 
     def _work(
-        self, worker: int, member: MeasuringWorker | BuildWorker, work: Callable[[], Generator[LabEvent]]
+        self, number: int, worker: MeasuringWorker | BuildWorker, work: Callable[[], Generator[LabEvent]]
     ) -> None:
-        name = member.name if len(self.hosts) + len(self.build_hosts) > 1 else ""  # of several, events have the name
+        """Put the events of an order or a build into the queue, and its end; the body of a thread."""
+        has_several = len(self.hosts) + len(self.build_hosts) > 1
+        name = worker.name if has_several else ""  # events have the name of their host if there are several
 
         def put(event: LabEvent) -> None:
-            self._queue.put(worker, event)
+            self._queue.put(number, event)
 
         ended: OrderEnded | BaseException = OrderEnded()
         try:
-            with member.subscribe(put), closing(work()) as events:
+            with worker.subscribe(put), closing(work()) as events:
                 for event in events:
                     try:
-                        put(marked(event, name))
+                        put(with_host(event, name))
                     except Cancelled:
-                        member.stop.clear()  # the order ends now; the commands that end it must not be cancelled
+                        worker.stop.clear()  # the order ends now, and the commands that end it must not be cancelled
                         raise
         except EnvironmentFailure as failure:
             ended = OrderEnded(failure)
         except Cancelled as cancelled:
-            ended = self._end_of_cancelled(worker, cancelled)
+            ended = self._end_of_cancelled(number, cancelled)
         except BaseException as failure:  # noqa: BLE001 - raised in the main thread
             ended = failure
         with suppress(Cancelled):
-            self._queue.put(worker, ended)
+            self._queue.put(number, ended)
 
-    def _end_of_cancelled(self, worker: int, cancelled: Cancelled) -> OrderEnded | BaseException:
-        """How an order or a build ends that was cancelled: alone, or with all others."""
-        build_host = worker - len(self.hosts)
+    def _end_of_cancelled(self, number: int, cancelled: Cancelled) -> OrderEnded | BaseException:
+        """The end of a cancelled order or build: ``cancelled`` itself if the whole session is cancelled."""
+        build_host = number - len(self.hosts)
         if self.minutes:
             return OrderEnded()
         if build_host < 0 or not self._in_flight[build_host].cancelled.is_set():
             return cancelled
-        build, member = self._in_flight[build_host], self._build_members[build_host]
+        build, worker = self._in_flight[build_host], self._build_workers[build_host]
         candidate = build.order.candidate
-        told = BuildCancelled(candidate, member.describe(candidate), self.build_seconds(build_host), member.name)
+        event = BuildCancelled(candidate, worker.describe(candidate), self.build_seconds(build_host), worker.name)
         try:
-            self._queue.put(worker, told)
-        except Cancelled as all_are:
-            return all_are
+            self._queue.put(number, event)
+        except Cancelled as session_cancelled:
+            return session_cancelled
         return OrderEnded()
 
 
-def marked(event: LabEvent, host: str) -> LabEvent:
-    """The event with the host on which it happened, by default ``host``."""
+def with_host(event: LabEvent, host: str) -> LabEvent:
+    """The event with the name of its host; ``host`` if the event has no name yet."""
     return event if isinstance(event, Warned) or event.host else replace(event, host=host)

@@ -85,7 +85,7 @@ def resume_session(given: Given, name: int | str, further: Mapping[str, float] |
         minutes = (further or {}).get("max_minutes", settings.policy.max_minutes)
         return leasing_for(settings, history, nodes, 0 if batch else minutes)
 
-    how = session.Resumption(announced, leased, further=further or {})
+    how = session.Resumption(announced, leased, added_limits=further or {})
     with notifying(given.notify, history, note) as notifier:
         if not is_trial:
             caller = Caller(history, open_view(history, given.view), given.waiting, notifier)
