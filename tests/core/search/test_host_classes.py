@@ -23,7 +23,7 @@ from perfbisect.core.inference.analysis import PROVEN, PairwiseProof, _centre, _
 from perfbisect.core.inference.observations import Built, Observation, Reading
 from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import fit, levels_of
-from perfbisect.core.search.single_change import single_change
+from perfbisect.core.search.single_change import decide_single_change
 from perfbisect.core.search.situation import Budget, Situation
 from perfbisect.simulate.hunt import HuntResult, hunt
 from perfbisect.simulate.world import Habits, World
@@ -51,7 +51,7 @@ def readings(
 @pytest.mark.parametrize("builds", [(0,), (0, 40), (0, 20, 40), (0, 24, 25, 40)])
 def test_one_class_is_as_without_classes(classes: tuple[str, ...], builds: tuple[int, ...]) -> None:
     seen = readings({0: 0.1, 1: 0.1}, builds)
-    plain = single_change(Situation(GRAPH, seen, Policy()))
+    plain = decide_single_change(Situation(GRAPH, seen, Policy()))
     named = decide(GRAPH, seen, Policy(), PriorKnowledge(host_classes=classes))
     assert (repr(plain.order), plain.belief.change) == (repr(named.order), named.belief.change)
     assert (plain.belief.culprit == named.belief.culprit).all()
@@ -70,10 +70,10 @@ STEADY = readings({1: 0.0}, (0, 40), runs=20)
 
 def test_a_class_that_says_nothing_of_it_leaves_the_answer_of_the_other() -> None:
     one = readings({0: 0.1}, (0, 20, 30, 40))
-    alone = single_change(Situation(GRAPH, one, Policy())).belief
+    alone = decide_single_change(Situation(GRAPH, one, Policy())).belief
     another_change = readings({1: 0.1}, (0, 10, 20, 40), since=15)
     for other, fleet in (([], GONE), (STEADY, GONE), (another_change, Fleet())):
-        together = single_change(Situation(GRAPH, [*one, *other], Policy(), TWO, fleet)).belief
+        together = decide_single_change(Situation(GRAPH, [*one, *other], Policy(), TWO, fleet)).belief
         assert np.allclose(together.culprit, alone.culprit, atol=1e-3) and together.change > 0.9
 
 

@@ -23,7 +23,7 @@ from perfbisect.core.domain.orders import (
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import prior_belief
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.search.older_branches import branch_point_of, with_older_branches
+from perfbisect.core.search.older_branches import branch_point_of, decide_with_older_branches
 from perfbisect.core.search.situation import Situation, subrange
 from perfbisect.simulate.host_model import Habits
 from perfbisect.simulate.hunt import HuntResult, hunt
@@ -128,7 +128,7 @@ def test_steps_that_depend_on_no_branch_point_are_kept_when_the_budget_ends() ->
         return Decision(replace(every, steps=every.steps[len(left) :], unsettled=left), prior_belief(TWO))
 
     ends: list[Observation] = [Built(0, 9.0), Built(102, 9.0), Reading(0, 0.0, 1.0, 0), Reading(102, -0.1, 2.0, 1)]
-    verdict = with_older_branches(stub, Situation(TWO, ends, Policy(all_steps=True, max_builds=2))).order
+    verdict = decide_with_older_branches(stub, Situation(TWO, ends, Policy(all_steps=True, max_builds=2))).order
     drops, _, left = several(verdict)
     assert drops == [AFTER] and left
 

@@ -37,8 +37,8 @@ from perfbisect.core.inference.analysis import least
 from perfbisect.core.inference.ancestry import ancestry_of, nearest_tested
 from perfbisect.core.inference.relative_speed import strongest
 from perfbisect.core.search.build_forecast import chance_to_build
-from perfbisect.core.search.older_branches import branch_point_of, with_older_branches
-from perfbisect.core.search.single_change import single_change
+from perfbisect.core.search.older_branches import branch_point_of, decide_with_older_branches
+from perfbisect.core.search.single_change import decide_single_change
 from perfbisect.core.search.situation import Situation, Subrange, no_suspect, subrange, undecided
 
 SMALLEST = 8  # a subrange is halved if it has more candidates than the range divided by this
@@ -87,14 +87,14 @@ class _Results:
         return subrange(self.now.graph, span.good, span.bad)
 
 
-def changes(now: Situation) -> Decision:
+def decide_changes(now: Situation) -> Decision:
     """The decision of the hunt for the largest change, or for all; branches may have begun with another speed than
     good.
     """
-    return with_older_branches(all_changes if now.policy.all_steps else single_change, now)
+    return decide_with_older_branches(decide_all_changes if now.policy.all_steps else decide_single_change, now)
 
 
-def all_changes(now: Situation) -> Decision:
+def decide_all_changes(now: Situation) -> Decision:
     """The decision of the hunt for all changes: the next order, or the verdict."""
     results, budget = _Results(now), now.budget
     largest = _largest_change(now)
@@ -122,7 +122,7 @@ def all_changes(now: Situation) -> Decision:
             results.remaining = policy.min_effect
             results.quiet.add(span)
         else:
-            decision = with_older_branches(single_change, own_situation)
+            decision = decide_with_older_branches(decide_single_change, own_situation)
             if isinstance(decision.order, Measure):
                 order = decision.order.renumbered(dict(enumerate(part.nodes.tolist())))
                 if budget.allows(order):
@@ -143,9 +143,9 @@ def all_changes(now: Situation) -> Decision:
 
 def _largest_change(now: Situation) -> Decision:
     """The decision of the hunt for the largest change; its verdict, even if the budget was spent after this verdict."""
-    decision = single_change(now)
+    decision = decide_single_change(now)
     if now.budget.ended(decision.order):
-        unlimited = single_change(replace(now, policy=now.policy.unlimited()))
+        unlimited = decide_single_change(replace(now, policy=now.policy.unlimited()))
         return decision if isinstance(unlimited.order, Measure) else unlimited
     return decision
 

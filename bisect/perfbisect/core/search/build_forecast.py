@@ -111,7 +111,7 @@ FADING = 0.6  # factor for each further failure around a commit between two fail
 DIVERGED_FADING = 0.88
 
 
-class _Evidence(NamedTuple):
+class _Failures(NamedTuple):
     """The evidence against commits with the same tried ancestors and descendants."""
 
     from_low: bool  # whether an ancestor fails
@@ -122,7 +122,7 @@ class _Evidence(NamedTuple):
     fading: float  # factor for the number of failures
 
 
-class _Doubt(NamedTuple):
+class _DivergenceDoubt(NamedTuple):
     """The chance to build of a commit where branches diverge, which lowers the chance of its descendants."""
 
     chance: float  # to build
@@ -137,7 +137,7 @@ class _Doubt(NamedTuple):
         return self.chance + (1 - self.chance) * self.fading * distance / (distance + self.extent)
 
 
-NO_DOUBT = _Doubt(1.0, 0, 0, 1.0, 1.0)
+NO_DOUBT = _DivergenceDoubt(1.0, 0, 0, 1.0, 1.0)
 
 
 def build_chances(now: Situation) -> Array:
@@ -165,7 +165,7 @@ def _lower_by_failures(chance: Array, reach: Ancestry, failed: set[int], built: 
     tried = sorted(failed | set(built))
     segment, below = reach.cut(tried)
     ancestors, descendants = _tried_relatives(segment[tried].tolist(), below)
-    builds = _Tried.of(reach, tried, failed, [(ancestors[i], descendants[i]) for i in segment[tried].tolist()])
+    builds = _Attempts.of(reach, tried, failed, [(ancestors[i], descendants[i]) for i in segment[tried].tolist()])
     relatives = list(zip(ancestors, descendants, strict=True))
     evidence = {pair: builds.evidence(*pair) for pair in set(relatives)}
     from_low, from_high, low, high, extent, fading = np.array([evidence[pair] for pair in relatives])[segment].T
@@ -199,7 +199,7 @@ def _tried_relatives(tried: list[int], below: list[list[int]]) -> tuple[list[int
 
 
 def _lower_after_divergence(
-    chance: Array, builds: "_Tried", reach: Ancestry, segment: NDArray[np.int64], below: list[list[int]],
+    chance: Array, builds: "_Attempts", reach: Ancestry, segment: NDArray[np.int64], below: list[list[int]],
     relatives: list[tuple[int, int]],
 ) -> None:  # fmt: skip
     """Lower the chance of descendants of a commit where a failing branch diverged, unless a build between succeeded."""
@@ -211,7 +211,7 @@ def _lower_after_divergence(
     for pair in set(relatives):
         under, over = builds.failing(*pair)
         failing_above[pair], spread[pair] = over, builds.spread(under | over)
-    doubts: list[_Doubt | None] = []
+    doubts: list[_DivergenceDoubt | None] = []
     for piece, lower in enumerate(below):
         if piece in tried:
             doubts.append(None)
@@ -220,18 +220,18 @@ def _lower_after_divergence(
         of_piece = [doubt for i in lower if (doubt := doubts[i])]
         for i in lower:
             if i not in tried and failing_above[relatives[i]] & ~descendants:
-                of_piece.append(_Doubt(likely[i], height[i], i, *spread[relatives[i]]))
+                of_piece.append(_DivergenceDoubt(likely[i], height[i], i, *spread[relatives[i]]))
         successes = ancestors & ~builds.failed
         doubt = min((doubt for doubt in of_piece if not relatives[doubt.segment][1] & successes), default=None)
         if doubt:
             likely[piece] = min(likely[piece], float(doubt.chance_at(np.array(height[piece]))))
         doubts.append(doubt)
     rows = np.array([doubt or NO_DOUBT for doubt in doubts])[segment].T
-    np.minimum(chance, _Doubt(*rows).chance_at(reach.height), out=chance)
+    np.minimum(chance, _DivergenceDoubt(*rows).chance_at(reach.height), out=chance)
 
 
 @dataclass(frozen=True, slots=True)
-class _Tried:
+class _Attempts:
     """The candidates that were tried; sets of candidates are bits, in the order of ``candidates``."""
 
     candidates: list[int]
@@ -241,7 +241,7 @@ class _Tried:
     descendants: list[int]  # the tried descendants of each candidate
 
     @classmethod
-    def of(cls, reach: Ancestry, tried: list[int], failed: set[int], relatives: list[tuple[int, int]]) -> "_Tried":
+    def of(cls, reach: Ancestry, tried: list[int], failed: set[int], relatives: list[tuple[int, int]]) -> "_Attempts":
         """The tried candidates; ``relatives`` are the tried ancestors and the tried descendants of each."""
         bits = sum(1 << i for i, v in enumerate(tried) if v in failed)
         return cls(tried, reach.height[tried].tolist(), bits, [a for a, _ in relatives], [d for _, d in relatives])
@@ -259,7 +259,7 @@ class _Tried:
         heights = [self.height[i] for i in _positions(failures)] or [0]
         return 1 + (max(heights) - min(heights)) / 2, DIVERGED_FADING ** max(len(heights) - 2, 0)
 
-    def evidence(self, ancestors: int, descendants: int) -> _Evidence:
+    def evidence(self, ancestors: int, descendants: int) -> _Failures:
         """The evidence against candidates with these tried ``ancestors`` and ``descendants``."""
         failing = self.failing(ancestors, descendants)
         under, over = ([self.height[i] for i in _positions(side)] for side in failing)
@@ -270,9 +270,9 @@ class _Tried:
             over = []
         low, high = max(under, default=nearest_below), min(over, default=nearest_above)
         if under and over:
-            return _Evidence(True, True, low, high, 1 + (high - low) / 2, FADING ** max(len(under) + len(over) - 2, 0))
+            return _Failures(True, True, low, high, 1 + (high - low) / 2, FADING ** max(len(under) + len(over) - 2, 0))
         heights = under or over or [0]
-        return _Evidence(bool(under), bool(over), low, high, 1 + (max(heights) - min(heights)) / 2, 1.0)
+        return _Failures(bool(under), bool(over), low, high, 1 + (max(heights) - min(heights)) / 2, 1.0)
 
 
 def _positions(bits: int) -> list[int]:

@@ -31,9 +31,7 @@ Nodes = NDArray[np.int64]
 
 POSSIBLE = 1e-9  # less probable candidates belong to no part
 EDGE = 1e-6  # lowest share of a part's probability on either side of a cut
-TRIES = (
-    3  # candidates that are tried for a cut; in a history with branches the estimated share of a candidate may be wrong
-)
+TRIES = 3  # candidates that are tried for a cut; with branches, the estimated share of a candidate may be wrong
 CONFIRMED = 0.7  # lowest true score of a candidate, relative to its estimated score
 NEAR = 0.9  # of the best score: the cheapest of the candidates with at least this score is chosen
 COMPARED = 24  # the most candidates whose costs are compared
@@ -193,8 +191,8 @@ def with_builds(decision: Decision, now: Situation) -> Decision:
         return decision
     missing = now.missing(order)
     plan = _BuildsAhead(decision, now, missing)
-    builds = plan.begun()
-    decision = replace(decision, builds=builds, cancelled=plan.ended(), waits=bool(missing))
+    builds = plan.builds_to_begin()
+    decision = replace(decision, builds=builds, cancelled=plan.hosts_to_end(), waits=bool(missing))
     if missing and now.fleet.builds_between and now.fleet.is_free(order.host):
         build = plan.build_of_host(order, [build.candidate for build in builds])
         return replace(decision, order=build, waits=False) if build else decision
@@ -211,7 +209,7 @@ class _BuildsAhead:
     free: list[int] = field(default_factory=list)  # build hosts that have no build yet
     cut_already: int = 0
 
-    def begun(self) -> tuple[BuildOrder, ...]:
+    def builds_to_begin(self) -> tuple[BuildOrder, ...]:
         """The orders for free build hosts."""
         fleet = self.now.fleet
         self.free = [*fleet.free_build_hosts]
@@ -225,8 +223,8 @@ class _BuildsAhead:
             builds.append(BuildOrder(candidate, self.free.pop(int(np.argmin(prices)))))
         return tuple(builds)
 
-    def ended(self) -> tuple[int, ...]:
-        """The build hosts whose build is ended; to be called after ``begun``.
+    def hosts_to_end(self) -> tuple[int, ...]:
+        """The build hosts whose build is ended; to be called after ``builds_to_begin``.
 
         A build lasts at least the time of a run, so that there are new readings before another build replaces it.
         """

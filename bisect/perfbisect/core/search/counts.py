@@ -31,19 +31,17 @@ from perfbisect.core.search.situation import Situation
 
 Array = NDArray[np.float64]
 
-SHARE = (
-    0.5  # probability that the time changes at the same commit as the instructions, if the ends differ alike in both
-)
-# A log count_rise of the instructions explains a log count_rise of the time if their ratio is between
+SHARE = 0.5  # probability that time and instructions change at the same commit, if the ends differ alike in both
+# A log difference of the instructions explains a log difference of the time if their ratio is between
 # these limits.
 LEAST, MOST = 0.25, 4.0
 LIKELY = 0.2  # builds of a part of the range are counted if the time changes there with at least this probability
 # From this probability on, builds of a part are not timed until they are compared as the culprit and its parents.
 AGREED = 0.95
 CHECK_RUNS = 4  # timed runs of each counted build, before another build is counted
-DOUBT = 2.0  # standard errors by which the count_rise of time may be larger or smaller
+DOUBT = 2.0  # standard errors by which the difference of time may be larger or smaller
 SHORT = 30.0  # longest time of a count of an end, in seconds, if its cost relative to a build is unknown
-LARGE = 0.1  # log count_rise of the ends; for larger differences few runs of a build show as much as its count
+LARGE = 0.1  # log difference of the ends; for larger differences few runs of a build show as much as its count
 
 
 def count_situation(now: Situation) -> Situation | None:
@@ -177,7 +175,7 @@ class CountRises:
         """The prior of each candidate by counts, (size,), proportional to the rise; None if no count rises."""
         return self.groups.spread(self.rise / self.rise.sum()) if self.rise.any() else None
 
-    def next(self, counts: Situation, timed: Situation, analysis: Analysis) -> Measure | None:
+    def next_order(self, counts: Situation, timed: Situation, analysis: Analysis) -> Measure | None:
         """The next order of the search by counts: a count, or the first runs of a counted build.
 
         None if time shows that the change is at other commits, or if only time separates the candidates.

@@ -51,7 +51,7 @@ from perfbisect.core.search.acquisition import detectable_effect, expected_runs
 from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_chances, build_cost
 from perfbisect.core.search.build_orders import with_builds
 from perfbisect.core.search.clean_builds import is_contradicted, suspects, with_clean_builds, without_incremental
-from perfbisect.core.search.pairing import with_pairing
+from perfbisect.core.search.pairing import decide_with_pairing
 from perfbisect.core.search.situation import Situation, Spent
 from perfbisect.core.stats.distributions import entropy
 
@@ -71,7 +71,7 @@ def decide(now: Situation) -> Decision:
     now = replace(now, policy=policy, model=EXACT if now.prior.exact else USUAL)
     if policy.incremental and now.clean:  # other hosts, and other workloads, may still make incremental builds
         now = without_incremental(now)
-    decision, fleet = with_pairing(now), now.fleet
+    decision, fleet = decide_with_pairing(now), now.fleet
     if policy.incremental and is_contradicted(decision, now):
         by_clean = decide(without_incremental(now))
         if not (isinstance(decision.order, Found) and suspects(by_clean, decision.order.step)):
@@ -94,8 +94,7 @@ LIKELY, WITH_LAYOUTS = (0.55, 1.4), 1.3
 def likely_runs(
     candidates: int, drops: Sequence[float], noise: float, build_runs: float, policy: Policy
 ) -> tuple[int, int]:
-    """The lowest and the highest number of runs of nine in ten hunts for a drop between the smallest and the largest of
-    ``drops``.
+    """The lowest and the highest number of runs of nine in ten hunts for a drop of one of the sizes ``drops``.
 
     ``drops`` are fractions, the largest first; ``noise`` is the s.d. of a run, and a build costs ``build_runs`` runs.
     """
@@ -138,9 +137,7 @@ class _BuildRequest:
 def decide_together(
     members: Sequence[Situation], ended: Collection[int] = (), fleet: Fleet = ALL_FREE, *, common: bool = False
 ) -> tuple[int, Decision]:
-    """The number of the next member, and its order or verdict; see above. Raises ValueError if all members have
-    ended.
-    """
+    """The number of the next member, and its order or verdict. Raises ValueError if all members have ended."""
     open_members = [number for number in range(len(members)) if number not in ended]
     if not open_members:
         raise ValueError("all hunts have ended")

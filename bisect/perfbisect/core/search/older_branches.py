@@ -33,16 +33,15 @@ from perfbisect.core.domain.settings import Direction
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.inference.record import stopped_side
 from perfbisect.core.inference.relative_speed import relative_speeds, strongest
-from perfbisect.core.search.single_change import single_change
+from perfbisect.core.search.single_change import decide_single_change
 from perfbisect.core.search.situation import Situation, within_budget
 
 DOUBTFUL = 0.6  # branch points are measured if more than one change has at least this probability
 NEAR = 4  # most runs of a host between two runs that can be compared
 
 
-def with_older_branches(hunt: Callable[[Situation], Decision], now: Situation) -> Decision:
-    """The next order of ``hunt``, or the comparison of a branch point with good; branches may have begun with another
-    speed.
+def decide_with_older_branches(hunt: Callable[[Situation], Decision], now: Situation) -> Decision:
+    """The next order of ``hunt``, or an order that compares a branch point with good.
 
     In a subrange, many branch points have readings for other subranges. Finished comparisons are used. An unfinished
     comparison goes on only if a named or suspected commit depends on it.
@@ -121,7 +120,7 @@ def _compare_with_good(point: int, now: Situation) -> Decision:
         policy=replace(now.policy.unlimited(), direction=Direction.ANY),
         fleet=now.fleet.renumbered({0: 0, point: 1}),
     )
-    decision = single_change(two_builds)
+    decision = decide_single_change(two_builds)
     if not isinstance(decision.order, Measure):
         return decision
     order = replace(decision.order.renumbered({0: 0, 1: point}), purpose=Purpose.CONFIRM)

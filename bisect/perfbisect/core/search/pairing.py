@@ -26,7 +26,7 @@ from perfbisect.core.inference.noise_model import USUAL, NoiseModel, behaviour
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import Record, arrange
 from perfbisect.core.inference.state_space import fit, levels_of
-from perfbisect.core.search.randomized_layouts import is_independent_of_layout, with_layouts
+from perfbisect.core.search.randomized_layouts import decide_with_layouts, is_independent_of_layout
 from perfbisect.core.search.situation import Situation, within_budget
 from perfbisect.core.stats.distributions import Student
 
@@ -63,7 +63,7 @@ WAITED = 2.2  # normal score from which on ends with the same CPU time wait diff
 ALIKE = 2.0
 
 
-def with_pairing(now: Situation) -> Decision:
+def decide_with_pairing(now: Situation) -> Decision:
     """The decision of the search by interleaved or by paired runs, as ``policy.pairing`` says, or as the ends show."""
     if now.model.exact:
         return _interleaved_decision(now)
@@ -89,9 +89,7 @@ def with_pairing(now: Situation) -> Decision:
 
 
 def _as_chosen(now: Situation, together: bool, *, by_cpu: bool = False, again: bool) -> Decision:
-    """The decision by paired runs (``together``) or by interleaved runs; ``again`` allows the other way if it is
-    better.
-    """
+    """The decision by paired (``together``) or interleaved runs; with ``again``, by the other way if it is better."""
     interleaved, paired = _runs_of_ends(now, all_runs=True) if again else ([], [])
     ways = _compare_ways(interleaved, paired, now) if interleaved and len(paired) >= PAIRS_FIRST else None
     if together:
@@ -114,7 +112,7 @@ def _with_runs_of_ends(decision: Decision, now: Situation, runs: int, *, togethe
 
 def _interleaved_decision(now: Situation) -> Decision:
     """The decision of the search by interleaved runs; the budget is charged with the paired runs, too."""
-    return with_layouts(now.with_readings(lambda reading: reading.partner is None).charged_for(now))
+    return decide_with_layouts(now.with_readings(lambda reading: reading.partner is None).charged_for(now))
 
 
 def _paired_situation(now: Situation, *, by_cpu: bool) -> Situation:
@@ -131,7 +129,7 @@ def _paired_decision(rounds: Situation) -> Decision:
 
     If the ends do not differ by CPU time, but wait differently in their rounds, the search compares time.
     """
-    decision, observations = with_layouts(rounds), rounds.observations
+    decision, observations = decide_with_layouts(rounds), rounds.observations
     by_cpu = any(isinstance(item, Reading) and item.time is not None for item in observations)
     if not isinstance(decision.order, NotReproduced) or not by_cpu:
         return decision
@@ -145,7 +143,7 @@ def _paired_decision(rounds: Situation) -> Decision:
     by_time = replace(rounds, observations=timed)
     ends = _contrast_of_ends(by_time.record, by_time, by_time.model)
     shown = ends.ratio(by_time.record.sign)
-    return replace(with_layouts(by_time), ways=Ways(True, math.inf, ends.noise, UNKNOWN, shown, waits=True))
+    return replace(decide_with_layouts(by_time), ways=Ways(True, math.inf, ends.noise, UNKNOWN, shown, waits=True))
 
 
 def _extra_waits(rounds: Situation) -> list[float]:

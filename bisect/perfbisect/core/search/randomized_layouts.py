@@ -55,13 +55,13 @@ from perfbisect.core.inference.noise_model import FRESH, NoiseModel, behaviour, 
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import fit, levels_of
-from perfbisect.core.search.all_changes import changes
+from perfbisect.core.search.all_changes import decide_changes
 from perfbisect.core.search.situation import Situation, undecided, within_budget
 from perfbisect.core.stats.distributions import rank_sum_p_value, signed_rank_p_value
 
 FEWEST = 5  # fewest layouts of each build
 MOST = 60  # most layouts of each build; if they do not show whether there is a difference, the hunt names no commit
-STEP = 12  # most further layouts of each build in comparison order
+STEP = 12  # most further layouts of each build in one order
 TYPICAL = 8  # layouts of each build from which on outliers count less: among fewer layouts, an outlier may be common
 CHANCE = 0.02  # divided by the layouts of each build: the highest p value of the ranks that shows a difference
 # In s.d. of the ratio of two builds by code placement: a smaller difference of the ends is searched in randomized
@@ -70,7 +70,7 @@ FEW = 3.0
 SHOWN_SHARE = 0.5  # share of the usual difference that randomized layouts have to show
 TRUSTED = 0.5  # least weight of a reading that counts, because the mode of its layout may be uncertain
 ABSENT = 0.02  # a difference is absent if a difference of the required size is less probable than this
-# Log difference that no layout explains, a factor of 3: a program whose functions share comparison set of the
+# Log difference that no layout explains, a factor of 3: a program whose functions share one set of the
 # instruction cache took 2.4 times as long as with these functions side by side (benchmarks/moved_code.py without
 # further work).
 TOO_LARGE = 1.1
@@ -87,9 +87,7 @@ class LayoutComparison:
     usual: float  # the difference with the usual layout, in log units
     randomized: Contrast | None  # the difference in randomized layouts, with the same sign; None before there are runs
     layouts: Layouts | None
-    chance: float = (
-        1.0  # p value of the ranks, if the layouts of both builds have comparison distribution, whatever it is
-    )
+    chance: float = 1.0  # p value of the ranks, if the layouts of both builds have the same distribution
 
     @property
     def compared(self) -> int:
@@ -117,13 +115,13 @@ class LayoutComparison:
         return max(FEWEST - self.compared, min(self.compared // 2, STEP))
 
 
-def with_layouts(now: Situation) -> Decision:
+def decide_with_layouts(now: Situation) -> Decision:
     """The decision of the search; if builds can be linked again, nothing is named by the usual layout alone."""
     if not now.policy.layouts or now.model.exact:
-        return changes(now)
+        return decide_changes(now)
     first_randomized = next((i for i, item in enumerate(now.observations) if _is_randomized(item)), None)
     if first_randomized is None:
-        usual = changes(now)
+        usual = decide_changes(now)
         order = usual.order
         if not _placement_explains_ends(usual) if isinstance(order, Measure) else is_independent_of_layout(order):
             return usual
@@ -143,7 +141,7 @@ def with_layouts(now: Situation) -> Decision:
         and (further := _further_layouts(comparisons, now))
     ):
         return within_budget(replace(usual, order=further), now)
-    return within_budget(_randomized_decision(changes(randomized), usual.order, comparisons, randomized), now)
+    return within_budget(_randomized_decision(decide_changes(randomized), usual.order, comparisons, randomized), now)
 
 
 def _placement_explains_ends(usual: Decision) -> bool:
@@ -163,7 +161,7 @@ def _usual_decision(
     model: NoiseModel,
 ) -> Decision:
     """The decision at the end of the first part of a hunt; cached, because every later decision needs it."""
-    return changes(Situation(graph, observations, policy, prior, ALL_FREE, shared=shared, model=model))
+    return decide_changes(Situation(graph, observations, policy, prior, ALL_FREE, shared=shared, model=model))
 
 
 def compare_with_parents(randomized: Situation, step: Step) -> tuple[LayoutComparison, ...]:
@@ -232,7 +230,7 @@ def _further_layouts(comparisons: Comparisons, now: Situation) -> Measure | None
     """
     for candidate, of_commit in comparisons.items():
         if missing := {comparison.parent: comparison.missing for comparison in of_commit if comparison.missing}:
-            if rounds := now.model.rounds:  # with comparison parent after the other
+            if rounds := now.model.rounds:  # with one parent after the other
                 missing = dict([next(iter(missing.items()))])
             plan = (Share(candidate, max(missing.values())), *(Share(parent, runs) for parent, runs in missing.items()))
             host, results = now.fleet.free_host, _weakest(of_commit).layouts

@@ -222,7 +222,7 @@ class _HostClass:
         return weakest_proof(proofs) if all(proof.contrast for proof in proofs) else None
 
 
-def single_change(now: Situation) -> Decision:
+def decide_single_change(now: Situation) -> Decision:
     """The next order, or the verdict. An order for a busy host means that there is no order for a free host."""
     belief = prior_belief(now.graph, now.model)
     if verdict := verdict_without_search(now.graph, now.record, now.policy):
@@ -265,7 +265,7 @@ def _with_counts(
         return classes, None
     rises = CountRises.of(counts)
     classes = _host_classes(now, rises.prior, SHARE)
-    return classes, rises.next(counts, now, _leading_analysis(classes) or main)
+    return classes, rises.next_order(counts, now, _leading_analysis(classes) or main)
 
 
 def _leading_analysis(classes: Sequence[_HostClass]) -> Analysis | None:

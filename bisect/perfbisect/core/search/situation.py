@@ -1,7 +1,7 @@
 """The situation of a hunt, which is all that a decision depends on; its budget; and subranges.
 
 The budget is what the user allows the hunt to spend. The runs and the builds of the present orders of all hosts are
-charged_for in advance. The finished runs of a present order count twice until the order ends. So the search may spend
+charged in advance. The finished runs of a present order count twice until the order ends. So the search may spend
 less for a while, and never exceeds the budget.
 
 A subrange is a part of a range as a range of its own: the commits reachable from one candidate and not from another.
@@ -329,16 +329,16 @@ def undecided(belief: Belief, policy: Policy, reason: Reason) -> Inconclusive:
     candidates = credible_set(belief.culprit, min(policy.confidence, CAP))
     probabilities = tuple(min(float(belief.culprit[v]) * belief.change, CAP) for v in candidates)
     return Inconclusive(
-        candidates, probabilities, belief.effect, reason, (), float(belief.several), limit(reason, policy)
+        candidates, probabilities, belief.effect, reason, (), float(belief.several), spent_limit(reason, policy)
     )
 
 
 def no_suspect(reason: Reason, policy: Policy, ratio: Interval = UNKNOWN) -> Inconclusive:
     """The verdict without candidates, for example before both ends were measured."""
-    return Inconclusive((), (), ratio, reason, detail=limit(reason, policy))
+    return Inconclusive((), (), ratio, reason, detail=spent_limit(reason, policy))
 
 
-def limit(reason: Reason, policy: Policy) -> float | None:
+def spent_limit(reason: Reason, policy: Policy) -> float | None:
     """The limit of the spent budget of runs or of minutes; None for any other reason."""
     return {Reason.RUNS_SPENT: float(policy.max_runs), Reason.MINUTES_SPENT: policy.max_minutes}.get(reason)
 
