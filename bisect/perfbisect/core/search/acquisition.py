@@ -150,11 +150,11 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
         weight[pair] = 1 / max(len(pair), 1)
     if rounds:
         references = [pair or [record.builds.index(0)] for pair in references]
-        partners, score = _scores_of_rounds(prediction, cost, likely, references, len(record.builds))
+        partners, score = _scores_of_paired_runs(prediction, cost, likely, references, len(record.builds))
     else:
         drifts = {gap: _expected_drift(analysis, host, gap) for gap in np.unique(gaps).tolist()}
         drift, variance = (np.array(part) for part in zip(*(drifts[gap] for gap in gaps.tolist()), strict=True))
-        score = _scores_of_runs(prediction, cost, likely, drift, variance, weights)
+        score = _scores_of_interleaved_runs(prediction, cost, likely, drift, variance, weights)
     score = np.where(max(max_runs, 1) >= batch_runs + batch_references, score, 0.0)
     option, batch = divmod(int(score.argmax()), score.shape[1])
     best = float(score[option, batch])
@@ -219,7 +219,7 @@ def _expected_drift(analysis: Analysis, host: int, gap: float) -> tuple[Array, A
     return of_levels, np.maximum(variance + size * (1 - correlation**2) * averaged, 1e-9)
 
 
-def _scores_of_runs(
+def _scores_of_interleaved_runs(
     prediction: Prediction, cost: Array, likely: Array, drift: Array, variance: Array, references: Array
 ) -> Array:
     """The expected bits for each run spent, (options, batches), of interleaved runs.
@@ -241,13 +241,13 @@ def _scores_of_runs(
     return result
 
 
-def _scores_of_rounds(
+def _scores_of_paired_runs(
     prediction: Prediction, cost: Array, likely: Array, references: Sequence[Sequence[int]], builds: int
 ) -> tuple[NDArray[np.int64], Array]:
-    """The row of the better reference, (options,), and the expected bits for each run spent, (options, batches), of
-    rounds.
+    """The row of the better reference, (options,), and the expected bits for each run of paired runs, (options,
+    batches).
 
-    A round has the candidate and one of its references, which are one or two rows of ``builds`` builds.
+    A pair has the candidate and one of its references, which are one or two rows of ``builds`` builds.
     """
     scores = []
     for side in (0, -1):

@@ -202,7 +202,7 @@ def _compare_ways(
         return None
     turns = _contrast_of_ends(record, now, USUAL)
     noise = math.sqrt(2) * _contrast_of_ends(record, now, replace(USUAL, noise=PRIOR_NOISE, worth=PRIOR_WEIGHT)).noise
-    by_turns = Interval.around(-record.sign * turns.drop, 2 * turns.error)
+    turn_ratio = Interval.around(-record.sign * turns.drop, 2 * turns.error)
     size = abs(turns.drop) / turns.noise
     clear_size = CLEAR * (UNSTEADY if turns.noise > NOISY else 1.0)
     clear = size >= clear_size and Student(turns.freedom).score(size) >= SURE
@@ -211,7 +211,7 @@ def _compare_ways(
     if clear or waiting or len(paired) < PAIRS_FIRST:
         # A few more interleaved runs may make the difference clear, and cost less than rounds.
         nearly = size >= clear_size and not paired and len(interleaved) < FEW
-        return Ways(False, noise, math.inf, by_turns, UNKNOWN, clear=clear, waiting=waiting, doubtful=nearly)
+        return Ways(False, noise, math.inf, turn_ratio, UNKNOWN, clear=clear, waiting=waiting, doubtful=nearly)
     by_cpu, enough = _ends_wait_alike(interleaved, paired, record, now), len(interleaved) >= 2 * MOST
     of_rounds = arrange(with_cpu_time(paired) if by_cpu else paired, now.policy, now.bad)
     rounds = _contrast_of_ends(of_rounds, now, USUAL.of_rounds)
@@ -222,14 +222,16 @@ def _compare_ways(
     little_noise = replace(USUAL.of_rounds, noise=math.sqrt(2) * PRIOR_NOISE, worth=PRIOR_WEIGHT)
     round_noise = _contrast_of_ends(of_rounds, now, little_noise).noise
     quieter = round_noise < GAIN * noise
-    by_rounds = Interval.around(-of_rounds.sign * rounds.drop, 2 * rounds.error)
+    round_ratio = Interval.around(-of_rounds.sign * rounds.drop, 2 * rounds.error)
     doubtful = not enough and (by_cpu is False or (quieter and not valid))
     doubtful |= FAR * noise < round_noise < NEAR * noise and len(interleaved) < FEW
     is_lost, differ = quieter and not valid, abs(turns.drop - record.sign * of_rounds.sign * rounds.drop)
     contradict = Student(turns.freedom).score(differ / math.hypot(turns.error, rounds.error)) > SEEN_ONCE
     doubtful |= contradict and not enough
     together = valid and quieter
-    return Ways(together, noise, round_noise, by_turns, by_rounds, is_lost, contradict, bool(by_cpu), doubtful=doubtful)
+    return Ways(
+        together, noise, round_noise, turn_ratio, round_ratio, is_lost, contradict, bool(by_cpu), doubtful=doubtful
+    )
 
 
 def _ends_wait_alike(

@@ -1,5 +1,5 @@
-"""Randomized layouts: the effect of code placement is separated from the effect of the source. Needs builds that can be
-linked again.
+"""Randomized layouts separate the effect of code placement from the effect of the source, if builds can be linked
+again.
 
 A hunt begins with the usual layout of each build. The usual layout is drawn once for each build, and neighbouring
 builds share much of it. So a commit that only moves code can look like a change, and pass every proof by more runs.
@@ -7,19 +7,17 @@ Therefore the named commit is compared with its parents once more, each run in a
 a part of the noise of a run, and repetitions average it out.
 
 * If randomized layouts show the difference, too, the commit is the culprit. The ranks of the readings must be
-  improbable by chance, because the layouts of a build may have any distribution, for example two modes. The probability
-  that is required falls with the number of layouts, because each further comparison may mislead by chance: over all
+  improbable by chance, because the layouts of a build may have any distribution, for example two modes. The required
+  probability falls with the number of layouts, because each further comparison may mislead by chance: over all
   comparisons it is about 1 %.
-* If the difference is absent there, its cause was code placement. Then the readings in the usual layout are no
-  evidence, and the search begins again with randomized layouts only. The builds exist already, so it costs runs and
-  links.
+* If randomized layouts do not show the difference, its cause was code placement. Then the readings in the usual layout
+  are no evidence, and the search begins again with randomized layouts only. The builds exist already, so it costs runs
+  and links.
 * If the search with the usual layout names nothing, for a reason that layout can cause (a tie, for example), the search
   begins again, too.
 
-A change that is larger than any effect of layouts is named without this comparison.
-
-The first part of a hunt ends before the first reading in a randomized layout. So all decisions follow from the
-observations.
+A change that is larger than any effect of layouts is named without this comparison. The first part of a hunt ends
+before the first reading in a randomized layout, so that all decisions follow from the observations.
 """
 
 import math
@@ -119,27 +117,22 @@ def decide_with_layouts(now: Situation) -> Decision:
     """The decision of the search; if builds can be linked again, nothing is named by the usual layout alone."""
     if not now.policy.layouts or now.model.exact:
         return decide_changes(now)
-    first_randomized = next((i for i, item in enumerate(now.observations) if _is_randomized(item)), None)
-    if first_randomized is None:
+    first = next((i for i, item in enumerate(now.observations) if _is_randomized(item)), None)
+    if first is None:
         usual = decide_changes(now)
         order = usual.order
         if not _placement_explains_ends(usual) if isinstance(order, Measure) else is_independent_of_layout(order):
             return usual
     else:
-        usual = _usual_decision(
-            now.graph, tuple(now.observations[:first_randomized]), now.policy, now.prior, now.shared, now.model
-        )
+        usual_part = tuple(now.observations[:first])
+        usual = _usual_decision(now.graph, usual_part, now.policy, now.prior, now.shared, now.model)
     model = FRESH.of_rounds if now.model.rounds else FRESH
     randomized = now.with_readings(_is_randomized, prior=replace(now.prior, noise=None), model=model)
     comparisons = {step.candidate: compare_with_parents(randomized, step) for step in all_steps(usual.order)}
     results = [comparison for of_step in comparisons.values() for comparison in of_step]
-    if comparisons and all(comparison.shown for comparison in results):
+    if comparisons and all(result.shown for result in results):
         return replace(usual, order=_with_comparisons(usual.order, comparisons))
-    if (
-        comparisons
-        and not any(comparison.absent for comparison in results)
-        and (further := _further_layouts(comparisons, now))
-    ):
+    if comparisons and not any(result.absent for result in results) and (further := _further_layouts(comparisons, now)):
         return within_budget(replace(usual, order=further), now)
     return within_budget(_randomized_decision(decide_changes(randomized), usual.order, comparisons, randomized), now)
 
@@ -225,9 +218,7 @@ Comparisons = Mapping[int, Sequence[LayoutComparison]]  # named commit → its c
 
 
 def _further_layouts(comparisons: Comparisons, now: Situation) -> Measure | None:
-    """The order for more layouts of the first commit that needs them, and of its parents; None if no commit needs
-    them.
-    """
+    """The order for more layouts of the first commit that needs them, and of its parents; or None."""
     for candidate, of_commit in comparisons.items():
         if missing := {comparison.parent: comparison.missing for comparison in of_commit if comparison.missing}:
             if rounds := now.model.rounds:  # with one parent after the other
@@ -259,9 +250,7 @@ def _weakest(comparisons: Sequence[LayoutComparison]) -> LayoutComparison:
 def _randomized_decision(
     decision: Decision, usual: Verdict | Measure, comparisons: Comparisons, randomized: Situation
 ) -> Decision:
-    """The decision of the search in randomized layouts, with the comparisons of the commits named in the usual
-    layout.
-    """
+    """The decision in randomized layouts, with the comparisons of the commits named in the usual layout."""
     match decision.order:
         case Found() | Several() as verdict:
             of_verdict = {step.candidate: compare_with_parents(randomized, step) for step in all_steps(verdict)}
@@ -282,8 +271,6 @@ def _code_placement(
     usual: Verdict | Measure, comparisons: Comparisons, ratio: Interval, detectable: float
 ) -> CodePlacement:
     """The verdict that the largest change in the usual layout is absent in randomized layouts."""
-    moved = [
-        step for step in all_steps(usual) if not all(comparison.shown for comparison in comparisons[step.candidate])
-    ]
+    moved = [step for step in all_steps(usual) if not all(result.shown for result in comparisons[step.candidate])]
     step = max(moved, key=lambda step: abs(math.log(step.ratio.middle)))
     return CodePlacement(replace(step, layouts=_weakest(comparisons[step.candidate]).layouts), ratio, detectable)
