@@ -193,7 +193,9 @@ def test_a_choice_that_chooses_nothing_is_refused(tmp_path: Path) -> None:
     assert (names[0] == names[1], len(set(names))) == (True, 3), "what is built depends on the program"
     executable(tmp_path / "kv" / "builder.toml", 'summary = "kv"\ndriver = "kv"\nprograms = ["bin/kv"]\n')
     wrong = Settings("a", "b", "", "kv", "", "here", builders_path=str(tmp_path), programs=("out/other",))
-    with pytest.raises(UsageError, match="--program out/other has no effect: the recipe of kv runs no program of that"):
+    with pytest.raises(
+        UsageError, match="--program out/other has no effect: the recipe of kv does not run a program of that"
+    ):
         requested_builder(wrong)
 
 
@@ -205,7 +207,7 @@ def test_an_end_whose_program_starts_another_says_how_to_have_both(yard: Yard) -
     sha = commit(yard, sources)
     with pytest.raises(EndFailed, match=r"fails in workload bench") as failure:
         measure(lab(yard, [sha, sha]), Share(0, 1))
-    assert "only bench was built, and starts others: name these with --program PATH" in failure.value.advice
+    assert "bench starts other programs, which were not built: add --program PATH for each" in failure.value.advice
     assert runs(measure(lab(yard, [sha, sha], "part"), Share(0, 1)))
 
 
@@ -220,7 +222,7 @@ def test_an_end_whose_program_does_not_start_says_where_the_build_made_it(yard: 
     sha, recipes = commit(yard, files), load_requested(quick(yard, run, system="cmake"))
     with pytest.raises(EndFailed) as failure:
         measure(lab_of(yard.host, *recipes, yard.git.path, (sha, sha)), Share(0, 1))
-    made = " The build made build/md2html/md2html: --run 'build/md2html/md2html big.md'" * ("../big.md" not in run)
+    made = " The build has build/md2html/md2html: use --run 'build/md2html/md2html big.md'" * ("../big.md" not in run)
     assert failure.value.advice.partition("/stdout.")[2] == made, failure.value
 
 
@@ -229,7 +231,7 @@ def test_an_end_whose_program_is_not_built_names_the_command_that_builds_it(yard
     sha = commit(yard, SOURCES | {"Makefile": rules})
     with pytest.raises(EndFailed) as failure:
         measure(lab(yard, [sha, sha]), Share(0, 1))
-    assert failure.value.advice.endswith(" To have it built: --build 'make bench'")
+    assert failure.value.advice.endswith(" To build the program: --build 'make bench'")
 
 
 def lab(yard: Yard, commits: Sequence[str], *programs: str, is_range: bool = True) -> HostLab:
@@ -252,8 +254,8 @@ def test_a_session_says_once_what_does_not_build_and_where_it_may_run_another_pr
     events = [event for candidate in range(3) for event in measure(opened, Share(candidate, 1))]
     assert len(runs(events)) == 3
     said = warnings(events)
-    several = "several files of the build are called bench: out-static/bench is run, not out-shared/bench"
-    another = f"{fewer[0][:10]} may run another program than other commits: bench is out-shared/bench where not all"
+    several = "several files of the build have the name bench: out-static/bench is run, not out-shared/bench"
+    another = f"{fewer[0][:10]} may run another program than other commits: bench is out-shared/bench in a build of which a part failed"
     patterns = (r"a part of \w{10} does not build: .*out of date", several, another)
     assert [len([text for text in said if re.match(pattern, text)]) for pattern in patterns] == [1, 1, 1], said
 

@@ -131,8 +131,12 @@ def test_a_command_in_a_hint_is_pasted_as_it_was_meant(tmp_path: Path) -> None:
     known = known_error("a.cc:1:1: error: 'uint64_t' does not name a type")
     assert known
     for hint, before, words in (
-        (hint_of(lambda: ARG.parse(f"time={odd}")), "its own: ", ["--time", f"{odd}."]),
-        (hint_of(lambda: open_repository(shallow)), "the rest: ", ["git", "-C", str(shallow), "fetch", "--unshallow"]),
+        (hint_of(lambda: ARG.parse(f"time={odd}")), "the option ", ["--time", f"{odd}."]),
+        (
+            hint_of(lambda: open_repository(shallow)),
+            "whole history: ",
+            ["git", "-C", str(shallow), "fetch", "--unshallow"],
+        ),
         (hint_of(lambda: private(secret)), "private: ", ["chmod", "600", str(secret)]),
         (f": {known.option}", ": ", ["--cxxflags", "-include cstdint"]),
     ):

@@ -90,7 +90,7 @@ def test_hunts_run_at_once_and_one_that_fails_stops_no_other(file: Path, tmp_pat
     assert {page.name for page in pages.iterdir()} == {"index.html", "hunt-1.html", "hunt-2.html"}
 
     assert "No hunt is interrupted" in exits(0, "resume", "--all", *kept), "a mistake stays one"
-    assert "Going on with batch b1" in exits(3, "batch", str(file), *kept)
+    assert "Continuing batch b1" in exits(3, "batch", str(file), *kept)
     assert rows(history, "select count(*) from hunts") == [(2,)]  # only the one that failed was tried
     told = exits(0, "show", "b1", *kept)
     assert f"Batch b1 of {file}" in told and told.count("found") == 2 and "failed: " in told
@@ -176,7 +176,10 @@ def test_a_job_on_a_node_with_another_history_begins_there(file: Path, tmp_path:
         enter_status(history, 1, place, 0)
     end_batch(history, 1, 2.0)
     told = exits(0, "batch", str(file), "--history", str(history.path))
-    assert "All hunts of batch b1 have verdicts; --anew begins them again." in told and "bisect report b1" in told
+    assert (
+        "All hunts of batch b1 have verdicts. To begin all hunts anew, add --anew." in told
+        and "bisect report b1" in told
+    )
 
 
 # Scripts in place of hunts.

@@ -77,7 +77,11 @@ def test_a_server_that_is_gone_costs_no_hunt_its_verdict(ends: tuple[str, str], 
     assert "Not all is in the central history yet" in ended.stderr
     assert "Push it later: bisect push" in ended.stderr
     failed = exits(ENVIRONMENT, "push")
-    assert "cannot be reached" in failed and "Nothing is lost" in failed and "hunter2" not in ended.stderr + failed
+    assert (
+        "cannot be reached" in failed
+        and "The local history has all sessions" in failed
+        and "hunter2" not in ended.stderr + failed
+    )
     configure(seal, server.create("later"))
     exits(0, "run", *ends, *HUNT)  # carries what is missing of the other, too
     assert "already has all sessions" in exits(0, "push")

@@ -336,7 +336,7 @@ def test_a_dry_run_says_what_would_be_hunted(commits: list[str], monkeypatch: py
     assert "hunts, v3@lto and other builds: none: no other is a revision that is built and configured alike." in alone
     monkeypatch.setattr("perfbisect.hunt.drop_hunts.begin", Mock(side_effect=Interrupted("")))
     hunt = ["compare", "c1", "--hunt", "--no-explain"]
-    assert f"go on with: bisect {' '.join(hunt)}" in exits(130, *hunt)
+    assert f"to continue: bisect {' '.join(hunt)}" in exits(130, *hunt)
 
 
 def test_what_is_no_drop_is_not_hunted(commits: list[str]) -> None:
@@ -348,6 +348,6 @@ def test_what_is_no_drop_is_not_hunted(commits: list[str]) -> None:
         assert [len(to_find(None, history.read_trial(number))) for number in at] == [1, 0, 0, 0]
     status, out, err = run("compare", "c3", "--hunt", "--json")
     assert (status, json.loads(out)["hunts"]) == (0, [])
-    assert "No drop of c3 is real and large enough to be hunted." in err
+    assert "Comparison c3 has no real drop of at least --min-effect" in err
     said = exits(0, "compare", "c4", "--hunt", "--dry-run")
     assert "nothing would be hunted. A drop is seen from 2 rounds on: --visits." in said

@@ -36,7 +36,9 @@ def test_what_a_pattern_finds(script: Callable[[str], str]) -> None:
     how = ["run", good, bad, "--repo", "repo", "--run", "sh run.sh", "--plain", "--rate"]
     said = exits(3, *how, "tps: ([0-9]+)")
     assert f"because the bad end, {bad[:10]}, has no result: the output has no metric" in said
-    assert "Its last lines are:\nbegin\nrate 7\nBegin again with a pattern that fits." in said
+    assert (
+        "The last lines of the output are:\nbegin\nrate 7\nRun the command again with a pattern that matches." in said
+    )
     assert "resume" not in said
     _, told, _ = run(*how, "rate ([0-9]+)", "--metric", "rate", "--max-runs", "6", "--no-explain")
     assert told.count("every run has printed the same number, 7") == 1

@@ -64,7 +64,7 @@ WORDS = {  # what is typed → what is offered, with some of its meaning
     "run v1.": {"v1.0": "2020-01-02 v1.0, and \\x1b[2J more", "v1.1": "2020-01-02 v1.1"},
     "run v1.0..v1.1": {"v1.0..v1.1": ""},
     "run --builder demo --skip 1.": {"1.0": "2020-01-02 v1.0", "1.1": ""},
-    "compare v1.0 H": {"HEAD": "what is checked out"},
+    "compare v1.0 H": {"HEAD": "the commit that is checked out"},
     "noise --rev e": {},
     "run --metric ip": {"ipc": ""},
     "run -b mysql -w scan,update-in": {"scan,update-index": "k = k + 1", "scan,update-inlist": ""},

@@ -43,7 +43,7 @@ def test_every_finding_has_its_line_and_its_advice() -> None:
         said = exits(0, "doctor", "--builder", "demo", "--workload", "update-index")
     for part in ("local is fit to measure on: 0 refused", "sysbench 1", "GiB are free", "a hunt of another session"):
         assert part in said
-    assert "everything that demo needs to be built is installed" in said
+    assert "all build dependencies of demo are installed" in said
 
 
 def test_without_a_workload_those_of_the_system_decide_whether_sysbench_is_needed(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_all_hosts_at_once(tmp_path: Path, seal: Path) -> None:
     verdicts = {name: host["verdict"] for name, host in of_host.items() if name != "local"}
     assert verdicts == {"quiet": "not fit", "b1": "fit", "odd": "cannot be used"}
     assert of_host["b1"]["builds_for"] == ["quiet"]
-    assert of_host["quiet"]["findings"][0]["text"] == "nobody, which is to build for host quiet, is not in hosts.toml"
+    assert of_host["quiet"]["findings"][0]["text"] == "nobody, a build host of quiet, is not in hosts.toml"
     assert {finding["topic"] for finding in of_host["b1"]["findings"]}.isdisjoint({"perf", "governor", "load"})
     assert [finding["level"] for finding in report["shared"]] == ["warning"]
     said = exits(4, "doctor", "--all", *hosts)
@@ -83,7 +83,7 @@ def test_all_hosts_at_once(tmp_path: Path, seal: Path) -> None:
 def test_build_hosts_that_would_build_differently_are_refused(tmp_path: Path) -> None:
     hosts = inventory(tmp_path, {"local": "quiet", "b1": "b1", "b2": "b2"}, local=["b1", "b2"])
     said = exits(4, "doctor", "--all", *hosts)
-    of_roots = "the build hosts of local have different root folders, which are part of what they build: "
+    of_roots = "the build hosts of local have different root folders, and builds contain these paths: "
     assert f"{of_roots}{tmp_path}/b1 on b1" in said
     assert "3 hosts: 1 problem with build hosts must be solved." in said
 

@@ -88,7 +88,7 @@ def test_of_a_comparison_and_an_aa_by_the_configured_command(
     exits(0, "compare", *builds, *how, "--notify", "")
     assert not (tmp_path / "kept").exists()
     for text, said in {
-        "notify = 'no-such-program now'\n": "`notify` cannot be run: there is no program no-such-program.",
+        "notify = 'no-such-program now'\n": "`notify` is not a command: the program no-such-program does not exist.",
         "notifi = 'true'\n": "`notifi` is an unknown key.",
     }.items():
         file.write_text(text)

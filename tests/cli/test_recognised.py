@@ -91,7 +91,7 @@ def test_results_of_one_command_are_hunted_with_common_runs(git: Repo, count: Pa
     script = THREE if obeys else THREE.replace("${{1#*=}}", "")
     commits = [git.commit({"bench": script.format(count=count, cpu=cpu, other=other)}) for cpu, other in sizes]
     ended = run("run", commits[0], commits[-1], *QUICK, "--no-explain", "--plain")
-    assert ended.status == 0 and "the hunts go on with: bisect compare c2 --hunt --no-explain" in ended.err, ended.err
+    assert ended.status == 0 and "to continue: bisect compare c2 --hunt --no-explain" in ended.err, ended.err
     assert "Of 3 results 2 are worse and 0 better" in ended.out and ended.out.count("The culprit is") == 2
     found = dict(rows(seal / HISTORY, "select workload, culprit from culprits"))
     assert found == {"sh bench BM_Insert/64": commits[1], "sh bench BM_Insert/1024": commits[2]}
@@ -163,7 +163,7 @@ def test_workloads_of_a_recipe_each_with_a_result(script: Callable[[str], str], 
     ]
     assert len(re.findall(f"The culprit is {ends[1][:10]}", said)) == 2
     suite.write_text(suite.read_text().replace("one.only", "one.rate = '(.)'\none.only"))
-    assert "only` is for an output that is recognised" in exits(3, "run", *ends, *SCRIPT)
+    assert "only` has no effect: the output of this workload is not recognised" in exits(3, "run", *ends, *SCRIPT)
 
 
 def test_an_output_of_no_known_benchmark(git: Repo, count: Path) -> None:
@@ -174,11 +174,11 @@ def test_an_output_of_no_known_benchmark(git: Repo, count: Path) -> None:
     said = "the output of the command is not the output of a known benchmark, so the duration is measured"
     assert run("compare", *ends, *QUICK, *few).err.count(said) == 1
     assert said not in run("compare", *ends, *QUICK, *few, "--metric", "latency").err
-    assert "--only x has no effect: the output of the command is of no known" in exits(
+    assert "--only x has no effect: the output of the command is not the output of a known" in exits(
         3, "compare", *ends, *QUICK, *few, "--only", "x"
     )
     assert "--only has no effect" in exits(3, "compare", *ends, *QUICK, "--only", "x", "--metric", "latency")
-    assert "`only` is for an output that is recognised" in exits(
+    assert "`only` has no effect: the output of this workload is not recognised" in exits(
         3, "run", *ends, *QUICK, "--only", "x", "--rate", "(.)"
     )
     assert "--only needs a command" in exits(3, "run", *ends, "--only", "x")

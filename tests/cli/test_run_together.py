@@ -124,7 +124,7 @@ def test_a_failure_stops_no_other(script: Script, seal: Path, tmp_path: Path, mo
     said = exits(4, "run", commits[0], commits[-1], *HUNT, "--plain")
     assert statuses() == [(4, "nothing can be compared,")] * 2
     assert "Hunt 2 failed: nothing can be compared, because the bad end" in said
-    assert "Go on with: bisect resume 2" in said
+    assert "To continue: bisect resume 2" in said
     assert "failed: nothing can be compared" in exits(0, "show", "b1")
     fixed.touch()
     suite = Path("workloads/script/suite.toml")

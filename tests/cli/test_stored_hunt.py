@@ -147,7 +147,7 @@ def test_a_damaged_hunt_is_named_and_the_others_are_written(two: Path, tmp_path:
     with closing(sqlite3.connect(kept)) as connection, connection:
         connection.execute("update events set body = '{' where session_id = 2 or (session_id = 1 and id = 3)")
     status, _, err = run("report", "--all", str(tmp_path / "pages"), "--history", str(kept))
-    assert (status, "No page of 1:" in err) == (0, True)
+    assert (status, "The page of 1 was not written:" in err) == (0, True)
     assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == ["hunt-2.html", "index.html"]
     assert 'href="hunt-1.html"' not in (tmp_path / "pages/index.html").read_text()
 
@@ -299,9 +299,9 @@ def test_commands_in_messages_name_the_history(ends: tuple[str, str], monkeypatc
         numbers = [begin_batch(opened, file, [], 1.0) for file in (Path("/b 1.toml"), "")]
         end_batch(opened, numbers[1], 2.0)
     for verb, batch, said in (
-        ("resume", "b1", "Go on with: bisect batch '/b 1.toml'"),
-        ("resume", "b2", "See them: bisect show b2"),
-        ("watch", "b1", "See what it has: bisect show b1"),
+        ("resume", "b1", "To continue: bisect batch '/b 1.toml'"),
+        ("resume", "b2", "To see them: bisect show b2"),
+        ("watch", "b1", "To see its hunts: bisect show b1"),
     ):
         assert f"{said} --history 'of mine.db'\n" in exits(3, verb, batch, *option)
     assert "There is no c1 in the history" in exits(3, "watch", "c1", *option), "it is the number of a hunt"

@@ -81,7 +81,7 @@ def test_conflicts_are_left_to_the_user_except_in_prose_of_no_build(script: Scri
     good, culprit, bad = (script(program(factor)) for factor in (100, 50, 51))
     stored([good, culprit, bad], [100, 50, 51])
     told = exits(2, "prove", "1")
-    assert f"{culprit[:10]} does not revert cleanly: conflicts in run.sh." in told
+    assert f"The revert of {culprit[:10]} has conflicts in run.sh." in told
     assert f"git revert {culprit[:10]}" in told and f" --repo {git.path} " in told
     assert f"compare: bisect compare {good} {bad} reverted --builder script --workload one " in told
 

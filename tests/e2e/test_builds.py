@@ -248,4 +248,4 @@ def test_a_hunt_trains_every_candidate(folder: Path, git: Callable[..., str]) ->
         keys = [path.parent.name for path in Path(root, "builds").glob("*/build.json")]
         assert len(keys) == 2
         assert all(moved(root, key) for key in keys)
-        assert "Layouts are not available: code that is optimised with a profile" in done.stdout
+        assert "Randomized layouts are not available: with optimisation by a profile" in done.stdout

@@ -116,7 +116,7 @@ def test_a_killed_session_leaves_a_lease_that_the_next_one_ends(slurm: Slurm, se
     assert records(seal) == [f"{left}.json"]
     told = bisect("hosts")
     assert f"job {left}," in told.stdout
-    assert "which has ended. Give it back with: bisect gc" in told.stdout
+    assert "Its session has ended. To release the machine: bisect gc" in told.stdout
 
     again = bisect(*hunt.resumed())
     hunt.check(again)

@@ -73,7 +73,10 @@ def test_another_version_made_it_slower(machine: Machine, seal: Path, tmp_path: 
     )
     ended = bisect("run", hashes[0], unknown, *hunt, "--host", "far")
     assert ended.returncode == 4
-    assert f"{unknown[:10]} cannot be checked out: it needs unit 9.9, of which the recipe has no sum" in ended.stderr
+    assert (
+        f"{unknown[:10]} cannot be checked out: the commit needs unit 9.9, but the recipe has no checksum of that version"
+        in ended.stderr
+    )
     assert 'Add "9.9" = "SHA256" to [archives.unit.sha256] of unit, or of a recipe that extends it.' in ended.stderr
 
 

@@ -210,7 +210,7 @@ def test_folders_of_locks(host: LocalHost, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PERFBISECT_LOCKS", str(tmp_path / "link"))
     assert len(had(host)) == len(list((tmp_path / "real").iterdir())) + 1 == 1
     monkeypatch.setenv("PERFBISECT_LOCKS", "locks")
-    with pytest.raises(UsageError, match="PERFBISECT_LOCKS names no absolute path: locks"):
+    with pytest.raises(UsageError, match="The variable PERFBISECT_LOCKS is not an absolute path: locks"):
         lock._folders()
 
 
@@ -246,7 +246,7 @@ def test_a_full_folder_leaves_it_to_the_next(host: LocalHost, tmp_path: Path, mo
         held = lock.HostLock(host, "hunt 8")
         held._write("644")
         (full / "much").write_bytes(b"x" * 4096)
-        with pytest.raises(EnvironmentFailure, match="no space left on host here"):
+        with pytest.raises(EnvironmentFailure, match="the disk of host here is full"):
             held._write("444")  # no other session would see that it is taken
         monkeypatch.setattr(lock, "_folders", both)
         held._write("444")

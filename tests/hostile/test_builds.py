@@ -120,7 +120,7 @@ def test_a_race_is_no_verdict(context: Context, commit: Commit) -> None:
     assert first.text.endswith(": it is repeated with one job instead of 4")
     assert "depends on the order of its parts" in second.text
     log = Path(built.facts.log).read_text()
-    assert log.startswith("perfbisect: with 4 jobs at once this build did not compile, and is repeated with one\n")
+    assert log.startswith("perfbisect: with 4 jobs this build did not compile; it is repeated with one job\n")
     saved = Path(first.advice.removeprefix("See ").removesuffix("."))
     assert "cat table" in saved.read_text()
     assert not [*Path(context().host.root, "jobs").iterdir()]
@@ -134,7 +134,7 @@ def test_a_commit_that_does_not_compile_is_reported_with_the_error_of_one_job(co
     with pytest.raises(BuildFailed, match="error: of slow"):
         finish(build(context(), sha := commit(BOTH)))
     log = next(Path(context().host.root, "logs").glob(f"*{sha[:10]}*")).read_text()
-    assert log.startswith("perfbisect: with 4 jobs at once this build did not compile, and is repeated with one\n")
+    assert log.startswith("perfbisect: with 4 jobs this build did not compile; it is repeated with one job\n")
     assert "error: of other" not in log
     assert not [*Path(context().host.root, "jobs").iterdir()]
 
@@ -260,7 +260,7 @@ def test_a_build_that_its_program_changes_is_made_again(lab: Lab, tmp_path: Path
     events = measure(opened, Share(0, 2))
     assert [run.reported for run in runs(events)] == [7, 7]
     [warned] = warnings(events)
-    assert "files of its build on host here have changed since it was made (" in warned
+    assert "files of the build on host here have changed since the build ended (" in warned
     assert builds(events) == 2
     (tmp_path / "done").unlink()
     measure(opened, Share(0, 1))

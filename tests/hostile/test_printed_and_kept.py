@@ -340,7 +340,7 @@ def test_a_query_names_what_is_no_json(history: Path) -> None:
     for sql in ("json_extract(body, '$.candidate') from events", "json_extract('{', '$.a')"):  # the damage comes first
         status, _, said = run("query", f"select {sql}", "--history", str(history))
         assert status == 4
-        assert re.search(r"is damaged: hunt 1, table events, row \d+, is no JSON", said)
+        assert re.search(r"is damaged: hunt 1, table events, row \d+, is not JSON", said)
 
 
 def test_a_number_beyond_those_of_sqlite_is_no_hunt(two_hunts: Path) -> None:

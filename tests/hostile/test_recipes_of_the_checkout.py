@@ -163,7 +163,7 @@ def test_a_working_directory_that_was_removed_is_no_bug(tmp_path: Path) -> None:
     with contextlib.chdir(gone):
         gone.rmdir()
         assert run("builders").status == 0
-        assert run("init").err.startswith("Error: The working directory does not exist any more.\n")
+        assert run("init").err.startswith("Error: The current folder does not exist any more.\n")
 
 
 def test_a_hunt_goes_on_with_the_recipes_that_it_began_with(

@@ -182,7 +182,7 @@ def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
     again = measure(farm.lab, Share(FAST, 0))
     assert finished(again) == [(FAST, "b2", False, None)]
     [warned] = warnings(again)
-    assert warned.startswith(f"{farm.commits[FAST][:10]} cannot be brought from host b1: ")
+    assert warned.startswith(f"the build of {farm.commits[FAST][:10]} cannot be copied from host b1: ")
     assert "b1" in farm.made.lost
     assert farm.stored("quiet") == farm.stored("b2")
 
@@ -223,7 +223,7 @@ def test_what_takes_the_place_of_a_build_is_brought_too(farm: Farm) -> None:
 def test_a_host_that_would_build_differently_is_refused(farm: Farm) -> None:
     list(farm.labs["b1"].build_ahead(BuildOrder(FAST, 0)))
     farm.labs["b2"].builder = structs.replace(BUILDER, name="other", home="small")
-    with pytest.raises(EnvironmentFailure, match=r"host b2 would build .* differently than host b1"):
+    with pytest.raises(EnvironmentFailure, match=r"hosts b2 and b1 would build .* differently"):
         list(farm.labs["b2"].build_ahead(BuildOrder(SLOW, 0)))
 
 

@@ -103,7 +103,7 @@ def test_qps_needs_no_perf_or_vmstat(
 
 def test_a_build_that_does_not_tell_its_format_is_skipped(open_lab: Open) -> None:
     for command, why in (
-        (["sh", "-c", "! echo no format >&2"], "its data cannot be determined: sh ended with status 1: no format"),
+        (["sh", "-c", "! echo no format >&2"], "dataset cannot be determined: sh ended with status 1: no format"),
         (["{prefix}/bin/tell", "{data}"], "bin/tell"),
     ):
         lab = open_lab(builder=replace(BUILDER, dataset=Dataset(format_command=command)))

@@ -355,7 +355,7 @@ def test_what_changes_on_the_host_is_said_once(watched: HostWatch, monkeypatch: 
         monkeypatch.setattr(host_watch, "free", lambda root, mib=mib: Fact(("echo", str(mib << 20)), int))
         assert ["bisect gc here" in warning.advice for warning in told(watched)] == [True] * texts
     monkeypatch.setattr(host_watch, "free", lambda root: Fact(("echo", str(100 << 20)), int))
-    with pytest.raises(EnvironmentFailure, match="no space left on host here: 100 MiB are left") as caught:
+    with pytest.raises(EnvironmentFailure, match="the disk of host here is full: only 100 MiB are free") as caught:
         watch(watched)
     assert "bisect gc here" in caught.value.advice
 
@@ -433,6 +433,6 @@ def test_a_failure_is_the_candidates_unless_nothing_can_be_compared_without_it(
             skipped = policy(host, is_range=False).failed(end, failure, 0.0)
             assert (skipped.facts.commit, skipped.facts.reason) == (COMMITS[end], str(failure))
         assert policy(host).failed(MIDDLE, failure, 0.0).facts.stage == failure.stage
-        with monkeypatch.context() as full, pytest.raises(EnvironmentFailure, match="no space left on host here: "):
+        with monkeypatch.context() as full, pytest.raises(EnvironmentFailure, match="the disk of host here is full: "):
             full.setattr(facts, "free", lambda _: Fact(("echo", str(1 << 20)), int))
             policy(host).failed(MIDDLE, failure, 0.0)

@@ -169,7 +169,7 @@ def test_without_space_for_two_it_goes_on_in_turns(git: Repo, tmp_path: Path) ->
     try:
         prepare = [["sh", "-c", "head -c 40M /dev/zero >{data}/rows"]]
         lab = open_lab(LocalHost("here", PurePosixPath(disk)), git, LOOP, LOOP, prepare_commands=prepare)
-        assert "two cannot be started at the same time: no space left on host here" in refused(together(lab))
+        assert "two servers cannot run at the same time: the disk of host here is full" in refused(together(lab))
         assert len(runs(measure(lab, Share(0, 1), Share(1, 1)))) == 2
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
@@ -382,6 +382,6 @@ def test_a_build_that_fails_in_a_fresh_layout_alone_is_not_skipped(host: LocalHo
     fresh = layout_events(lab, Share(0, 1))
     assert layouts(fresh, 0) == []
     [again] = built_of(fresh)
-    assert ("its links were removed" if lost == "links" else "cannot be linked") in again.fixed
+    assert ("the recorded links were removed" if lost == "links" else "cannot be linked") in again.fixed
     assert again.fixed in warnings(fresh)[0]
     assert layouts(layout_events(lab, Share(0, 1), fresh=False), 0) == [0]

@@ -123,7 +123,7 @@ TRAPPED = "trap 'echo PANIC; exit 3' TERM; touch {data}; while :; do sleep 0.1; 
 @pytest.mark.parametrize(
     ("start", "ready", "patience", "sentence"),
     [
-        ("echo up; touch {data}; exec sleep 60", NOT_READY, 0.3, "not ready after 0.3 s; .*: no client library: up"),
+        ("echo up; touch {data}; exec sleep 60", NOT_READY, 0.3, "not ready within 0.3 s; .*: no client library: up"),
         ("echo no_such; exit 4", ["false"], 0.3, "the server ended with status 4 before it was ready: no_such"),
         (TRAPPED, READY, 600, "ended with status 3 when it was stopped: .*PANIC"),
     ],

@@ -194,7 +194,7 @@ def test_what_is_too_much_is_left_out_and_said(read: Read, monkeypatch: pytest.M
     monkeypatch.setattr(module, "NAMES", 1)
     found = read({"page.c": PAGE}, {"page.c": after.replace("4096", "8192")}, ("page_insert",))
     assert found.functions == ("less", "slot_of", "page_size")
-    assert found.note.startswith("Of the functions that no profile contains, the callers of 1 were not looked for")
+    assert found.note.startswith("1 changed functions are in no profile, and their callers were not searched")
     monkeypatch.setattr(module, "LARGEST", 1000)
     large = {"large.c": PAGE + "/* " + "x" * 2000 + " */\n", "page.c": PAGE}
     found = read(large, {name: text.replace("4096", "8192") for name, text in large.items()})
@@ -202,4 +202,4 @@ def test_what_is_too_much_is_left_out_and_said(read: Read, monkeypatch: pytest.M
     assert "1 of 2 source files" in found.note
     monkeypatch.setattr(module, "FILES", 1)
     note = read({}, {"a.c": "int f(void) { return 1; }\n", "page.c": PAGE}).note
-    assert note == "1 of 2 source files of the commit are not read: only the smallest are."
+    assert note == "1 of 2 source files of the commit are not read, because there are too many."

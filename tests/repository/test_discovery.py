@@ -69,7 +69,9 @@ def test_a_file_that_keeps_git_waiting_is_named(
     fifo.unlink(missing_ok=True)
     os.mkfifo(fifo)
     named = "its configuration, or a file that the configuration includes" if what == "include.path" else what
-    with pytest.raises(EnvironmentFailure, match=f"git has not ended after 1 s .*: it may wait for {named}") as caught:
+    with pytest.raises(
+        EnvironmentFailure, match=f"git did not end within 1 s .*; it may wait to read {named}"
+    ) as caught:
         open_repository(repo)
     assert "FIFO" in caught.value.advice
 
@@ -145,7 +147,7 @@ def test_a_clone_is_made_once(builder: Builder, seal: Path, tmp_path: Path, monk
     assert [each.name for each in path.parent.iterdir() if each.suffix == ".partial"] == []
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert cached_clone(builder) == tmp_path / "cache/perfbisect/repositories/small.git"
-    with pytest.raises(UsageError, match="Builder small names no repository") as caught:
+    with pytest.raises(UsageError, match="Builder small has no URL of a repository") as caught:
         cached_clone(recipe(""))
     assert "--repo" in caught.value.advice
 

@@ -118,7 +118,7 @@ def test_the_environment_is_a_list_of_what_is_allowed(monkeypatch: pytest.Monkey
     [
         ("warning: x\nfatal: bad object\nerror: later\n", "fatal: bad object", ""),
         ("said nothing of note\n", "said nothing of note", ""),
-        ("", "it printed no message", ""),
+        ("", "git printed no message", ""),
         ("fatal: No space left on device\n", "fatal: No space left on device", "Free space on that disk."),
     ],
 )

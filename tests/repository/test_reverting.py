@@ -81,7 +81,7 @@ def test_a_conflict_names_the_files(repo: Repository, git: Repo) -> None:
     trees = [dict.fromkeys(files, each) for each in (text(), text(l7="slow"), text(l7="slower still"), None)]
     _, culprit, tip, gone = git.history([*trees[:3], trees[3] | {"b.c": "something else\n"}])
     said = refused(repo, tip, culprit)
-    assert f"{culprit[:10]} does not revert cleanly: conflicts in src/0.c, src/1.c, src/10.c, " in said
+    assert f"The revert of {culprit[:10]} has conflicts in src/0.c, src/1.c, src/10.c, " in said
     assert said.endswith(" and 2 more.")
     assert "conflicts in src/0.c, src/1.c" in refused(repo, gone, culprit), "a file that is gone"
 
@@ -99,7 +99,9 @@ def test_what_is_undone_already_and_what_only_ignored_paths_have_changes_nothing
     trees = [{"a.c": text(), "a.md": "a\n"}, {"a.c": text(l7="slow")}, {"a.md": "b\n"}, {"a.c": text()}]
     _, *undone, tip = git.history(trees)
     for which in undone:
-        assert f"Reverting {which[:10]} changes nothing in {tip[:10]}" in refused(repo, tip, which, ignore=("**/*.md",))
+        assert f"The revert of {which[:10]} changes nothing in {tip[:10]}" in refused(
+            repo, tip, which, ignore=("**/*.md",)
+        )
 
 
 def test_a_merge_is_reverted_relative_to_its_first_parent(repo: Repository, git: Repo) -> None:

@@ -125,7 +125,7 @@ def test_a_build_that_alone_answers_wrongly_is_skipped_and_the_data_stays(place:
 
     lab = place.lab(workload, hashes, is_range=False)
     why = skipped(measure(lab, Share(1, 1)))
-    assert "check with as loaded off on data that it has just loaded itself" in why.reason
+    assert "gives as loaded off on a dataset that the build has loaded itself" in why.reason
     assert "with as loaded on" in why.reason
     events = measure(lab, Share(0, 1))
     assert (warnings(events), len(runs(events))) == ([], 1)

@@ -211,9 +211,9 @@ def test_another_history_of_the_same_name_is_refused(history: History, address: 
     pushed(history, address)
     with closing(History.open(tmp_path / "other.db")) as other:
         sample.write(other)
-        refused("desk3:1 is another session there", other, address)
+        refused("another session with the id desk3:1", other, address)
         later = sample.write(other)  # whose number is free there
-        advice = refused("desk3 is the name of another", other, address, "desk3", later)
+        advice = refused("another history with the name desk3", other, address, "desk3", later)
         assert 'origin = "NAME" in [central] of config.toml' in advice
         assert pushed(other, address, "desk4").sessions == 2
     assert len(rows(address, "SELECT 1 FROM sessions")) == 3
@@ -224,11 +224,13 @@ def test_a_history_has_one_name(history: History, address: str, tmp_path: Path) 
     pushed(history, address)
     history.connection.execute("VACUUM INTO ?", [str(tmp_path / "copy.db")])
     for only in (None, sample.write(history)):
-        assert 'origin = "desk3"' in refused("is there as desk3, not as desk9", history, address, "desk9", only)
+        assert 'origin = "desk3"' in refused(
+            "was pushed before with the name desk3, not desk9", history, address, "desk9", only
+        )
     assert pushed(history, address).sessions == 1
     with closing(History.open(tmp_path / "copy.db")) as copy:
         sample.write(copy)
-        refused("desk3:2 is another session there", copy, address)
+        refused("another session with the id desk3:2", copy, address)
         assert pushed(copy, address, "desk4").sessions == 1  # since what both have is there
     assert rows(address, "SELECT id FROM sessions ORDER BY id") == [("desk3:1",), ("desk3:2",), ("desk4:2",)]
 

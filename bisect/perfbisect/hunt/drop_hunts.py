@@ -190,7 +190,9 @@ def hunt_drops(name: str, caller: Caller, how: DropOptions) -> list[DropHunt | N
         kept = replace(history.settings(found.trial.id), explain=how.explain)  # so that this goes on with the same
         policy = replace(kept.policy, min_effect=found.settings.policy.min_effect)
         history.update_settings(found.trial.id, replace(kept, policy=policy))
-        again = f"go on with: {command_on('compare', name, caller.path)} --hunt{'' if how.explain else ' --no-explain'}"
+        again = (
+            f"to continue: {command_on('compare', name, caller.path)} --hunt{'' if how.explain else ' --no-explain'}"
+        )
         found, _ = hunt_all(history, partial(read_comparison, history, name, how), caller, again)
         return [found.hunt_of(drop) for span in found.ranges() for drop in span.drops]
 

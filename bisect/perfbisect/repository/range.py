@@ -73,7 +73,7 @@ def read_range(
             rows = [[*row, base] if row[0] == joins else row for row in rows]
     if not rows:
         raise UsageError(
-            f"No commit of the range can change the speed: all its {len(inside)} commits change only ignored paths.",
+            f"No commit of the range can change the speed: its commits ({len(inside)}) change only ignored paths.",
             f"Ignored paths of the builder's recipe: {', '.join(ignore) or 'none'}.",
         )
     # Independent of `submodule.NAME.ignore`.

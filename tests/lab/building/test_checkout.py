@@ -398,7 +398,7 @@ def test_a_submodule_that_cannot_be_had(cloned: Source, origin: Path, clone: Rep
     failed, at = refused(cloned), clone("rev-parse", "HEAD:libs/lib")
     assert f"submodule libs/lib at {at[:10]} is not in {clone.path}, and " in str(failed)
     assert f"{origin}/lib cannot be fetched: fatal: " in str(failed)
-    assert failed.advice.startswith(f"`git -C {clone.path} submodule update --init libs/lib` may bring it. See ")
+    assert failed.advice.startswith(f"Try: git -C {clone.path} submodule update --init libs/lib. See ")
 
 
 def test_an_address_that_is_not_used(cloned: Source, clone: Repo, tmp_path: Path) -> None:

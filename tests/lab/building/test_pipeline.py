@@ -172,7 +172,7 @@ def test_each_stage_can_fail(place: Yard) -> None:
         ({"compile": [["false"]]}, "compile: ", BuildFailed),
         ({"install": [["sh", "-c", "echo no such luck; exit 3"]]}, "install: ", BuildFailed),
         *(({"artifacts": [absent]}, f"install: it did not install {absent}$", BuildFailed) for absent in ("lib/x y", "lib")),
-        ({"configure": [["sleep", "60"]], "timeout": 0.2}, r"configure: not done after 0\.2 s", BuildFailed),
+        ({"configure": [["sleep", "60"]], "timeout": 0.2}, r"configure: the build did not end within 0\.2 s", BuildFailed),
         ({"configure": [["sh", "-c", "cat {source}/VERSION >/dev/full"]]}, "the disk of host here is full", EnvironmentFailure),
     ]  # fmt: skip
     for change, sentence, kind in changes:

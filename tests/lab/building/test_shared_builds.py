@@ -344,7 +344,7 @@ def test_a_build_of_before_is_given_to_the_others_unless_its_files_have_changed(
     mode = program.stat().st_mode
     program.chmod(0o700)
     _, [warned] = team.get("one", sha)
-    assert "cannot be shared: files of its build on host one have changed since it was made (./bin/tiny)" in warned
+    assert "cannot be shared: files of the build on host one have changed since the build ended (./bin/tiny)" in warned
     assert not list(team.folder.iterdir())
     program.chmod(mode)
     facts, warned = team.get("one", sha)
@@ -457,8 +457,8 @@ def test_a_store_that_goes_and_comes_back(team: Team) -> None:
     away = folder.rename(folder.with_name("away"))
     facts, (read, written) = team.get("one", shas[1], shared)
     assert not facts.reused
-    assert "cannot be read: there is no folder" in read
-    assert "cannot be written: there is no folder" in written
+    assert "cannot be read: the folder" in read
+    assert "cannot be written: the folder" in written
     assert not folder.exists(), "a mount that is missing is not filled"
     away.rename(folder)
     for sha, later, objects in ((shas[2], 0.0, 1), (shas[3], PAUSE, 2)):  # it is left alone for a while

@@ -344,8 +344,12 @@ def test_a_tree_that_has_it_or_knows_nothing_of_it_needs_none(units: Yard, serve
 
 def test_a_commit_whose_archive_is_unknown_is_skipped(units: Yard) -> None:
     for named, sentence, hint in (
-        ("unit_9_9", "it needs unit 9.9, of which the recipe has no sum", 'Add "9.9" = "SHA256" to [archives.unit.'),
-        ("odd", "its cmake/unit.cmake names no version of unit", "Let `archives.unit.pattern` of the recipe"),
+        (
+            "unit_9_9",
+            "the commit needs unit 9.9, but the recipe has no checksum of that version",
+            'Add "9.9" = "SHA256" to [archives.unit.',
+        ),
+        ("odd", "the file cmake/unit.cmake has no version of unit", "Change `archives.unit.pattern` of the recipe"),
     ):
         with pytest.raises(BuildFailed) as failed:
             units.build(tree(named))

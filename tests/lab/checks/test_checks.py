@@ -150,7 +150,7 @@ def test_a_slow_or_wrong_clock(host: LocalHost, monkeypatch: pytest.MonkeyPatch)
     check((facts.CLOCK_SOURCE, "hpet\n"), text="hpet")
     check((facts.SYNCHRONISED, "NTPSynchronized=no\n"), level=NOTE, text="is not synchronised with a time server")
     monkeypatch.setattr(machine, "TIME", Fact(("date", "-d", "1 minute ago", "+%s.%N"), facts.TIME.read))
-    check(text="60 s behind that of this machine")
+    check(text="60 s behind the clock of this machine")
 
 
 def checked(folder: Path, level: Level, text: str, **entry: object) -> None:

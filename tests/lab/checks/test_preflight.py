@@ -136,7 +136,7 @@ def test_what_a_build_needs_is_looked_for_where_it_belongs(host: LocalHost) -> N
 def test_a_host_that_builds_nothing_needs_no_tools_to_build(host: LocalHost, take_away: Callable[..., None]) -> None:
     request = CheckRequest(host, HostEntry(name="here", build_hosts=["x"]), builder=builder(["no/such.h"]))
     [finding, *_] = preflight.tools(preflight.inspect_host(request))
-    assert (finding.topic, finding.advice) == ("builder", "Check with: bisect doctor x --builder b")
+    assert (finding.topic, finding.advice) == ("builder", "To check: bisect doctor x --builder b")
     take_away(*NEEDED, "gcc")
     inspection_of(host, build_hosts=["x"])
     refused(r"git.*not installed on host here", host, build_hosts=["here"])
@@ -174,7 +174,7 @@ def test_a_workload_that_cannot_run_is_refused_at_once(host: LocalHost) -> None:
     for change, sentence in (
         ({"script": "typo.lua"}, r"Workload s/w has a script that does not exist: typo\.lua"),
         ({"prepare_script": "typo.lua"}, "does not exist"),
-        ({"driver": "unheard"}, r"no sql\.lua runs it with unheard"),
+        ({"driver": "unheard"}, r"unheard has no sql\.lua to run it"),
         ({"time": 0.5}, "whole seconds"),
     ):
         with pytest.raises(UsageError, match=sentence):

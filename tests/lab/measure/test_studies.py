@@ -232,7 +232,7 @@ def test_the_plans_of_sqlite(name: str, found: tuple[str, str], host: LocalHost)
     assert (len(ended), turn.left) == (1, 0)
     assert not list(Path(host.root, "jobs").iterdir())
     Path(host.root, "datasets", key, "dataset.json").unlink()
-    with pytest.raises(DataDamaged, match="is damaged: its record is missing"):
+    with pytest.raises(DataDamaged, match="is damaged: the record of its size is missing"):
         dataset.copy(host, key, None)
 
 
@@ -240,5 +240,5 @@ def test_the_plans_of_sqlite(name: str, found: tuple[str, str], host: LocalHost)
 def test_a_script_that_fails(host: LocalHost) -> None:
     workload = replace(load_workload("left-join-view", "sqlite"), statement="SELECT a FROM nowhere")
     system, context = of_sqlite(host, workload)
-    with pytest.raises(RunFailed, match=r"its statements cannot be explained: .*no such table: nowhere"):
+    with pytest.raises(RunFailed, match=r"plans of its statements are not available: .*no such table: nowhere"):
         list(PlanStudy(context, lambda: None).visit(system, "", Turn(0, 1, 1, 1, Purpose.EXPLAIN, left=1)))

@@ -253,7 +253,7 @@ def test_a_commit_that_gives_no_number_is_skipped(lab: HostLab) -> None:
 @pytest.mark.tools
 def test_a_program_that_loading_lacks_is_the_fault_of_the_commit_or_of_the_host(lab: HostLab) -> None:
     facts = skipped(measure(with_workload(lab, prepare_commands=[["./loader"]]), Share(SLOW, 1)))
-    assert facts.reason.startswith("the data cannot be loaded: ./loader ended with status 127: ")
+    assert facts.reason.startswith("the dataset cannot be loaded: ./loader ended with status 127: ")
     lab = with_workload(lab, prepare_commands=[["bench-loader"]])
     with pytest.raises(EnvironmentFailure, match="bench-loader is not installed on host here"):
         measure(lab, Share(GOOD, 1))

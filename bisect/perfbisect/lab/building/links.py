@@ -181,7 +181,7 @@ from=$1 # the root folder of the host where the links were recorded
 [ ! -e "$3/links/root" ] || from=$(cat -- "$3/links/root")
 root=$(in_awk "$from") build=$3 made=$4 seed=$5 linker=$6 command=$7
 if [ -d "$made" ]; then [ -n "$(changed "$made")" ] || exit 0; rm -rf "$made"; fi
-[ -e "$build/links/plan" ] || { echo 'its links were removed, as by `bisect gc`' >&2; exit 1; }
+[ -e "$build/links/plan" ] || { echo 'the recorded links were removed, as by `bisect gc`' >&2; exit 1; }
 mkdir -p "$2" && scratch=$(mktemp -d -p "$2") && trap 'rm -rf "$scratch"' EXIT
 [ -e "$build/files/seen" ] || record "$build"
 rm -rf "$made.part" && mkdir "$made.part" && cp -al -- "$build/prefix" "$build/build.json" "$made.part"
