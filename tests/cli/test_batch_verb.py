@@ -28,7 +28,7 @@ from perfbisect.core.domain.events import SessionEnded
 from perfbisect.core.domain.orders import Inconclusive, Interval, Reason
 from perfbisect.errors import EnvironmentFailure, Interrupted, UsageError
 from perfbisect.hunt import batch as carry_out
-from perfbisect.hunt.batch import Stage, Task, locked_hosts, state_of, tasks_of, title_of
+from perfbisect.hunt.batch import Stage, Task, locked_hosts, state_text, tasks_of, title_of
 from perfbisect.store.batches import (
     PlannedHunt,
     begin_batch,
@@ -137,7 +137,7 @@ def test_jobs_are_shown_and_refused_by_name(file: Path, tmp_path: Path, monkeypa
     assert words[0].startswith("sbatch '--job-name=script one ") and "'--nice=1 '\"'\"'2': bisect run " in words[0]
     with monkeypatch.context() as patched:
         patched.setenv("PATH", str(tmp_path))
-        assert "There is no sbatch here" in exits(3, *slurm)
+        assert "This machine has no sbatch" in exits(3, *slurm)
     assert not history.exists()
     with closing(History.open(history)) as opened:
         number = begin_batch(opened, file, [entry.planned for entry in read_batch_file(file)], 1.0)
@@ -195,7 +195,7 @@ def history(tmp_path: Path) -> Iterator[History]:
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Play:
     """``play(script)`` lets a script of the shell be each hunt; its arguments are those of `bisect`. Looks follow soon."""
-    monkeypatch.setattr(carry_out, "EVERY", 0.02)
+    monkeypatch.setattr(carry_out, "POLL_SECONDS", 0.02)
     return lambda script: monkeypatch.setattr(carry_out, "PROGRAM", ("sh", "-c", script, "sh"))
 
 
@@ -289,7 +289,7 @@ def test_a_hunt_whose_rows_are_damaged_stops_no_other(
     enter_status(history, batch, 1, 0)  # its verdict is known
     assert carried_out(history, batch) == 0
     task = Task("", (), "", ((),), "", hunt=999, stage=Stage.ELSEWHERE)
-    carry_out.observe(task, history, unseen(), {})  # damaged while another process works on it
+    carry_out.update(task, history, unseen(), {})  # damaged while another process works on it
     assert (task.stage, task.status, task.failure) == (Stage.ENDED, 4, "table hunts is damaged")
     damaged.assert_called_with(999)
 
@@ -320,7 +320,7 @@ def test_what_a_hunt_locks_is_asked_once(history: History, play: Play, tmp_path:
 
     carry_out.carry_out(carried, history, unseen(), lambda: None, look, locked)
     assert [task.status for task in carried] == [0, 0, 0]
-    asked = sorted((call.args[0].place, call.args[1]) for call in locked.call_args_list)
+    asked = sorted((call.args[0].number, call.args[1]) for call in locked.call_args_list)
     assert asked == [(number, host) for number in range(3) for host in ("h", "i")]
     shutil.copy(HERE / "hosts" / "building.toml", tmp_path / "hosts.toml")
     assert locked_hosts(Task("", (), str(tmp_path), (("a",),), ""), "a") == ("a", "c")
@@ -378,10 +378,10 @@ def test_what_is_said_of_a_batch(history: History) -> None:
     assert [line.split()[-1] for line in lines[2:]] == ["broke", "waiting"]
     assert batch_line(batch) == "b1: /batch.toml; 0 of 2 with a verdict"
     task.stage, task.hosts = Stage.RUNNING, ("h0",)
-    assert state_of(task, history) == "starting on h0"
+    assert state_text(task, history) == "starting on h0"
     task.hunt = sample_hunt.begin(history)
-    assert state_of(task, history) == "running on h0"
+    assert state_text(task, history) == "running on h0"
     task.stage, task.status = Stage.ENDED, 2
     verdict = Inconclusive((1, 2), (0.5, 0.4), Interval(0.7, 0.8, 0.9), Reason.BUILDS_SPENT)
     history.append(task.hunt, SessionEnded(verdict), 2.0)
-    assert state_of(task, history) == "inconclusive", "its suspect is not named"
+    assert state_text(task, history) == "inconclusive", "its suspect is not named"

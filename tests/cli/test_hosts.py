@@ -154,7 +154,7 @@ def test_a_host_that_is_slower_in_two_checks_is_unfit_until_that_is_accepted(fle
     assert re.search(unfit, out, re.MULTILINE)
     assert "Host a is unfit: its level fell by 10 %" in exits(0, "noise", "a", *fleet.aa)
     assert len(printed("history", *fleet.kept).splitlines()) == 3, "the A/As that are no checks"
-    assert "b is not unfit: there is nothing to accept." in exits(3, "hosts", "--accept", "a", "b", *fleet.kept)
+    assert "b is not unfit, so there is no new level to accept." in exits(3, "hosts", "--accept", "a", "b", *fleet.kept)
     assert "unfit: its level" in printed("hosts", *fleet.kept), "and a is not accepted, either"
     assert "unfit" not in printed("hosts", "--accept", "a", *fleet.kept)
     exits(3, "hosts", "--accept", "a", *fleet.kept)
@@ -186,7 +186,7 @@ def test_what_cannot_be_asked(fleet: Fleet) -> None:
         (["--check"], 3, "No host was checked before"),
         (["--like", "n1"], 3, "--like needs --check"),
         (["--accept"], 3, "--accept NAME"),
-        (["--accept", "a"], 3, "a is not unfit: there is nothing to accept."),
+        (["--accept", "a"], 3, "a is not unfit, so there is no new level to accept."),
         (["--check", "a", "--like", "n9"], 3, "There is no n9"),
         (["--check", "--accept", "a"], 3, "Give one of"),
         (["--check", "c", "--like", "n1"], 4, "Host c is not checked: There is no host 'c'"),

@@ -309,9 +309,9 @@ def test_words_reach_a_job_as_they_are(slurm: Slurm, tmp_path: Path) -> None:
     job = SlurmJob(
         PlannedHunt((*hostile, "no\n#SBATCH --hold", "$(bad)"), str(folder), (("local",),)), ("--comment=a\n'b",), 0
     )
-    arguments = job.arguments(log, "3:0", tmp_path / "h '.db")
+    arguments = job.script_arguments(log, "3:0", tmp_path / "h '.db")
     arguments[3] = str(executable(tmp_path / "python", '#!/bin/sh\nprintf "%s\\0" "$PWD" "$@"\n'))  # prints its words
-    number = sbatch(job.words(), SCRIPT, arguments)
+    number = sbatch(job.sbatch_options(), SCRIPT, arguments)
     until(lambda: not job_states([number])[number].is_open)
     assert str(job_states([number])[number]) == "COMPLETED"
     checked, ran = ([*part.split("\0")] for part in log.read_text().split(f"{folder}\0")[1:])
@@ -326,11 +326,11 @@ def test_words_reach_a_job_as_they_are(slurm: Slurm, tmp_path: Path) -> None:
 def test_before_its_time_limit_a_job_is_told_to_stop(slurm: Slurm, tmp_path: Path) -> None:
     """Not its script, which a shell would end after the hunt alone. Slurm looks at its limits each half minute."""
     job = SlurmJob(PlannedHunt(("a", "b"), str(tmp_path), (("local",),)), ("--time=1",), 0)
-    arguments = job.arguments(tmp_path / "log", "3:0", tmp_path / "h.db")
+    arguments = job.script_arguments(tmp_path / "log", "3:0", tmp_path / "h.db")
     arguments[3] = str(
         executable(tmp_path / "python", "#!/bin/sh\ncase $3 in import*) exit ;; esac\nexec sleep 1000\n")
     )
-    number = sbatch(job.words(), SCRIPT, arguments)
+    number = sbatch(job.sbatch_options(), SCRIPT, arguments)
     until(lambda: not job_states([number])[number].is_open)
     assert job_states([number])[number].status == 128 + signal.SIGTERM
 

@@ -22,7 +22,7 @@ from perfbisect.hunt.attempt import Caller
 from perfbisect.hunt.batch import Hosts, Task
 from perfbisect.hunt.drop_hunts import hunt_range
 from perfbisect.hunt.nightly import Watched
-from perfbisect.hunt.slurm import JobState, SlurmJob, is_kept, look, refuse_job, submit
+from perfbisect.hunt.slurm import JobState, SlurmJob, needs_no_job, read_batch_and_jobs, refuse_if_job_is_open, submit
 from perfbisect.store.batches import (
     PlannedHunt,
     all_batches,
@@ -63,7 +63,7 @@ NEXT: tuple[tuple[str, list[Task], Hosts, Mapping[str, Collection[Hosts]], list[
 def test_which_hunts_begin_next() -> None:
     """Where a hunt locks the hosts that it measures on."""
     for what, tasks, busy, homes, expected in NEXT:
-        begun = batch.next_ones(tasks, busy, homes, lambda _, hosts: hosts)
+        begun = batch.tasks_to_start(tasks, busy, homes, lambda _, hosts: hosts)
         assert [(int(task.title), hosts) for task, hosts in begun.items()] == expected, what
 
 
@@ -88,7 +88,7 @@ def planned(*hosts: tuple[str, ...], bad: str = "b", run: str = "--builder=x") -
 
 def options(*hosts: tuple[str, ...], given: tuple[str, ...] = (), minutes: float = 0) -> list[str]:
     """Those of sbatch behind the usual ones."""
-    words = SlurmJob(planned(*hosts), given, minutes).words()
+    words = SlurmJob(planned(*hosts), given, minutes).sbatch_options()
     assert words[:4] == ["--job-name=x w a..b", "--exclusive", "--output=/dev/null", "--signal=B:TERM@120"]
     return words[4:]
 
@@ -100,8 +100,8 @@ def test_options_of_a_job() -> None:
     assert options(minutes=89.5, given=("-t5",)) == ["--time=150", "-t5"]
     assert options(("slurm:quiet",)) == ["--constraint=quiet"]
     assert options(("slurm:a&b",), ("slurm:c",)) == ["--constraint=a&b|c"]
-    assert "hidden" not in str(SlurmJob(planned(run="--run=./x postgresql://me:hidden@db"), (), 0).words())
-    hostile = SlurmJob(planned(bad="b\n\x1b[2J $(x)" + "y" * 200), (), 0).words()[0]
+    assert "hidden" not in str(SlurmJob(planned(run="--run=./x postgresql://me:hidden@db"), (), 0).sbatch_options())
+    hostile = SlurmJob(planned(bad="b\n\x1b[2J $(x)" + "y" * 200), (), 0).sbatch_options()[0]
     assert hostile.startswith("--job-name=x w a..b \\x1b[2J $(x)yy") and len(hostile) < 120
     for hosts in (("c8-1",), ("slurm:a", "slurm:b"), ("labgrid:a",), ("slurm:a*2",)):
         with pytest.raises(UsageError, match=r"x w a\.\.b names hosts, but Slurm chooses the node"):
@@ -130,7 +130,7 @@ def test_states_are_those_of_the_queue_and_of_accounts(answers: Callable[..., No
 
 
 def test_without_slurm_it_says_what_is_missing(answers: Callable[..., None]) -> None:
-    with pytest.raises(UsageError, match="There is no sbatch here") as refused:
+    with pytest.raises(UsageError, match="This machine has no sbatch") as refused:
         slurm.check_commands()
     assert "login node" in refused.value.advice
 
@@ -152,22 +152,22 @@ def test_hunts_without_job_or_verdict_are_sent(history: History, answers: Callab
     log.parent.mkdir(parents=True)
     log.write_text("Error: there is no such thing\n")
     answers(squeue=QUEUE)
-    batch, states = look(history, number)
-    assert [is_kept(hunt, states) for hunt in batch.hunts] == [True, True, False, False, True, False]
+    batch, states = read_batch_and_jobs(history, number)
+    assert [needs_no_job(hunt, states) for hunt in batch.hunts] == [True, True, False, False, True, False]
     ends = [(hunt.status, hunt.failure) for hunt in batch.hunts]
     assert ends[2:5] == [(3, "there is no such thing"), (None, ""), (0, "")]
     answers(squeue="", sbatch="8;cluster\n")  # it has forgotten all of them
     assert submit(history, number, jobs) == 5
     assert [hunt.job for hunt in read_batch(history, number).hunts] == ["8", "8", "8", "8", "5", "8"]
     answers(squeue="", sbatch="")
-    with pytest.raises(UsageError, match=r"x w a\.\.b: sbatch has submitted nothing"):
+    with pytest.raises(UsageError, match=r"x w a\.\.b: sbatch has submitted no job"):
         submit(history, number, jobs)
-    with pytest.raises(UsageError, match="sbatch has submitted nothing"):
+    with pytest.raises(UsageError, match="sbatch has submitted no job"):
         submit(history, *begun(history, 2))
     assert [batch.id for batch in all_batches(history)] == [number], "nothing is left of a batch without a job"
     for place in range(6):
         enter_status(history, number, place, place % 3)
-    look(history, number)
+    read_batch_and_jobs(history, number)
     assert read_batch(history, number).ended
 
 
@@ -182,23 +182,23 @@ def test_a_job_knows_its_hunt(history: History, answers: Callable[..., None], mo
     assert claim(history, number, 0, "2") == hunt
     answers(squeue=QUEUE)
     with pytest.raises(UsageError, match=f"Hunt {hunt} is carried out by job 2 of Slurm"):
-        refuse_job(history, hunt)
+        refuse_if_job_is_open(history, hunt)
     with monkeypatch.context() as patched:
         patched.setenv("SLURM_JOB_ID", "2")
-        refuse_job(history, hunt)
+        refuse_if_job_is_open(history, hunt)
     [(*place, _)] = jobs_of(history, hunt)
     enter_status(history, *place, 4, "it broke")
     [ended] = read_batch(history, number).hunts
     assert (ended.status, ended.failure) == (4, "it broke")
     update_hunt(history, number, 0, job="4", status=None, failure=None)
     answers(squeue=QUEUE.splitlines()[3])
-    refuse_job(history, hunt)
+    refuse_if_job_is_open(history, hunt)
     assert read_batch(history, number).hunts[0].status is None
 
 
 def test_a_controller_that_does_not_answer_ends_no_session() -> None:
     """A job is submitted while the history is locked, and hunts that run wait for that."""
-    assert slurm.LIMIT < WAIT
+    assert slurm.TIME_LIMIT < WAIT
 
 
 def test_in_place_of_a_hunt_that_cannot_go_on_another_begins(history: History, monkeypatch: pytest.MonkeyPatch) -> None:

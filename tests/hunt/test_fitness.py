@@ -12,8 +12,8 @@ from perfbisect.core.domain.settings import TrialBuild, TrialRequest, TrialType,
 from perfbisect.core.stats.fitness import fitness_facts
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.host import leases
-from perfbisect.hunt.batch import Task, leave_out, state_of
-from perfbisect.hunt.fitness import accept, courses, unfit_hosts
+from perfbisect.hunt.batch import Task, remove_unfit_choice, state_text
+from perfbisect.hunt.fitness import accept, fitness_by_machine, unfit_hosts
 from perfbisect.hunt.session_hosts import LeaseTerms, leased_hosts
 from perfbisect.store.history import History
 from perfbisect.store.listing import FITNESS_CHECK
@@ -58,7 +58,7 @@ def test_each_machine_has_its_own_course(history: History) -> None:
     checks(history, "a", *FALL)
     checks(history, "pool:", *[1.0] * 6, node="n2")
     checks(history, "pool:/1", *FALL, node="n1")
-    found = courses(history.path)
+    found = fitness_by_machine(history.path)
     assert [*found] == ["a", "n2", "n1"]
     assert unfit(history) == ["a", "n1"]
     assert found["n1"][-1].check.host == "pool:/1"
@@ -76,8 +76,8 @@ def test_what_is_no_check_does_not_count(history: History, tmp_path: Path) -> No
         db.execute("UPDATE events SET body = '{}}' WHERE session_id = ? AND kind = 'TrialEnded'", [damaged])
     empty = check(history, "a", 7, 0.5, ended=False)
     history.append(empty, SessionEnded(), 1.0)  # its runs have shown nothing
-    assert len(courses(history.path)["a"]) == 4
-    assert courses(tmp_path / "none.db") == {}
+    assert len(fitness_by_machine(history.path)["a"]) == 4
+    assert fitness_by_machine(tmp_path / "none.db") == {}
     assert not (tmp_path / "none.db").exists()
 
 
@@ -87,8 +87,8 @@ def test_accepted_checks_say_so_themselves(history: History) -> None:
     accept(history.path, ["a"])
     assert unfit(history) == ["b"]
     checks(history, "a", 0.9, 0.9, 0.9, first=6)
-    assert courses(history.path)["a"][-1].level == pytest.approx(1.0)
-    with pytest.raises(UsageError, match="c is not unfit: there is nothing to accept"):
+    assert fitness_by_machine(history.path)["a"][-1].level == pytest.approx(1.0)
+    with pytest.raises(UsageError, match="c is not unfit, so there is no new level to accept"):
         accept(history.path, ["b", "c"])
     assert unfit(history) == ["b"], "none is accepted"
 
@@ -110,18 +110,18 @@ def test_a_hunt_that_may_choose_leaves_unfit_hosts_out(history: History) -> None
     """A host without others is used; where none is left, that is a failure."""
     checks(history, "a", *FALL)
     one = task("a", "b")
-    assert [leave_out(one, (host,), history) for host in ("b", "a", "b")] == [False, True, False]
+    assert [remove_unfit_choice(one, (host,), history) for host in ("b", "a", "b")] == [False, True, False]
     assert one.choices == (("b",),)
     one.stage, one.hosts = one.stage.RUNNING, ("b",)
-    assert state_of(one, history) == "starting on b, not on a, which is unfit"
+    assert state_text(one, history) == "starting on b, not on a, which is unfit"
     [why] = one.unfit.values()
     assert "bisect hosts --accept a" in why
-    assert not leave_out(task("a"), ("a",), history)
+    assert not remove_unfit_choice(task("a"), ("a",), history)
     checks(history, "b", *FALL)
     both = task("a", "b")
-    assert leave_out(both, ("a",), history)
+    assert remove_unfit_choice(both, ("a",), history)
     with pytest.raises(EnvironmentFailure, match="none of its hosts is fit"):
-        leave_out(both, ("b",), history)
+        remove_unfit_choice(both, ("b",), history)
     assert [*both.unfit] == ["a", "b"]
 
 

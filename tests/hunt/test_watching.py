@@ -21,7 +21,7 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.orders import Decision, Measure, Purpose, Share
-from perfbisect.hunt.watching import Completed, running, watch
+from perfbisect.hunt.watching import CompletedEvents, running, watch
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
 from perfbisect.ui.live import LiveScreen
@@ -130,7 +130,7 @@ def test_earlier_sessions_are_recalled(history: History, reader: History) -> Non
 @pytest.mark.parametrize(("together", "begun"), [(False, [3, 0, 0, 3]), (True, [3, None, 3, None])])
 def test_runs_begin_in_the_order_of_the_lab(*, together: bool, begun: list[int | None]) -> None:
     """Two at the same time begin as one, as a run of the first."""
-    followed = Completed()
+    followed = CompletedEvents()
     order = Measure((Share(3, 2), Share(0, 2)), Purpose.SEARCH, together=together)
     decided = Decided(Decision(order, next(e.decision.belief for _, e in KEPT if isinstance(e, Decided))))
     for event in (sample.started(), BuildFinished(3, sample.build(3), None), BuildFinished(0, sample.build(0), None)):

@@ -35,7 +35,7 @@ from perfbisect.core.domain.orders import (
     Share,
 )
 from perfbisect.core.inference.classification import Classification
-from perfbisect.hunt.watching import Completed
+from perfbisect.hunt.watching import CompletedEvents
 from perfbisect.ui.candidates import table
 from perfbisect.ui.session_update import caught_up, recalled, update
 from perfbisect.ui.session_view import ActiveBuild, ActiveRun, SessionView, bits, minutes_left, within
@@ -179,7 +179,7 @@ PARENT = 6  # of the culprit
 
 def stored(events: Events) -> Iterator[tuple[float, Event]]:
     """What a history keeps, completed."""
-    completed = Completed()
+    completed = CompletedEvents()
     for at, event in events:
         if not isinstance(event, PASSING):
             yield from ((at, each) for each in completed.after(event))
@@ -187,7 +187,7 @@ def stored(events: Events) -> Iterator[tuple[float, Event]]:
 
 def test_in_a_new_session_builds_come_first(events: Events) -> None:
     """A build of an earlier session is announced again before its runs."""
-    completed = Completed()
+    completed = CompletedEvents()
     [began] = [event for _, event in events if isinstance(event, SessionStarted)]
     decided = next(event for _, event in events if isinstance(event, Decided))
     for event in (*(event for _, event in events), began):

@@ -35,7 +35,7 @@ from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.core.domain.orders import Purpose
 from perfbisect.core.domain.settings import Pairing, TrialBuild, TrialRequest, TrialType, TrialWorkload
 from perfbisect.core.inference.classification import Classification
-from perfbisect.hunt.watching import Completed
+from perfbisect.hunt.watching import CompletedEvents
 from perfbisect.ui.lines import JsonLines, PlainLines, lines
 from perfbisect.ui.live import LiveScreen
 from perfbisect.ui.screen import lines as drawn
@@ -266,7 +266,7 @@ def test_lines_name_the_host(
 
 
 def test_runs_that_begin_are_found_in_a_stored_log(ahead: Events) -> None:
-    completed, passing = Completed(), RunStarted | RunProgress | BuildProgress
+    completed, passing = CompletedEvents(), RunStarted | RunProgress | BuildProgress
     stored = [each for _, event in ahead if not isinstance(event, passing) for each in completed.after(event)]
     begun, real = (
         [(event.candidate, event.number, event.host) for event in log if isinstance(event, RunStarted)]

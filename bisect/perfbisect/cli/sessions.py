@@ -136,11 +136,11 @@ def follow(tasks: "Sequence[Task]", history: History, path: Path | None, go_on: 
     """Carry out hunts, each in a process of its own, and say how they end; returns their highest exit status. ``go_on`` is the
     command to continue.
     """
-    from perfbisect.hunt.batch import VERDICTS, Stage, carry_out, locked_hosts, read_batch_at_end, state_of
+    from perfbisect.hunt.batch import VERDICTS, Stage, carry_out, locked_hosts, read_batch_at_end, state_text
     from perfbisect.ui.session_view import SessionRow
 
     def show() -> None:
-        view.states([SessionRow(task.title, task.hunt, state_of(task, history), task.runs) for task in tasks])
+        view.states([SessionRow(task.title, task.hunt, state_text(task, history), task.is_running) for task in tasks])
 
     try:
         carry_out(tasks, history, view, show, time.sleep, locked_hosts)
@@ -155,7 +155,7 @@ def follow(tasks: "Sequence[Task]", history: History, path: Path | None, go_on: 
         note(f"A host was not chosen: {printable(why)}")
     open_ones = [task for task in tasks if task.status not in VERDICTS]
     for task in open_ones:
-        note(f"{printable(task.title)}: {printable(state_of(task, history))}")
+        note(f"{printable(task.title)}: {printable(state_text(task, history))}")
         note(f"  output: {task.log(history)}")
     say(f"{len(tasks) - len(open_ones)} of {count(len(tasks), 'hunt')} ended with a verdict.")
     for number in dict.fromkeys(task.batch for task in tasks if task.batch is not None):

@@ -1,13 +1,13 @@
-"""A batch: hunts that are carried out by processes of their own, as many at once as their hosts allow.
+"""Carries out the hunts of a batch, each by a process of its own, as many at once as their hosts allow.
 
-They are processes and not threads, so that whatever ends one (a signal, a lack of memory, an error) ends no other, that
-each is the same as `bisect run` in a terminal, with the same locks, and that they go on where this process ends. The
-history is the only channel: what runs, and how it ends, is read from there, as `bisect watch` does.
+A signal, a lack of memory or an error ends one process, but not the others. Each process is a `bisect run` as in a terminal, with
+the same locks, and goes on if this process ends. This process reads the states of the hunts from the history, as `bisect watch`
+does.
 
-A host measures for one hunt at a time. Hunts begin in their order in the file, and a later one only on hosts that no
-earlier one waits for: so each hunt begins at some time. Where a hunt has a choice of hosts, the first choice is one on which
-hunts of its range have been built: they share their builds there. A hunt whose range is at home on a busy host
-leaves a free one to a range without a home, and takes it only if no such range waits.
+A host measures for one hunt at a time. Hunts begin in the order of the file. A hunt begins only on hosts that no earlier hunt
+waits for, so each hunt begins at some time. A hunt with a choice of hosts prefers the home of its range: hosts on which hunts of
+the range were built, and whose builds it can share. If the home is busy, the hunt leaves a free host to hunts of ranges without a
+home, and takes the free host only if no such hunt waits.
 """
 
 import json
@@ -24,7 +24,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from perfbisect.errors import ENVIRONMENT, INTERRUPTED, EnvironmentFailure, PerfBisectError, in_words
-from perfbisect.hunt.watching import EVERY, RUNNING, Followed, View
+from perfbisect.hunt.watching import POLL_SECONDS, RUNNING, FollowedHunt, View
 from perfbisect.recipes.configuration import HOSTS
 from perfbisect.recipes.inventory import load_host
 from perfbisect.store.batches import Batch, PlannedHunt, end_batch, enter_status, read_batch
@@ -34,116 +34,117 @@ from perfbisect.wording.quantities import chance
 
 PROGRAM = (sys.executable, "-P", "-c", "from perfbisect.cli.main import main; main()")
 SIGNALLED = 128  # the exit status of a process that signal n has ended is 128 + n
-STATUS = {  # exit status of hunts that another process has worked on, by their states; of others 2
+STATUS = {  # state of a hunt that another process has carried out → exit status; 2 for other states
     "found": 0, "several": 0, "not reproduced": 1, "code placement": 1, "failed": ENVIRONMENT, "interrupted": INTERRUPTED,
 }  # fmt: skip
-LEASED = ":"  # in the name of a host that is leased: slurm:quiet
-VERDICTS = (0, 1, 2)  # exit statuses of hunts that have one
-OF_PYTHON = (1, 2)  # those of Python itself, where it cannot start or import the program, too
-TAIL = 20_000  # bytes at the end of a log in which the error is looked for
+LEASED = ":"  # the names of leased hosts have this character: slurm:quiet
+VERDICTS = (0, 1, 2)  # exit statuses of hunts with a verdict
+OF_PYTHON = (1, 2)  # exit statuses of Python, too, if it cannot start or import the program
+TAIL = 20_000  # bytes at the end of a log, in which the error is looked for
 
 Hosts = tuple[str, ...]
 
 
 class Stage(StrEnum):
-    """How far a task is."""
+    """The stage of a task."""
 
     WAITING = "waiting"
     RUNNING = "running"
-    ELSEWHERE = "running elsewhere"  # another process has begun it
+    ELSEWHERE = "running elsewhere"  # another process has begun the hunt
     ENDED = "ended"
 
 
 @dataclass(eq=False)
 class Task:
-    """One hunt of a batch, or an interrupted one."""
+    """A hunt to be carried out by a process: a hunt of a batch, or an interrupted hunt."""
 
     title: str
     arguments: tuple[str, ...]  # of `bisect run`
     folder: str
-    choices: tuple[Hosts, ...]  # it measures on all hosts of one of these
+    choices: tuple[Hosts, ...]  # the hunt measures on all hosts of one choice
     range: str  # equal for hunts that can share builds
     batch: int | None = None
-    place: int = 0  # its number in the batch
-    hunt: int | None = None
+    number: int = 0  # in the batch, from 0
+    hunt: int | None = None  # its number in the history, once the hunt has begun
     stage: Stage = Stage.WAITING
     hosts: Hosts = ()
     status: int | None = None
     failure: str = ""
-    unfit: dict[str, str] = field(default_factory=dict)  # host that it has not chosen → why
-    logged: int = 0  # bytes that its log had when it was started: what follows is of this process
+    unfit: dict[str, str] = field(default_factory=dict)  # unfit host of a former choice → why it is unfit
+    log_start: int = 0  # bytes of the log before this process; the output of this process follows
     process: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
 
     @property
-    def runs(self) -> bool:
-        """Whether a process works on it."""
+    def is_running(self) -> bool:
+        """Whether a process works on the hunt."""
         return self.stage in (Stage.RUNNING, Stage.ELSEWHERE)
 
     def log(self, history: History) -> Path:
-        """What it prints, and why it failed. Each batch has a folder, as several may be carried out together."""
-        return log_of(history, self.batch, self.place) if self.batch else logs_of(history) / f"hunt-{self.hunt}.log"
+        """The file with the output of the hunt. Each batch has a folder, because several may be carried out at once."""
+        return log_of(history, self.batch, self.number) if self.batch else log_folder(history) / f"hunt-{self.hunt}.log"
 
 
-def logs_of(history: History) -> Path:
-    """The folder of what hunts of batches print."""
+def log_folder(history: History) -> Path:
+    """The folder with the output of the hunts of batches."""
     return history.path.with_name(f"{history.path.stem}-batches")
 
 
-def log_of(history: History, batch: int, place: int) -> Path:
-    """What a hunt of a batch prints."""
-    return logs_of(history) / f"b{batch}" / f"{place + 1}.log"
+def log_of(history: History, batch: int, number: int) -> Path:
+    """The file with the output of a hunt of a batch; ``number`` is the hunt's in the batch, from 0."""
+    return log_folder(history) / f"b{batch}" / f"{number + 1}.log"
 
 
 def tasks_of(batch: Batch, history: History, ranges: Sequence[str] = ()) -> list[Task]:
-    """The hunts of a batch that have no verdict yet, and those that have, which are shown only."""
+    """The hunts of a batch as tasks; hunts with a verdict are tasks that have ended."""
     tasks = []
-    for one in batch.hunts:
-        planned = one.planned
-        span = ranges[one.number] if ranges else range_of(planned.folder, planned.arguments[-2:])
-        what = title_of(planned), planned.arguments, planned.folder, planned.hosts, span
-        task = Task(*what, batch.id, one.number, one.hunt)
-        if one.hunt is not None:
-            with suppress(PerfBisectError) if one.status in VERDICTS else failing(task, history):
-                task.choices = (history.settings(one.hunt).hosts,)
-        if one.status in VERDICTS:
-            task.stage, task.status = Stage.ENDED, one.status
+    for hunt in batch.hunts:
+        planned = hunt.planned
+        span = ranges[hunt.number] if ranges else range_key(planned.folder, planned.arguments[-2:])
+        task = Task(
+            title_of(planned), planned.arguments, planned.folder, planned.hosts, span, batch.id, hunt.number, hunt.hunt
+        )
+        if hunt.hunt is not None:
+            with suppress(PerfBisectError) if hunt.status in VERDICTS else ending_on_error(task, history):
+                task.choices = (history.settings(hunt.hunt).hosts,)
+        if hunt.status in VERDICTS:
+            task.stage, task.status = Stage.ENDED, hunt.status
         tasks.append(task)
     return tasks
 
 
 def title_of(planned: PlannedHunt) -> str:
-    """The name of a hunt in all lines, before and after it has begun: system or repository, workload, range."""
+    """The title of a hunt in all lines, before and after it has begun: system or repository, workload, range."""
     *options, good, bad = planned.arguments
-    given = values_of(options)
-    system = given.get("builder") or Path(planned.folder, given.get("repo", "")).name
-    return " ".join(filter(None, (system, given.get("workload") or given.get("run", ""), f"{good}..{bad}")))
+    values = option_values(options)
+    system = values.get("builder") or Path(planned.folder, values.get("repo", "")).name
+    return " ".join(filter(None, (system, values.get("workload") or values.get("run", ""), f"{good}..{bad}")))
 
 
-def values_of(arguments: Sequence[str]) -> dict[str, str]:
-    """The options among these arguments that have a value."""
+def option_values(arguments: Sequence[str]) -> dict[str, str]:
+    """The options of a command line that have a value: name without dashes → value."""
     return dict(word.removeprefix("--").split("=", 1) for word in arguments if word.startswith("--") and "=" in word)
 
 
 def read_batch_at_end(history: History, number: int) -> Batch:
-    """The batch of that number; enters that it has ended where all of its hunts have verdicts."""
+    """The batch of that number. If all of its hunts have verdicts, the end of the batch is stored."""
     batch = read_batch(history, number)
-    if not batch.ended and all(one.status in VERDICTS for one in batch.hunts):
+    if not batch.ended and all(hunt.status in VERDICTS for hunt in batch.hunts):
         end_batch(history, number, time.time())
     return batch
 
 
-def state_of(task: Task, history: History) -> str:
-    """How far a hunt is, in words."""
+def state_text(task: Task, history: History) -> str:
+    """The state of a task in words, such as "running on c8-1"."""
     if task.stage is Stage.WAITING:
         return str(task.stage)
     if task.stage is not Stage.ENDED:
-        begins = task.stage is Stage.RUNNING and task.hunt is None  # not in the history yet
+        is_starting = task.stage is Stage.RUNNING and task.hunt is None  # the hunt is not in the history yet
         not_on = f", not on {', '.join(task.unfit)}, which is unfit" if task.unfit else ""
-        return f"{'starting' if begins else str(task.stage)} on {', '.join(task.hosts)}{not_on}"
+        return f"{'starting' if is_starting else str(task.stage)} on {', '.join(task.hosts)}{not_on}"
     if task.status == INTERRUPTED:
         return "interrupted"
     if task.status in VERDICTS and task.hunt is not None:
-        with suppress(PerfBisectError):  # of damaged rows: its exit status is known
+        with suppress(PerfBisectError):  # of damaged rows; the exit status shows that there is a verdict
             listed = history.listed(task.hunt)
             return (
                 f"{listed.state} {listed.culprit[:10]} {chance(listed.probability)}" if listed.culprit else listed.state
@@ -158,130 +159,132 @@ def carry_out(
     view: View,
     show: Callable[[], None],
     pause: Callable[[float], None],
-    locked: Callable[[Task, str], Sequence[str]],
+    locked_hosts: Callable[[Task, str], Sequence[str]],
 ) -> None:
-    """Carry out all tasks, as many at once as hosts allow; their stages say how each has ended.
+    """Carry out all tasks, as many at once as hosts allow. Afterwards each task has its stage, status and failure.
 
-    ``show`` is called when they may have changed, ``locked`` names the hosts that a hunt locks for one of its own; it is asked
-    once for each. Raises KeyboardInterrupt when that arrives, once all have stopped.
+    ``show`` is called when a task may have changed. ``locked_hosts`` returns the hosts that a hunt locks to measure on one host; it
+    is called once for each hunt and host. Raises KeyboardInterrupt after all processes have stopped.
     """
 
     @cache
-    def needed(task: Task, hosts: Hosts) -> Hosts:
-        return tuple(dict.fromkeys(each for host in hosts for each in locked(task, host)))
+    def needed_hosts(task: Task, hosts: Hosts) -> Hosts:
+        return tuple(dict.fromkeys(locked for host in hosts for locked in locked_hosts(task, host)))
 
-    followed: dict[int, Followed] = {}
+    followed: dict[int, FollowedHunt] = {}
     homes: dict[str, set[Hosts]] = {}
     for task in tasks:
         if task.stage is Stage.WAITING:
-            with failing(task, history):
-                # Another process may work on it.
-                if claimed(task, history) or (task.hunt is not None and history.listed(task.hunt).state == RUNNING):
+            with ending_on_error(task, history):
+                # Another process may already work on the hunt.
+                if is_claimed(task, history) or (task.hunt is not None and history.listed(task.hunt).state == RUNNING):
                     task.stage, task.hosts = Stage.ELSEWHERE, task.choices[0]
-    with closing(view), stopped_at_the_end(tasks):
+    with closing(view), stopping_processes(tasks):
         while any(task.stage is not Stage.ENDED for task in tasks):
-            busy = {host for task in tasks if task.runs for host in needed(task, task.hosts)}
+            busy = {host for task in tasks if task.is_running for host in needed_hosts(task, task.hosts)}
             waiting = [task for task in tasks if task.stage is Stage.WAITING]
-            for task, hosts in next_ones(waiting, busy, homes, needed).items():
-                with failing(task, history):
-                    if leave_out(task, hosts, history):
+            for task, hosts in tasks_to_start(waiting, busy, homes, needed_hosts).items():
+                with ending_on_error(task, history):
+                    if remove_unfit_choice(task, hosts, history):
                         continue
-                    homes.setdefault(task.range, set()).add(needed(task, hosts))
+                    homes.setdefault(task.range, set()).add(needed_hosts(task, hosts))
                     start(task, hosts, history)
             for task in tasks:
-                if task.runs:
-                    observe(task, history, view, followed)
+                if task.is_running:
+                    update(task, history, view, followed)
             show()
             if any(task.stage is not Stage.ENDED for task in tasks):
-                pause(EVERY)
+                pause(POLL_SECONDS)
 
 
-def next_ones(
+def tasks_to_start(
     waiting: Sequence[Task],
     busy: Collection[str],
     homes: Mapping[str, Collection[Hosts]],
-    needed: Callable[[Task, Hosts], Hosts],
+    needed_hosts: Callable[[Task, Hosts], Hosts],
 ) -> dict[Task, Hosts]:
-    """The hunts that begin now, each with its hosts.
+    """The tasks that start now, each with its hosts.
 
-    ``busy`` are hosts in use, ``homes`` the hosts that hunts of each range have used, ``needed`` says what a hunt
-    locks to measure on these hosts.
+    ``busy`` are hosts in use. ``homes`` are the hosts that hunts of each range have used. ``needed_hosts`` returns the hosts that
+    a hunt locks to measure on a choice of hosts.
     """
-    taken, begun = set(busy), dict[Task, Hosts]()
-    known = {name: set(places) for name, places in homes.items()}
-    for share in (True, False):
-        held = set(taken)  # also what earlier ones wait for
+    taken, started = set(busy), dict[Task, Hosts]()
+    range_homes = {name: set(locked_sets) for name, locked_sets in homes.items()}
+    for only_at_home in (True, False):
+        held = set(taken)  # also the hosts that earlier tasks wait for
         for task in waiting:
-            if task in begun:
+            if task in started:
                 continue
-            home = known.setdefault(task.range, set())
-            choices = {hosts: needed(task, hosts) for hosts in task.choices}
-            wanted = [each for each in choices if not share or not home or choices[each] in home]
-            if free := [each for each in wanted if held.isdisjoint(choices[each])]:
-                begun[task] = min(free, key=lambda each: choices[each] not in home)
-                locked = choices[begun[task]]
+            home = range_homes.setdefault(task.range, set())
+            locked_of = {hosts: needed_hosts(task, hosts) for hosts in task.choices}
+            choices = [hosts for hosts in locked_of if not only_at_home or not home or locked_of[hosts] in home]
+            if free := [hosts for hosts in choices if held.isdisjoint(locked_of[hosts])]:
+                started[task] = min(free, key=lambda hosts: locked_of[hosts] not in home)
+                locked = locked_of[started[task]]
                 home.add(locked)
                 taken |= {*locked}
                 held |= {*locked}
-            elif len(choices) == 1:
-                held |= {*choices[task.choices[0]]}
-    return begun
+            elif len(locked_of) == 1:
+                held |= {*locked_of[task.choices[0]]}
+    return started
 
 
 @contextmanager
-def failing(task: Task, history: History) -> Iterator[None]:
-    """An error within is how this task ends, unless its process is still at work: it stops no other."""
+def ending_on_error(task: Task, history: History) -> Iterator[None]:
+    """Within a block, an error ends this task and no other. If the task's process still works, the error is ignored."""
     try:
         yield
-    except (OSError, PerfBisectError) as trouble:
-        if task.process and task.process.poll() is None:  # only what is shown of it is lost; the next look may succeed
+    except (OSError, PerfBisectError) as error:
+        if task.process and task.process.poll() is None:  # the view lacks some events, and the next update may succeed
             return
-        task.stage, task.status, task.failure = Stage.ENDED, ENVIRONMENT, str(in_words(trouble))
+        task.stage, task.status, task.failure = Stage.ENDED, ENVIRONMENT, str(in_words(error))
         if task.batch is not None:
             with suppress(PerfBisectError):  # of the history itself
-                enter_status(history, task.batch, task.place, task.status, task.failure)
+                enter_status(history, task.batch, task.number, task.status, task.failure)
 
 
-def claimed(task: Task, history: History) -> bool:
-    """Whether a process works on a hunt of a batch that has no number yet; takes the number where it has one now."""
+def is_claimed(task: Task, history: History) -> bool:
+    """Whether a process works on a hunt of a batch that has no number yet. If the hunt has one now, the task gets it."""
     if task.hunt is not None or task.batch is None:
         return False
-    one = read_batch(history, task.batch).hunts[task.place]
-    if one.hunt is None and not one.running:  # or its process has entered the number between the look at either
-        one = read_batch(history, task.batch).hunts[task.place]
-    task.hunt = one.hunt
-    return one.hunt is None and one.running
+    stored = read_batch(history, task.batch).hunts[task.number]
+    if (
+        stored.hunt is None and not stored.running
+    ):  # read again: the process may have stored the number between both reads
+        stored = read_batch(history, task.batch).hunts[task.number]
+    task.hunt = stored.hunt
+    return stored.hunt is None and stored.running
 
 
-def leave_out(task: Task, hosts: Hosts, history: History) -> bool:
-    """Whether one of these hosts is unfit, and the hunt may choose another: then it does, with the next look.
+def remove_unfit_choice(task: Task, hosts: Hosts, history: History) -> bool:
+    """Remove these hosts from the choices of a task if one of them is unfit; returns whether they were removed.
 
-    Raises EnvironmentFailure where none is left.
+    An unfit host stays if the task has had no other choice. Raises EnvironmentFailure if no choice is left.
     """
     from perfbisect.hunt.fitness import unfit_hosts  # imported when used: `bisect history` must answer at once
 
     unfit = unfit_hosts(history.path, hosts) if len(task.choices) > 1 or task.unfit else {}
     if unfit:
         task.unfit |= unfit
-        task.choices = tuple(each for each in task.choices if each != hosts)
+        task.choices = tuple(choice for choice in task.choices if choice != hosts)
     if not task.choices:
         raise EnvironmentFailure("none of its hosts is fit")
     return bool(unfit)
 
 
 def start(task: Task, hosts: Hosts, history: History) -> None:
-    """Start the process of a hunt, in a session of its own: Ctrl-C reaches it through this process."""
+    """Start the process of a hunt in a new session of the system, so that Ctrl-C reaches only this process."""
     task.hosts, task.stage = hosts, Stage.RUNNING
-    place = ("--history", str(history.path.absolute()), "--wait", "--plain")
+    options = ("--history", str(history.path.absolute()), "--wait", "--plain")
     if task.hunt is not None:
-        words = ["resume", *place, str(task.hunt)]
+        words = ["resume", *options, str(task.hunt)]
     else:
-        member = ("--in-batch", f"{task.batch}:{task.place}")
-        words = ["run", *place, *member, *(f"--host={host}" for host in hosts), *task.arguments]
+        in_batch = ("--in-batch", f"{task.batch}:{task.number}")
+        words = ["run", *options, *in_batch, *(f"--host={host}" for host in hosts), *task.arguments]
     file = task.log(history)
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab") as log:
-        task.logged = log.tell()
+        task.log_start = log.tell()
         task.process = subprocess.Popen(
             [*PROGRAM, *words],
             cwd=task.folder,
@@ -292,45 +295,45 @@ def start(task: Task, hosts: Hosts, history: History) -> None:
         )
 
 
-def observe(task: Task, history: History, view: View, followed: dict[int, Followed]) -> None:
-    """Read from the history what a hunt that runs does now, and whether it has ended."""
+def update(task: Task, history: History, view: View, followed: dict[int, FollowedHunt]) -> None:
+    """Show the new events of a running hunt in the view, and note its end."""
     status = task.process.poll() if task.process else None
-    news: list[Callable[[], None]] = []
-    with failing(task, history):
-        if not claimed(task, history) and task.hunt is None and task.process is None:
-            task.stage, task.hosts = Stage.WAITING, ()  # the process elsewhere has ended before the hunt began
+    view_updates: list[Callable[[], None]] = []
+    with ending_on_error(task, history):
+        if not is_claimed(task, history) and task.hunt is None and task.process is None:
+            task.stage, task.hosts = Stage.WAITING, ()  # the other process has ended before the hunt began
         if task.hunt is not None:
             listed = history.listed(task.hunt)
             if task.hunt not in followed and listed.state == RUNNING:
-                followed[task.hunt] = Followed(history, task.hunt)
-                news.append(partial(view.recall, task.hunt, [*followed[task.hunt].earlier()]))
+                followed[task.hunt] = FollowedHunt(history, task.hunt)
+                view_updates.append(partial(view.recall, task.hunt, [*followed[task.hunt].earlier()]))
             if task.hunt in followed and (events := [*followed[task.hunt].new()]):
-                news.append(partial(view.show, task.hunt, events))
+                view_updates.append(partial(view.show, task.hunt, events))
             if task.process is None and listed.state != RUNNING:
                 status = STATUS.get(listed.state, 2)
-    for show in news:  # errors of the view are not the hunt's
-        show()
+    for update_view in view_updates:  # outside of the block above: an error of the view is no error of the hunt
+        update_view()
     if status is not None and task.stage is not Stage.ENDED:
-        with failing(task, history):
+        with ending_on_error(task, history):
             end(task, status, history)
 
 
 def end(task: Task, status: int, history: History) -> None:
-    """Enter how a hunt has ended, and why it failed."""
-    if status < 0:  # as a shell tells it
+    """Note the end of a hunt, and why it failed; ``status`` is the exit status of its process."""
+    if status < 0:  # a signal; the exit status becomes 128 + signal, as in a shell
         task.failure, status = f"killed by signal {-status}", SIGNALLED - status
     if status in OF_PYTHON and (task.hunt is None or history.listed(task.hunt).state not in STATES.values()):
         status = ENVIRONMENT
     task.stage, task.status = Stage.ENDED, status
     if status not in VERDICTS:
         task.failure = task.failure or (history.listed(task.hunt).failure if task.hunt is not None else "")
-        task.failure = task.failure or error_in(task.log(history), task.logged)
+        task.failure = task.failure or last_error(task.log(history), task.log_start)
     if task.batch is not None:
-        enter_status(history, task.batch, task.place, None if status == INTERRUPTED else status, task.failure)
+        enter_status(history, task.batch, task.number, None if status == INTERRUPTED else status, task.failure)
 
 
-def error_in(log: Path, start: int = 0) -> str:
-    """The last error that a log names after its first ``start`` bytes."""
+def last_error(log: Path, start: int = 0) -> str:
+    """The last error in a log after its first ``start`` bytes; the last line if there is no error, "" if there is no log."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - TAIL))
         lines = file.read().decode(errors="replace").splitlines()
@@ -340,40 +343,40 @@ def error_in(log: Path, start: int = 0) -> str:
 
 
 @contextmanager
-def stopped_at_the_end(tasks: Sequence[Task]) -> Iterator[None]:
-    """Stop what still runs when this ends: as by Ctrl-C, then, at a second one, at once, which loses no more.
+def stopping_processes(tasks: Sequence[Task]) -> Iterator[None]:
+    """At the end of a block, stop the processes that still run, as by Ctrl-C. Ctrl-C then kills them, which loses no data.
 
-    By SIGTERM, as what a script starts in its background ignores SIGINT.
+    The signal is SIGTERM, because programs that a script has started in the background ignore SIGINT.
     """
     try:
         yield
     finally:
-        left = [task.process for task in tasks if task.process and task.process.poll() is None]
-        for process in left:
+        running = [task.process for task in tasks if task.process and task.process.poll() is None]
+        for process in running:
             process.terminate()
         try:
-            for process in left:
+            for process in running:
                 process.wait()
         except KeyboardInterrupt:
-            for process in left:
+            for process in running:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             raise
 
 
-def range_of(folder: str, parts: Sequence[object]) -> str:
-    """A name for hunts that can share builds: those of one folder and the same system, clone, ends and variant."""
+def range_key(folder: str, parts: Sequence[object]) -> str:
+    """A key that is equal for hunts that can share builds: the same folder, system, clone, ends and variant."""
     return json.dumps([folder, *map(str, parts)])
 
 
 def locked_hosts(task: Task, host: str) -> tuple[str, ...]:
-    """A host and those that build for it, which a hunt locks; none of those that a scheduler gives out."""
-    if LEASED in host:  # its hunt waits in the queue of the scheduler
+    """The hosts that a hunt locks to measure on a host: the host and its build hosts, without leased hosts."""
+    if LEASED in host:  # the hunt waits in the queue of the scheduler
         return ()
-    given = values_of(task.arguments).get("hosts", "")
-    file = Path(task.folder, given or HOSTS)
-    with suppress(PerfBisectError):  # which its hunt will tell
-        builders = load_host(host, str(file) if given or file.exists() else "").built_elsewhere
+    hosts_option = option_values(task.arguments).get("hosts", "")
+    file = Path(task.folder, hosts_option or HOSTS)
+    with suppress(PerfBisectError):  # the hunt itself will raise the error
+        builders = load_host(host, str(file) if hosts_option or file.exists() else "").built_elsewhere
         return (host, *(builder for builder in builders if LEASED not in builder))
     return (host,)

@@ -1,8 +1,8 @@
-"""Which hosts are unfit, by their fitness checks (``hunt/trials/checks.py``).
+"""The unfit hosts, by their fitness checks (``hunt/trials/checks.py``).
 
-A check is an A/A like any other, whose settings have the name FITNESS_CHECK. What is known of a host is read from these
-trials, and nothing else is stored. To accept the present level of a host is to call its latest check ACCEPTED_CHECK: so
-what is accepted is said where it was measured, and is exported and removed with it.
+A fitness check is an A/A whose settings have the name FITNESS_CHECK. The fitness of a host is derived from these trials, and is
+not stored. If the user accepts the present level of a host, the name of its latest check becomes ACCEPTED_CHECK. Therefore an
+acceptance is exported and removed with its check.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,31 +18,38 @@ from perfbisect.store.listing import ACCEPTED_CHECK
 from perfbisect.store.prior_data import read_checks
 from perfbisect.wording.trials import unfit_host
 
-Courses = dict[str, list[Fitness]]  # of each machine that was checked: after each of its checks, oldest first
+FitnessByMachine = dict[str, list[Fitness]]  # machine → its fitness after each of its checks, oldest first
 
 
-def courses(path: Path | None, machines: Iterable[str] = ("",)) -> Courses:
-    """What checks have shown of all machines, or of these, by the history at ``path``, which need not exist."""
+def fitness_by_machine(path: Path | None, machines: Iterable[str] = ("",)) -> FitnessByMachine:
+    """The fitness of these machines, by default of all machines that were checked.
+
+    Their checks are in the history at ``path``; the result is empty if there is no history.
+    """
     if not (path or default_place()).exists():
         return {}
     with closing(History.open(path, read_only=True)) as history:
-        known = [each for machine in machines for each in read_checks(history, machine).items()]
-    return {machine: [*fitness_after_checks(checks)] for machine, checks in known}
+        checks_by_machine = [item for machine in machines for item in read_checks(history, machine).items()]
+    return {machine: [*fitness_after_checks(checks)] for machine, checks in checks_by_machine}
 
 
 def unfit_hosts(path: Path | None, machines: Iterable[str] = ("",)) -> dict[str, str]:
-    """Those of them that are unfit, each with a sentence: why, and how it is taken back."""
-    return {name: unfit_host(name, each[-1].unfit) for name, each in courses(path, machines).items() if each[-1].unfit}
+    """The unfit machines among these, by default among all; each with a sentence that says why, and how to accept it."""
+    latest = {name: fitness[-1] for name, fitness in fitness_by_machine(path, machines).items()}
+    return {name: unfit_host(name, fitness.unfit) for name, fitness in latest.items() if fitness.unfit}
 
 
 def accept(path: Path | None, machines: Sequence[str]) -> None:
-    """Take what the latest check of machines has shown for usual from now on.
+    """Accept the level of the latest check of machines as their usual level.
 
-    Raises UsageError for one that is not unfit; then none is accepted.
+    Raises UsageError if a machine is not unfit; then no level is accepted.
     """
-    unfit = {machine: each[-1].check.number for machine, each in courses(path, machines).items() if each[-1].unfit}
+    latest = {machine: fitness[-1] for machine, fitness in fitness_by_machine(path, machines).items()}
+    unfit = {machine: fitness.check.number for machine, fitness in latest.items() if fitness.unfit}
     if fit := [machine for machine in machines if machine not in unfit]:
-        raise UsageError(f"{fit[0]} is not unfit: there is nothing to accept.", "See what is: bisect hosts")
+        raise UsageError(
+            f"{fit[0]} is not unfit, so there is no new level to accept.", "See which hosts are unfit: bisect hosts"
+        )
     with closing(History.open(path)) as history:
         for number in unfit.values():
             history.update_settings(number, replace(history.settings(number), name=ACCEPTED_CHECK))

@@ -1,6 +1,7 @@
-"""Tells others of sessions: a command of the user, which gets the verdict of each that ends; and the central history.
+"""Notifications about sessions: a command of the user gets each verdict, and the central history gets the logs.
 
-What goes wrong there delays nothing here: the log is in the local history, and a later push carries what is missing.
+A failure of the command or of a push does not stop a session. The log is in the local history, and a later push sends the missing
+events.
 """
 
 import os
@@ -21,14 +22,14 @@ from perfbisect.store.central import ORIGIN
 from perfbisect.store.history import History
 from perfbisect.wording.text import shell_words
 
-LIMIT = 60.0  # seconds that the command may take
+TIME_LIMIT = 60.0  # seconds for the command of --notify
 
-Begun = Callable[[str], None]  # takes the name of what has begun: 12 for a hunt, c3 for a comparison
+Begun = Callable[[str], None]  # takes the name of a session that has begun: 12 for a hunt, c3 for a comparison
 
 
 @dataclass
 class Notifier:
-    """Notifies once each of what it was called with has ended."""
+    """Notifies about the end of each session whose begin it was called with."""
 
     command: Sequence[str]
     path: Path | None  # of the history
@@ -37,34 +38,34 @@ class Notifier:
     enter: Callable[[str], None] = lambda _name: None  # called with the name of each session that begins
 
     def __call__(self, name: str) -> None:
-        """It begins."""
+        """Note that the session of that name has begun."""
         self.names.append(name)
         self.enter(name)
 
     def ended(self, name: str, failure: str = "") -> None:
-        """Notify once that it has ended."""
+        """Run the command for a session that has ended, once."""
         if name in self.names:
             self.names.remove(name)
-            if self.command and (reason := _sent(self.command, self.path, name, failure)):
+            if self.command and (reason := _notify(self.command, self.path, name, failure)):
                 self.warn(f"warning: the command of --notify {reason}")
 
 
 @contextmanager
 def notifying(command: Sequence[str], path: Path | None, warn: Callable[[str], None]) -> Iterator[Notifier]:
-    """Notify when what is done inside ends, with a verdict or a failure; not when it is interrupted.
+    """Notify about the sessions of a block when they end with a verdict or a failure; not when they are interrupted.
 
-    Inside, what this yields takes the name of what has begun in the history at ``path``, each of several, and that of a hunt
-    whose verdict is there before all is done. Nothing is sent about what has failed before. A failure of the command is a
-    warning.
+    Within the block, the notifier must be called with the name of each session that has begun in the history at ``path``. A hunt
+    whose verdict comes before the end of the block can be notified about earlier. No notification is sent about a session that
+    failed before it had begun. A failure of the command is a warning.
     """
-    begun = Notifier(command, path, warn)
+    notifier = Notifier(command, path, warn)
 
     def send(failure: str = "") -> None:
-        for name in [*begun.names]:
-            begun.ended(name, failure)
+        for name in [*notifier.names]:
+            notifier.ended(name, failure)
 
     try:
-        yield begun
+        yield notifier
     except Interrupted:
         raise
     except Exception as failure:
@@ -73,21 +74,21 @@ def notifying(command: Sequence[str], path: Path | None, warn: Callable[[str], N
     send()
 
 
-def _sent(command: Sequence[str], path: Path | None, name: str, failure: str) -> str:
-    """Run the command with the notice; returns why that failed, "" where it did not."""
+def _notify(command: Sequence[str], path: Path | None, name: str, failure: str) -> str:
+    """Run the command with the notice of a session; returns why that failed, "" if it did not."""
     try:
         with closing(History.open(path, read_only=True)) as history:
             data = notice(history, name, failure)
-    except PerfBisectError as trouble:
-        return f"has nothing to get: {trouble}"
+    except PerfBisectError as error:
+        return f"was not run, because the history cannot be read: {error}"
     return "" if data is None else run(command, data)
 
 
-def run(command: Sequence[str], data: str, limit: float = LIMIT) -> str:
-    """Run a command with ``data`` on its standard input; returns why it failed, "" where it did not.
+def run(command: Sequence[str], data: str, limit: float = TIME_LIMIT) -> str:
+    """Run a command with ``data`` on its standard input; returns why it failed, "" if it did not.
 
-    What it prints is discarded, but for the last line on standard error in that reason. It is killed, with all that it
-    started, after ``limit`` seconds, and when this process is interrupted.
+    The output of the command is discarded, except the last line of its standard error, which is a part of the reason. The command
+    and its processes are killed after ``limit`` seconds, and when this process is interrupted.
     """
     try:
         process = subprocess.Popen(
@@ -106,19 +107,20 @@ def run(command: Sequence[str], data: str, limit: float = LIMIT) -> str:
             raise
     if not process.returncode:
         return ""
-    said = errors.decode(errors="replace").strip().rpartition("\n")[2]
-    return f"ended with status {process.returncode}" + (f": {said}" if said else "")
+    last_line = errors.decode(errors="replace").strip().rpartition("\n")[2]
+    return f"ended with status {process.returncode}" + (f": {last_line}" if last_line else "")
 
 
-EVERY = 60.0  # seconds; a session counts as running for three times as long (store/central.py)
-LAST = 30.0  # seconds that the end of a session waits for a push
+PUSH_INTERVAL = 60.0  # seconds; a session counts as running for three times as long (store/central.py)
+LAST_PUSH = 30.0  # seconds; the end of a session waits this long for its last push
 
 
 @contextmanager
 def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) -> Iterator[None]:
-    """Within, push these sessions of the history at ``path`` once a minute, and at the end all; nothing without a central history.
+    """Within a block, push sessions of the history at ``path`` once a minute; at its end, push all sessions.
 
-    Where the last push fails, ``warn`` is given the reason and the command that makes up for it.
+    Nothing is pushed if no central history is configured. If the last push fails, ``warn`` is called with the reason and the
+    command that pushes later.
     """
     central = load_configuration().central
     if not central.address:
@@ -129,7 +131,7 @@ def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) ->
     def work() -> None:
         while not stop.is_set():
             attempt(path, sessions, central.address, running=True)
-            stop.wait(EVERY)
+            stop.wait(PUSH_INTERVAL)
         failed[:] = attempt(path, sessions, central.address, running=False)
 
     thread = threading.Thread(target=work, name="push", daemon=True)
@@ -138,41 +140,41 @@ def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) ->
         yield
     finally:
         stop.set()
-        thread.join(LAST)
+        thread.join(LAST_PUSH)
         if thread.is_alive():
-            failed[:] = [f"it has not answered within {LAST:.0f} s."]
+            failed[:] = [f"it has not answered within {LAST_PUSH:.0f} s."]
         if failed:
-            again = shell_words(["bisect", "push", *history_option(path)])
-            warn(f"Not all is in the central history yet: {failed[0]} Push it later: {again}")
+            command = shell_words(["bisect", "push", *history_option(path)])
+            warn(f"Some events are not in the central history yet: {failed[0]} Push them later: {command}")
 
 
-def origin_of(given: str | None) -> str:
-    """The name of this history in a central one: the given one, that of config.toml, or of this user and machine.
+def origin_of(name_option: str | None) -> str:
+    """The name of this history in a central history: of the option, of config.toml, or of this user and machine.
 
-    Raises UsageError for what is no name.
+    Raises UsageError for a text that cannot be a name.
     """
-    name = given or load_configuration().central.origin or own_name()
+    name = name_option or load_configuration().central.origin or own_name()
     if not ORIGIN.fullmatch(name):
-        advice = "It has at most 64 letters, digits, and signs of . _ @ -"
-        raise UsageError(f"{name!r} is no name for a history.", advice)
+        advice = "A name has at most 64 letters, digits, and signs of . _ @ -"
+        raise UsageError(f"{name!r} cannot be the name of a history.", advice)
     return name
 
 
 def attempt(path: Path, sessions: Sequence[int], address: str, *, running: bool) -> list[str]:
-    """Push sessions once, and unless they are ``running`` all that is missing; returns sentences about what went wrong.
+    """Push sessions once, and all other missing sessions unless these are ``running``. Returns sentences about failures.
 
-    What is wrong with other sessions, they have said themselves.
+    Failures of other sessions are left out, because these sessions have reported them.
     """
     from perfbisect.store.central import connected
     from perfbisect.store.push import push
 
     try:
-        with closing(History.open(path, read_only=True)) as history, connected(address) as there:
+        with closing(History.open(path, read_only=True)) as history, connected(address) as central:
             origin = origin_of(None)
-            done = [push(history, there, origin, each, running=running) for each in sessions]
+            pushes = [push(history, central, origin, session, running=running) for session in sessions]
             if not running:
-                push(history, there, origin)
-            return [sentence for each in done for sentence in each.refused]
-    except (OSError, PerfBisectError) as trouble:
-        failure = in_words(trouble)
+                push(history, central, origin)
+            return [sentence for result in pushes for sentence in result.refused]
+    except (OSError, PerfBisectError) as error:
+        failure = in_words(error)
         return [f"{failure} {failure.advice}".strip()]

@@ -1,9 +1,11 @@
-"""Hunts of a batch as jobs of Slurm, whose own are the queue, its order, limits, dependencies and accounts; and Slurm's own
-commands: jobs are submitted, looked at, cancelled. Nodes on lease are those of hosts.toml: ``host.leases``.
+"""Carries out the hunts of a batch as jobs of Slurm: submits, lists and cancels jobs by Slurm's commands.
 
-A job is `bisect run` on the node that it gets, there with the host ``local``. Where the node has this history, it enters the
-hunt and how it ends here, and one that is submitted or started again goes on. Otherwise the node's history has the hunt,
-which begins anew each time, and here is known what Slurm says.
+Slurm decides the queue, its order, limits, dependencies and accounts. Leased nodes of hosts.toml are another way to use Slurm: see
+``host.leases``.
+
+A job is `bisect run` on its node, with the host ``local``. If the node can write this history, the job stores the hunt and its end
+here, and a job that is submitted or started again resumes the hunt. Otherwise the hunt is in the node's own history and begins
+anew with each job; then only Slurm's states of the job are known here.
 """
 
 import math
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from perfbisect.errors import INTERRUPTED, EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.host.leases import MARGIN, run_briefly
-from perfbisect.hunt.batch import PROGRAM, VERDICTS, error_in, log_of, read_batch_at_end, title_of
+from perfbisect.hunt.batch import PROGRAM, VERDICTS, last_error, log_of, read_batch_at_end, title_of
 from perfbisect.masking import masked
 from perfbisect.recipes.inventory import parse_lease_name
 from perfbisect.report.command_line import command_on
@@ -34,95 +36,98 @@ from perfbisect.store.batches import (
 from perfbisect.store.history import History
 from perfbisect.wording.text import printable
 
-LIMIT = 20.0  # seconds for a command: sessions wait 30 for the history, which is locked while a job is submitted
-BY_ITSELF = ("COMPLETED", "FAILED")  # states of jobs whose exit status is that of their program
+TIME_LIMIT = 20.0  # seconds of a command: sessions wait 30 s for the history, which is locked while a job is submitted
+EXITED = ("COMPLETED", "FAILED")  # states of jobs whose program has exited by itself
 ENDED = (
-    *BY_ITSELF, "BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT",
+    *EXITED, "BOOT_FAIL", "CANCELLED", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """What Slurm says of a job."""
+    """The state of a job, as Slurm prints it."""
 
-    word: str  # as Slurm writes it: PENDING
-    reason: str = ""  # why it waits
-    status: int | None = None  # the exit status of a program that has ended by itself
+    word: str  # such as PENDING
+    reason: str = ""  # why the job waits
+    status: int | None = None  # the exit status of a program that has exited by itself
 
     @property
     def is_open(self) -> bool:
-        """Whether it waits or runs."""
+        """Whether the job waits or runs."""
         return self.word not in ENDED
 
     def __str__(self) -> str:
         return f"{self.word} ({self.reason})" if self.word == "PENDING" else self.word
 
 
-Jobs = Mapping[str, JobState]  # by their numbers
+Jobs = Mapping[str, JobState]  # by job number
 
 
 def check_commands(command: str = "sbatch") -> None:
-    """Raise UsageError where this machine has no commands of Slurm."""
+    """Raise UsageError if this machine does not have the command of Slurm."""
     if not shutil.which(command):
-        raise UsageError(f"There is no {command} here.", "Use a machine with Slurm's commands, such as a login node.")
+        raise UsageError(
+            f"This machine has no {command}.", "Use a machine with Slurm's commands, such as a login node."
+        )
 
 
 def sbatch(options: Sequence[str], script: str, arguments: Sequence[str]) -> str:
-    """Submit a job: a script with its arguments, each of which it gets behind a point. Returns its number.
+    """Submit a job that runs a script with arguments; returns the number of the job.
 
-    Without that, a lone colon would separate two jobs. Raises EnvironmentFailure with what Slurm says where it refuses it.
+    The script gets each argument with a point before it, because sbatch takes a lone colon as a separator of two jobs. Raises
+    EnvironmentFailure with Slurm's message if Slurm refuses the job.
     """
-    # Not as a text made for this job: sbatch finds options in it, also those in a name that begins a line with #SBATCH.
-    # An option without its value takes the -- for it, and not the script.
+    # The script is the same for all jobs, because sbatch would find options in it: also in a name with a line #SBATCH.
+    # With the --, an option without its value takes the -- as its value, and not the script.
     words = [f".{argument}" for argument in arguments]
     printed = _run(["sbatch", "--parsable", *options, "--", "/dev/stdin", *words], script)
     if not printed:  # as with --test-only
-        raise EnvironmentFailure("sbatch has submitted nothing.")
-    return printed.strip().partition(";")[0]  # behind it, the name of a cluster
+        raise EnvironmentFailure("sbatch has submitted no job: it has printed no job number.")
+    return printed.strip().partition(";")[0]  # the name of a cluster may follow the number
 
 
 def job_states(jobs: Collection[str]) -> dict[str, JobState]:
-    """The state of each job that Slurm knows; of ended ones it forgets most after minutes, unless it keeps accounts."""
-    asked = ",".join([*jobs, *jobs])  # of a single number that it does not know, squeue makes an error
+    """The states of the jobs that Slurm knows. Slurm forgets most ended jobs after minutes, unless it keeps accounts."""
+    numbers = ",".join([*jobs, *jobs])  # twice, because squeue fails for a single number that it does not know
     fields = "JobID:30,State:30,exit_code:30,Reason:80"
-    queued = _run(["squeue", "--noheader", "--states=all", f"--jobs={asked}", f"--Format={fields}"]) if jobs else ""
+    queued = _run(["squeue", "--noheader", "--states=all", f"--jobs={numbers}", f"--Format={fields}"]) if jobs else ""
     states_of = {}
     for job, word, waited, *reason in (line.split(maxsplit=3) for line in queued.splitlines()):
         states_of[job] = _state(word, int(waited) >> 8, int(waited) & 127, "".join(reason).strip())
     accounts = ["sacct", "--allocations", "--noheader", "--parsable2", "--format=JobIDRaw,State,ExitCode"]
     if unlisted := [job for job in jobs if job not in states_of]:
-        with suppress(PerfBisectError):  # no accounts are kept
+        with suppress(PerfBisectError):  # Slurm keeps no accounts
             for line in _run([*accounts, f"--jobs={','.join(unlisted)}"]).splitlines():
                 job, state, ended = line.split("|")
                 status, _, signal = ended.partition(":")
-                states_of[job] = _state(state.split()[0], int(status), int(signal))  # CANCELLED by 1000
+                states_of[job] = _state(state.split()[0], int(status), int(signal))  # such as CANCELLED by 1000
     return states_of
 
 
 def _state(word: str, status: int, signal: int, reason: str = "") -> JobState:
-    """The state of a program that has ended with that status, or by a signal (0: none), to which a shell's status is given."""
-    return JobState(word, reason, (128 + signal if signal else status) if word in BY_ITSELF else None)
+    """The state of a job; its exit status is 128 + signal if a signal has ended its program (0: no signal)."""
+    return JobState(word, reason, (128 + signal if signal else status) if word in EXITED else None)
 
 
 def cancel(jobs: Collection[str]) -> None:
-    """Cancel jobs: those that run get SIGTERM, and are killed some time later."""
+    """Cancel jobs. Slurm sends SIGTERM to running jobs, and kills them some time later."""
     if jobs:
         _run(["scancel", *jobs])
 
 
 def _run(command: Sequence[str], text: str = "") -> str:
-    """What a command of Slurm prints. Raises UsageError where there is none, EnvironmentFailure where it fails."""
+    """The output of a command of Slurm. Raises UsageError if there is no such command, EnvironmentFailure if it fails."""
     check_commands(command[0])
-    status, printed = run_briefly(command, text, LIMIT)
+    status, printed = run_briefly(command, text, TIME_LIMIT)
     if status:
         raise EnvironmentFailure(f"{command[0]} of Slurm has failed: {printed or f'it ended with status {status}'}")
     return printed
 
 
-NOTICE = 120  # seconds before its time limit at which a job is told to stop
+NOTICE = 120  # seconds between SIGTERM and the time limit of a job
 
-# Status 4 says that no hunt can begin; python's own 1 would be a verdict. The log is made by the job itself, as patterns in
-# sbatch's --output cannot be quoted.
+# Status 4 says that the hunt could not begin. Python's own status 1 would be taken for a verdict. The job itself makes its log,
+# because patterns in sbatch's --output cannot be quoted.
 SCRIPT = """\
 #!/bin/sh
 for word; do set -- "$@" "${word#.}"; shift; done
@@ -136,82 +141,88 @@ mkdir -p "${log%/*}" && {
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """One hunt of a file, and what it wants of Slurm."""
+    """A hunt of a batch file as a job of Slurm."""
 
     planned: PlannedHunt
     options: tuple[str, ...]  # of sbatch
-    minutes: float  # in which it may measure; 0: that is not limited
+    minutes: float  # the time limit of the hunt; 0: no limit
     range: str = ""  # equal for hunts that can share builds
 
-    def words(self) -> list[str]:
-        """The options of sbatch; those of the file are the last, and hold."""
-        name = masked(printable(title_of(self.planned)))[:100]  # all users see it
+    def sbatch_options(self) -> list[str]:
+        """The options of sbatch. The options of the file are the last, and override the others."""
+        name = masked(printable(title_of(self.planned)))[:100]  # without passwords, because all users see it
         limit = [f"--time={math.ceil(self.minutes) + MARGIN}"] if self.minutes else []
-        usual = [f"--job-name={name}", "--exclusive", "--output=/dev/null", f"--signal=B:TERM@{NOTICE}"]
-        return [*usual, *limit, *constraint(self.planned), *self.options]
+        defaults = [f"--job-name={name}", "--exclusive", "--output=/dev/null", f"--signal=B:TERM@{NOTICE}"]
+        return [*defaults, *limit, *constraint(self.planned), *self.options]
 
-    def arguments(self, log: Path, member: str, history: Path) -> list[str]:
-        """Those of the script."""
+    def script_arguments(self, log: Path, in_batch: str, history: Path) -> list[str]:
+        """The arguments of the job's script; ``in_batch`` is the number of the batch and of the hunt in it, as 3:0."""
         python, _, _, program = PROGRAM
-        place = ["--history", str(history.absolute()), "--wait", "--plain", "--host=local"]
-        return [str(log.absolute()), self.planned.folder, member, python, program, *place, *self.planned.arguments]
+        options = ["--history", str(history.absolute()), "--wait", "--plain", "--host=local"]
+        return [str(log.absolute()), self.planned.folder, in_batch, python, program, *options, *self.planned.arguments]
 
 
 def constraint(planned: PlannedHunt) -> list[str]:
-    """The features of its node: those of `slurm:FEATURES`, or of any of several. Raises UsageError for other hosts."""
+    """The option of sbatch for the features of the node: of `slurm:FEATURES`, or of one of several such hosts.
+
+    Empty without features. Raises UsageError for other hosts.
+    """
     if planned.hosts == (("local",),):
         return []
-    named = [parse_lease_name(hosts[0]) if len(hosts) == 1 else None for hosts in planned.hosts]
-    if not all(each and each.lease == "slurm" and each.count == 1 for each in named):
+    names = [parse_lease_name(hosts[0]) if len(hosts) == 1 else None for hosts in planned.hosts]
+    if not all(name and name.lease == "slurm" and name.count == 1 for name in names):
         advice = 'Leave out host and any-host, or write host = "slurm:FEATURES" for a node with these features.'
         raise UsageError(f"{title_of(planned)} names hosts, but Slurm chooses the node of a job.", advice)
-    features = "|".join(dict.fromkeys(each.features for each in named if each and each.features))
+    features = "|".join(dict.fromkeys(name.features for name in names if name and name.features))
     return [f"--constraint={features}"] if features else []
 
 
-def look(history: History, number: int) -> tuple[Batch, Jobs]:
-    """A batch, and what Slurm says of its jobs; enters how those have ended of which it is known from Slurm alone."""
+def read_batch_and_jobs(history: History, number: int) -> tuple[Batch, Jobs]:
+    """A batch, and the states of its jobs. The exit statuses of jobs that only Slurm knows are stored in the batch."""
     batch = read_batch(history, number)
-    states = job_states([one.job for one in batch.hunts if one.job])
-    for one in batch.hunts:
-        status = states[one.job].status if one.job in states else None
-        if one.status is None and status not in (None, INTERRUPTED):
-            failure = "" if status in VERDICTS else error_in(log_of(history, number, one.number))
-            enter_status(history, number, one.number, status, failure)
+    states = job_states([hunt.job for hunt in batch.hunts if hunt.job])
+    for hunt in batch.hunts:
+        status = states[hunt.job].status if hunt.job in states else None
+        if hunt.status is None and status not in (None, INTERRUPTED):
+            failure = "" if status in VERDICTS else last_error(log_of(history, number, hunt.number))
+            enter_status(history, number, hunt.number, status, failure)
     return read_batch_at_end(history, number), states
 
 
-def is_kept(one: BatchHunt, states: Jobs) -> bool:
-    """Whether a hunt needs no job: it has one that waits or runs, or has ended well."""
-    return one.status in VERDICTS or (one.job in states and states[one.job].is_open)
+def needs_no_job(hunt: BatchHunt, states: Jobs) -> bool:
+    """Whether a hunt has a verdict, or a job that waits or runs."""
+    return hunt.status in VERDICTS or (hunt.job in states and states[hunt.job].is_open)
 
 
 def submit(history: History, number: int, jobs: Sequence[SlurmJob]) -> int:
-    """Submit each hunt of a batch that needs a job; returns how many these were. Raises UsageError at the first that is refused."""
-    batch, states = look(history, number)
-    wanted = [one for one in batch.hunts if not is_kept(one, states)]
-    for one in wanted:
-        job, log = jobs[one.number], log_of(history, number, one.number)
-        arguments = job.arguments(log, f"{number}:{one.number}", history.path)
-        # So that no job is submitted that is not entered.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    """Submit a job for each hunt of a batch that needs one; returns the number of jobs.
+
+    Raises UsageError for the first job that Slurm refuses.
+    """
+    batch, states = read_batch_and_jobs(history, number)
+    hunts = [hunt for hunt in batch.hunts if not needs_no_job(hunt, states)]
+    for hunt in hunts:
+        job, log = jobs[hunt.number], log_of(history, number, hunt.number)
+        arguments = job.script_arguments(log, f"{number}:{hunt.number}", history.path)
+        # Signals are blocked, so that each submitted job is stored.
+        signal_mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
         try:
-            with history.transaction():  # the job cannot read the history before it is entered
-                submitted = sbatch(job.words(), SCRIPT, arguments)
-                update_hunt(history, number, one.number, job=submitted, status=None, failure=None)
-        except PerfBisectError as refused:
-            if one is batch.hunts[0] and not any(each.hunt or each.job for each in batch.hunts):
+            with history.transaction():  # the job cannot read the history before the job is stored
+                submitted = sbatch(job.sbatch_options(), SCRIPT, arguments)
+                update_hunt(history, number, hunt.number, job=submitted, status=None, failure=None)
+        except PerfBisectError as error:
+            if hunt is batch.hunts[0] and not any(planned.hunt or planned.job for planned in batch.hunts):
                 remove_batch(history, number)
-            advice = "Correct that, and submit again: the jobs of the hunts before it are kept."
-            raise UsageError(f"{title_of(one.planned)}: {refused}", advice) from refused
+            advice = "Correct this hunt and submit the file again. The jobs of the hunts before it are kept."
+            raise UsageError(f"{title_of(hunt.planned)}: {error}", advice) from error
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return len(wanted)
+            signal.pthread_sigmask(signal.SIG_SETMASK, signal_mask)
+    return len(hunts)
 
 
-def refuse_job(history: History, hunt: int) -> None:
-    """Raise UsageError for a hunt on which a job works, or will, unless that is this process."""
+def refuse_if_job_is_open(history: History, hunt: int) -> None:
+    """Raise UsageError if a job of Slurm carries out a hunt or waits to do so, unless this process is that job."""
     for batch, _, job in jobs_of(history, hunt):
-        if job != os.environ.get("SLURM_JOB_ID") and any(each.is_open for each in job_states([job]).values()):
-            see = command_on("batch", f"b{batch}", history.path)
-            raise UsageError(f"Hunt {hunt} is carried out by job {job} of Slurm.", f"See it: {see}")
+        if job != os.environ.get("SLURM_JOB_ID") and any(state.is_open for state in job_states([job]).values()):
+            command = command_on("batch", f"b{batch}", history.path)
+            raise UsageError(f"Hunt {hunt} is carried out by job {job} of Slurm.", f"See the job: {command}")

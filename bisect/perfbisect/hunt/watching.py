@@ -1,6 +1,6 @@
-"""Follow hunts that other processes carry out, by reading their history until they end. Nothing is written.
+"""Follow hunts of other processes in a view, by reading the history until the hunts end. Nothing is written.
 
-A history does not keep that a run begins; views show what is done now, so the events that are read are completed.
+A history does not store that a run begins, but views show the present run. Therefore these events are added to the events read.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -26,72 +26,72 @@ from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
 from perfbisect.ui.session_view import SessionRow, TimedEvent
 
-EVERY = 1.0  # seconds between two looks, each of which costs a millisecond beside what is measured
+POLL_SECONDS = 1.0  # between two reads of the history; a read takes a millisecond of CPU beside the measurements
 RUNNING = "running"
 
 
 class View(Protocol):
-    """Shows hunts, by their numbers; closing it leaves the terminal as it was."""
+    """Shows sessions, which have their numbers in the history. Closing a view restores the terminal."""
 
     def recall(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Take the events of earlier sessions of a hunt, before any other of it."""
+        """Take the events of earlier attempts, before all other events of the session."""
 
     def show(self, hunt: int, events: Iterable[TimedEvent]) -> None:
-        """Take events of the present session."""
+        """Take new events of the present attempt."""
 
     def states(self, rows: Sequence[SessionRow]) -> None:
-        """Take the lines of all hunts, where others carry them out."""
+        """Take a row for each hunt, if other processes carry out the hunts."""
 
     def end(self, hunt: int, at: float) -> None:
-        """A hunt goes on no more; its latest event was then."""
+        """Take the end of a session; ``at`` is the time of its latest event."""
 
     def close(self) -> None:
-        """Show no more."""
+        """End the display."""
 
 
 def running(history: History) -> list[int]:
-    """The hunts and trials that processes of this machine work on now."""
+    """The numbers of the hunts and trials on which processes of this machine work now."""
     return [session.number for session in (*history.hunts(), *history.trials()) if session.state == RUNNING]
 
 
 def watch(
     history: History, sessions: Sequence[int], view: View, pause: Callable[[float], None]
 ) -> Generator[SessionSummary]:
-    """Show hunts and trials until all have ended; yields each when it has, in its last state.
+    """Show hunts and trials until all have ended; yields the last state of each session when it ends.
 
-    ``pause`` waits that many seconds.
+    ``pause`` waits for a number of seconds.
     """
-    followed = {session: Followed(history, session) for session in sessions}
+    followed = {session: FollowedHunt(history, session) for session in sessions}
     with closing(view):
-        for hunt, each in followed.items():
-            view.recall(hunt, each.earlier())
+        for number, session in followed.items():
+            view.recall(number, session.earlier())
         while followed:
-            for hunt, each in [*followed.items()]:
-                state = history.listed(hunt)  # read first, so that no event follows those of one that has ended
-                if events := [*each.new()]:
-                    view.show(hunt, events)
-                if state.state != RUNNING and not (each.reason_follows and history.is_carried_out(hunt)):
-                    del followed[hunt]
-                    view.end(hunt, each.at)
+            for number, session in [*followed.items()]:
+                state = history.listed(number)  # read before the events, so that an ended session has no later event
+                if events := [*session.new()]:
+                    view.show(number, events)
+                if state.state != RUNNING and not (session.reason_follows and history.is_carried_out(number)):
+                    del followed[number]
+                    view.end(number, session.at)
                     yield state
             if followed:
-                pause(EVERY)
+                pause(POLL_SECONDS)
 
 
-class Followed:
-    """One hunt, and how far its log was read."""
+class FollowedHunt:
+    """A session of another process, and the position up to which its log was read."""
 
     def __init__(self, history: History, hunt: int) -> None:
         self.history = history
         self.hunt = hunt
-        self.last = 0  # id of the last entry that was read
-        self.at = history.began(hunt)  # its time
-        self.events = Completed()
+        self.last = 0  # the id of the last entry that was read
+        self.at = history.began(hunt)  # the time of the last entry that was read
+        self.events = CompletedEvents()
         self.began = (history.attempts(hunt) or [history.began(hunt)])[-1]
         self.reason_follows = False
 
     def earlier(self) -> Iterator[TimedEvent]:
-        """The events of all sessions but the latest."""
+        """The events of all attempts except the latest."""
         for entry in self.history.events(self.hunt):
             if entry.at >= self.began:
                 return
@@ -99,7 +99,7 @@ class Followed:
             yield entry.at, entry.event
 
     def new(self) -> Iterator[TimedEvent]:
-        """The events since the last call, with those that follow from them."""
+        """The events since the last call, with the RunStarted events that follow from them."""
         for entry in self.history.events(self.hunt, self.last):
             self.last, self.at = entry.id, entry.at
             if isinstance(entry.event, SessionEnded):
@@ -109,22 +109,22 @@ class Followed:
 
 
 @dataclass
-class Completed:
-    """The events of a hunt in order, with each RunStarted that follows from them.
+class CompletedEvents:
+    """Adds the RunStarted events to the stored events of a hunt, which must be given in order.
 
-    A run begins when its order was given, its builds were made and the run before it has ended. How long it will take is
-    not known here. Once there is a verdict, its reason is measured, which is shown as one run after the other.
+    A run begins once its order is given, its builds are made and the run before it has ended. Its expected duration is not known
+    here. After a verdict, the studies of its reason are shown as runs.
     """
 
     hosts: tuple[str, ...] = ()
     build_hosts: tuple[str, ...] = ()
-    built: set[tuple[str, int]] = field(default_factory=set)  # host and candidate, in this session
-    orders: dict[str, Measure] = field(default_factory=dict)  # that a host carries out
-    done: dict[str, int] = field(default_factory=dict)  # its runs so far
-    begun: dict[str, int] = field(default_factory=dict)  # those of them that have begun
+    built: set[tuple[str, int]] = field(default_factory=set)  # host and candidate, in this attempt
+    orders: dict[str, Measure] = field(default_factory=dict)  # host → its present order
+    finished_runs: dict[str, int] = field(default_factory=dict)  # host → runs of its order that have ended
+    started_runs: dict[str, int] = field(default_factory=dict)  # host → runs of its order that have begun
 
     def after(self, event: Event) -> Iterator[Event]:
-        """The event, and what begins then."""
+        """The event, and the RunStarted events that follow from it."""
         yield event
         match event:
             case SessionStarted():
@@ -134,8 +134,8 @@ class Completed:
                 self.orders.clear()
             case Decided(decision) if isinstance(decision.order, Measure) and self.hosts:
                 host = self.hosts[decision.order.host]
-                self.orders[host], self.done[host], self.begun[host] = decision.order, 0, 0
-                yield from self._begins(host)
+                self.orders[host], self.finished_runs[host], self.started_runs[host] = decision.order, 0, 0
+                yield from self._next_run(host)
             case Decided(decision) if not isinstance(decision.order, Measure):
                 self.orders.clear()
                 if (step := first_step(decision.order)) and len(self.hosts) == 1 and not self.build_hosts:
@@ -145,34 +145,34 @@ class Completed:
             case BuildFinished(candidate):
                 host = self._host(event.host)
                 self.built.add((host, candidate))
-                for each in (host,) if host in self.hosts else self.hosts:
-                    yield from self._begins(each)
+                for waiting_host in (host,) if host in self.hosts else self.hosts:
+                    yield from self._next_run(waiting_host)
             case RunFinished():
                 host = self._host(event.host)
-                self.done[host] = self.done.get(host, 0) + 1
-                yield from self._begins(host)
+                self.finished_runs[host] = self.finished_runs.get(host, 0) + 1
+                yield from self._next_run(host)
             case CandidateSkipped():
                 self.orders.pop(self._host(event.host), None)
             case _:
                 pass
 
     def _host(self, name: str) -> str:
-        """The host of an event, which has its name only where there are several."""
+        """The host of an event; ``name`` is "" if the session has one host."""
         return name or self.hosts[0]
 
-    def _begins(self, host: str) -> Iterator[RunStarted]:
-        """The next run of a host, if nothing remains to be done before it."""
+    def _next_run(self, host: str) -> Iterator[RunStarted]:
+        """The begin of a host's next run, if its builds are made and the run before it has ended."""
         order = self.orders.get(host)
         makers = (host, *self.build_hosts)
         if order is None or not all(
             any((maker, share.candidate) in self.built for maker in makers) for share in order.plan
         ):
             return
-        first, number = order.plan[0], self.done[host]
+        first, number = order.plan[0], self.finished_runs[host]
         turns = interleave(order.plan)
-        if order.together:  # a round begins as one run of the first, and ends as one of each
+        if order.together:  # a round of paired runs is shown as one run of the first build
             turns, number = (first.candidate,) * first.runs, number // len(order.plan)
-        if self.begun[host] <= number < len(turns):
-            self.begun[host] = number + 1
+        if self.started_runs[host] <= number < len(turns):
+            self.started_runs[host] = number + 1
             name = host if len(self.hosts) > 1 or self.build_hosts else ""
             yield RunStarted(turns[number], number + 1, len(turns), order.purpose, 0.0, name)

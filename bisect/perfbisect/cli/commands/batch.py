@@ -20,7 +20,7 @@ from perfbisect.cli.options.param_types import FileOrBatch
 from perfbisect.cli.sessions import follow, open_view
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import PerfBisectError, RecipeError, UsageError
-from perfbisect.hunt.batch import LEASED, range_of
+from perfbisect.hunt.batch import LEASED, range_key
 from perfbisect.hunt.slurm import SlurmJob
 from perfbisect.recipes.toml import Location, convert, read_table
 from perfbisect.report.command_line import command_on
@@ -109,7 +109,7 @@ def batch(given: Given) -> int:
         entries = read_batch_file(file)
         targets = [" or ".join(" and ".join(hosts) for hosts in entry.planned.hosts) for entry in entries]
         if submit:  # checked before anything begins: sbatch arguments may be refused for some hosts
-            targets = [shlex.join(["sbatch", *entry.words()]) for entry in entries]
+            targets = [shlex.join(["sbatch", *entry.sbatch_options()]) for entry in entries]
         if given.dry_run:
             for target, entry in zip(targets, entries, strict=True):
                 say(f"{target}: bisect run {shlex.join(entry.planned.arguments)}")
@@ -165,10 +165,10 @@ def show_jobs(name: str, path: Path | None, *, cancel: bool) -> None:
     from perfbisect.cli.commands.report import batch_table
     from perfbisect.hunt import slurm
     from perfbisect.hunt.batch import log_of, title_of
-    from perfbisect.hunt.slurm import is_kept, look
+    from perfbisect.hunt.slurm import needs_no_job, read_batch_and_jobs
 
     with closing(History.open(path)) as opened:
-        read, states = look(opened, int(name[1:]))
+        read, states = read_batch_and_jobs(opened, int(name[1:]))
         if not read.submitted:
             raise UsageError(
                 f"Batch {name} has no Slurm jobs: it was not submitted.", f"See it: {command_on('show', name, path)}"
@@ -180,7 +180,7 @@ def show_jobs(name: str, path: Path | None, *, cancel: bool) -> None:
             say(f"{count(len(waiting), 'job')} cancelled. To submit the hunts without a verdict again: {again}")
             return
         say("\n".join(batch_table(read, opened, output_width(), states)))
-        lacking = [hunt for hunt in read.hunts if not is_kept(hunt, states)]
+        lacking = [hunt for hunt in read.hunts if not needs_no_job(hunt, states)]
         for hunt in lacking:
             if (log := log_of(opened, read.id, hunt.number)).exists():
                 note(f"{printable(title_of(hunt.planned))}: the output of the job is in {log}")
@@ -321,7 +321,7 @@ def entry(table: Location, places: Mapping[str, Location], values: Mapping[str, 
     parts = (settings.repository, settings.builder, settings.variant, settings.quick, values["good"], values["bad"])
     folder = str(table.file.parent.absolute())
     planned = PlannedHunt(tuple(arguments), folder, choices)
-    return SlurmJob(planned, tuple(values.get("slurm", ())), settings.policy.max_minutes, range_of(folder, parts))
+    return SlurmJob(planned, tuple(values.get("slurm", ())), settings.policy.max_minutes, range_key(folder, parts))
 
 
 def words(name: str, option: click.Option, value: Any) -> list[str]:

@@ -22,7 +22,7 @@ from perfbisect.wording.text import printable
 if TYPE_CHECKING:
     from perfbisect.core.domain.settings import Settings
     from perfbisect.core.stats.fitness import Fitness
-    from perfbisect.hunt.fitness import Courses
+    from perfbisect.hunt.fitness import FitnessByMachine
 
 
 HEAD = ("host", "address", "summary", "checked", "level", "noise", "history", "")
@@ -111,12 +111,14 @@ def hosts(given: Given) -> int:
     return ENVIRONMENT if check and (unfit or (names and not every)) else 0
 
 
-def listed_courses(history: Path | None, hosts: Collection[str]) -> "Courses":
+def listed_courses(history: Path | None, hosts: Collection[str]) -> "FitnessByMachine":
     """Host → its checks, of these hosts and of machines that were leased."""
-    from perfbisect.hunt.fitness import courses
+    from perfbisect.hunt.fitness import fitness_by_machine
 
     return {
-        name: course for name, course in courses(history).items() if name in hosts or LEASED in course[-1].check.host
+        name: course
+        for name, course in fitness_by_machine(history).items()
+        if name in hosts or LEASED in course[-1].check.host
     }
 
 

@@ -133,11 +133,11 @@ def check(watch: "Watch", given: Given) -> None:
     from perfbisect.cli.sessions import open_view
     from perfbisect.core.domain.metrics import is_speed
     from perfbisect.hunt.attempt import Caller
-    from perfbisect.hunt.fitness import courses
+    from perfbisect.hunt.fitness import fitness_by_machine
     from perfbisect.hunt.trials.checks import check_hosts
 
     history, settings = given.history, watch.settings
-    checks = courses(history)
+    checks = fitness_by_machine(history)
     if checks or is_speed(settings.metric):
         like = None if checks else replace(settings, good=watch.tip[:10], good_commit=watch.tip)
         shown, host = open_view(history, None, sys.stderr), settings.host

@@ -252,14 +252,14 @@ def batch_table(
 
     ``called`` is the batch's name, if that differs from its name in this history.
     """
-    from perfbisect.hunt.batch import Stage, state_of, tasks_of
+    from perfbisect.hunt.batch import Stage, state_text, tasks_of
     from perfbisect.wording.table import table
 
     rows = []
     for task, hunt in zip(tasks_of(batch, history), batch.hunts, strict=True):
         if hunt.status is not None:
             task.stage, task.status, task.failure = Stage.ENDED, hunt.status, hunt.failure
-            state = state_of(task, history)
+            state = state_text(task, history)
         else:
             state = history.listed(hunt.hunt).state if hunt.hunt else "not begun" if hunt.job else "waiting"
         row: tuple[str, ...] = (MISSING if hunt.hunt is None else str(hunt.hunt), printable(task.title))

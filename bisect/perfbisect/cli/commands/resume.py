@@ -178,11 +178,11 @@ def unfinished_together(hunt: int | str, path: Path | None) -> "Batch | None":
 
     None for a hunt that goes on by itself. Raises UsageError for a batch that another command continues.
     """
-    from perfbisect.hunt.slurm import refuse_job
+    from perfbisect.hunt.slurm import refuse_if_job_is_open
 
     with closing(History.open(path)) as opened:
         if isinstance(hunt, int):
-            refuse_job(opened, hunt)
+            refuse_if_job_is_open(opened, hunt)
             found = batch_together(opened, hunt)
             return found if found and not found.ended else None
         batch = read_batch(opened, int(hunt[1:]))
@@ -199,7 +199,7 @@ def unfinished_together(hunt: int | str, path: Path | None) -> "Batch | None":
 def resume_all(path: Path | None, view: str | None) -> int:
     """Continue all interrupted hunts of our own and all unfinished batches; returns the highest exit status."""
     from perfbisect.errors import USAGE
-    from perfbisect.hunt.batch import VERDICTS, Task, range_of, tasks_of
+    from perfbisect.hunt.batch import VERDICTS, Task, range_key, tasks_of
     from perfbisect.store.batches import all_batches, continue_batch
 
     with closing(History.open(path)) as opened:
@@ -222,7 +222,7 @@ def resume_all(path: Path | None, view: str | None) -> int:
                 if hunt_of_batch.hunt or hunt_of_batch.status != USAGE
             ]  # a hunt with a usage error would fail again
             open_tasks = [
-                task for task in tasks_of(batch, opened) if task.status not in VERDICTS and task.place in places
+                task for task in tasks_of(batch, opened) if task.status not in VERDICTS and task.number in places
             ]
             if batch.together:  # resuming its first hunt resumes all
                 open_tasks = open_tasks[:1]
@@ -235,7 +235,7 @@ def resume_all(path: Path | None, view: str | None) -> int:
             if hunt.state == "interrupted" and not hunt.origin and hunt.id not in hunts_of_batches:
                 hosts = opened.settings(hunt.number).hosts
                 tasks.append(
-                    Task(hunt.title, (), str(Path.cwd()), (hosts,), range_of("", [hunt.number]), hunt=hunt.number)
+                    Task(hunt.title, (), str(Path.cwd()), (hosts,), range_key("", [hunt.number]), hunt=hunt.number)
                 )
         if not tasks:
             note("No hunt is interrupted.")
