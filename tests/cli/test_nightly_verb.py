@@ -78,7 +78,7 @@ def test_a_night_that_was_cut_short_goes_on_with_the_same_command(script: Commit
     """It is killed in its rounds and interrupted in its hunts; then its notice, one for both, cannot be sent at first."""
     words = ["nightly", "main", *HOW, "--workload", "one,two"]
     script(at(10000, 0))
-    assert "nothing to compare it with yet" in exits(0, *words)
+    assert "so there is no ratio yet" in exits(0, *words)
     culprit = [script(at(10000 if number < 3 else 7000, number)) for number in range(1, 6)][2]
     assert bisect_until(words, "run 3 of", signal.SIGKILL).returncode == -signal.SIGKILL
     ended = bisect_until([*words, *keep], "ran ", signal.SIGINT)
@@ -144,7 +144,7 @@ def test_a_branch_that_was_rewritten_goes_on_without_its_lost_tips(script: Commi
     script(at(7000, 2))
     git("reflog", "expire", "--expire=now", "--all")
     git("gc", "--prune=now")
-    assert "The line has 2 tips and 1 step" in exits(0, *NIGHT)
+    assert "The series has 2 tips and 1 step" in exits(0, *NIGHT)
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_table_of_steps_has_the_hunt_of_each_below_it(file: Path) -> None:
     said = exits(0, "steps", str(file), "--", "--run", "./bench {series}")
-    assert "get: 40 commits, which scatter by" in said and "put: 40 commits" in said
+    assert "get: 40 commits with a scatter of" in said and "put: 40 commits" in said
     lines = said.splitlines()
     for place, how, hunt in ((20, "worse", "'./bench get'"), (30, "better", "'./bench get' --direction drop")):
         good, bad = (COMMITS[each][:10] for each in (place - 1, place))

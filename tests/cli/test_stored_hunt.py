@@ -195,7 +195,7 @@ def test_ctrl_c_in_the_reason_leaves_the_verdict_which_was_notified(ends: tuple[
     kept, words = tmp_path / "kept", ["run", *ends, *SCRIPT, "--plain", "--no-layouts"]
     ended = bisect_until([*words, "--notify", f"sh -c 'cat >>{kept}'"], "counters: ", SIGINT)
     assert ended.returncode == 0, "a culprit is named"
-    said, _, reason = ended.stdout.partition("Its reason follows.")
+    said, _, reason = ended.stdout.partition("The reason is measured now.")
     culprit = f"The culprit is {ends[1][:10]}"
     assert culprit in said and "counters: " not in said and "counters: " in reason
     assert "The verdict stands; what is left of the reason is measured by: bisect why 1\n" in ended.stderr
@@ -250,7 +250,7 @@ def test_a_hunt_that_has_failed_goes_on_as_it_began(script: Script, seal: Path, 
     said = exits(4, "run", good, bad, *HUNT)
     assert "the bad end" in said and "bisect resume 1" in said
     assert "failed: nothing can be compared, because the bad end," in exits(0, "history")
-    assert "The last session failed: nothing can be compared" in exits(0, "show")
+    assert "The last attempt failed: nothing can be compared" in exits(0, "show")
     suite.write_text(before.replace('"one", "{cores}"]', '"one", "{cores}", "more"]'))
     said = exits(3, "resume", "--plain")
     assert "Hunt 1 cannot go on, because its runs would now be made in another way" in said

@@ -102,7 +102,7 @@ def test_three_candidates_that_miss_a_header_are_enough_and_equal_builds_keep_th
     old.check(killed.stdout + ended.stdout + ended.stderr)
     assert {count for _, count in old.binaries()} == {1}
     assert rows(old.history, "select max(n) from (select count(*) n from builds group by commit_hash)") == [(2,)]
-    assert "no commit stands out yet" in ended.stdout, "the readings of the ends count"
+    assert "no commit is clearly most probable yet" in ended.stdout, "the readings of the ends count"
     assert "next, for the ends" not in ended.stdout
 
 

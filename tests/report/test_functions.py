@@ -139,6 +139,6 @@ def test_both_plans_come_first(history: History) -> None:
     seen = planned(history, (PARENT, STATEMENT, INDEX), (sample.CULPRIT, STATEMENT, SCAN), *same)
     pinned("report/plans.txt", printed(seen))
     written = issue(seen)
-    assert written.index("another plan") < written.index(seen.changes[0].why[0])
+    assert written.index("another query plan") < written.index(seen.changes[0].why[0])
     assert "\n  before  Bitmap Heap Scan on sbtest1\n" in written
-    assert "another plan" not in printed(planned(history, *same, (0, STATEMENT, SCAN)))
+    assert "another query plan" not in printed(planned(history, *same, (0, STATEMENT, SCAN)))

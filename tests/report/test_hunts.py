@@ -217,7 +217,7 @@ def test_counts_and_readings_of_timed_runs_are_not_mixed() -> None:
         counters = {metric: parent for metric, (parent, _) in story.counters(story.changes[0].step).items()}
         assert (counters["instructions/o"], counters["cpu/o"]) == (pytest.approx(parent), pytest.approx(48))
         assert [(each["runs"], each["further"]) for each in of_hunt(story)["candidates"]] == runs
-        assert f"91d72b601b was also {other}, in 4 runs" in printed(story)
+        assert f"91d72b601b was also {other}: 4 runs" in printed(story)
 
 
 def test_ends_that_were_not_measured_show_no_effect_and_no_suspects() -> None:

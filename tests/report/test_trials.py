@@ -239,7 +239,7 @@ def test_what_small_values_change() -> None:
     text = "\n".join(plain(series({"scan": ((9, -0.01),)}, noise=0.0005)))
     assert "bisect run 1.8 1.9 --workload scan --min-effect 0.5% --builder demo" in text
     text = "\n".join(plain(series({})))
-    assert "No step is announced." in text and "bisect run" not in text
+    assert "No step was found." in text and "bisect run" not in text
     assert writable(text, "ascii").isascii()
 
 
@@ -305,7 +305,7 @@ def watched() -> tuple[SessionState, Branch]:
 def test_a_step_with_its_commit(watched: tuple[SessionState, Branch]) -> None:
     """And on the page, which leads to the hunt."""
     first, second = branch_summary(*watched)
-    assert first == "The line has 8 tips and 1 step:"
+    assert first == "The series has 8 tips and 1 step:"
     assert second.startswith("  scan, tip 4 → tip 5: ×0.800 (")
     assert second.endswith("a drop of 20 %: cccccccccc Lock <b>twice</b> (hunt 12)")
     trial, lines = watched
@@ -331,7 +331,7 @@ def test_later_tips_that_could_not_be_built_are_told(watched: tuple[SessionState
     assert [tip.name for tip in found.tips] == ["tip 0", "tip 2"]
     trial = replace(watched[0], request=replace(watched[0].request, subjects=found.tips), hunts=())
     said = "2 later tips could not be built: <b>tip 3 and <b>tip 4."
-    assert [*branch_summary(trial, found)] == ["The line has 2 tips and 0 steps.", said]
+    assert [*branch_summary(trial, found)] == ["The series has 2 tips and 0 steps.", said]
     assert said.replace("<b>", "&lt;b&gt;") in page(branch_document(trial, found, str))
 
 
@@ -339,9 +339,9 @@ def test_what_each_night_says() -> None:
     made = sample.night(5)
     [said] = night(made)
     assert said.startswith("scan: tip 5 is ×0.800") and "of tip 3, in 3 rounds" in said
-    assert "is the first tip of the line" in next(night(sample.night(0)))
+    assert "is the first tip of the series" in next(night(sample.night(0)))
     made.skips.append(TrialSkip(0, 2, 0.0, SkipFacts("", "run", "it \x1b[2Jfails", "", 0.0)))
     assert [*night(made)] == ["scan: tip 5 fails: it \\x1b[2Jfails"]
     *others, tip = made.request.subjects
     made.request = replace(made.request, subjects=(*others, replace(tip, trouble="no compiler")))
-    assert [*night(made)] == ["tip 5 cannot be built, so nothing is measured: no compiler"]
+    assert [*night(made)] == ["tip 5 cannot be built, so it is not measured: no compiler"]

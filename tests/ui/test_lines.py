@@ -166,10 +166,10 @@ def test_where_good_is_no_ancestor_the_first_lines_say_what_is_compared_and_why(
     begun = replace(STARTED, of_merge_base=True)
     view = update(SessionView(), begun, 1.0)
     [line, heading] = lines(view, begun, 1.0)
-    said = "v1 is no ancestor of v2, so it is compared with their merge base, aaaaaaaaaa, first: if both are as fast"
+    said = "v1 is not an ancestor of v2. First, it is compared with their merge base aaaaaaaaaa, which replaces it if both are equally fast"
     assert said in line and "1 candidate" not in line
-    assert heading.endswith("relative to the baseline, aaaaaaaaaa.")
-    assert "good is no ancestor of bad · it is compared with their merge base first" in drawn(view, 1.0)
+    assert heading.endswith("with the baseline aaaaaaaaaa.")
+    assert "good is not an ancestor of bad · comparison with the merge base" in drawn(view, 1.0)
 
 
 def test_a_ratio_of_cpu_time_beside_a_rate_by_the_time_of_day_says_so() -> None:

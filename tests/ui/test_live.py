@@ -106,7 +106,7 @@ def test_while_the_reason_is_measured_that_is_said(events: Events, views: list[S
     assert isinstance(ended, SessionEnded)
     said = "\n".join(picture(update(views[-2], replace(ended, reason_follows=True), at), 100, 40, at))
     assert f"The culprit is {SHORT}" in said
-    assert "measuring the reason, 0 parts so far; Ctrl-C ends that, and the verdict stands" in said
+    assert "measuring the reason, 0 parts so far; Ctrl-C stops that, the verdict is final" in said
     assert "measuring the reason" not in "\n".join(picture(views[-1], 100, 40, at))
 
 

@@ -236,7 +236,7 @@ def test_a_run_and_two_builds_at_once(ahead: Events, views: list[SessionView]) -
     assert of("b2", ended, at) == "free"
     assert isinstance(ended.now, ActiveRun), "what is measured is not disturbed"
     [told] = lines(ended, cancelled, at)
-    assert f"{'ended':9} b2  {view.sha(5)[:10]}  its build is of no use any more, after 1 min 5 s" in told
+    assert f"{'ended':9} b2  {view.sha(5)[:10]}  the build is no longer needed; stopped after 1 min 5 s" in told
 
 
 def test_between_two_runs_the_host_waits_for_a_build(ahead: Events, views: list[SessionView]) -> None:
@@ -410,6 +410,6 @@ def test_pairs_of_a_trial_are_shown_as_pairs() -> None:
     request = replace(REQUEST, pairing=Pairing.AUTO, works=WORKS[:1], subjects=BUILDS[:2])
     chosen = PairingChosen(True, "In pairs.", alone=None, beside=None)
     lines = told([(1.0, SessionStarted(3, sample.HOST, False, request=request)), *pairs, (1200.0, chosen), *pairs[:1]])
-    assert lines[0].startswith("round 1: scan, v2") and lines[1] == "  run 1  900 QPS, in a pair"
+    assert lines[0].startswith("round 1: scan, v2") and lines[1] == "  run 1  900 QPS, paired"
     assert lines[4:6] == ["In pairs. 2 runs to go.", "round 1 of 2: scan, v2\\x1b[2J"]
     assert lines[6].startswith("  run 3 of 4")

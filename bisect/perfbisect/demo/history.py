@@ -326,11 +326,11 @@ def write_history(
     UsageError if the history is not possible, EnvironmentFailure if git is missing or fails.
     """
     if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty.", "Choose a folder that does not exist yet.")
+        raise UsageError(f"{folder} is not empty.", "Give a new folder.")
     try:
         plan = draw(seed, commits, drop, changes)
     except ValueError as error:
-        raise UsageError(f"No demo history can be written: {error}.", "Choose other numbers.") from None
+        raise UsageError(f"No demo history can be written: {error}.", "Give other numbers.") from None
     folder.mkdir(parents=True, exist_ok=True)
     _git(folder, "init", "-q", "--template=", "--initial-branch=main")
     with tempfile.TemporaryDirectory() as aside:

@@ -91,8 +91,10 @@ def document(report: HuntReport, diff_of: DiffOf | None = None) -> Document:
             Section("Warnings", (Notes(tuple(report.warnings.items())),)) if report.warnings else None,
             Section("Tools and settings", tools(hosts), "conditions"),
             Section("Costs", (costs(report),), "costs", quiet=True),
-            Section("For a mail or an issue", tuple(Code(tuple(issue(report, change))) for change in report.changes)),
-            Section("Repeat it", tuple(commands(report)), "repeat", quiet=True),
+            Section(
+                "Summary for a mail or an issue", tuple(Code(tuple(issue(report, change))) for change in report.changes)
+            ),
+            Section("Repeat the hunt", tuple(commands(report)), "repeat", quiet=True),
         ),
     )
 
@@ -124,7 +126,7 @@ def facts(report: HuntReport) -> Iterator[tuple[str, str]]:
             )
             for patch in dict.fromkeys(patch for patches in built for patch in patches)
         ),
-        ("left out", f"{count(left_out, 'candidate')}, by {by}" if left_out else ""),  # they have no row in the table
+        ("skipped", f"{count(left_out, 'candidate')}, by {by}" if left_out else ""),  # they have no row in the table
     ):
         if text:
             yield name, text
@@ -136,7 +138,7 @@ def so_far(report: HuntReport) -> Iterator[str]:
     yield from report.found
     yield "There is no verdict yet."
     if report.listed.failure:
-        yield f"The last session failed: {report.listed.failure}"
+        yield f"The last attempt failed: {report.listed.failure}"
     if report.effect is not None:
         yield f"{report.teller.of_ends(report.effect)}."
     if report.costs.ahead and report.listed.state == "running":
@@ -169,9 +171,9 @@ def of_change(report: HuntReport, position: int, diff_of: DiffOf | None) -> Iter
     if explanation.plans:
         statements = count(len(explanation.plans), "statement")
         has = "has" if len(explanation.plans) == 1 else "have"
-        since = f"Since {commit.short}, {statements} of the workload {has} another plan."
+        since = f"Since {commit.short}, {statements} of the workload {has} another query plan."
         parts = (Prose((since,)), Code(tuple(plan_lines(explanation.plans))))
-        yield Section("Another plan", parts, f"{anchor}-plans", quiet=True, within=True)
+        yield Section("Query plans", parts, f"{anchor}-plans", quiet=True, within=True)
     absent = Notes(tuple((text, "") for text in missing(change, report.counters(change.step))))
     yield Section(
         f"Why {commit.short}", (Prose(change.why), *counters(explanation), absent), f"{anchor}-why", within=True
@@ -196,7 +198,7 @@ def issue(report: HuntReport, change: NamedChange) -> Iterator[str]:
     yield f"{teller.what}: {effect(step.ratio, settings.metric)} since {cited(commit)}"
     yield f"Commit: {report.link_of(commit.sha) or commit.sha}{by}"
     yield f"Effect: {teller.changed(step.ratio)}; {report.listed.title} on {host}."
-    yield f"Sure: {chance(step.probability)}. {teller.proof(step)}"
+    yield f"Probability: {chance(step.probability)}. {teller.proof(step)}"
     yield f"Why: {' '.join(change.why)}"
     again = (
         command_to_run(settings, report.history)
@@ -331,11 +333,11 @@ def remarks(report: HuntReport) -> Iterator[str]:
             yield f"{short} is {slower}"
         if further:
             how = "timed" if report.settings.prior.exact else "counted exactly"
-            yield f"{short} was also {how}, in {count(further, 'run')}"
+            yield f"{short} was also {how}: {count(further, 'run')}"
         if tested.builds and tested.builds[-1].patches:
             yield f"{short} was built {patched(tested.builds[-1].patches)}"
         if tested.same_as:
-            yield f"{short} is the same binary as {report.commit(tested.same_as).short}"
+            yield f"{short} has the same binary as {report.commit(tested.same_as).short}"
 
 
 def skipped(skip: SkipFacts) -> str:
@@ -368,7 +370,7 @@ def costs(report: HuntReport) -> Prose:
     if ahead.unused:
         parts.append(f"{ahead.unused} of them not measured ({duration(ahead.unused_seconds)})")
     if ahead.ended:
-        parts.append(f"{ahead.ended} more ended before they were finished ({duration(ahead.ended_seconds)})")
+        parts.append(f"{ahead.ended} more stopped before their end ({duration(ahead.ended_seconds)})")
     return Prose((*sentences, f"Built ahead: {', '.join(parts)}."))
 
 

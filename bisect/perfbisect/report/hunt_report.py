@@ -362,7 +362,7 @@ def together_with(history: History, hunt: int) -> str:
     if batch is None:
         return ""
     numbers = [str(task.hunt) for task in batch.hunts if task.hunt not in (None, hunt)]
-    return f"with hunt{'s' * (len(numbers) > 1)} {listed(numbers)} ({batch.name}): what is built for one is used by all"
+    return f"with hunt{'s' * (len(numbers) > 1)} {listed(numbers)} ({batch.name}), which share all builds"
 
 
 def is_left_out(row: Tested) -> bool:
@@ -372,7 +372,7 @@ def is_left_out(row: Tested) -> bool:
 
 def function_costs(explanation: Explanation) -> Iterator[tuple[str, Sequence[FunctionRow]]]:
     """Title and rows of tables of functions: time of waiting if it is a reason, own cost, instructions; in readable units."""
-    unknown = f"; the callers of {share(explanation.alone)} of it are not known" if explanation.alone >= UNKNOWN else ""
+    unknown = f"; callers of {share(explanation.alone)} of the cost are unknown" if explanation.alone >= UNKNOWN else ""
     counted = "run" if explanation.whole_runs else "operation"
     for sort, of, unit, measured, note in (
         ("Waiting", explanation.operation, "us", waits_of(explanation), ""),

@@ -15,7 +15,7 @@ ACTIVE = re.compile(r"[^\s|]*(?:[@#!%&~^][\w-]|\$|://|www\.|GH-\d|:[a-z+-][\w+-]
 BACKTICKS = re.compile("`+")
 # A code span in a sentence; without "|", which would end it in a table.
 SPAN = re.compile(r"(?<!`)`([^`|\s](?:[^`|]*[^`|\s])?)`(?!`)")
-BOLD = "Bold: 0.95 or less, or 1.05 or more, and a real difference (5 % false discoveries at most are expected in the table)."
+BOLD = "Bold: a real difference of 5 % or more. At most 5 % of the differences that the table calls real are expected to be false."
 
 
 def markdown(document: Document) -> Iterator[str]:

@@ -41,11 +41,11 @@ from perfbisect.wording.trials import step_sentence
 
 WIDE = 48  # columns of the chart
 STEPS = (("culprit", "step for the worse"), ("parent", "for the better"), ("muted", "dark lines: levels between steps"))
-RELEASE = "release that was measured"
+RELEASE = "measured release"
 LEVEL, PLATEAU = "●", "│"
 RULE = (
-    f"Of 100 series without a change, at most {100 * RATE:.0f} announce a step in any workload,"
-    " where releases scatter as errors of measurement do."
+    f"False alarms: of 100 series without a change, at most {100 * RATE:.0f} show a step in any workload, if the scatter"
+    " of releases is random."
 )
 
 
@@ -84,9 +84,9 @@ def sections(trial: SessionState) -> Iterator[Section]:
     for name, reason in series_of(trial).left_out:
         reasons.setdefault(reason, []).append(name)
     omitted = tuple(
-        f"Left out of {series_of(trial).text}: {', '.join(names)} ({reason})." for reason, names in reasons.items()
+        f"Omitted from {series_of(trial).text}: {', '.join(names)} ({reason})." for reason, names in reasons.items()
     )
-    yield Section("Left out", (Prose(omitted),), quiet=True)
+    yield Section("Omitted releases", (Prose(omitted),), quiet=True)
     tables = [levels(trial, lines), *([steps(trial, lines)] if any(line.steps for line in lines) else [])]
     yield Section("Tables", (Prose((relative(trial, RELEASE),)), *tables), "tables", quiet=True, charted=True)
 
@@ -121,15 +121,15 @@ def step_cells(trial: SessionState, step: LevelStep) -> tuple[Cell, Cell, Cell, 
 
 def texts(lines: Sequence[SpeedLine], names: Sequence[str]) -> Iterator[str]:
     """The steps in sentences, the error rate of the rule, and the scatter of each line."""
-    yield "Steps:" if any(line.steps for line in lines) else "No step is announced."
+    yield "Steps:" if any(line.steps for line in lines) else "No step was found."
     yield from (f"  {line.work}, {step_sentence(step, names)}" for line in lines for step in line.steps)
     yield RULE
     for line in lines:
         if line.scatter is None:
-            yield f"{line.work}: steps are looked for from {count(FEWEST, 'release')} on."
+            yield f"{line.work}: a search for steps needs at least {count(FEWEST, 'release')}."
         else:
-            by_measuring = "" if line.error is None else f", of which {percent(line.error)} by measuring"
-            yield f"{line.work}: releases scatter by {percent(line.scatter)} around their neighbours{by_measuring}."
+            by_measuring = "" if line.error is None else f"; noise of the measurements: {percent(line.error)}"
+            yield f"{line.work}: standard deviation of a release from its neighbours: {percent(line.scatter)}{by_measuring}."
 
 
 def command(trial: SessionState, hunt: Hunt) -> str:
@@ -167,8 +167,8 @@ class ElsewhereLine:
     def sentence(self) -> str:
         """A line about the series: commits, scatter, readings left out, steps."""
         outliers, scatter_of_line = self.line.ratios.count(None), self.line.scatter
-        scatter = "" if scatter_of_line is None else f", which scatter by {percent(scatter_of_line)}"
-        omitted = f", {count(outliers, 'reading')} far off left out" if outliers else ""
+        scatter = "" if scatter_of_line is None else f" with a scatter of {percent(scatter_of_line)}"
+        omitted = f", {count(outliers, 'outlier')} omitted" if outliers else ""
         steps = count(len(self.line.steps), "step") if self.line.steps else "no step"
         return printable(f"{self.line.work}: {count(len(self.commits), 'commit')}{scatter}{omitted}: {steps}")
 
@@ -212,7 +212,7 @@ def elsewhere(series: Sequence[ElsewhereLine]) -> Iterator[str]:
         yield from ["", head]
         for line, hunt in zip(lines, hunts, strict=True):
             yield from (line, hunt)
-    yield f"\nOf 100 files without a step, at most {100 * RATE:.0f} announce any; 'false alarm' is the chance of such a step in a series without any."
+    yield f"\nOf 100 files without a step, at most {100 * RATE:.0f} show a step. 'false alarm' is the probability that a series without a step shows such a step."
 
 
 def chart(trial: SessionState, line: SpeedLine) -> Iterator[str]:
@@ -281,7 +281,7 @@ def night(trial: SessionState) -> Iterator[str]:
     request = trial.request
     *earlier, tip = (build.name for build in request.subjects)
     if trouble := request.subjects[-1].trouble:
-        yield printable(f"{tip} cannot be built, so nothing is measured: {trouble}")
+        yield printable(f"{tip} cannot be built, so it is not measured: {trouble}")
         return
     failures = {
         request.works[skip.work].name: skip.facts.reason for skip in trial.skips if skip.subject == len(earlier)
@@ -292,7 +292,7 @@ def night(trial: SessionState) -> Iterator[str]:
         if name in failures:
             sentence = f"fails: {failures[name]}"
         elif not earlier:
-            sentence = "is the first tip of the line: there is nothing to compare it with yet"
+            sentence = "is the first tip of the series, so there is no ratio yet"
         elif comparison and comparison.interval:
             sentence = f"is ×{ratio(comparison.interval)} of {earlier[0]}, in {count(comparison.rounds, 'round')}"
         yield printable(f"{name}: {tip} {sentence}")
@@ -322,7 +322,7 @@ def branch_summary(trial: SessionState, branch: Branch) -> Iterator[str]:
     """The branch in sentences: its steps, and the latest tips if they could not be built."""
     names = [build.name for build in trial.request.subjects]
     found_steps = [*hunted_steps(trial, branch.lines)]
-    yield f"The line has {count(len(names), 'tip')} and {count(len(found_steps), 'step')}{':' if found_steps else '.'}"
+    yield f"The series has {count(len(names), 'tip')} and {count(len(found_steps), 'step')}{':' if found_steps else '.'}"
     for line, step, _, outcome in found_steps:
         yield f"  {printable(f'{line.work}, {step_sentence(step, names)}: {outcome}')}"
     yield from broken(branch)
@@ -354,6 +354,6 @@ def branch_document(trial: SessionState, branch: Branch, page_name: Callable[[in
         headline=f"{request.branch}: {count(len(request.subjects), 'tip')}, {count(len(rows), 'step')}",
         sections=(
             Section("Tips", figures, "tips"),
-            Section("Steps", (table,) if rows else (Prose(("No step is announced.",)),), "steps"),
+            Section("Steps", (table,) if rows else (Prose(("No step was found.",)),), "steps"),
         ),
     )

@@ -319,13 +319,13 @@ def remarks(trial: SessionState) -> Iterator[str]:
                 rates = f"{figure(build.held)} of {figure(build.wanted)} rows per second"
                 yield f"{subject.name} fails the SLA of {work}: it sustains {rates} ({build.role})."
             if client is not None and client >= BUSY:
-                yield f"In {work} of {subject.name} the client is busy for {percent(client)} of the time, and may limit it."
+                yield f"In {work} of {subject.name} the client is busy for {percent(client)} of the time, and may limit the result."
     for work_number, subject_ in without_metric(trial):
         yield f"{subjects[subject_].name} has no value of {trial.request.metric} in {works[work_number].name}."
     alike: dict[tuple[str, str], list[str]] = {}
     for subject in filter(lambda build: build.binary, subjects):
         alike.setdefault((subject.binary, subject.config_hash), []).append(subject.name)
-    yield from (f"{' and '.join(names)} are the same binary." for names in alike.values() if len(names) > 1)
+    yield from (f"{' and '.join(names)} have the same binary." for names in alike.values() if len(names) > 1)
 
 
 def drawn(trial: SessionState, history: Path | None) -> Iterator[Section]:
@@ -349,7 +349,7 @@ def drawn(trial: SessionState, history: Path | None) -> Iterator[Section]:
     origins = (", ".join(filter(None, (build.commit, build.version, build.path))) for build in request.subjects)
     yield Section("Builds", (Facts(tuple(zip(names, origins, strict=True))),), "builds")
     yield Section("Tools and settings", tools([trial.host]), "conditions")
-    yield Section("As text", (Code((command_on("show", trial.name, history),), "The same in a terminal"),), "repeat")
+    yield Section("As text", (Code((command_on("show", trial.name, history),), "To print this report"),), "repeat")
 
 
 def noise_summary(trial: SessionState) -> tuple[str, ...]:
@@ -373,14 +373,14 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
     if estimate is None:
         return
     groups = "visits" if estimate.shared else "rounds"
-    drift = "" if estimate.shared else "; drift of the host, of which a hunt's alternating runs cancel most"
-    unknown = "not known from one visit, or from one run in each"
+    drift = "" if estimate.shared else "; drift of the host, most of which cancels in interleaved runs"
+    unknown = "unknown: needs several visits with several runs each"
     varies = (
         (f"between {groups}", unknown if estimate.between is None else percent(estimate.between) + drift),
         (f"within {groups}", MISSING if estimate.within is None else percent(estimate.within)),
         ("of one run", f"{percent(estimate.run)} ({percent(estimate.low)} to {percent(estimate.high)})"),
     )
-    yield Section("How runs vary", (Facts(varies),), "noise", quiet=True)
+    yield Section("Noise of runs (standard deviation)", (Facts(varies),), "noise", quiet=True)
     turns, gains = math.sqrt(2) * estimate.run, False
     if pairs := noise.noise_of_pairs(trial):
         beside = min(filter(None, pairs), default=0.0)
@@ -395,6 +395,6 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
         )
         for size in noise.detectable_drops(trial, estimate)
     )  # fmt: skip
-    title = "Smallest detectable drop (95 % sure, in 4 cases of 5)"
+    title = "Smallest detectable drop (95 % confidence, 80 % power)"
     yield Section(title, (Table(head, tuple(rows), head),), "detectable")
-    yield Section("What would help", (Prose(tuple(noise.advice_sentences(trial, estimate))),), quiet=True)
+    yield Section("Advice", (Prose(tuple(noise.advice_sentences(trial, estimate))),), quiet=True)

@@ -284,12 +284,12 @@ class Tally:
 
 def summary(tally: Tally, *, ahead: bool = False) -> Iterator[str]:
     """The lines of a table of costs and verdicts; ``ahead``: with the useless builds of build hosts."""
-    in_vain = {"  never measured": tally.unused, "builds ended early": tally.cancelled} if ahead else {}
-    yield f"{'':<22}{'a hunt':>10}{'9 in 10 need':>16}"
+    in_vain = {"  not measured": tally.unused, "builds stopped early": tally.cancelled} if ahead else {}
+    yield f"{'':<22}{'mean':>10}{'9 of 10 hunts':>16}"
     for name, spent in {"builds": tally.builds, **in_vain, "runs": tally.runs, "hours": tally.hours}.items():
         yield f"{name:<22}{_number(spent.mean):>10}{'up to ' + _number(spent.most):>16}"
     yield ""
-    for name, chance in {"right": tally.right, "inconclusive, honest": tally.honest, "wrong": tally.wrong}.items():
+    for name, chance in {"right": tally.right, "inconclusive": tally.honest, "wrong": tally.wrong}.items():
         yield f"{name:<22}{_percent(chance.middle):>10}{f'{_percent(chance.low)} to {_percent(chance.high)}':>16}"
     yield ""
     named = tally.right_if_named
@@ -298,8 +298,8 @@ def summary(tally: Tally, *, ahead: bool = False) -> Iterator[str]:
     elif tally.named.middle == 0:
         yield "No hunt named a commit."
     else:
-        stated = f" and was stated as {_percent(tally.stated)}" if tally.stated == tally.stated else ""
-        yield f"A commit that is named is the right one in {_percent(named.middle)} of the hunts{stated}."
+        stated = f"; the mean stated probability is {_percent(tally.stated)}" if tally.stated == tally.stated else ""
+        yield f"If a hunt names a commit, the commit is right in {_percent(named.middle)} of the hunts{stated}."
 
 
 def _of_all(steps: Account) -> Iterator[str]:
@@ -309,11 +309,11 @@ def _of_all(steps: Account) -> Iterator[str]:
         counts = (steps.right, steps.unsettled, steps.unseen, steps.missed)
         named, unsettled, unseen, missed = (_percent(count / total) for count in counts)
         yield (
-            f"Of the changes of --min-effect or more, {named} are named; {unsettled} lie in subranges that are left open,"
-            f" {unseen} are smaller than the verdict says would have been seen, {missed} are missed."
+            f"Of all changes of at least --min-effect, {named} are named, {unsettled} are in subranges without a verdict,"
+            f" {unseen} are below the smallest change that the verdict states as detectable, and {missed} are missed."
         )
     if named_in_all := steps.right + steps.wrong:
-        yield f"Of {named_in_all} named commit{'s' * (named_in_all > 1)}, {steps.wrong} changed too little or nothing."
+        yield f"Of {named_in_all} named commit{'s' * (named_in_all > 1)}, {steps.wrong} changed the speed too little, or not at all."
 
 
 def _number(value: float) -> str:

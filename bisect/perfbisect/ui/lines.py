@@ -84,11 +84,11 @@ def texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]:
     match event:
         case SessionStarted():
             yield "resumed" if event.resumed else "hunt", hunt(event)
-            yield "", f"Ratios are of all runs of a build so far, relative to the baseline, {view.commit(0).short}."
+            yield "", f"A ratio compares all runs of a build so far with the baseline {view.commit(0).short}."
         case MetricChosen(why=why):
             yield "metric", why
         case Remedied():
-            yield "remedied", f"{event.why}: all builds are made with that, and readings stay where the binary does"
+            yield "remedied", f"{event.why}; all builds use this option now, and runs of unchanged binaries stay valid"
         case PairingChosen(why=why):
             yield "pairing", why
         case Foreseen(text):
@@ -99,14 +99,14 @@ def texts(view: SessionView, event: Event) -> Iterator[tuple[str, str]]:
             host = view.hosts[order.host] if view.hosts else ""
             yield "decided", f"{named(view, host)}{decided(view, order)}"
         case Unexplained(part, reason):
-            yield "warning", f"{named(view, event.host)}no {part} for the reason: {printable(reason)}"
+            yield "warning", f"{named(view, event.host)}the reason has no {part}: {printable(reason)}"
         case SessionEnded() if view.stands and not event.reason_follows:
-            yield "reason", view.why or "Nothing of the workload can be measured for it."
+            yield "reason", view.why or "The reason cannot be measured for this workload."
             yield "", view.report_hint
         case SessionEnded(verdict=verdict) if verdict:
             yield from zip(chain(["verdict"], repeat("")), verdict_sentences(view, verdict), strict=False)
             if event.reason_follows:
-                yield "", "Its reason follows. Ctrl-C ends that, and the verdict stands."
+                yield "", "The reason is measured now. Ctrl-C stops that; the verdict is final."
             else:
                 yield from (("", text) for text in (view.why, view.report_hint) if text)
         case _ if isinstance(event, OfCommit) and (entry := of_commit(view, event)):
@@ -128,7 +128,7 @@ def of_commit(view: SessionView, event: OfCommit) -> tuple[str, str] | None:
         case BuildFinished():
             return "built", built(view, event)
         case BuildCancelled(_, _, seconds):
-            return "ended", f"its build is of no use any more, after {duration(seconds)}"
+            return "ended", f"the build is no longer needed; stopped after {duration(seconds)}"
         case CandidateSkipped(_, facts):
             return "skipped", f"{facts.stage}: {printable(facts.reason)}"
         case ExecutionStarted(number=1):  # a timed run ends at a known time, and has no line
@@ -164,7 +164,7 @@ def lines_of_trial(view: SessionView, trial: SessionState, event: Event) -> Iter
         case Warned(text, advice):
             yield f"warning: {advised(text, advice)}"
         case BuildStarted(number, commit) if not request.subjects[number].key:
-            variant, does = request.subjects[number].variant, "built already:" if event.reused else "building"
+            variant, does = request.subjects[number].variant, "already built:" if event.reused else "building"
             yield printable(f"{does} {commit.short}{variant and '@'}{variant}  {commit.title}")
         case CandidateSkipped():
             text, advice = [*view.state.warnings.items()][-1]
@@ -174,7 +174,7 @@ def lines_of_trial(view: SessionView, trial: SessionState, event: Event) -> Iter
             metric = find_metric(request.metric)
             value = metric.read(facts)
             rate = f"no {metric.name}" if value is None else f"{figure(value)} {printable(metric.unit_of(facts))}"
-            yield f"  run {runs}{of}  {rate}{', in a pair' * bool(facts.round)}"
+            yield f"  run {runs}{of}  {rate}{', paired' * bool(facts.round)}"
         case _:
             pass
 
@@ -187,9 +187,9 @@ def hunt(event: SessionStarted) -> str:
     size = extent(event.commits, event.choices, event.merges)
     if event.of_merge_base:
         base = Commit(event.candidates[0]).short
-        size = f"{good} is no ancestor of {bad}, so it is compared with their merge base, {base}, first: if both are as fast, that stands in for it"
+        size = f"{good} is not an ancestor of {bad}. First, it is compared with their merge base {base}, which replaces it if both are equally fast"
     if event.parts:
-        size = f"{count(len(event.parts), 'part')} of the diff, one after the other"
+        size = f"{count(len(event.parts), 'part')} of the diff, added one after the other"
     return f"{event.session}: {event.builder} {event.workload} on {hosts}{builds}, {good}..{bad}: {size}"
 
 
@@ -236,8 +236,8 @@ def decided(view: SessionView, order: Measure) -> str:
         for share in order.plan
     )
     together = ", paired" * order.together
-    layouts = ", each run in another layout" * order.fresh
-    counted = ", their instructions counted" * order.counted
+    layouts = ", each run in a randomized layout" * order.fresh
+    counted = ", with counts of instructions" * order.counted
     return f"{view.brief}; next, for {PURPOSES[order.purpose]}: {plan}{together}{layouts}{counted}"
 
 

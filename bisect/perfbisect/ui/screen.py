@@ -102,7 +102,7 @@ def header(view: SessionView, room: int, now: float, glyphs: Glyphs) -> list[Tex
         size = [count(hunt.commits, "commit"), count(hunt.choices, "candidate")]
         size += [count(hunt.merges, "merge")] if hunt.merges else []
         if hunt.of_merge_base:
-            size = ["good is no ancestor of bad", "it is compared with their merge base first"]
+            size = ["good is not an ancestor of bad", "comparison with the merge base"]
         ends = f"{end_of_range(hunt.good)} {glyphs.arrow} {end_of_range(hunt.bad)}"
         skipped = sum(row.skip is not None for row in view.rows.values())
         cost = [
@@ -147,8 +147,8 @@ def phase(view: SessionView, room: int) -> list[Text]:
     """A line with the purpose of the present orders and the progress; none before the first order."""
     if view.decided:
         parts = count(len(view.state.studied), "part")
-        reason = f"measuring the reason, {parts} so far; Ctrl-C ends that, and the verdict stands"
-        return folded(reason if view.stands else "measuring once more what the verdict names", room, "", 2)
+        reason = f"measuring the reason, {parts} so far; Ctrl-C stops that, the verdict is final"
+        return folded(reason if view.stands else "measuring the named commits again", room, "", 2)
     if not view.phase or view.hunt is None:
         return []
     now, posterior = view.phase, view.state.belief
@@ -278,13 +278,13 @@ def belief(view: SessionView, room: int, glyphs: Glyphs) -> list[Text]:
     if view.leader is not None:
         candidate, share = view.leader
         commit = view.commit(candidate)
-        first = Text.assemble("leading  ", (f"{commit.short}  {chance(share)}", "bold"), "  ", commit.subject)
+        first = Text.assemble("most probable  ", (f"{commit.short}  {chance(share)}", "bold"), "  ", commit.subject)
     parts = [view.layouts] if view.layouts else []
     if (effect := view.ratio(len(view.state.commits) - 1)) is not None:
         parts.append(f"bad is {ratio(effect)} of good")
     if posterior.change < 0.95:
-        parts.append(f"{chance(posterior.change)} that they differ")
-    parts += [f"noise {percent(posterior.noise)}", f"95 % within {count(within(posterior, 0.95), 'candidate')}"]
+        parts.append(f"{chance(posterior.change)} that the ends differ")
+    parts += [f"noise {percent(posterior.noise)}", f"95 % credible set: {count(within(posterior, 0.95), 'candidate')}"]
     second = Text(facts(parts, room, glyphs), "dim")
     return [second] if view.state.verdict else [first, second]
 

@@ -228,9 +228,13 @@ class SessionView:
     @property
     def no_leader(self) -> str:
         """The text if there is no leader."""
-        likely = f", of {within(self.state.belief, 0.95)} that are likely" if self.state.belief else ""
-        ends = "good is as fast as the merge base" if self.hunt and self.hunt.of_merge_base else "the ends differ"
-        return f"no commit stands out yet{likely}" if self.ends_differ else f"not yet known whether {ends}"
+        likely = f"; {within(self.state.belief, 0.95)} are likely" if self.state.belief else ""
+        ends = (
+            "good and the merge base are equally fast" if self.hunt and self.hunt.of_merge_base else "the ends differ"
+        )
+        return (
+            f"no commit is clearly most probable yet{likely}" if self.ends_differ else f"not yet known whether {ends}"
+        )
 
     @property
     def brief(self) -> str:
@@ -240,14 +244,14 @@ class SessionView:
         match self.decided:
             case None if self.leader:
                 candidate, share = self.leader
-                return f"{self.commit(candidate).short} leads with {chance(share)}"
+                return f"most probable: {self.commit(candidate).short}, {chance(share)}"
             case None:
                 return self.no_leader if self.hunt else "starting"
             case Found(step):
                 return f"culprit {self.commit(step.candidate).short}, {chance(step.probability)}"
             case Several(steps):
                 where = ", ".join(self.commit(step.candidate).short for step in steps)
-                return f"changes at {where}" if where else "no change for the worse named"
+                return f"changes at {where}" if where else "no change for the worse is named"
             case NotReproduced():
                 return "not reproduced"
             case CodePlacement(step):

@@ -99,7 +99,7 @@ class Output(io.TextIOBase):
         if isinstance(failure, BrokenPipeError):
             raise ReaderGone from None
         raise EnvironmentFailure(
-            f"Standard output cannot be written: {failure.strerror}", "Write it where there is space."
+            f"Standard output cannot be written: {failure.strerror}", "Redirect the output to a disk with free space."
         ) from failure
 
 
@@ -124,7 +124,7 @@ def guard() -> None:
         sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # until the process ends
     sys.stderr = cast("TextIO", guarded(sys.stderr, reported=False))
     if closed:
-        raise EnvironmentFailure("Standard output is closed.", "Redirect it to a file, or to /dev/null.")
+        raise EnvironmentFailure("Standard output is closed.", "Redirect the output to a file or to /dev/null.")
     sys.stdout = cast("TextIO", guarded(sys.stdout))
 
 

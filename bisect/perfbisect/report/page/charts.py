@@ -78,7 +78,7 @@ def averaged(samples: Sequence[float]) -> tuple[float, ...]:
 
 def of_runs(runs: Sequence[RunDrawing], y: str, colours: Sequence[tuple[str, str]]) -> Figure:
     """The figure of runs; ``y`` is the title of the axis unless it is QPS in each second."""
-    y, notes = ("QPS", ["a thin line is one run, a flat one its median"]) if len(runs[0].values) > 1 else (y, [])
+    y, notes = ("QPS", ["a thin line is one run, a flat line is its median"]) if len(runs[0].values) > 1 else (y, [])
     notes += ["gray lines join the runs of one round"] * any(run.round for run in runs)
     legend = (*colours, *(("muted", note) for note in notes))
     return Figure(partial(timeline, runs, y), legend=legend, y=y, x=f"{count(len(runs), 'run')}, in order of time")

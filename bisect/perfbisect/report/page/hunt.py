@@ -91,7 +91,7 @@ def narrowed(report: HuntReport) -> Iterator[Section]:
         if sha in state.node and not is_left_out(row)
     }
     above = (
-        "From the top: at each decision, the commits that together held 95 % of the probability, and what was measured then."
+        "From the top: at each decision, the commits that together have 95 % of the probability, and the measured commits."
         " At the bottom: the probability of each commit at the end."
     )
     size, settings = count(report.listed.candidates, "candidate"), report.settings
@@ -246,7 +246,7 @@ def diff(
     for index, file in enumerate(shown):
         file.open = file.marked if shown[0].marked else index < OPEN
     left_out += len(files) - len(shown)
-    hint = f"with large changes left out; `git show {sides[1][:10]}` prints all."
+    hint = f"without large changes; `git show {sides[1][:10]}` prints the whole diff."
     return shown, f"{count(left_out, 'file')} {hint}" if left_out else ""
 
 
