@@ -1,6 +1,7 @@
 #!/bin/sh
-# Installs the system packages that are missing, when root; otherwise prints the command that does.
-# What is required stops the set-up. What is optional costs a warning or, with the argument `tests`, the tests that need it.
+# As root, installs missing system packages; otherwise prints the command that installs them.
+# A missing required package stops the set-up. A missing optional package costs a warning or, with the argument `tests`, the
+# tests that need the package.
 set -eu
 
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -27,28 +28,28 @@ want() { have "$1" || optional="$optional $2"; }
 want iostat sysstat
 if [ "${1:-}" = tests ]; then
     [ -x /usr/sbin/sshd ] || optional="$optional openssh-server"
-    for shell in zsh tcsh fish; do want "$shell" "$shell"; done # of the accounts that ssh enters
-    for tool in cmake meson; do want "$tool" "$tool"; done # of the build systems
+    for shell in zsh tcsh fish; do want "$shell" "$shell"; done # login shells of accounts on ssh hosts
+    for tool in cmake meson; do want "$tool" "$tool"; done # build systems
     want ninja ninja-build
-    want mold mold # which makes layouts; lld and gold are tried where they are
+    want mold mold # links layouts; lld and gold are used if they are installed
     want autoreconf autoconf
     want automake automake
     want libtoolize libtool
     want tclsh tcl
     want valgrind valgrind
-    want ctags universal-ctags # the functions of a change; without it they are approximate
-    want chromium chromium # which opens the pages of reports
+    want ctags universal-ctags # finds changed functions; without it they are approximate
+    want chromium chromium # opens the pages of reports
     [ -e /usr/share/i18n/locales/de_DE ] || optional="$optional locales"
-    for tool in curl jq; do want "$tool" "$tool"; done # of the examples of notifications
+    for tool in curl jq; do want "$tool" "$tool"; done # used in examples of notifications
     want redis-server redis-server
-    # Machines on lease: a Slurm that the tests make up.
+    # Leased machines: the tests start their own Slurm.
     for daemon in slurmctld slurmd; do [ -x /usr/sbin/$daemon ] || optional="$optional $daemon"; done
     [ -x /usr/sbin/munged ] || optional="$optional munge"
     want salloc slurm-client
     want db_bench rocksdb-tools
     want fio fio
     [ -x /usr/sbin/mariadbd ] || optional="$optional mariadb-server-core mariadb-client"
-    # The hunt in Debian's source package of PostgreSQL.
+    # For the hunt in Debian's source package of PostgreSQL.
     want dpkg-source dpkg-dev
     want dh_autoreconf dh-autoreconf
     want dh_auto_configure debhelper
@@ -60,9 +61,9 @@ fi
 
 [ -z "$missing$optional" ] && exit 0
 if [ "$(id -u)" != 0 ]; then
-    [ -n "$optional" ] && echo "Optional packages are missing; get them with: sudo apt-get install$optional" >&2
+    [ -n "$optional" ] && echo "Optional packages are missing. To install them: sudo apt-get install$optional" >&2
     [ -z "$missing" ] && exit 0
-    echo "System packages are missing; install them with: sudo apt-get install$missing" >&2
+    echo "Required packages are missing. To install them: sudo apt-get install$missing" >&2
     exit 4
 fi
 export DEBIAN_FRONTEND=noninteractive
@@ -73,7 +74,7 @@ if [ -n "$missing" ]; then
 fi
 [ -n "$optional" ] || exit 0
 
-# Tests start servers of their own: no package's is started, and PostgreSQL's makes no cluster that the next boot starts.
+# Tests start their own servers. So no server of a package is started, and PostgreSQL's package creates no cluster.
 policy=/usr/sbin/policy-rc.d clusters=/etc/postgresql-common/createcluster.conf
 undo() {
     [ -z "${ours:-}" ] || rm -f "$policy"
@@ -82,7 +83,7 @@ undo() {
 trap undo EXIT
 trap 'exit 130' HUP INT TERM
 mark="# Of perfbisect's set-up, which removes it at its end."
-if [ ! -e "$policy" ] || grep -qxF "$mark" "$policy"; then # the latter when a set-up was killed
+if [ ! -e "$policy" ] || grep -qxF "$mark" "$policy"; then # left behind by a killed set-up
     ours=yes
     printf '#!/bin/sh\n%s\nexit 101\n' "$mark" >"$policy"
     chmod +x "$policy"
@@ -92,5 +93,5 @@ for package in $optional; do
         [ -e "$clusters.before" ] || cp -p "$clusters" "$clusters.before"
         echo "create_main_cluster = false" >>"$clusters"
     fi
-    apt-get install -y -qq --no-install-recommends "$package" >/dev/null || echo "Left out: $package" >&2
+    apt-get install -y -qq --no-install-recommends "$package" >/dev/null || echo "Optional package not installed: $package" >&2
 done

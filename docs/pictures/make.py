@@ -27,7 +27,7 @@ from perfbisect.cli.options.stored import Clone
 from perfbisect.core.domain.events import RunStarted
 from perfbisect.core.domain.orders import Purpose
 from perfbisect.demo.history import write_history
-from perfbisect.hunt.watching import Followed
+from perfbisect.hunt.watching import FollowedHunt
 from perfbisect.report import hunt as hunts
 from perfbisect.report import terminal, trial
 from perfbisect.report.hunt_report import read_hunt
@@ -109,7 +109,7 @@ def stored() -> Iterator[tuple[History, Clone]]:
 def live(history: History) -> str:
     """The live view in the last run of the first confirmation."""
     view, at = SessionView(), 0.0
-    for at, event in Followed(history, 1).new():
+    for at, event in FollowedHunt(history, 1).new():
         view = caught_up(view, [(at, event)])
         if isinstance(event, RunStarted) and event.purpose is Purpose.CONFIRM and event.number == event.of:
             break
