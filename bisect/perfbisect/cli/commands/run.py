@@ -96,7 +96,7 @@ COMMON = (
 )
 @click.option(
     "--remedies/--no-remedies", default=True, show_default=True,
-    help="If the compiler is newer than the commit and refuses it, build again with -Wno-error or a missing header.",
+    help="If a new compiler refuses an old commit, build the commit again with -Wno-error or a missing header.",
 )  # fmt: skip
 @click.option("--retry-failed", is_flag=True, help="Try to build commits whose build failed in earlier hunts.")
 @how_options

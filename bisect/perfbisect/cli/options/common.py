@@ -92,7 +92,8 @@ class LongCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The common options, in their order; after them the others, if ``--help-all`` is used."""
-        rows = {param.opts[0]: row for param in self.get_params(ctx) if (row := param.get_help_record(ctx))}
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        rows = {option.opts[0]: row for option in options if (row := option.get_help_record(ctx))}
         groups = {"Options": [rows.pop(name) for name in self.common]}
         if ctx.meta.get(ALL_HELP):
             groups["Further options"] = [*rows.values()]
