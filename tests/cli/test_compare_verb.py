@@ -20,7 +20,7 @@ from perfbisect.core.domain.facts import TrialRun
 from perfbisect.core.domain.settings import Settings, TrialBuild, TrialWorkload
 from perfbisect.demo.history import DemoAnswer, write_history
 from perfbisect.errors import Interrupted, UsageError
-from perfbisect.hunt.drop_hunts import to_find
+from perfbisect.hunt.drop_hunts import huntable_drops
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.store.history import History
 from program import SCRIPT, bisect_until, exits, printed, rows, run
@@ -140,7 +140,7 @@ def test_a_comparison_by_one_command(git: Repo, seal: Path, tmp_path: Path, monk
     words = ["compare", "HEAD~1", "HEAD", *command, *quick, "3", "--runs", "1"]
     cut = bisect_until(words, "run 3 of 6", signal.SIGINT)
     assert cut.returncode == 130
-    assert "Interrupted. What was measured is kept; go on with: bisect resume c1" in cut.stderr
+    assert "Interrupted. All measurements are kept; to continue: bisect resume c1" in cut.stderr
     assert re.search(r"^c1 .* interrupted$", printed("history"), re.MULTILINE)
     done = run("resume", "c1")
     assert "continuing c1" in done.err
@@ -204,7 +204,7 @@ def test_where_nothing_could_be_measured_it_is_said_why_and_tried_again(script: 
     for number in (1, 2):
         err = exits(4, "compare", *builds, "--visits", "2", *HOW)
         assert f"Nothing was measured: {builds[0]} fails in one: the command ended with status 3" in err
-        assert "continuing" not in err and f"go on with: bisect resume c{number}" in err
+        assert "continuing" not in err and f"to continue: bisect resume c{number}" in err
         name, state, failure = listed()[-1]
         assert (name, state, failure[:20]) == (f"c{number}", "failed", "Nothing was measured")
     fixed.touch()
@@ -333,7 +333,10 @@ def test_a_dry_run_says_what_would_be_hunted(commits: list[str], monkeypatch: py
     told = exits(0, "compare", "c1", "--hunt", "--dry-run")
     assert told == "one and two, v1 to v3:\n  one: 36 % slower\n  two: 20 % slower\n  6 candidates\n"
     alone = exits(0, "compare", "v1", "v3", "v3@lto", *HUNTED, "--hunt", "--dry-run")
-    assert "hunts, v3@lto and other builds: none: no other is a revision that is built and configured alike." in alone
+    assert (
+        "hunts, v3@lto and other builds: none: no other build is a revision with the same variant and configuration."
+        in alone
+    )
     monkeypatch.setattr("perfbisect.hunt.drop_hunts.begin", Mock(side_effect=Interrupted("")))
     hunt = ["compare", "c1", "--hunt", "--no-explain"]
     assert f"to continue: bisect {' '.join(hunt)}" in exits(130, *hunt)
@@ -345,9 +348,9 @@ def test_what_is_no_drop_is_not_hunted(commits: list[str]) -> None:
     for first, last, slow, rounds in ((0, 3, 8_000, 3), (1, 2, 8_000, 3), (2, 3, 10_000, 3), (0, 3, 8_000, 1)):
         at.append(compared({"a": commits[first], "b": commits[last]}, {"one": (10_000, slow)}, rounds))
     with closing(History.open(None)) as history:
-        assert [len(to_find(None, history.read_trial(number))) for number in at] == [1, 0, 0, 0]
+        assert [len(huntable_drops(None, history.read_trial(number))) for number in at] == [1, 0, 0, 0]
     status, out, err = run("compare", "c3", "--hunt", "--json")
     assert (status, json.loads(out)["hunts"]) == (0, [])
     assert "Comparison c3 has no real drop of at least --min-effect" in err
     said = exits(0, "compare", "c4", "--hunt", "--dry-run")
-    assert "nothing would be hunted. A drop is seen from 2 rounds on: --visits." in said
+    assert "so no hunt would begin. A drop can be real only with 2 rounds or more: --visits 2" in said

@@ -76,10 +76,10 @@ FULL = "Error: Standard output cannot be written: No space left on device\n"
 def test_a_hunt_whose_output_nobody_takes_says_how_to_go_on(ends: tuple[str, str]) -> None:
     assert program("/dev/full", "builders") == (4, f"{FULL}Redirect the output to a disk with free space.\n")
     status, said = program("/dev/full", "run", *ends, *SCRIPT, "--json")
-    assert status == 4 and FULL in said and said.endswith("go on with: bisect resume 1\n")
+    assert status == 4 and FULL in said and said.endswith("to continue: bisect resume 1\n")
     assert "Standard output cannot be written" in exits(0, "history")
     status, said = program("pipe", "run", *ends, *SCRIPT, "--plain")
-    assert status == 130 and said.endswith("go on with: bisect resume 2\n")
+    assert status == 130 and said.endswith("to continue: bisect resume 2\n")
 
 
 @pytest.mark.tools

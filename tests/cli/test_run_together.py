@@ -146,6 +146,6 @@ def test_a_failure_stops_no_other(script: Script, seal: Path, tmp_path: Path, mo
         history.connection.execute("update batch_hunts set status = null")
     with monkeypatch.context() as patched:
         patched.setattr(PlainLines, "show", unread)
-        assert "The verdicts stand" in run("resume", "b1", "--plain").err
+        assert "The verdicts are final" in run("resume", "b1", "--plain").err
     assert culprits(seal) == {"one": commits[5], "two": commits[2]}
     assert statuses() == [(0, "")] * 2

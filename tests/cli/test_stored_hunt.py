@@ -198,7 +198,7 @@ def test_ctrl_c_in_the_reason_leaves_the_verdict_which_was_notified(ends: tuple[
     said, _, reason = ended.stdout.partition("The reason is measured now.")
     culprit = f"The culprit is {ends[1][:10]}"
     assert culprit in said and "counters: " not in said and "counters: " in reason
-    assert "The verdict stands; what is left of the reason is measured by: bisect why 1\n" in ended.stderr
+    assert "The verdict is final; to measure the rest of the reason: bisect why 1\n" in ended.stderr
     got = json.loads(kept.read_text())
     assert (got["state"], got["id"]) == ("found", "1")
     out = exits(0, "why", "--plain", "--max-time", "2s")
@@ -290,7 +290,7 @@ def test_commands_in_messages_name_the_history(ends: tuple[str, str], monkeypatc
     recipe, history = Path("builders/script/builder.toml"), Path("of mine.db")
     option, whole = ["--history", str(history)], recipe.read_text()
     recipe.write_text(whole.replace("[build]", '[build]\nconfigure = [["false"]]'))
-    goes_on = "go on with: bisect resume 1 --history 'of mine.db'\n"
+    goes_on = "to continue: bisect resume 1 --history 'of mine.db'\n"
     assert goes_on in exits(4, "run", *ends, *HUNT, *option)
     with monkeypatch.context() as patch:
         patch.setattr(Driver, "events", Mock(side_effect=KeyboardInterrupt))

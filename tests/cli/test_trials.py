@@ -143,7 +143,7 @@ def test_a_trial_on_a_leased_host_is_built_elsewhere_and_goes_on(script: Script,
         [*words, "--visits", "8", "--runs", "1", "--pairing", "interleaved"], "run 3 of 8", signal.SIGINT
     )
     assert cut.returncode == 130, cut.stderr
-    assert "Interrupted. What was measured is kept; go on with: bisect resume n1" in cut.stderr
+    assert "Interrupted. All measurements are kept; to continue: bisect resume n1" in cut.stderr
     assert "Smallest detectable drop" in cut.stdout
     exits(0, "resume", "n1")
     [(host, runs)] = rows(seal / HISTORY, "select host, count(*) from runs group by host")

@@ -254,7 +254,7 @@ def test_its_end_is_a_clean_interruption(hunt: list[str]) -> None:
         process.send_signal(signal.SIGHUP)
     said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, said
-    assert "go on with: bisect resume 1" in said
+    assert "to continue: bisect resume 1" in said
     assert not jobs.running(host)
     assert not Path(host.root, "visit").exists(), "the copy of the data goes, too"
 

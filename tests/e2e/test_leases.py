@@ -278,7 +278,7 @@ def test_jobs_wait_are_cancelled_and_go_on(slurm: Slurm, team: str, tmp_path: Pa
     until(lambda: not slurm.run("squeue", "--noheader"))
     first, second, third = rows()
     assert first.endswith("CANCELLED  interrupted") and second.endswith("CANCELLED  not begun")
-    assert "Interrupted. What was measured is kept" in (logs / "1.log").read_text()
+    assert "Interrupted. All measurements are kept" in (logs / "1.log").read_text()
     before = hunt.ask("select event_id from runs", kept[1])
 
     assert "3 hunts submitted." in submitted('"--nice=1"')

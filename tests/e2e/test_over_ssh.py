@@ -188,7 +188,7 @@ def test_a_disk_that_fills_up_stops_the_hunt_which_goes_on_when_there_is_room(tm
     assert ended.returncode == 4, said
     assert "the disk of host local is full" in said
     assert "bisect gc local" in said
-    assert "go on with: bisect resume 1" in said
+    assert "to continue: bisect resume 1" in said
     assert hunt.ask("select count(*) from skips") == [(0,)]
     ballast.unlink()
     hunt.check(bisect(*hunt.resumed("--plain")))

@@ -21,7 +21,7 @@ from perfbisect.hunt import batch, drop_hunts, session, slurm
 from perfbisect.hunt.attempt import Caller
 from perfbisect.hunt.batch import Hosts, Task
 from perfbisect.hunt.drop_hunts import hunt_range
-from perfbisect.hunt.nightly import Watched
+from perfbisect.hunt.nightly import BranchComparison
 from perfbisect.hunt.slurm import JobState, SlurmJob, needs_no_job, read_batch_and_jobs, refuse_if_job_is_open, submit
 from perfbisect.store.batches import (
     PlannedHunt,
@@ -237,7 +237,7 @@ def test_steps_of_a_watched_branch_are_hunted_once(tmp_path: Path) -> None:
     def todo(drops: list[tuple[int, int]], *hunts: DropHunt) -> list[tuple[int, int]]:
         """The ranges that are hunted, of those of these drops."""
         spans = tuple(DropRange(*ends, (Drop(0, *ends, Ratio(0.8, None, 0)),)) for ends in drops)
-        watched = Watched(replace(trial, hunts=hunts), settings, Branch((), ()), spans, trial)
+        watched = BranchComparison(replace(trial, hunts=hunts), settings, Branch((), ()), spans, trial)
         return [(span.first, span.last) for span in watched.ranges()]
 
     found, last = (DropHunt(0, 1, 2, 7, "found", commits[number]) for number in (3, 4))

@@ -517,11 +517,21 @@ HEADER = KnownFailure("it does not compile", Known("a header", Flags("-include x
 @pytest.mark.parametrize(
     ("quick", "failure", "cause", "said"),
     [
-        (OWN, ConnectionLost("lost"), None, r"What was measured is kept; go on with: bisect resume 1"),
-        (OWN, EndFailed("bad fails"), RAN, r"Change --run, or what it needs, and begin anew: builds .* used again\."),
-        (OWN, EndFailed("bad fails"), NOT_BUILT, r"Change --build and begin anew; or add .*: bisect resume 1"),
-        (BUILT, EndFailed("bad fails"), NOT_BUILT, r"Mend the recipe, or add .*: bisect resume 1"),
-        (RECIPE, EndFailed("bad fails"), RAN, r"Mend the recipe, or add .*: bisect resume 1"),
+        (OWN, ConnectionLost("lost"), None, r"All measurements are kept; to continue: bisect resume 1"),
+        (
+            OWN,
+            EndFailed("bad fails"),
+            RAN,
+            r"Correct --run, or install .*, and begin a new hunt: it uses the same builds again\.",
+        ),
+        (
+            OWN,
+            EndFailed("bad fails"),
+            NOT_BUILT,
+            r"Correct --build and begin a new hunt; or install .*: bisect resume 1",
+        ),
+        (BUILT, EndFailed("bad fails"), NOT_BUILT, r"Correct the recipe; or install .*: bisect resume 1"),
+        (RECIPE, EndFailed("bad fails"), RAN, r"Correct the recipe; or install .*: bisect resume 1"),
         (OWN, EndFailed("bad fails"), HEADER, r"Begin a new hunt: bisect run .* --cflags '-include x.h'.*"),
         (OWN, WrongPattern("finds nothing"), RAN, ""),
         (RECIPE, NothingToCompare("no value"), None, ""),
@@ -532,4 +542,4 @@ def test_advice_to_go_on(quick: Quick | None, failure: PerfBisectError, cause: E
     unused: Any = None
     failure.__cause__ = cause
     attempt = SessionAttempt(SimpleNamespace(path=None), unused, [1], None, {}, name="1")  # type: ignore[arg-type]
-    assert re.fullmatch(said, attempt.what_next(failure, replace(sample.SETTINGS, quick=quick)))
+    assert re.fullmatch(said, attempt.advice_after(failure, replace(sample.SETTINGS, quick=quick)))

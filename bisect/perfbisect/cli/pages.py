@@ -111,14 +111,14 @@ class Pages:
 
         Damaged sessions are left out.
         """
-        from perfbisect.hunt.nightly import measured_by
+        from perfbisect.hunt.nightly import line_key
         from perfbisect.report.page.pages import watched_of
 
         read: dict[str, list[tuple[SessionSummary, SessionState]]] = {}
         for session in trials:
             with suppress(PerfBisectError), self.session(self.name(session)) as (history, name, _):
                 trial = history.trial(str(name))
-                read.setdefault(repr(measured_by(history.settings(trial.id))), []).append((session, trial))
+                read.setdefault(repr(line_key(history.settings(trial.id))), []).append((session, trial))
         lines = (watched_of([trial for _, trial in pairs], self.cell(pairs[-1][0]).link) for pairs in read.values())
         return [line for branch_lines in lines for line in branch_lines]
 

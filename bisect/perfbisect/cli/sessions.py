@@ -198,8 +198,8 @@ def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", 
 
     from perfbisect.core.domain.settings import Policy
     from perfbisect.core.stats.paired_comparison import compared
-    from perfbisect.hunt.attempt import as_recognised
-    from perfbisect.hunt.drop_hunts import ends_in_results, for_results, with_ends
+    from perfbisect.hunt.attempt import with_outputs
+    from perfbisect.hunt.drop_hunts import comparison_of_ends, settings_of_changed_results, with_measured_ends
     from perfbisect.hunt.notification import Notifier
     from perfbisect.hunt.resolve import worse_direction
     from perfbisect.hunt.session import begin
@@ -212,9 +212,9 @@ def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", 
     begun = int(notifier.names.pop())  # the hunt that was begun for one result
     note(f"{several} First, both ends are compared in all results.")
     with closing(History.open(history)) as opened:
-        recognised = as_recognised(opened, settings, several.outputs)
+        recognised = with_outputs(opened, settings, several.outputs)
     quiet = Given(history=history, waiting=given.waiting, form="")
-    ends = ends_in_results(recognised, several.outputs, given.waiting)
+    ends = comparison_of_ends(recognised, several.outputs, given.waiting)
     trial, cut = carried_out(
         lambda results_caller: begin([ends], results_caller, replaced=begun), quiet, Notifier((), history, note)
     )
@@ -230,7 +230,7 @@ def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", 
     if cut:
         note(str(cut))
         return INTERRUPTED
-    hunts = for_results(recognised, trial)
+    hunts = settings_of_changed_results(recognised, trial)
     if not hunts:
         note("No hunt begins: no result differs significantly, in the hunted direction, by at least --min-effect.")
         return NOTHING
@@ -243,7 +243,7 @@ def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", 
     notifier.enter = enter
     with closing(History.open(history)) as opened:
         log, how = [entry.event for entry in opened.events(trial.id)], opened.settings(trial.id).filter or ()
-    setups = [with_ends(setup, log, how) for setup in SessionSetup.set_up([*hunts.values()], given.waiting)]
+    setups = [with_measured_ends(setup, log, how) for setup in SessionSetup.set_up([*hunts.values()], given.waiting)]
     return say_failures(begin(setups, caller), history)
 
 
@@ -252,7 +252,7 @@ def conclude(ended: "Ended", given: Given) -> int:
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.noise import noise_of_trial
     from perfbisect.core.stats.paired_comparison import is_complete
-    from perfbisect.hunt.drop_hunts import to_find
+    from perfbisect.hunt.drop_hunts import huntable_drops
     from perfbisect.wording.trials import proof_status
 
     trial, cut = ended
@@ -274,7 +274,7 @@ def conclude(ended: "Ended", given: Given) -> int:
         note(f"To see counters per operation: {command_on('show', trial.name, given.history)}")
     if kind is TrialType.PROVE:
         return proof_status(trial)
-    if not given.form and (drops := to_find(given.history, trial)):
+    if not given.form and (drops := huntable_drops(given.history, trial)):
         several = f"{len(drops)} drops are real. To find their commits"
         text = several if len(drops) > 1 else "A drop is real. To find its commit"
         note(f"{text}: {command_on('compare', trial.name, given.history)} --hunt")

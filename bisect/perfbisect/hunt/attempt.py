@@ -1,4 +1,4 @@
-"""An attempt: one process works on a session, shows every event, and says how to go on when the work is cut short."""
+"""An attempt: one process carries out a session and shows every event. An error says how to continue the session."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -48,24 +48,24 @@ from perfbisect.wording.table import cut
 from perfbisect.wording.text import printable, shell_words
 from perfbisect.wording.verdicts import exit_status
 
-WORDS = 100  # columns of a filter in a sentence
-OpenView = Callable[[Mapping[int, str]], View]  # the title of each member, by its number → what shows them
+MAX_FILTER_LENGTH = 100  # characters of a filter in a sentence
+OpenView = Callable[[Mapping[int, str]], View]  # number of each member → its title; returns a view of the session
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What a session is given by those who begin or resume it."""
+    """The callbacks of the command that begins or resumes a session, and its history."""
 
     path: Path | None  # of the history
     open_view: OpenView
-    waiting: WaitCallback | None = None  # is told for whom the session waits; None: it does not wait
-    begun: Begun | None = None  # gets the name of each hunt, or of the trial, once it is in the history
-    say: Callable[[str], None] = lambda _: None  # is given remarks
+    waiting: WaitCallback | None = None  # is called while the session waits for a host; None: the session does not wait
+    begun: Begun | None = None  # is called with the name of each hunt, or of the trial, once it is in the history
+    say: Callable[[str], None] = lambda _: None  # is called with remarks for the user
 
 
 @dataclass(frozen=True, slots=True)
 class HuntOutcome:
-    """How a hunt has ended: with a verdict, or with a failure of its own. A trial has neither."""
+    """The end of a hunt: its verdict, or its failure. A trial has neither."""
 
     hunt: int
     verdict: Verdict | None
@@ -73,258 +73,278 @@ class HuntOutcome:
 
     @property
     def status(self) -> int:
-        """The exit status of `bisect run` for it alone."""
+        """The exit status of `bisect run` for this hunt alone."""
         return ENVIRONMENT if self.verdict is None else exit_status(self.verdict)
 
 
 @dataclass(slots=True)
 class SessionAttempt:
-    """The work of this process on the session that has these numbers in the history."""
+    """The work of this process on a session: on a trial, or on the hunts of these numbers."""
 
     history: History
     caller: Caller
     numbers: Sequence[int]
     batch: Batch | None  # of several hunts
     held: Mapping[str, HostLock]
-    # In a resumed session: why some hunts cannot go on, by their places
-    unable: Mapping[int, PerfBisectError] | None = None
-    # A hunt with a verdict goes on for its reason alone, for so many seconds; 0: as many as usual
-    why: float | None = None
-    # Of a resumed session: how much more its hunts may spend, by the limits of their policy (``max_runs``)
-    further: Mapping[str, float] = field(default_factory=dict)
+    # Index of a hunt that cannot go on → the error; None: the session is not a resumed one.
+    resume_failures: Mapping[int, PerfBisectError] | None = None
+    # Only the reason of a verdict is measured, for this number of seconds; 0: the usual time; None: the session goes on.
+    reason_seconds: float | None = None
+    # Limit of the policy (``max_runs``) → how much more the hunts of a resumed session may spend.
+    added_limits: Mapping[str, float] = field(default_factory=dict)
     members: list[SessionMember] = field(default_factory=list)
-    name: str = ""  # by which commands are given the session: 12, b3, c4
+    name: str = ""  # the name of the session in commands: 12, b3, c4
 
     def carry_out(self, setups: Mapping[int, SessionSetup]) -> tuple[HuntOutcome, ...]:
-        """Work, showing every event, until each member has ended. ``setups`` are those of members that go on, by their places.
+        """Carry out the session and show every event, until each member has ended. Returns the end of each hunt.
 
-        Raises Interrupted or the failure, with the command that goes on. Each time that further options mend a build, it goes
-        on with these.
+        ``setups`` are the setups of the members that go on, by their indexes. Raises Interrupted or the failure, with the command
+        that continues the session. If new options mend a build, or an output is recognised, the work goes on with new setups.
         """
-        history, numbers, unable = self.history, self.numbers, self.unable or {}
+        history, numbers, failures = self.history, self.numbers, self.resume_failures or {}
         logs = [SavedLog(history, number) for number in numbers]
-        if self.further:
+        if self.added_limits:
             setups = self._with_limits(logs, setups)
-        some = next(iter(setups.values()))
-        trial = bool(some.request.works)
-        names = [f"{some.request.kind[0]}{number}" if trial else str(number) for number in numbers]
+        first = next(iter(setups.values()))
+        is_trial = bool(first.request.works)
+        names = [f"{first.request.kind[0]}{number}" if is_trial else str(number) for number in numbers]
         self.name = self.batch.name if self.batch else names[0]
-        for lock in self.held.values():  # others see it
+        for lock in self.held.values():  # other sessions see the name
             lock.number(self.name)
-        locks = HostLocks(self.held, [build_host.host.name for build_host in some.common_build_hosts], some.shared)
-        resumed = self.unable is not None
-        cycles = {
-            place: SessionLifecycle(logs[place], setup, self.held, locks, resumed, len(logs), self.why)
-            for place, setup in setups.items()
+        locks = HostLocks(self.held, [build_host.host.name for build_host in first.common_build_hosts], first.shared)
+        is_resumed = self.resume_failures is not None
+        lifecycles = {
+            index: SessionLifecycle(logs[index], setup, self.held, locks, is_resumed, len(logs), self.reason_seconds)
+            for index, setup in setups.items()
         }
-        common = next(iter(cycles.values())).problem
-        told, self.members = bool(self.members), []
-        for place, log in enumerate(logs):
-            cycle, settings = cycles.get(place), history.settings(numbers[place])
-            problem = cycle.problem if cycle else common and replace(common, metric=settings.metric)
-            verdict = None if (cycle and self.why is None) or place in unable else verdict_of(history, log.hunt)
-            auto = (
-                cycle.change_metric
-                if cycle and settings.choose_metric and not (trial or settings.narrows or settings.outputs)
+        common_problem = next(iter(lifecycles.values())).problem
+        was_announced, self.members = bool(self.members), []
+        for index, log in enumerate(logs):
+            lifecycle, settings = lifecycles.get(index), history.settings(numbers[index])
+            problem = common_problem and replace(common_problem, metric=settings.metric)
+            problem = lifecycle.problem if lifecycle else problem
+            lacks_verdict = (lifecycle and self.reason_seconds is None) or index in failures
+            verdict = None if lacks_verdict else verdict_of(history, log.hunt)
+            change_metric = (
+                lifecycle.change_metric
+                if lifecycle and settings.choose_metric and not (is_trial or settings.narrows or settings.outputs)
                 else None
             )
             output = settings.output if settings.outputs else None
-            self.members.append(SessionMember(problem, log, cycle, verdict, unable.get(place), auto, output=output))
-            if cycle and cycle.setup.parts:
-                self.members[-1].diff_lifecycle = cycle
+            member = SessionMember(problem, log, lifecycle, verdict, failures.get(index), change_metric, output=output)
+            if lifecycle and lifecycle.setup.parts:
+                member.diff_lifecycle = lifecycle
+            self.members.append(member)
 
         def workers() -> Workers[LabEvent]:
-            """The hosts of the session, for the members that are still open."""
-            going_on = {place: cycle.labs for place, cycle in cycles.items() if self.members[place].is_open}
-            span = next(iter(cycles.values())).setup.span  # of the present round
-            return workers_of(going_on, span.candidates, together=len(logs) > 1)
+            """The hosts of the session as workers, for the members that are still open."""
+            open_labs = {
+                index: lifecycle.labs for index, lifecycle in lifecycles.items() if self.members[index].is_open
+            }
+            span = next(iter(lifecycles.values())).setup.span  # of the present round
+            return workers_of(open_labs, span.candidates, together=len(logs) > 1)
 
-        for place, member in enumerate(self.members):
+        for index, member in enumerate(self.members):
             if member.failure:
-                self.fail(place, member.failure)
+                self.store_failure(index, member.failure)
             elif member.lifecycle:
-                self._enter(place, None)
-                if self.caller.begun and not told:
-                    self.caller.begun(names[place])
-        plan: Planner = FixedPlan(RoundsPlan(logs[0], some).orders()) if trial else HuntsPlanner(self.members)
+                self._store_status(index, None)
+                if self.caller.begun and not was_announced:
+                    self.caller.begun(names[index])
+        plan: Planner = FixedPlan(RoundsPlan(logs[0], first).orders()) if is_trial else HuntsPlanner(self.members)
         titles = [
-            setups[place].title if place in setups else history.settings(number).workload
-            for place, number in enumerate(numbers)
+            setups[index].title if index in setups else history.settings(number).workload
+            for index, number in enumerate(numbers)
         ]
         try:
             with pushing(history.path, numbers, note):
-                stopped = self._work(Driver(self.members, plan, workers, self.fail), titles, some)
+                driver = Driver(self.members, plan, workers, self.store_failure)
+                interruption = self._show_events(driver, titles, first)
         except (Mended, OutputRecognised):
-            self.unable, again = unable, {}
-            for place, setup in setups.items():
-                if verdict_of(history, numbers[place]) is None:
-                    settings = history.settings(numbers[place])  # of which a hunt has chosen some itself
-                    again[place] = setup.for_next_attempt(settings)
+            self.resume_failures, next_setups = failures, {}
+            for index, setup in setups.items():
+                if verdict_of(history, numbers[index]) is None:
+                    settings = history.settings(numbers[index])  # a hunt may have chosen a new metric
+                    next_setups[index] = setup.for_next_attempt(settings)
                     if settings.output or settings.outputs:
-                        known = replace(settings, run_hash=again[place].settings.run_hash)
-                        history.update_settings(numbers[place], known)
-            return self.carry_out(again)
+                        settings = replace(settings, run_hash=next_setups[index].settings.run_hash)
+                        history.update_settings(numbers[index], settings)
+            return self.carry_out(next_setups)
         outcomes = tuple(
             HuntOutcome(number, None if member.failure else member.verdict, member.failure)
             for number, member in zip(numbers, self.members, strict=True)
         )
-        if self.batch and all(each.verdict for each in outcomes):
+        if self.batch and all(outcome.verdict for outcome in outcomes):
             end_batch(history, self.batch.id, CLOCK.now())
-        if stopped:
-            raise stopped
+        if interruption:
+            raise interruption
         return outcomes
 
     def _with_limits(self, logs: Sequence[SavedLog], setups: Mapping[int, SessionSetup]) -> Mapping[int, SessionSetup]:
-        """The setups with limits, which are stored: the hunts, which share them, can spend ``further`` beyond what they have."""
-        states, further, self.further = [log.state for log in logs], self.further, {}
+        """The setups with new limits: the amounts that all hunts have spent so far, plus ``added_limits``.
+
+        The new limits are stored with the hunts.
+        """
+        states, added, self.added_limits = [log.state for log in logs], self.added_limits, {}
         attempted = {sha for state in states for sha, row in state.tested.items() if row.builds or row.failed_seconds}
         spent = {
             "max_runs": sum(state.run_count for state in states),
             "max_builds": len(attempted),
             "max_minutes": (CLOCK.now() - min(state.began for state in states)) / 60,
         }
-        limits: dict[str, Any] = {name: spent[name] + more for name, more in further.items()}
+        limits: dict[str, Any] = {name: spent[name] + amount for name, amount in added.items()}
 
-        def raised(settings: Settings) -> Settings:
+        def with_limits(settings: Settings) -> Settings:
             return replace(settings, policy=replace(settings.policy, **limits))
 
         for number in self.numbers:
-            self.history.update_settings(number, raised(self.history.settings(number)))
-        return {place: replace(setup, settings=raised(setup.settings)) for place, setup in setups.items()}
+            self.history.update_settings(number, with_limits(self.history.settings(number)))
+        return {index: replace(setup, settings=with_limits(setup.settings)) for index, setup in setups.items()}
 
-    def fail(self, place: int, trouble: PerfBisectError) -> None:
-        """Enter that a member cannot go on."""
+    def store_failure(self, index: int, failure: PerfBisectError) -> None:
+        """Store that a member cannot go on, in the history and in its batch."""
         with suppress(PerfBisectError):  # of the history itself
-            self.history.fail(self.numbers[place], str(trouble), CLOCK.now())
-            self._enter(place, ENVIRONMENT, str(trouble))
+            self.history.fail(self.numbers[index], str(failure), CLOCK.now())
+            self._store_status(index, ENVIRONMENT, str(failure))
 
-    def _enter(self, place: int, status: int | None, failure: str = "") -> None:
-        """Enter the exit status of a hunt in its batch, if it has one."""
+    def _store_status(self, index: int, status: int | None, failure: str = "") -> None:
+        """Store the exit status of a member in its batch, if it has a batch."""
         if self.batch:
-            enter_status(self.history, self.batch.id, place, status, failure)
+            enter_status(self.history, self.batch.id, index, status, failure)
         elif status is not None:
-            for batch, number, _ in jobs_of(self.history, self.numbers[place]):
+            for batch, number, _ in jobs_of(self.history, self.numbers[index]):
                 enter_status(self.history, batch, number, status, failure)
 
-    def _work(self, driver: Driver, titles: Sequence[str], setup: SessionSetup) -> Interrupted | None:
-        """Show what the driver does. Once all verdicts stand, returns the interruption of what is left of their reasons."""
+    def _show_events(self, driver: Driver, titles: Sequence[str], setup: SessionSetup) -> Interrupted | None:
+        """Carry out the session, and show its events in a view.
+
+        Returns the interruption if it came after all verdicts, during the studies of reasons; None if there was none.
+        """
         history, numbers, begun = self.history, self.numbers, self.caller.begun
         view = self.caller.open_view(dict(zip(numbers, titles, strict=True)))
 
-        def show(place: int, happened: TimedEvent) -> None:
-            verdict = happened[1].verdict if isinstance(happened[1], SessionEnded) else None
-            if verdict:  # entered first: showing it may end this process
-                self.members[place].verdict = verdict
-                self._enter(place, exit_status(verdict))
-            view.show(numbers[place], [happened])
+        def show(index: int, timed_event: TimedEvent) -> None:
+            verdict = timed_event[1].verdict if isinstance(timed_event[1], SessionEnded) else None
+            if verdict:  # stored before it is shown, because this process may end while it is shown
+                self.members[index].verdict = verdict
+                self._store_status(index, exit_status(verdict))
+            view.show(numbers[index], [timed_event])
             if verdict and isinstance(begun, Notifier):
-                begun.ended(str(numbers[place]))
+                begun.ended(str(numbers[index]))
 
         with closing(view):
             try:
-                for number in numbers if self.unable is not None else ():
+                for number in numbers if self.resume_failures is not None else ():
                     view.recall(number, ((entry.at, entry.event) for entry in history.events(number)))
                 with closing(driver.events()) as events:
-                    for place, happened in events:
-                        show(place, happened)
-            except (KeyboardInterrupt, ReaderGone):  # Ctrl-C, or the reader of our output has ended
+                    for index, timed_event in events:
+                        show(index, timed_event)
+            except (KeyboardInterrupt, ReaderGone):  # Ctrl-C, or the reader of the output has ended
                 view.close()
                 verdicts = [verdict for number in numbers if (verdict := verdict_of(history, number))]
                 if len(verdicts) == len(numbers):
-                    return self._stands(numbers, verdicts)
-                found = [number for number, member in zip(numbers, self.members, strict=True) if member.named]
-                known = [f"\n{line}" for number in found for line in read_hunt(self.history, number).found]
-                kept = f"Interrupted. What was measured is kept; go on with: {self._again}"
-                raise Interrupted(f"{kept}{''.join(known)}") from None
+                    return self._interruption_of_reason(numbers, verdicts)
+                named = [number for number, member in zip(numbers, self.members, strict=True) if member.named]
+                lines = [f"\n{line}" for number in named for line in read_hunt(self.history, number).found]
+                message = f"Interrupted. All measurements are kept; to continue: {self._resume_command}"
+                raise Interrupted(f"{message}{''.join(lines)}") from None
             except Mended as mended:
-                for place, member in enumerate(self.members):
+                for index, member in enumerate(self.members):
                     if member.is_open:
-                        settings = replace(history.settings(numbers[place]), flags=mended.event.flags)
+                        settings = replace(history.settings(numbers[index]), flags=mended.event.flags)
                         with history.transaction():
-                            history.update_settings(numbers[place], settings)
-                            happened = member.log.append(mended.event)
-                        show(place, happened)
+                            history.update_settings(numbers[index], settings)
+                            timed_event = member.log.append(mended.event)
+                        show(index, timed_event)
                 raise
-            except OutputRecognised as read:
+            except OutputRecognised as recognised:
                 try:
-                    outputs = read.workload.known or outputs_of(read.found, setup.request)
+                    outputs = recognised.workload.known or measured_outputs(recognised.found, setup.request)
                 except SeveralResults as several:
-                    raise self._failure(several, setup.settings) from None
-                for place, member in enumerate(self.members):
-                    own = member.lifecycle.setup if member.lifecycle and not member.verdict else None
-                    if own and (read.workload in (own.workload, *own.works) or member.output):
-                        before = history.settings(numbers[place])
-                        if read.workload.known:  # what is new is whether it can be measured alone
-                            history.update_settings(numbers[place], replace(before, filter=read.words))
+                    raise self._with_advice(several, setup.settings) from None
+                for index, member in enumerate(self.members):
+                    of_member = member.lifecycle.setup if member.lifecycle and not member.verdict else None
+                    workloads = (of_member.workload, *of_member.works) if of_member else ()
+                    if of_member and (recognised.workload in workloads or member.output):
+                        stored = history.settings(numbers[index])
+                        if recognised.workload.known:  # the filter is new, with which one result is measured alone
+                            history.update_settings(numbers[index], replace(stored, filter=recognised.words))
                             continue
-                        settings = replace(as_recognised(history, before, outputs), filter=read.words)
+                        settings = replace(with_outputs(history, stored, outputs), filter=recognised.words)
                         with history.transaction():
-                            history.update_settings(numbers[place], settings)
-                            alone = f", alone by {cut(shell_words(read.words), WORDS)}" if read.words else ""
-                            chosen = MetricChosen(settings.metric, f"{read.found.why}{alone}.", before.metric)
-                            happened = member.log.append(chosen)
-                        show(place, happened)
+                            history.update_settings(numbers[index], settings)
+                            words = cut(shell_words(recognised.words), MAX_FILTER_LENGTH)
+                            alone = f", alone by {words}" if recognised.words else ""
+                            chosen = MetricChosen(settings.metric, f"{recognised.found.why}{alone}.", stored.metric)
+                            timed_event = member.log.append(chosen)
+                        show(index, timed_event)
                 raise
-            except (PerfBisectError, OSError) as trouble:
-                raise self._failure(in_words(trouble), setup.settings) from trouble.__cause__
+            except (PerfBisectError, OSError) as error:
+                raise self._with_advice(in_words(error), setup.settings) from error.__cause__
         return None
 
-    def _failure(self, failure: PerfBisectError, settings: Settings) -> PerfBisectError:
-        """Enter a failure of all members that have no verdict; what it says of going on."""
-        for place, member in enumerate(self.members):
-            if member.failure is None and verdict_of(self.history, self.numbers[place]) is None:
-                self.fail(place, failure)
-        failure.advice = f"{failure.advice}\n{self.what_next(failure, settings)}".strip()
+    def _with_advice(self, failure: PerfBisectError, settings: Settings) -> PerfBisectError:
+        """A failure of the session with advice. The failure is stored for all members without a verdict."""
+        for index, member in enumerate(self.members):
+            if member.failure is None and verdict_of(self.history, self.numbers[index]) is None:
+                self.store_failure(index, failure)
+        failure.advice = f"{failure.advice}\n{self.advice_after(failure, settings)}".strip()
         return failure
 
-    def what_next(self, failure: PerfBisectError, settings: Settings) -> str:
-        """How to go on where that can help after a failure; what to change where it cannot; "" if the failure says that."""
+    def advice_after(self, failure: PerfBisectError, settings: Settings) -> str:
+        """How to continue after a failure, or what to change first; "" if the failure itself says that."""
         cause = failure.__cause__
         if isinstance(failure, NothingToCompare) or failure.exit_status == USAGE:
             return ""
         if isinstance(cause, KnownFailure) and cause.known.flags.options:
-            again = command_to_run(replace(settings, flags=settings.flags.plus(cause.known.flags)), self.history.path)
-            return f"Begin a new hunt: {again}"
+            flags = settings.flags.plus(cause.known.flags)
+            return f"Begin a new hunt: {command_to_run(replace(settings, flags=flags), self.history.path)}"
         if not isinstance(failure, EndFailed):
-            return f"What was measured is kept; go on with: {self._again}"
+            return f"All measurements are kept; to continue: {self._resume_command}"
         if settings.quick and isinstance(cause, RunFailed):
-            return "Change --run, or what it needs, and begin anew: builds that were made are used again."
-        own = settings.quick and settings.quick.build is not None
-        change = "Change --build and begin anew; or add" if own else "Mend the recipe, or add"
-        return f"{change} what the machine lacks, and go on with: {self._again}"
+            return "Correct --run, or install the programs that it needs, and begin a new hunt: it uses the same builds again."
+        by_option = settings.quick and settings.quick.build is not None
+        correction = "Correct --build and begin a new hunt" if by_option else "Correct the recipe"
+        return f"{correction}; or install what the machine lacks. To continue: {self._resume_command}"
 
-    def _stands(self, numbers: Sequence[int], verdicts: Sequence[Verdict]) -> Interrupted:
-        """The interruption of a reason, which is no failure of the hunt."""
-        again = " and ".join(command_on("why", str(number), self.history.path) for number in numbers)
-        what = "The verdict stands" if len(numbers) == 1 else "The verdicts stand"
-        stopped = Interrupted(f"Interrupted. {what}; what is left of the reason is measured by: {again}")
-        stopped.exit_status = max(map(exit_status, verdicts))
-        return stopped
+    def _interruption_of_reason(self, numbers: Sequence[int], verdicts: Sequence[Verdict]) -> Interrupted:
+        """The interruption of the studies of a reason; its exit status is that of the verdicts."""
+        commands = " and ".join(command_on("why", str(number), self.history.path) for number in numbers)
+        verdict = "The verdict is final" if len(numbers) == 1 else "The verdicts are final"
+        interruption = Interrupted(f"Interrupted. {verdict}; to measure the rest of the reason: {commands}")
+        interruption.exit_status = max(map(exit_status, verdicts))
+        return interruption
 
     @property
-    def _again(self) -> str:
+    def _resume_command(self) -> str:
         return command_on("resume", self.name, self.history.path)
 
 
-def outputs_of(found: Recognised, request: TrialRequest) -> tuple[Output, ...]:
-    """What is measured of an output: all of it by a comparison, else one result. Raises UsageError where that is not said."""
-    several = request.kind is TrialType.COMPARE and not (request.series or request.branch)
-    return found.outputs if several else (found.one,)
+def measured_outputs(recognised: Recognised, request: TrialRequest) -> tuple[Output, ...]:
+    """The results that are measured of a recognised output: all results in a comparison, else one result.
+
+    Raises SeveralResults if there are several, and none is chosen.
+    """
+    has_several = request.kind is TrialType.COMPARE and not (request.series or request.branch)
+    return recognised.outputs if has_several else (recognised.one,)
 
 
-def as_recognised(history: History, settings: Settings, outputs: Sequence[Output]) -> Settings:
-    """The settings with what of an output is measured; a change for the worse stays one, whatever the direction of the metric."""
+def with_outputs(history: History, settings: Settings, outputs: Sequence[Output]) -> Settings:
+    """The settings with the results that are measured of an output, and the noise of earlier hunts by their metric.
+
+    A hunt for a change for the worse stays one, although the new metric may have the opposite direction.
+    """
     policy, metric = settings.policy, outputs[0].metric
     if policy.direction is not Direction.ANY and worse_direction(metric) is not worse_direction(settings.metric):
         opposite = Direction.DROP if policy.direction is Direction.RISE else Direction.RISE
         policy = replace(policy, direction=opposite)
-    known = replace(settings, metric=metric, policy=policy)
-    known = replace(known, outputs=tuple(outputs)) if outputs[1:] else replace(known, output=outputs[0])
-    return replace(known, prior=replace(known.prior, noise=read_noise(history, known)))
+    settings = replace(settings, metric=metric, policy=policy)
+    settings = replace(settings, outputs=tuple(outputs)) if outputs[1:] else replace(settings, output=outputs[0])
+    return replace(settings, prior=replace(settings.prior, noise=read_noise(history, settings)))
 
 
 def verdict_of(history: History, number: int) -> Verdict | None:
-    """The verdict with which a hunt has ended in its latest attempt; None where it goes on."""
+    """The verdict with which a hunt has ended in its latest attempt; None if it has not ended."""
     last: Verdict | None = None
     for entry in history.events(number):
         if isinstance(entry.event, SessionEnded | SessionStarted):
@@ -332,16 +352,20 @@ def verdict_of(history: History, number: int) -> Verdict | None:
     return last
 
 
-def refuse_imported(history: History, session: int, what: str, name: str = "") -> None:
-    """Raise UsageError for an imported hunt, or trial of that ``name``: its settings have commands and paths of someone else."""
-    if whose := history.origin(session):
-        became, yours = "imported from", ""
+def refuse_imported(history: History, session: int, consequence: str, name: str = "") -> None:
+    """Raise UsageError for a hunt, or a trial of that ``name``, of another user, whose settings have commands and paths.
+
+    ``consequence`` says what cannot be done with the session.
+    """
+    if owner := history.origin(session):
+        relation, if_own = "imported from", ""
         if not history.columns(session, "origin")[0]:
-            became = "made by"
-            yours = f" If it is yours: {shell_words(['bisect', 'history', 'import', str(history.path), '--own'])}"
+            relation = "made by"
+            command = shell_words(["bisect", "history", "import", str(history.path), "--own"])
+            if_own = f" If it is your own session: {command}"
         raise UsageError(
-            f"{name or f'Hunt {session}'} was {became} {printable(whose)}: {what}, since its commands, its repository and its"
-            " hosts are not yours.",
-            f"`{command_on('show', name or session, history.path)}` says how it was begun; check that, and begin one of your"
-            f" own.{yours}",
+            f"{name or f'Hunt {session}'} was {relation} {printable(owner)}: {consequence}, because its commands, its"
+            " repository and its hosts are not yours.",
+            f"`{command_on('show', name or session, history.path)}` shows its command. Check the command, and begin a"
+            f" session of your own.{if_own}",
         )

@@ -1,8 +1,8 @@
-"""A night of a watched branch: its tip is measured with earlier tips, and what the line then shows is hunted.
+"""A night of a watched branch: its tip is compared with earlier tips, and drops of the branch are hunted.
 
-The history is all that is remembered. The line of a branch are its nights, comparisons that have the branch in their request
-and the same settings; its hunts are about one of these. So the same call goes on where an earlier one was cut short: a tip is
-measured once, begun hunts continue, and what was hunted is not hunted again.
+All data are in the history. The line of a branch consists of its nights: comparisons whose request has the branch, with the same
+settings. Each hunt of the line belongs to a night. Therefore an interrupted call can be repeated: a tip is measured once, begun
+hunts continue, and a drop is hunted once.
 """
 
 import fcntl
@@ -36,51 +36,54 @@ from perfbisect.wording.text import printable
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What is watched, and how it is measured and hunted."""
+    """A watched branch, with the settings and workloads of its nights and hunts."""
 
-    branch: str  # as written
+    branch: str  # as the user wrote it
     tip: str  # full hash
     settings: Settings
     works: Mapping[str, Workload]
 
     def nights(self, history: History) -> list[SessionState]:
-        """The nights of the line, oldest first; where workloads have changed, those since then.
+        """The nights of the line, oldest first, since the last change of a workload.
 
-        Without those whose tip the repository no longer has, since the branch was rewritten: it cannot be built, nor hunted from.
-        Raises UsageError for a line of someone else.
+        Nights whose tip the repository no longer has, because the branch was rewritten, are left out: their tips can neither be
+        built nor be an end of a hunt. Raises UsageError if a night was made by another user.
         """
-        every, same = history.intact_trials(NIGHTS, [self.branch]), measured_by(self.settings)
-        ours = (each for each in every if [work.name for work in each.request.works] == [*self.works])
-        found = [*islice((each for each in ours if measured_by(history.settings(each.id)) == same), LONGEST)]
-        for each in found:
-            refuse_imported(history, each.id, "no night goes on with it", each.name)
+        trials, key = history.intact_trials(NIGHTS, [self.branch]), line_key(self.settings)
+        of_works = (trial for trial in trials if [work.name for work in trial.request.works] == [*self.works])
+        nights = [*islice((trial for trial in of_works if line_key(history.settings(trial.id)) == key), LONGEST)]
+        for night in nights:
+            refuse_imported(history, night.id, "it cannot be an earlier night of this branch", night.name)
         repository = open_repository(Path(self.settings.repository))
-        tips = look_up(repository, [each.request.subjects[-1].commit for each in found])
-        there = [each for each, tip in zip(found, tips, strict=True) if tip]
-        return [each for each in reversed(there) if each.request.works == there[0].request.works]
+        tips = look_up(repository, [night.request.subjects[-1].commit for night in nights])
+        with_tip = [night for night, tip in zip(nights, tips, strict=True) if tip]
+        return [night for night in reversed(with_tip) if night.request.works == with_tip[0].request.works]
 
-    def read_as(self, history: History, nights: Sequence[SessionState]) -> "Watch":
-        """The same, where the newest night has recognised what of the output is measured."""
-        known = history.settings(nights[-1].id) if nights and self.settings.recognise else self.settings
+    def with_recognised_output(self, history: History, nights: Sequence[SessionState]) -> "Watch":
+        """The watch with the result, filter and metric that the newest night has recognised in the output, if any."""
+        newest = history.settings(nights[-1].id) if nights and self.settings.recognise else self.settings
         return replace(
-            self, settings=replace(self.settings, output=known.output, filter=known.filter, metric=known.metric)
+            self, settings=replace(self.settings, output=newest.output, filter=newest.filter, metric=newest.metric)
         )
 
     def plan(
         self, nights: Sequence[SessionState], visits: int, runs: int, waiting: WaitCallback | None
     ) -> SessionSetup:
-        """The comparison of the tip with earlier ones; the first tip is measured alone, to know that it can be."""
+        """The setup of a night: a comparison of the tip with earlier tips.
+
+        The first tip of a branch is measured alone, to show that it can be measured.
+        """
         broken = {build.commit for night in nights for build in night.request.subjects if build.trouble}
         earlier = companions_of_next([tip for tip in Branch.of(nights).tips if tip.commit not in {*broken, self.tip}])
         tip = TrialBuild(self.tip[:10], self.tip)
-        subjects = [*(TrialBuild(each.name, each.commit) for each in earlier), tip]
+        subjects = [*(TrialBuild(companion.name, companion.commit) for companion in earlier), tip]
         settings = replace(self.settings, good=subjects[0].name, bad=tip.name)
         rounds, kind = visits if earlier else 1, TrialType.COMPARE
         return TrialDesign(kind, subjects, self.works, rounds, runs, branch=self.branch).set_up(settings, waiting)
 
 
-def measured_by(settings: Settings) -> Settings:
-    """What of the settings decides the levels of builds."""
+def line_key(settings: Settings) -> Settings:
+    """The settings that decide the levels of builds; they are equal for all nights of one line."""
     return replace(
         settings, good="", bad="", good_commit="", bad_commit="", run_hash="", build_hash="", policy=Policy(),
         prior=NOTHING_KNOWN, explain=False, suspects={}, name="", output=None, filter=None,
@@ -89,16 +92,16 @@ def measured_by(settings: Settings) -> Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched(HuntedComparison):
-    """The line in its present state, as a comparison of its tips; numbers of builds are positions in it."""
+class BranchComparison(HuntedComparison):
+    """The line of a branch as a comparison of all its tips; the number of a build is the position of its tip."""
 
     line: Branch
     drops: tuple[DropRange, ...]
     tonight: SessionState  # the newest night
 
     @classmethod
-    def read(cls, history: History, watch: Watch) -> "Watched":
-        """The line that has a night."""
+    def read(cls, history: History, watch: Watch) -> "BranchComparison":
+        """The line of a branch with one night or more."""
         nights = watch.nights(history)
         newest, line = nights[-1], Branch.of(nights)
         stored = history.settings(newest.id)
@@ -111,25 +114,28 @@ class Watched(HuntedComparison):
         drops = tuple(line.drops(request.metric, policy.min_effect, searched))
         return cls(trial, settings, line, drops, newest)
 
-    def enter(self, history: History, drop: Drop, hunt: int) -> None:
-        """Enter that a hunt has begun, where tonight's table has both of its ends as a drop of that."""
-        place = {build.commit: number for number, build in enumerate(self.tonight.request.subjects)}
-        first, last = (place.get(self.trial.request.subjects[number].commit) for number in (drop.first, drop.last))
-        table = None if first is None or last is None else (drop.work, first, last)
-        history.enter_drop_hunt(self.trial.id, table, hunt)
+    def store_hunt(self, history: History, drop: Drop, hunt: int) -> None:
+        """Store that a hunt has begun; if tonight's comparison has both ends, as the hunt of a drop of that comparison."""
+        number_of = {build.commit: number for number, build in enumerate(self.tonight.request.subjects)}
+        first, last = (number_of.get(self.trial.request.subjects[number].commit) for number in (drop.first, drop.last))
+        drop_tonight = None if first is None or last is None else (drop.work, first, last)
+        history.enter_drop_hunt(self.trial.id, drop_tonight, hunt)
 
     def ranges(self) -> Iterator[DropRange]:
-        """What has been begun and has no verdict; then the drops that were not hunted yet."""
+        """The ranges of begun hunts without a verdict, then the drops that were not hunted yet."""
         for hunt in self.trial.hunts:
             if hunt.state in OPEN:
                 begun = Drop(hunt.work, hunt.first, hunt.last, Ratio(1.0, None, 0))
                 yield DropRange(hunt.first, hunt.last, (begun,))
         for span in self.drops:
-            if left := tuple(drop for drop in span.drops if not self.is_hunted(drop)):
-                yield replace(span, drops=left)
+            if new_drops := tuple(drop for drop in span.drops if not self.is_explained(drop)):
+                yield replace(span, drops=new_drops)
 
-    def is_hunted(self, drop: Drop) -> bool:
-        """Whether a hunt of the line has named a commit of that range: then the step may have moved as the line grew."""
+    def is_explained(self, drop: Drop) -> bool:
+        """Whether a hunt of the line has named a commit between the ends of a drop.
+
+        The ends of a drop may have moved since the hunt, because the line has more nights.
+        """
         culprits = {hunt.culprit for hunt in self.trial.hunts if hunt.culprit and hunt.work == drop.work}
         ends = (self.trial.request.subjects[number].commit for number in (drop.first, drop.last))
         return bool(
@@ -138,24 +144,27 @@ class Watched(HuntedComparison):
 
 
 def hunts_of(history: History, nights: Sequence[SessionState], tips: Sequence[TrialBuild]) -> tuple[DropHunt, ...]:
-    """The newest hunt for each range of the line, oldest first."""
-    place = {tip.commit: number for number, tip in enumerate(tips)}
+    """The newest hunt for each drop of the line, oldest first."""
+    tip_number = {tip.commit: number for number, tip in enumerate(tips)}
     works = {work.name: number for number, work in enumerate(nights[-1].request.works)}
-    found: dict[tuple[int, int, int], DropHunt] = {}
+    hunts: dict[tuple[int, int, int], DropHunt] = {}
     for number in hunts_about(history, [night.id for night in nights]):
         settings, listed = history.settings(number), history.listed(number)
-        with suppress(KeyError):  # of tips so old that the line has left them out
-            ends = works[listed.workloads[0]], place[settings.good_commit], place[settings.bad_commit]
-            found[ends] = listed.for_drop(*ends)
-    return tuple(sorted(found.values(), key=lambda hunt: hunt.hunt))
+        with suppress(KeyError):  # of old tips that the line has left out
+            drop = works[listed.workloads[0]], tip_number[settings.good_commit], tip_number[settings.bad_commit]
+            hunts[drop] = listed.for_drop(*drop)
+    return tuple(sorted(hunts.values(), key=lambda hunt: hunt.hunt))
 
 
 @contextmanager
 def one_at_a_time(watch: Watch, path: Path | None, *, wait: bool, say: Callable[[str], None]) -> Iterator[None]:
-    """Keep other processes of this machine from watching the same line. Raises EnvironmentFailure where one does."""
+    """Hold a lock for the line during a block, so that no other process of this machine works on a night of it.
+
+    Raises EnvironmentFailure if another process holds the lock, unless ``wait`` is true.
+    """
     path = (path or default_place()).absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = repr((watch.branch, measured_by(watch.settings), [*watch.works]))
+    line = repr((watch.branch, line_key(watch.settings), [*watch.works]))
     digest = hashlib.sha256(line.encode()).hexdigest()[:12]
     with path.with_name(f"{path.name}-nightly-{digest}").open("w") as file:
         try:
@@ -163,7 +172,9 @@ def one_at_a_time(watch: Watch, path: Path | None, *, wait: bool, say: Callable[
         except BlockingIOError:
             busy = f"Another process works on a night of {printable(watch.branch)}"
             if not wait:
-                raise EnvironmentFailure(f"{busy}.", "Begin when it has ended, or with --wait.") from None
-            say(f"{busy}: waiting for it.")
+                raise EnvironmentFailure(
+                    f"{busy}.", "Repeat the command when that process has ended, or add --wait."
+                ) from None
+            say(f"{busy}. Waiting until it has ended.")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -31,7 +31,7 @@ from perfbisect.wording.text import printable
 if TYPE_CHECKING:
     from perfbisect.core.domain.session_state import SessionState
     from perfbisect.hunt.attempt import Caller
-    from perfbisect.hunt.nightly import Watch, Watched
+    from perfbisect.hunt.nightly import BranchComparison, Watch
     from perfbisect.store.history import History
 
 COMMON = (
@@ -80,7 +80,7 @@ def nightly(given: Given) -> int:
     from perfbisect.cli.sessions import leasing_for, open_view
     from perfbisect.hunt.attempt import Caller
     from perfbisect.hunt.drop_hunts import hunt_all
-    from perfbisect.hunt.nightly import Watched, one_at_a_time
+    from perfbisect.hunt.nightly import BranchComparison, one_at_a_time
     from perfbisect.report.series import branch_summary, night
     from perfbisect.store.history import History
 
@@ -91,7 +91,7 @@ def nightly(given: Given) -> int:
         closing(History.open(history)) as opened,
     ):
         nights = watch.nights(opened)
-        watch = watch.read_as(opened, nights)
+        watch = watch.with_recognised_output(opened, nights)
         check(watch, given)
         trial, cut = measure(watch, nights, given)
         say(printable(f"{given.branch} is at {watch.tip[:10]}: {trial.name}"))
@@ -100,8 +100,8 @@ def nightly(given: Given) -> int:
             note(f"{cut}\nOr repeat this command.")
             return INTERRUPTED
 
-        def read() -> Watched:
-            watched = Watched.read(opened, watch)
+        def read() -> BranchComparison:
+            watched = BranchComparison.read(opened, watch)
             publish(opened, watched, given)
             return watched
 
@@ -173,7 +173,7 @@ def page_of_branch(branch: str) -> str:
     return f"{plain}{'' if is_unchanged else f'-{sha256(branch.encode()).hexdigest()[:6]}'}.html"
 
 
-def publish(opened: "History", watched: "Watched", given: Given) -> None:
+def publish(opened: "History", watched: "BranchComparison", given: Given) -> None:
     """Write the pages, and announce each culprit once; if the command fails, the next call announces again."""
     from perfbisect.cli.commands.report import page_name, page_of, write
     from perfbisect.hunt.notification import run

@@ -123,7 +123,7 @@ def compare(given: Given) -> int:
     from perfbisect.cli.sessions import conclude, measured, session
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.paired_comparison import is_complete
-    from perfbisect.hunt.drop_hunts import DropOptions, between, outlook, read_comparison
+    from perfbisect.hunt.drop_hunts import DropOptions, candidates_between, hunt_lines, read_comparison
     from perfbisect.hunt.trials.builds import check_words, cost, hosts_as_builds, read_builds, read_releases
     from perfbisect.hunt.trials.rounds import TrialDesign
     from perfbisect.store.history import History
@@ -146,7 +146,7 @@ def compare(given: Given) -> int:
         with closing(History.open(history, read_only=True)) as opened:
             drops = read_comparison(opened, stored, DropOptions(given.min_effect, given.explain))
         if given.dry_run:
-            say("\n".join(outlook(drops)))
+            say("\n".join(hunt_lines(drops)))
             return 0
         with session(given, drops.settings) as notifier:
             notifier(stored)
@@ -176,7 +176,7 @@ def compare(given: Given) -> int:
             settings.policy, min_effect=given.min_effect or settings.policy.min_effect, layouts=True, incremental=True
         )
         settings = replace(settings, policy=policy)
-        spans = between(settings, subjects)
+        spans = candidates_between(settings, subjects)
         for title, reason in spans.items():
             if isinstance(reason, str):
                 note(f"warning: drops between {title} cannot be hunted: {reason}")
