@@ -67,7 +67,7 @@ WORDS = {  # what is typed → what is offered, with some of its meaning
     "compare v1.0 H": {"HEAD": "the commit that is checked out"},
     "noise --rev e": {},
     "run --metric ip": {"ipc": ""},
-    "run -b mysql -w scan,update-in": {"scan,update-index": "k = k + 1", "scan,update-inlist": ""},
+    "run -b mysql -w scan,update-in": {"scan,update-index": "update k = k + 1", "scan,update-inlist": ""},
 }
 
 

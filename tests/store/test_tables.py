@@ -172,7 +172,7 @@ def test_canned_queries_of_a_hunt_that_has_ended_and_another_that_runs(sampled: 
     running, found = rows["latest_hunts"]
     assert (running["id"], running["verdict"], running["culprit"], running["minutes"]) == (2, "none yet", None, None)
     assert (found["verdict"], found["culprit"]) == ("Found", sample.CANDIDATES[sample.CULPRIT][:10])
-    assert (found["sure_percent"], found["ratio"], found["builds"], found["runs"]) == (97.3, 0.718, 6, 16)
+    assert (found["probability_percent"], found["ratio"], found["builds"], found["runs"]) == (97.3, 0.718, 6, 16)
     assert len(rows["builds_of_hunt"]) == len(canned(sampled, "builds_of_hunt", "1")) == 6
     assert not canned(sampled, "builds_of_hunt", "2")
     assert [row["node"] for row in canned(sampled, "candidates_of_hunt", "1")] == [0, 4, 5, 6, 7, 8, 10]

@@ -308,10 +308,10 @@ def candidates(report: HuntReport, *, page: bool) -> Section | None:
         name = Cell(commit.short, note=commit.subject if page else "")
         cells = (name, *numbers, *(() if page else (Cell(commit.subject),)))
         rows.append(Row(cells, SAME if baseline else interval, TONES.get(classification, "unclear")))
-    last = (*(("sure",) if sure else ()), *(() if page else ("subject",)))
+    last = (*(("prob.",) if sure else ()), *(() if page else ("subject",)))
     head = ("commit", "date", relative, "95 %", "runs", "build", "ccache", "state", *last)
     table = Table(
-        head, tuple(rows), (relative, "runs", "build", "ccache", "sure"), name="ladder", axis=f"ratio of {relative[1:]}",
+        head, tuple(rows), (relative, "runs", "build", "ccache", "prob."), name="ladder", axis=f"ratio of {relative[1:]}",
         minor=("ccache", "date", "build", "runs", "state", "95 %"),
     )  # fmt: skip
     title = f"oldest first; {relative} is relative to {report.settings.good}"

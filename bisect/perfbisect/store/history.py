@@ -104,7 +104,7 @@ class History:
         """Enter a new session of this process and return its number; the number in ``plan`` is ignored."""
         with self.transaction():
             session = self.enter(settings, plan, at)
-            self.sit(session, at)
+            self.begin_attempt(session, at)
         return session
 
     def enter(self, settings: "Settings", plan: "SessionStarted", at: float, **further: object) -> int:
@@ -139,7 +139,7 @@ class History:
             return
         log = self.session_log(session)
         with self.transaction():
-            self.sit(session, at)
+            self.begin_attempt(session, at)
             log.append(masked_fields(event), at)
 
     def session_log(self, session: int, state: "SessionState | None" = None) -> "SessionLog":
@@ -201,7 +201,7 @@ class History:
             "Do not move or delete the history while a session runs.",
         )
 
-    def sit(self, session: int, at: float) -> None:
+    def begin_attempt(self, session: int, at: float) -> None:
         """Enter that this process works on a session, unless it is entered already."""
         from perfbisect.store.log import insert
 
@@ -213,7 +213,7 @@ class History:
     def fail(self, session: int, failure: str, at: float) -> None:
         """Enter why this process could not continue a session. Another process may resume it."""
         with self.transaction() as db:
-            self.sit(session, at)
+            self.begin_attempt(session, at)
             [attempt] = db.execute("SELECT max(id) FROM attempts WHERE session_id = ?", [session]).fetchone()
             db.table("attempts").update(attempt, {"failure": masked(failure)})
 

@@ -42,7 +42,7 @@ QUERIES = {  # name → title and SQL
         """
 SELECT hunts.id, datetime(hunts.started, 'unixepoch') AS started, builder, workload, hunts.host, good, bad, metric,
   coalesce(verdicts.kind, 'none yet') AS verdict, substr(suspects.commit_hash, 1, 10) AS culprit,
-  round(100 * suspects.probability, 1) AS sure_percent, round(coalesce(suspects.ratio, verdicts.ratio), 4) AS ratio,
+  round(100 * suspects.probability, 1) AS probability_percent, round(coalesce(suspects.ratio, verdicts.ratio), 4) AS ratio,
   build_count AS builds, run_count AS runs, coalesce(origin, '') AS imported_from,
   round((coalesce(hunts.ended, (SELECT at FROM events WHERE events.session_id = hunts.id ORDER BY id DESC LIMIT 1)) - hunts.started) / 60, 1)
     AS minutes
@@ -56,7 +56,7 @@ ORDER BY hunts.id DESC
         "Commits that verdicts name",
         """
 SELECT hunt_id, builder, workload, host, substr(culprit, 1, 10) AS culprit, date, author, subject,
-  round(100 * probability, 1) AS sure_percent, round(ratio, 4) AS ratio, round(low, 4) AS low, round(high, 4) AS high
+  round(100 * probability, 1) AS probability_percent, round(ratio, 4) AS ratio, round(low, 4) AS low, round(high, 4) AS high
 FROM culprits ORDER BY hunt_id DESC
 """,
     ),

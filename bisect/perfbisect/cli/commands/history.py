@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from perfbisect.store.transfer import Copied
 
 # columns that are dropped in a narrow terminal, in this order
-DISPENSABLE = ("runs", "builds", "host", "sure", "builder", "range", "when")
-HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "sure", "state", "subject")
+DISPENSABLE = ("runs", "builds", "host", "prob.", "builder", "range", "when")
+HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "prob.", "state", "subject")
 DONE = {"compare": "compared", "prove": "proof", "noise": "A/A"}  # kind of a complete trial → its state in the table
 CONFLICTS = 1  # exit status
 ORIGIN = HEAD.index("range")  # the index of the column with the origin of imported hunts
@@ -95,7 +95,7 @@ def listing(done: Sequence[SessionSummary], *, central: bool = False) -> str:
         head = (*HEAD[:ORIGIN], "from", *HEAD[ORIGIN:])
         rows = [(*cells[:ORIGIN], session.origin, *cells[ORIGIN:]) for cells, session in zip(rows, done, strict=True)]
     printed = [tuple(map(printable, cells)) for cells in rows]
-    lines = table(head, printed, right=("id", "builds", "runs", "sure"), width=output_width(), drop=DISPENSABLE)
+    lines = table(head, printed, right=("id", "builds", "runs", "prob."), width=output_width(), drop=DISPENSABLE)
     pairs = zip(printed, done, strict=True)
     return "\n".join(
         [*lines, *(f"{id_} failed: {printable(session.failure)}" for (id_, *_), session in pairs if session.failure)]

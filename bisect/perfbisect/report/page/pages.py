@@ -69,8 +69,8 @@ def listing(sessions: Iterable[SessionSummary], cell: CellOf) -> Table:
             names = workloads(entry.workloads)
             texts = (TrialType(entry.kind).noun, entry.builder, names, entry.span, entry.state, MISSING, MISSING)
         rows.append(Row((cell(entry), *row(moment(entry.started), *texts, str(entry.runs), entry.host).cells)))
-    head = ("id", "when", "what", "builder", "workload", "range or builds", "result", "sure", "ratio", "runs", "host")
-    return Table(head, tuple(rows), ("sure", "ratio", "runs"), name="listing")
+    head = ("id", "when", "kind", "builder", "workload", "range or builds", "result", "prob.", "ratio", "runs", "host")
+    return Table(head, tuple(rows), ("prob.", "ratio", "runs"), name="listing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +147,8 @@ def culprits(named: Sequence[SessionSummary], cell: CellOf) -> Table:
         where = " ".join((hunt.builder, *hunt.workloads))
         cells = row(hunt.subject, where, effect, chance(hunt.probability), day, cell(hunt).text).cells
         rows.append(Row((replace(cell(hunt), text=(hunt.culprit or MISSING)[:10]), *cells)))
-    head = ("commit", "subject", "measured", "effect", "sure", "day", "hunt")
-    return Table(head, tuple(rows), ("sure",), name="culprits")
+    head = ("commit", "subject", "measured", "effect", "prob.", "day", "hunt")
+    return Table(head, tuple(rows), ("prob.",), name="culprits")
 
 
 def plots(table: Table) -> tuple[int, Markup, list[Markup]]:
