@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfbisect.core.stats.distributions import Z_975
-from perfbisect.core.stats.noise import chi_square_factors
+from perfbisect.core.stats.noise import mean_square_interval_factors
 
 USUAL = 0  # the build of a trial that is measured as it was linked; those after it are its layouts
 
@@ -50,7 +50,7 @@ def effect_of(visits: Mapping[tuple[int, int], float]) -> LayoutEffect:
     freedom = (layouts - 1) * (rounds - 1)
     msl = rounds * float(((level - middle) ** 2).sum()) / (layouts - 1)
     mse = float((rest**2).sum()) / freedom
-    below, above = chi_square_factors(layouts - 1)
+    below, above = mean_square_interval_factors(layouts - 1)
     low = max(0.0, below * (msl - f_quantile(Z_975, layouts - 1, freedom) * mse)) / rounds
     high = max(0.0, above * (msl - f_quantile(-Z_975, layouts - 1, freedom) * mse)) / rounds
     lowest, highest, usual = (math.exp(each - middle) for each in (level.min(), level.max(), everything[USUAL].mean()))

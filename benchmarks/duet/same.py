@@ -14,7 +14,7 @@ from statistics import mean, stdev
 
 from perfbisect.core.domain.facts import pairs_of
 from perfbisect.core.domain.metrics import by_cpu_time, readable
-from perfbisect.core.stats.paired_comparison import paired
+from perfbisect.core.stats.paired_comparison import paired_ratio
 from perfbisect.store.history import History
 
 PAIRS = 10  # of an interval
@@ -49,8 +49,8 @@ def main() -> None:
 
 def holds(differences: Sequence[float]) -> bool:
     """Whether the interval from these rounds has the ratio 1 in it."""
-    found = paired(dict.fromkeys(range(len(differences)), 0.0), dict(enumerate(differences)))
-    return found is not None and not found.certain
+    found = paired_ratio(dict.fromkeys(range(len(differences)), 0.0), dict(enumerate(differences)))
+    return found is not None and not found.excludes_one
 
 
 if __name__ == "__main__":

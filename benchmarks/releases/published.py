@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.stats.paired_comparison import levels, paired
+from perfbisect.core.stats.paired_comparison import mean_logs_by_round, paired_ratio
 from perfbisect.store.history import History
 
 SAME = 0.05
@@ -69,8 +69,8 @@ def cells(published: Path, trials: list[SessionState]) -> Iterator[Cell]:
             names = [each.name for each in trial.request.subjects]
             works = [each.name.rpartition("/")[2] for each in trial.request.works]
             if {row["from"], row["to"]} <= {*names} and row["workload"] in works:
-                known = levels(trial, works.index(row["workload"]), trial.request.metric)
-                found = paired(*(known.get(names.index(row[end]), {}) for end in ("from", "to")))
+                known = mean_logs_by_round(trial, works.index(row["workload"]), trial.request.metric)
+                found = paired_ratio(*(known.get(names.index(row[end]), {}) for end in ("from", "to")))
                 if found and found.interval:
                     yield Cell(row, found.interval, found.rounds)
 

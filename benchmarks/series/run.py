@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from perfbisect.core.domain.trials import order
-from perfbisect.core.stats.release_series import RATE, LevelStep, SpeedLine, line_of
-from perfbisect.core.stats.watched_branch import ROUNDS, Branch, branch_line, companions_of_next
+from perfbisect.core.stats.release_series import RATE, LevelStep, SpeedLine, speed_line
+from perfbisect.core.stats.watched_branch import ROUNDS, BranchLine, line_with_jumps, tips_measured_with_next
 
 LONG = 20  # releases, where a table does not say it
 Steps = Sequence[tuple[int, float]]  # first release with it, its size as a logarithm
@@ -44,7 +44,7 @@ class World:
             for place, release in enumerate(order(range(releases), number, shuffled=shuffled)):
                 machine = 0.1 * math.sin(number) - slow[4 * place // releases]
                 visits[release][number] = layouts[release] + machine + chance.gauss(0, self.noise)
-        return line_of("", visits, releases, rate)
+        return speed_line("", visits, releases, rate)
 
 
 WORLDS = (
@@ -172,14 +172,14 @@ class Nights:
         self.visits[tip] = {}
         for number in range(self.world.rounds):
             machine = self.chance.gauss(0, 0.05)
-            for each in (*companions_of_next(range(tip)), tip):
+            for each in (*tips_measured_with_next(range(tip)), tip):
                 x = self.levels[each] + machine + self.chance.gauss(0, self.world.noise)
                 self.visits[each][tip * ROUNDS + number] = x
 
     def hunts(self) -> list[tuple[int, int]]:
         """The ranges that are hunted after the last night, in none of which a commit is named."""
-        line = branch_line("", self.visits, len(self.visits), RATE)
-        found = Branch((), (line,)).drops("qps", LEAST, self.searched)
+        line = line_with_jumps("", self.visits, len(self.visits), RATE)
+        found = BranchLine((), (line,)).drop_ranges("qps", LEAST, self.searched)
         self.searched |= {(0, each.first, each.last) for each in found}
         return [(each.first, each.last) for each in found]
 

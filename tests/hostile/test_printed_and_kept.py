@@ -27,7 +27,7 @@ from json_events import decode
 from perfbisect.core.domain.metrics import quotient
 from perfbisect.core.domain.orders import LARGEST_LOG
 from perfbisect.core.inference.analysis import Contrast
-from perfbisect.core.stats.paired_comparison import paired
+from perfbisect.core.stats.paired_comparison import paired_ratio
 from perfbisect.hunt.lifecycle import known_failures
 from perfbisect.hunt.session import with_prior_knowledge
 from perfbisect.store.history import History
@@ -390,7 +390,7 @@ def test_values_without_a_bound(history: Path) -> None:
 
 @pytest.mark.parametrize("log", [0.0, 1e-300, 700.0, 710.0, 1480.0, -710.0, -1480.0, 1e308])
 def test_every_ratio_is_a_number(log: float) -> None:
-    found = paired({0: 0.0, 1: 0.0}, {0: log, 1: log / 2})
+    found = paired_ratio({0: 0.0, 1: 0.0}, {0: log, 1: log / 2})
     assert found is not None
     assert found.interval is not None
     contrast = Contrast(log, 1.0, 3.0, 4.0, 0.1)

@@ -15,7 +15,7 @@ from perfbisect.core.domain.facts import DropHunt
 from perfbisect.core.domain.settings import TrialBuild
 from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.core.stats.paired_comparison import Ratio
-from perfbisect.core.stats.watched_branch import Branch
+from perfbisect.core.stats.watched_branch import BranchLine
 from perfbisect.errors import CannotGoOn, EnvironmentFailure, UsageError
 from perfbisect.hunt import batch, drop_hunts, session, slurm
 from perfbisect.hunt.attempt import Caller
@@ -237,7 +237,7 @@ def test_steps_of_a_watched_branch_are_hunted_once(tmp_path: Path) -> None:
     def todo(drops: list[tuple[int, int]], *hunts: DropHunt) -> list[tuple[int, int]]:
         """The ranges that are hunted, of those of these drops."""
         spans = tuple(DropRange(*ends, (Drop(0, *ends, Ratio(0.8, None, 0)),)) for ends in drops)
-        watched = BranchComparison(replace(trial, hunts=hunts), settings, Branch((), ()), spans, trial)
+        watched = BranchComparison(replace(trial, hunts=hunts), settings, BranchLine((), ()), spans, trial)
         return [(span.first, span.last) for span in watched.ranges()]
 
     found, last = (DropHunt(0, 1, 2, 7, "found", commits[number]) for number in (3, 4))

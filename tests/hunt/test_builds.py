@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfbisect.core.domain.settings import Settings, TrialBuild
-from perfbisect.core.stats.drops import comparable_builds
+from perfbisect.core.stats.drops import huntable_builds
 from perfbisect.errors import PerfBisectError
 from perfbisect.hunt.trials.builds import divided, read_builds
 from perfbisect.recipes.builder import Build, Builder, Config, Server, Variant
@@ -87,7 +87,7 @@ def test_the_variant_of_the_comparison_stays(settings: Settings, builder: Builde
     settings, same = replace(settings, variant=own), own or builder.variant
     found = read(settings, builder, "v1", f"v2@{same}", f"v1@{other}")
     assert [each.variant for each in found] == ["", "", other]
-    assert comparable_builds(found) == [[0, 1], [2]]
+    assert huntable_builds(found) == [[0, 1], [2]]
     with pytest.raises(PerfBisectError, match=f"v1 and v1@{same} are the same build"):
         read(settings, builder, "v1", "v2", f"v1@{same}")
 

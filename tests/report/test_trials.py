@@ -21,7 +21,7 @@ from perfbisect.core.domain.events import PairingChosen
 from perfbisect.core.domain.facts import DropHunt, SkipFacts, TrialRun, TrialSkip
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, TrialType, TrialWorkload
-from perfbisect.core.stats.watched_branch import Branch
+from perfbisect.core.stats.watched_branch import BranchLine
 from perfbisect.report import terminal
 from perfbisect.report.markdown import delimited, markdown
 from perfbisect.report.page.pages import page
@@ -294,15 +294,15 @@ def test_what_others_published_is_compared_with_what_was_measured(tmp_path: Path
 
 
 @pytest.fixture
-def watched() -> tuple[SessionState, Branch]:
+def watched() -> tuple[SessionState, BranchLine]:
     """Eight nights, with a drop whose hunt names a commit with a hostile subject."""
     nights = [sample.night(number) for number in range(8)]
-    found = Branch.of(nights)
+    found = BranchLine.from_nights(nights)
     hunts = (DropHunt(0, 4, 5, 12, "found", "c" * 40, "Lock <b>twice</b>"),)
     return replace(nights[-1], request=replace(nights[-1].request, subjects=found.tips), hunts=hunts), found
 
 
-def test_a_step_with_its_commit(watched: tuple[SessionState, Branch]) -> None:
+def test_a_step_with_its_commit(watched: tuple[SessionState, BranchLine]) -> None:
     """And on the page, which leads to the hunt."""
     first, second = branch_summary(*watched)
     assert first == "The series has 8 tips and 1 step:"
@@ -317,7 +317,7 @@ def test_a_step_with_its_commit(watched: tuple[SessionState, Branch]) -> None:
     assert "main: 8 tips, 1 step" in written and "<b>twice" not in written
 
 
-def test_later_tips_that_could_not_be_built_are_told(watched: tuple[SessionState, Branch]) -> None:
+def test_later_tips_that_could_not_be_built_are_told(watched: tuple[SessionState, BranchLine]) -> None:
     """Those since the last tip that was measured, by the summary and by the page."""
     nights = [sample.night(number) for number in range(5)]
     for number in (1, 3, 4):
@@ -327,7 +327,7 @@ def test_later_tips_that_could_not_be_built_are_told(watched: tuple[SessionState
         nights[number].request = replace(request, subjects=(*earlier, tip))
         for each in nights:
             each.runs = [run for run in each.runs if run.facts.commit != tip.commit]
-    found = Branch.of(nights)
+    found = BranchLine.from_nights(nights)
     assert [tip.name for tip in found.tips] == ["tip 0", "tip 2"]
     trial = replace(watched[0], request=replace(watched[0].request, subjects=found.tips), hunts=())
     said = "2 later tips could not be built: <b>tip 3 and <b>tip 4."

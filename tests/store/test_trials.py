@@ -28,7 +28,7 @@ from perfbisect.core.domain.settings import (
     TrialWorkload,
 )
 from perfbisect.core.domain.trials import visits as to_visit
-from perfbisect.core.stats.noise import noise_in
+from perfbisect.core.stats.noise import noise_of_metric
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_noise
@@ -79,7 +79,7 @@ def test_an_aa_goes_before_what_old_hunts_let_guess(history: History) -> None:
     assert read_noise(history, sample.SETTINGS) == pytest.approx(0.03, rel=0.4)
     runs = visits(0.01, 0.002)
     enter(history, runs)
-    exact = noise_in(runs, "qps")
+    exact = noise_of_metric(runs, "qps")
     assert exact is not None
     assert read_noise(history, sample.SETTINGS) == pytest.approx(exact.run)
     assert exact.run == pytest.approx(0.01, rel=0.5)
@@ -107,7 +107,7 @@ def test_every_run_is_kept_as_it_ends_and_the_noise_when_all_have(history: Histo
     stored = "select between_visits, noise, run_count, max(round) from trials join runs on session_id = id"
     assert list(history.query(stored).rows) == [(None, None, 3, 1)]
     history.append(trial, SessionEnded(), 90.0)
-    found = noise_in(runs, "qps")
+    found = noise_of_metric(runs, "qps")
     assert found is not None
     assert list(history.query(stored).rows) == [(found.between, found.run, 3, 1)]
 

@@ -197,7 +197,7 @@ def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", 
     from dataclasses import replace
 
     from perfbisect.core.domain.settings import Policy
-    from perfbisect.core.stats.paired_comparison import compared
+    from perfbisect.core.stats.paired_comparison import compare_builds
     from perfbisect.hunt.attempt import with_outputs
     from perfbisect.hunt.drop_hunts import comparison_of_ends, settings_of_changed_results, with_measured_ends
     from perfbisect.hunt.notification import Notifier
@@ -219,7 +219,7 @@ def hunt_results(given: Given, settings: "Settings", several: "SeveralResults", 
         lambda results_caller: begin([ends], results_caller, replaced=begun), quiet, Notifier((), history, note)
     )
     tell = note if given.view == "json" else say
-    tell("\n".join(results_that_differ(trial, compared(trial, trial.request.metric))))
+    tell("\n".join(results_that_differ(trial, compare_builds(trial, trial.request.metric))))
     policy, again = recognised.policy, f"{command_on('compare', trial.name, history)} --hunt"
     again = f"to continue: {again}{'' if recognised.explain else ' --no-explain'}"
     if policy != replace(
@@ -251,7 +251,7 @@ def conclude(ended: "Ended", given: Given) -> int:
     """Print a trial, say what can be done next, and return the exit status."""
     from perfbisect.core.domain.settings import TrialType
     from perfbisect.core.stats.noise import noise_of_trial
-    from perfbisect.core.stats.paired_comparison import is_complete
+    from perfbisect.core.stats.paired_comparison import is_every_ratio_measured
     from perfbisect.hunt.drop_hunts import huntable_drops
     from perfbisect.wording.trials import proof_status
 
@@ -278,4 +278,4 @@ def conclude(ended: "Ended", given: Given) -> int:
         several = f"{len(drops)} drops are real. To find their commits"
         text = several if len(drops) > 1 else "A drop is real. To find its commit"
         note(f"{text}: {command_on('compare', trial.name, given.history)} --hunt")
-    return 0 if is_complete(trial) else INCONCLUSIVE
+    return 0 if is_every_ratio_measured(trial) else INCONCLUSIVE

@@ -18,8 +18,8 @@ from perfbisect.core.domain.facts import DropHunt
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Output, Policy, Settings, TrialBuild, TrialType
 from perfbisect.core.domain.trials import rounds_to_do
-from perfbisect.core.stats.drops import Drop, DropRange, comparable_builds, find_drops, ranges_of_drops
-from perfbisect.core.stats.paired_comparison import compared
+from perfbisect.core.stats.drops import Drop, DropRange, find_drops_to_hunt, huntable_builds, ranges_of_drops
+from perfbisect.core.stats.paired_comparison import compare_builds
 from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt import session
@@ -66,7 +66,7 @@ class HuntedComparison:
 
     def ranges(self) -> Iterable[DropRange]:
         """The drops to hunt, grouped by the two builds between which they are."""
-        return ranges_of_drops(find_drops(self.trial, self.settings.policy.min_effect))
+        return ranges_of_drops(find_drops_to_hunt(self.trial, self.settings.policy.min_effect))
 
     def hunt_of(self, drop: Drop) -> DropHunt | None:
         """The hunt for a drop; None if it has not begun."""
@@ -90,7 +90,7 @@ def candidates_between(settings: Settings, subjects: Sequence[TrialBuild]) -> di
     Raises UsageError if there can be no hunt between any builds.
     """
     candidates: dict[str, int | str] = {}
-    for first, last in (pair for line in comparable_builds(subjects) for pair in pairwise(line)):
+    for first, last in (pair for line in huntable_builds(subjects) for pair in pairwise(line)):
         good, bad = subjects[first], subjects[last]
         title = printable(f"{good.name} to {bad.name}")
         try:
@@ -103,7 +103,7 @@ def candidates_between(settings: Settings, subjects: Sequence[TrialBuild]) -> di
             f"--hunt could not begin any hunt: {reasons[0]}",
             "Give revisions of a repository, from the oldest to the newest; or leave out --hunt.",
         )
-    paired = {build for line in comparable_builds(subjects) if len(line) > 1 for build in line}
+    paired = {build for line in huntable_builds(subjects) if len(line) > 1 for build in line}
     for number, build in enumerate(subjects):
         if number not in paired:
             reason = "no other build is a revision with the same variant and configuration."
@@ -115,7 +115,7 @@ def huntable_drops(path: Path | None, trial: SessionState) -> list[Drop]:
     """The drops of a comparison whose builds have several candidates between them, so that a hunt can find the commit."""
     with closing(History.open(path, read_only=True)) as history, suppress(PerfBisectError):
         comparison = read_comparison(history, trial.name, DropOptions())
-        drops = find_drops(trial, comparison.settings.policy.min_effect)
+        drops = find_drops_to_hunt(trial, comparison.settings.policy.min_effect)
         return [drop for drop in drops if candidate_count(settings_for(comparison, drop)) > 1]
     return []
 
@@ -326,7 +326,7 @@ def settings_of_changed_results(settings: Settings, trial: SessionState) -> dict
     """
     policy, metric = settings.policy, trial.request.metric
     names, changed = [work.name for work in trial.request.works], list[str]()
-    for row in compared(trial, metric):
+    for row in compare_builds(trial, metric):
         change = row.ratios[0]
         if change and change.real and policy.hunts(change.ratio) and abs(change.ratio - 1) >= policy.min_effect:
             changed.append(row.work)

@@ -18,7 +18,7 @@ from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Policy, Settings, TrialBuild, TrialType
 from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.core.stats.paired_comparison import Ratio
-from perfbisect.core.stats.watched_branch import LONGEST, Branch, companions_of_next
+from perfbisect.core.stats.watched_branch import LONGEST, BranchLine, tips_measured_with_next
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import refuse_imported
@@ -74,7 +74,9 @@ class Watch:
         The first tip of a branch is measured alone, to show that it can be measured.
         """
         broken = {build.commit for night in nights for build in night.request.subjects if build.trouble}
-        earlier = companions_of_next([tip for tip in Branch.of(nights).tips if tip.commit not in {*broken, self.tip}])
+        earlier = tips_measured_with_next(
+            [tip for tip in BranchLine.from_nights(nights).tips if tip.commit not in {*broken, self.tip}]
+        )
         tip = TrialBuild(self.tip[:10], self.tip)
         subjects = [*(TrialBuild(companion.name, companion.commit) for companion in earlier), tip]
         settings = replace(self.settings, good=subjects[0].name, bad=tip.name)
@@ -95,7 +97,7 @@ def line_key(settings: Settings) -> Settings:
 class BranchComparison(HuntedComparison):
     """The line of a branch as a comparison of all its tips; the number of a build is the position of its tip."""
 
-    line: Branch
+    line: BranchLine
     drops: tuple[DropRange, ...]
     tonight: SessionState  # the newest night
 
@@ -103,7 +105,7 @@ class BranchComparison(HuntedComparison):
     def read(cls, history: History, watch: Watch) -> "BranchComparison":
         """The line of a branch with one night or more."""
         nights = watch.nights(history)
-        newest, line = nights[-1], Branch.of(nights)
+        newest, line = nights[-1], BranchLine.from_nights(nights)
         stored = history.settings(newest.id)
         policy = watch.settings.policy.of_counts() if stored.prior.exact else watch.settings.policy
         settings = replace(stored, policy=policy, explain=watch.settings.explain)
@@ -111,7 +113,7 @@ class BranchComparison(HuntedComparison):
         hunts = with_open_reasons(history, hunts_of(history, nights, line.tips), settings)
         trial = SessionState.of_trial(newest.id, request, newest.host, newest.began, newest.state, hunts=hunts)
         searched = [(hunt.work, hunt.first, hunt.last) for hunt in hunts if not hunt.culprit]
-        drops = tuple(line.drops(request.metric, policy.min_effect, searched))
+        drops = tuple(line.drop_ranges(request.metric, policy.min_effect, searched))
         return cls(trial, settings, line, drops, newest)
 
     def store_hunt(self, history: History, drop: Drop, hunt: int) -> None:

@@ -16,11 +16,11 @@ from perfbisect.core.stats import noise
 from perfbisect.core.stats.paired_comparison import (
     COLUMNS,
     RATE,
-    compared,
-    outcome,
-    regained,
-    spent_per_operation,
-    summaries,
+    compare_builds,
+    costs_per_operation,
+    group_summaries,
+    regained_by_revert,
+    revert_outcome,
 )
 from perfbisect.masking import masked
 from perfbisect.report import series, trial
@@ -149,19 +149,19 @@ def of_trial(trial_state: SessionState) -> dict[str, Any]:
     }
     if trial_state.request.kind is TrialType.NOISE:
         return contents | of_noise(trial_state)
-    rows = compared(trial_state, trial_state.request.metric)
+    rows = compare_builds(trial_state, trial_state.request.metric)
     contents |= {
         "origin": trial_state.origin,
         "started": trial_state.began,
         "runs": len(trial_state.runs),
         "workloads": rows,
-        "groups": summaries(rows),
+        "groups": group_summaries(rows),
         "false_discovery_rate": RATE,
         "service_levels": [
             {"work": work, "builds": held, "clients": clients} for work, held, clients in service_levels(trial_state)
         ],
         "hunts": [of_drop(trial_state, drop) for drop in trial_state.hunts],
-        "operations": {"columns": COLUMNS, "workloads": spent_per_operation(trial_state)},
+        "operations": {"columns": COLUMNS, "workloads": costs_per_operation(trial_state)},
     }
     if trial_state.request.series:
         contents["series"] = series.as_object(trial_state)
@@ -177,21 +177,21 @@ def of_drop(state: SessionState, drop: DropHunt) -> dict[str, Any]:
 
 def of_noise(trial_state: SessionState) -> dict[str, Any]:
     """The result of an A/A; None, or empty lists, if there are too few runs."""
-    estimate, pairs = noise.noise_of_trial(trial_state), noise.noise_of_pairs(trial_state)
+    estimate, pairs = noise.noise_of_trial(trial_state), noise.noise_of_paired_runs(trial_state)
     return {
         "noise": estimate,
         "pairs": {"time": pairs[0], "cpu_time": pairs[1]} if pairs else None,
-        "advice": noise.advice(trial_state, estimate) if estimate else None,
+        "advice": noise.advise_repeats(trial_state, estimate) if estimate else None,
         "detectable": list(noise.detectable_drops(trial_state, estimate)) if estimate else [],
     }
 
 
 def of_proof(proof: SessionState) -> dict[str, Any]:
     """The result of a proof."""
-    share_regained = regained(proof)
+    share_regained = regained_by_revert(proof)
     return {
         "proof": {
-            "outcome": outcome(share_regained),
+            "outcome": revert_outcome(share_regained),
             "regained": share_regained.share if share_regained else None,
             "rounds": share_regained.rounds if share_regained else 0,
             "sentences": list(proof_sentences(proof)),

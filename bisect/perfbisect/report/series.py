@@ -16,9 +16,18 @@ from perfbisect.core.domain.facts import DropHunt
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import Direction, Policy, Series
-from perfbisect.core.stats.paired_comparison import compared
-from perfbisect.core.stats.release_series import FEWEST, RATE, Hunt, LevelStep, SpeedLine, hunts_of, is_worse, lines_of
-from perfbisect.core.stats.watched_branch import Branch
+from perfbisect.core.stats.paired_comparison import compare_builds
+from perfbisect.core.stats.release_series import (
+    FEWEST,
+    RATE,
+    LevelStep,
+    SpeedLine,
+    SuggestedHunt,
+    makes_worse,
+    speed_lines,
+    suggested_hunts,
+)
+from perfbisect.core.stats.watched_branch import BranchLine
 from perfbisect.report.document import (
     Cell,
     Code,
@@ -69,15 +78,15 @@ def drawings(
 def installed(trial: SessionState) -> Iterator[Section]:
     """The drawings of installed releases that were compared, with their steps if there are enough releases to detect any."""
     if trial.request.in_line:
-        lines, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
+        lines, names = speed_lines(trial), [subject.name for subject in trial.request.subjects]
         steps_part = (Prose(tuple(texts(lines, names))),) if any(line.scatter for line in lines) else ()
         yield Section("Releases", (*drawings(trial, lines, x="in the given order"), *steps_part), "series")
 
 
 def sections(trial: SessionState) -> Iterator[Section]:
     """The line of each workload, for a page as a drawing; the steps, and commands to hunt; tables of all levels and steps."""
-    lines, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
-    hunts = tuple(command(trial, hunt) for hunt in hunts_of(lines, trial.request.metric))
+    lines, names = speed_lines(trial), [subject.name for subject in trial.request.subjects]
+    hunts = tuple(command(trial, hunt) for hunt in suggested_hunts(lines, trial.request.metric))
     parts = (Prose(tuple(texts(lines, names))), *((Code(hunts, "To find the commits"),) if hunts else ()))
     yield Section("Releases", (*drawings(trial, lines), *parts), "series", quiet=True)
     reasons: dict[str, list[str]] = {}
@@ -113,7 +122,7 @@ def steps(trial: SessionState, lines: Sequence[SpeedLine]) -> Table:
 def step_cells(trial: SessionState, step: LevelStep) -> tuple[Cell, Cell, Cell, Cell]:
     """Cells of a step: the builds before and after it, the builds that it is between with 95 %, and its ratio."""
     names = [subject.name for subject in trial.request.subjects]
-    tone = "worse" if is_worse(step, trial.request.metric) else "better"
+    tone = "worse" if makes_worse(step, trial.request.metric) else "better"
     size = (f"{step.size.middle:.6f}", f"{step.size.low:.6f}", f"{step.size.high:.6f}")
     within = Cell(f"{names[step.first]}–{names[step.last]}", (names[step.first], names[step.last]))
     return Cell(names[step.before]), Cell(names[step.after]), within, Cell(ratio(step.size), (*size, tone), tone)
@@ -132,14 +141,14 @@ def texts(lines: Sequence[SpeedLine], names: Sequence[str]) -> Iterator[str]:
             yield f"{line.work}: standard deviation of a release from its neighbours: {percent(line.scatter)}{by_measuring}."
 
 
-def command(trial: SessionState, hunt: Hunt) -> str:
+def command(trial: SessionState, hunt: SuggestedHunt) -> str:
     """The `bisect run` between two releases, with all workloads that have a step between them."""
     names = [subject.name for subject in trial.request.subjects]
     words = hunting(hunt, names, trial.request.metric, ["--workload", ",".join(hunt.works)])
     return shell_words([*words, *series_of(trial).options])
 
 
-def hunting(hunt: Hunt, names: Sequence[str], metric: str, how: Sequence[str]) -> list[str]:
+def hunting(hunt: SuggestedHunt, names: Sequence[str], metric: str, how: Sequence[str]) -> list[str]:
     """The words of the `bisect run` between two builds; ``how`` has the options of the measurement."""
     words = ["bisect", "run", names[hunt.good], names[hunt.bad], *how]
     if not hunt.worse and "--direction" not in how:
@@ -160,8 +169,8 @@ class ElsewhereLine:
 
     def hunt(self, step: LevelStep) -> list[str]:
         """The words of the command that hunts for a step."""
-        worse, least = is_worse(step, self.metric), abs(step.size.middle - 1)
-        hunt = Hunt(step.first, step.last, worse, (self.line.work,), least)
+        worse, least = makes_worse(step, self.metric), abs(step.size.middle - 1)
+        hunt = SuggestedHunt(step.first, step.last, worse, (self.line.work,), least)
         return hunting(hunt, self.commits, self.metric, [word.replace("{series}", self.line.work) for word in self.how])
 
     def sentence(self) -> str:
@@ -191,7 +200,7 @@ def elsewhere(series: Sequence[ElsewhereLine]) -> Iterator[str]:
         for step in entry.line.steps:
             names = entry.commits
             within = f"{names[step.first]}–{names[step.last]}"
-            how = "worse" if is_worse(step, entry.metric) else "better"
+            how = "worse" if makes_worse(step, entry.metric) else "better"
             cells = (
                 names[step.before],
                 names[step.after],
@@ -249,7 +258,7 @@ def series_of(trial: SessionState) -> Series:
 
 def as_object(trial: SessionState) -> dict[str, Any]:
     """The lines, their steps and the hunts as JSON has them."""
-    lines, names = lines_of(trial), [subject.name for subject in trial.request.subjects]
+    lines, names = speed_lines(trial), [subject.name for subject in trial.request.subjects]
     return {
         "rate": RATE,
         "lines": [
@@ -264,7 +273,7 @@ def as_object(trial: SessionState) -> dict[str, Any]:
         ],
         "hunts": [
             {"good": names[hunt.good], "bad": names[hunt.bad], "workloads": hunt.works, "command": command(trial, hunt)}
-            for hunt in hunts_of(lines, trial.request.metric)
+            for hunt in suggested_hunts(lines, trial.request.metric)
         ],
     }
 
@@ -272,7 +281,7 @@ def as_object(trial: SessionState) -> dict[str, Any]:
 def step_object(step: LevelStep, names: Sequence[str], metric: str) -> dict[str, Any]:
     """A step as JSON has it."""
     places = {"after": step.before, "since": step.after, "not_before": step.first, "not_after": step.last}
-    size = {"ratio": step.size, "worse": is_worse(step, metric), "alone": step.alone}
+    size = {"ratio": step.size, "worse": makes_worse(step, metric), "alone": step.alone}
     return {key: names[build] for key, build in places.items()} | size
 
 
@@ -286,7 +295,7 @@ def night(trial: SessionState) -> Iterator[str]:
     failures = {
         request.works[skip.work].name: skip.facts.reason for skip in trial.skips if skip.subject == len(earlier)
     }
-    ratios = {row.work: row.ratios[-1] for row in compared(trial, request.metric) if earlier}
+    ratios = {row.work: row.ratios[-1] for row in compare_builds(trial, request.metric) if earlier}
     for name in (work.name for work in request.works):
         sentence, comparison = "has too few rounds", ratios.get(name)
         if name in failures:
@@ -308,7 +317,7 @@ def hunted_steps(
                 hunt for hunt in trial.hunts if hunt.work == work and hunt.first < step.last and step.first < hunt.last
             ]
             best = max(hunts, key=lambda hunt: (bool(hunt.culprit), hunt.hunt), default=None)
-            if not is_worse(step, trial.request.metric):
+            if not makes_worse(step, trial.request.metric):
                 yield line, step, None, "an improvement"
             elif best is None:
                 yield line, step, None, "not hunted"
@@ -318,7 +327,7 @@ def hunted_steps(
                 yield line, step, best, f"hunt {best.hunt}: {best.state}"
 
 
-def branch_summary(trial: SessionState, branch: Branch) -> Iterator[str]:
+def branch_summary(trial: SessionState, branch: BranchLine) -> Iterator[str]:
     """The branch in sentences: its steps, and the latest tips if they could not be built."""
     names = [build.name for build in trial.request.subjects]
     found_steps = [*hunted_steps(trial, branch.lines)]
@@ -328,13 +337,13 @@ def branch_summary(trial: SessionState, branch: Branch) -> Iterator[str]:
     yield from broken(branch)
 
 
-def broken(branch: Branch) -> Iterator[str]:
+def broken(branch: BranchLine) -> Iterator[str]:
     """A sentence if the latest tips could not be built."""
     if tips := [tip.name for tip in branch.broken]:
         yield printable(f"{count(len(tips), 'later tip')} could not be built: {listed(tips)}.")
 
 
-def branch_document(trial: SessionState, branch: Branch, page_name: Callable[[int], str]) -> Document:
+def branch_document(trial: SessionState, branch: BranchLine, page_name: Callable[[int], str]) -> Document:
     """The page of a branch; ``page_name`` returns the address of the page of a hunt that names a commit."""
     request = trial.request
     figures = drawings(trial, branch.lines, "tip", "tips, oldest first")

@@ -19,17 +19,17 @@ from perfbisect.core.domain.trials import counting, pairs_made, service_levels
 from perfbisect.core.stats import noise
 from perfbisect.core.stats.paired_comparison import (
     COLUMNS,
-    Compared,
     Ratio,
     Values,
-    by_machine,
-    compared,
-    grade,
-    spent_per_operation,
-    summaries,
-    without_metric,
+    WorkloadRatios,
+    better_or_worse,
+    builds_without_metric,
+    compare_builds,
+    costs_per_operation,
+    group_summaries,
+    is_machine_cpu,
 )
-from perfbisect.core.stats.release_series import lines_of
+from perfbisect.core.stats.release_series import speed_lines
 from perfbisect.report import series
 from perfbisect.report.command_line import command_on
 from perfbisect.report.document import (
@@ -76,7 +76,7 @@ def document(
     if request.kind is TrialType.NOISE:
         summary, body, headline = noise_summary(trial), noise_sections(trial), ""
     else:
-        rows = [] if request.series else compared(trial, request.metric)
+        rows = [] if request.series else compare_builds(trial, request.metric)
         parts = series.sections(trial) if request.series else comparison(trial, rows, page=page)
         spent = Section("Per operation", tuple(per_operation(trial, rows)), "operations", quiet=True, folded=True)
         below = Section("Remarks", (Notes(tuple((text, "") for text in remarks(trial))),), "remarks", quiet=True)
@@ -109,20 +109,20 @@ def facts(trial: SessionState) -> Iterator[tuple[str, str]]:
     yield from ((name, text) for name, text in texts.items() if text)
 
 
-def headline_of(trial: SessionState, rows: Sequence[Compared], names: Sequence[str]) -> str:
+def headline_of(trial: SessionState, rows: Sequence[WorkloadRatios], names: Sequence[str]) -> str:
     """The result in a line: the number of real differences for the worse and better; of a series the number of steps."""
     request, works = trial.request, count(len(trial.request.works), "workload")
     if request.series:
-        steps = sum(len(line.steps) for line in lines_of(trial))
+        steps = sum(len(line.steps) for line in speed_lines(trial))
         return f"{names[0]} to {names[-1]} of {request.builder}: {count(steps, 'step')} in {works}"
-    tones = [grade(ratio, request.metric) for row in rows for ratio in row.ratios if ratio]
+    tones = [better_or_worse(ratio, request.metric) for row in rows for ratio in row.ratios if ratio]
     differences = " and ".join(f"{word} in {tones.count(word)}" for word in ("worse", "better") if word in tones)
     total = works if len(names) == 2 else count(len(tones), "ratio")
     answer = f"{differences} of" if differences else "no real difference in"
     return f"{', '.join(names[1:])} against {names[0]}: {answer} {total}"
 
 
-def comparison(trial: SessionState, rows: Sequence[Compared], *, page: bool) -> Iterator[Section]:
+def comparison(trial: SessionState, rows: Sequence[WorkloadRatios], *, page: bool) -> Iterator[Section]:
     """The sections of a comparison: ratios, their intervals, groups, service levels."""
     if page:
         title = f"Relative to {trial.request.subjects[0].name}"
@@ -137,7 +137,7 @@ def comparison(trial: SessionState, rows: Sequence[Compared], *, page: bool) -> 
             *map(two, (summary.least, summary.most, summary.average, summary.median)),
             Cell(f"{summary.group}, {titles[summary.subject - 1]}" if len(titles) > 1 else summary.group),
         ))
-        for summary in summaries(rows)
+        for summary in group_summaries(rows)
     ]  # fmt: skip
     if groups:
         yield Section("Groups", (numbers(("min", "max", "avg", "median"), "group", groups),), quiet=True)
@@ -175,7 +175,7 @@ def legend(trial: SessionState) -> tuple[str, ...]:
     return (f"{relative_metric(trial)} relative to: {builds[0]}", *(f"{column} : {name}" for column, name in further))
 
 
-def ratios(trial: SessionState, rows: Sequence[Compared]) -> Table:
+def ratios(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
     """The table of ratios, with the culprits of hunted drops as notes; for programs culprits have columns of their own."""
     works = trial.request.works
     hunts = {(works[drop.work].name, drop.last): drop for drop in sorted(trial.hunts, key=lambda drop: drop.hunt)}
@@ -187,21 +187,21 @@ def ratios(trial: SessionState, rows: Sequence[Compared]) -> Table:
             state = f"hunt {hunt.hunt}" if hunt.state in ("running", "interrupted") else hunt.state
             note = hunt.culprit[:10] or state
         shown = f"{ratio.ratio:.2f}", *culprit
-        return Cell(decimals(ratio.ratio, 2), shown, grade(ratio, trial.request.metric), note)
+        return Cell(decimals(ratio.ratio, 2), shown, better_or_worse(ratio, trial.request.metric), note)
 
     head = columns(trial)
     plain = tuple(text for column in head for text in (column, f"{column} culprit")) if hunts else ()
     return numbers(head, "workload", [*by_group(rows, cell, 2 if hunts else 1)], name="relative", plain=plain)
 
 
-def intervals(trial: SessionState, rows: Sequence[Compared]) -> Table:
+def intervals(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
     """The table of the intervals of all ratios; for programs also the colour of each."""
     counts = sorted({ratio.rounds for row in rows for ratio in row.ratios if ratio}) or [0]
     rounds = f"{counts[0]} to {count(counts[-1], 'round')}" if len(counts) > 1 else count(counts[0], "round")
 
     def cell(_work: str, _build: int, ratio: Ratio) -> Cell:
         ends = (f"{ratio.interval.low:.4f}", f"{ratio.interval.high:.4f}") if ratio.interval else ("", "")
-        return Cell(between(ratio.interval), (*ends, grade(ratio, trial.request.metric)))
+        return Cell(between(ratio.interval), (*ends, better_or_worse(ratio, trial.request.metric)))
 
     title = f"95 % intervals, from {runs_of(trial, rounds)}"
     head = columns(trial)
@@ -209,7 +209,7 @@ def intervals(trial: SessionState, rows: Sequence[Compared]) -> Table:
     return numbers(head, "workload", [*by_group(rows, cell, 3)], (title,), plain=plain)
 
 
-def by_group(rows: Sequence[Compared], cell: Callable[[str, int, Ratio], Cell], wide: int) -> Iterator[Row]:
+def by_group(rows: Sequence[WorkloadRatios], cell: Callable[[str, int, Ratio], Cell], wide: int) -> Iterator[Row]:
     """A row for each workload, and an empty row between groups, unless each workload is a group of its own.
 
     ``cell`` makes the cell of a workload, a build's number and its ratio; for programs a cell has ``wide`` columns.
@@ -224,7 +224,7 @@ def by_group(rows: Sequence[Compared], cell: Callable[[str, int, Ratio], Cell], 
         yield Row((*cells, Cell(line.work)))
 
 
-def plotted(trial: SessionState, rows: Sequence[Compared]) -> Table:
+def plotted(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Table:
     """The table of ratios for a page: a row for each workload and build, with its interval drawn."""
     drawn_rows = []
     for comparison in rows:
@@ -232,7 +232,9 @@ def plotted(trial: SessionState, rows: Sequence[Compared]) -> Table:
             interval = ratio.interval if ratio else None
             shown, rounds = (decimals(ratio.ratio, 3), ratio.rounds) if ratio else (MISSING, 0)
             cells = row(comparison.work, subject.name, shown, between(interval), str(rounds)).cells
-            drawn_rows.append(Row(cells, interval, TONES[grade(ratio, trial.request.metric)] if ratio else "unclear"))
+            drawn_rows.append(
+                Row(cells, interval, TONES[better_or_worse(ratio, trial.request.metric) if ratio else ""])
+            )
     above = (f"{metric_title(trial.request.metric)} with 95 % intervals from paired rounds.",)
     head = ("workload", "build", "ratio", "95 %", "rounds")
     return Table(head, tuple(drawn_rows), head[2:], above, "ratios", "ratio to the first build", ("95 %", "rounds"))
@@ -248,10 +250,10 @@ def exact(value: float) -> Cell:
     return Cell(figure(value), (f"{value:.6g}",))
 
 
-def per_operation(trial: SessionState, rows: Sequence[Compared]) -> Iterator[Table]:
+def per_operation(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator[Table]:
     """Tables for each workload: the costs of an operation and its counters, absolute and relative to the first build."""
     builds = [subject.name for subject in trial.request.subjects]
-    unit = "cpu/o in % of the machine per o/s" if by_machine(trial) else "cpu/o in µs"
+    unit = "cpu/o in % of the machine per o/s" if is_machine_cpu(trial) else "cpu/o in µs"
 
     # If an operation is a whole run of a command, the metric replaces qps.
     names = COLUMNS[:-1] if all(run.facts.operations == 1 for run in trial.runs) else (*COLUMNS, "qps")
@@ -264,7 +266,7 @@ def per_operation(trial: SessionState, rows: Sequence[Compared]) -> Iterator[Tab
         rows = [Row((*of_row, Cell(name))) for *of_row, name in zip(*cells, of_rows, strict=True)]
         return numbers([name for name, _ in filled], "build", rows, above)
 
-    for spent in spent_per_operation(trial):
+    for spent in costs_per_operation(trial):
         if any(set(values[: len(names)]) - {None} for values in spent.absolute):
             yield of(spent.absolute, builds, exact, f"{spent.work}, {unit}{way}", ABSOLUTE)
             if builds[1:]:
@@ -277,14 +279,14 @@ def per_operation(trial: SessionState, rows: Sequence[Compared]) -> Iterator[Tab
             yield counters(trial, further, f"absolute{way}", lambda base, ratio: exact(base * ratio))
 
 
-def counters(trial: SessionState, comparison: Compared, title: str, cell: Callable[[float, float], Cell]) -> Table:
+def counters(trial: SessionState, workload: WorkloadRatios, title: str, cell: Callable[[float, float], Cell]) -> Table:
     """The table of a workload's counters per operation; ``cell`` makes a cell of a baseline's value and a build's ratio."""
     rows = [
         Row((exact(base), *(missing() if ratio is None else cell(base, ratio) for ratio in ratios), Cell(name)))
-        for name, (base, *ratios) in comparison.counters.items()
+        for name, (base, *ratios) in workload.counters.items()
         if base is not None
     ]
-    return numbers(("baseline", *columns(trial)), "per operation", rows, (f"{comparison.work}, {title}",))
+    return numbers(("baseline", *columns(trial)), "per operation", rows, (f"{workload.work}, {title}",))
 
 
 def service_table(trial: SessionState) -> Table | None:
@@ -320,7 +322,7 @@ def remarks(trial: SessionState) -> Iterator[str]:
                 yield f"{subject.name} fails the SLA of {work}: it sustains {rates} ({build.role})."
             if client is not None and client >= BUSY:
                 yield f"In {work} of {subject.name} the client is busy for {percent(client)} of the time, and may limit the result."
-    for work_number, subject_ in without_metric(trial):
+    for work_number, subject_ in builds_without_metric(trial):
         yield f"{subjects[subject_].name} has no value of {trial.request.metric} in {works[work_number].name}."
     alike: dict[tuple[str, str], list[str]] = {}
     for subject in filter(lambda build: build.binary, subjects):
@@ -332,8 +334,7 @@ def drawn(trial: SessionState, history: Path | None) -> Iterator[Section]:
     """Further sections of a page: the runs of each workload in order of time, the builds, the host, the command."""
     from perfbisect.report.page.charts import by_second, of_pairs, of_runs
 
-    request = trial.request
-    names = [build.name for build in request.subjects]
+    request, names = trial.request, [build.name for build in trial.request.subjects]
     compared_by = trial.pairing.compared(request.metric) if trial.pairing else request.metric
     colours = [*zip(SIDES, names, strict=False), *[("muted", "and further builds")] * (len(names) > len(SIDES))]
     for number, work in enumerate(request.works):
@@ -382,7 +383,7 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
     )
     yield Section("Noise of runs (standard deviation)", (Facts(varies),), "noise", quiet=True)
     turns, gains = math.sqrt(2) * estimate.run, False
-    if pairs := noise.noise_of_pairs(trial):
+    if pairs := noise.noise_of_paired_runs(trial):
         beside = min(filter(None, pairs), default=0.0)
         gains, by_cpu = beside < GAIN * turns, " by CPU time" * (beside == pairs[1])
         sentence = f"The {pairs_sentence('runs', *pairs, turns)}."
@@ -391,10 +392,11 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
     rows = (
         row(
             str(size.runs), str(size.visits), duration(size.seconds), percent(size.drop),
-            *([percent(noise.smallest_drop_in_pairs(beside, pairs_made(trial), size.runs))] if gains else []),
+            *([percent(noise.smallest_drop_by_pairs(beside, pairs_made(trial), size.runs))] if gains else []),
         )
         for size in noise.detectable_drops(trial, estimate)
     )  # fmt: skip
-    title = "Smallest detectable drop (95 % confidence, 80 % power)"
-    yield Section(title, (Table(head, tuple(rows), head),), "detectable")
+    yield Section(
+        "Smallest detectable drop (95 % confidence, 80 % power)", (Table(head, tuple(rows), head),), "detectable"
+    )
     yield Section("Advice", (Prose(tuple(noise.advice_sentences(trial, estimate))),), quiet=True)

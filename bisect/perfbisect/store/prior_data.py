@@ -18,7 +18,7 @@ from perfbisect.core.domain.metrics import exact, value
 from perfbisect.core.domain.settings import Quick, Settings
 from perfbisect.core.domain.trials import counting
 from perfbisect.core.stats.fitness import Check
-from perfbisect.core.stats.noise import ENOUGH, Noise, believed_noise, noise_in
+from perfbisect.core.stats.noise import ENOUGH, Noise, believed_noise, noise_of_metric
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.store.connection import OWN, intact
 from perfbisect.store.listing import ACCEPTED_CHECK, FITNESS_CHECK
@@ -221,7 +221,7 @@ def trial_noise(history: "History", settings: Settings) -> Noise | None:
     where = f"kind = 'noise' AND {ALIKE.format('sessions')} AND host = :host AND workload = :workload AND {overrides}"
     for trial in history.intact_trials(f"{where} AND run_count >= {ENOUGH}", parameters(settings)):
         alike = [run for run in counting(trial) if exact(run.facts, settings.metric) == settings.prior.exact]
-        if not trial.failure and (noise := noise_in([(run.round, run.facts) for run in alike], settings.metric)):
+        if not trial.failure and (noise := noise_of_metric([(run.round, run.facts) for run in alike], settings.metric)):
             return noise
     return None
 

@@ -17,7 +17,7 @@ from perfbisect.core.domain.facts import RunFacts, pairs_of
 from perfbisect.core.domain.metrics import comparable, shown, unit, values_of
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.inference.classification import Classification, classify
-from perfbisect.core.stats.paired_comparison import levels, paired
+from perfbisect.core.stats.paired_comparison import mean_logs_by_round, paired_ratio
 from perfbisect.ui.session_view import ActiveBuild, SessionView
 from perfbisect.wording import table as tables
 from perfbisect.wording.glyphs import Glyphs, dumbbell
@@ -310,8 +310,8 @@ def ratio_lines(trial: SessionState, room: int) -> Iterator[str]:
     works = [printable(work.name) for work in request.works]
     cells = []
     for number in range(len(works)):
-        rounds = levels(trial, number, request.metric)
-        estimates = [paired(rounds.get(0, {}), rounds.get(build, {})) for build in range(1, len(names) + 1)]
+        rounds = mean_logs_by_round(trial, number, request.metric)
+        estimates = [paired_ratio(rounds.get(0, {}), rounds.get(build, {})) for build in range(1, len(names) + 1)]
         cells.append([MISSING if estimate is None else decimals(estimate.ratio, 3) for estimate in estimates])
     across, down = (names, works) if len(works) >= len(names) else (works, names)
     rows = cells if down is works else [list(row) for row in zip(*cells, strict=True)]

@@ -15,7 +15,14 @@ from perfbisect.core.domain.settings import GAIN
 from perfbisect.core.domain.trials import counting
 from perfbisect.core.inference.classification import ratios
 from perfbisect.core.stats.fitness import Fault, Unfit
-from perfbisect.core.stats.paired_comparison import BAD, GOOD, Compared, RevertOutcome, outcome, regained
+from perfbisect.core.stats.paired_comparison import (
+    BAD,
+    GOOD,
+    RevertOutcome,
+    WorkloadRatios,
+    regained_by_revert,
+    revert_outcome,
+)
 from perfbisect.wording.quantities import change, count, decimals, moment, percent, ratio, share
 from perfbisect.wording.text import listed, metric_title, printable, shell_word
 
@@ -88,10 +95,10 @@ def part_proofs(state: SessionState) -> Iterator[str]:
 
 def proof_status(trial: SessionState) -> int:
     """0: reverting regains something. 1: it is not shown to, or nothing was lost. 2: undecided."""
-    return STATUS.get(outcome(regained(trial)), UNDECIDED)
+    return STATUS.get(revert_outcome(regained_by_revert(trial)), UNDECIDED)
 
 
-def comparison_sentence(trial: SessionState, rows: Sequence[Compared]) -> Iterator[str]:
+def comparison_sentence(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator[str]:
     """What a comparison of two builds in one workload has shown, in a sentence; in the results of one command, which differ."""
     names = [printable(build.name) for build in trial.request.subjects]
     if trial.request.shared and len(names) == 2:
@@ -108,7 +115,7 @@ def comparison_sentence(trial: SessionState, rows: Sequence[Compared]) -> Iterat
     less, more = WORDS.get(metric, LOWER)
     runs = count(min(Counter(run.subject for run in counting(trial, 0)).values()), "run")
     low, high, by = only.interval.low - 1, only.interval.high - 1, by_cpu(trial.pairing)
-    if only.certain:
+    if only.excludes_one:
         nearer, farther = sorted((100 * abs(low), 100 * abs(high)))
         places = 0 if farther - nearer >= 2 else 1 if farther - nearer >= 0.2 else 2
         yield f"{of}{new} is {difference(metric, only.ratio)} ({decimals(nearer, places)}–{decimals(farther, places)} %) than {of}{old}{by}: {runs} each."
@@ -118,7 +125,7 @@ def comparison_sentence(trial: SessionState, rows: Sequence[Compared]) -> Iterat
         yield MORE
 
 
-def results_that_differ(trial: SessionState, rows: Sequence[Compared]) -> Iterator[str]:
+def results_that_differ(trial: SessionState, rows: Sequence[WorkloadRatios]) -> Iterator[str]:
     """Which results of one command are worse, and which are better, the largest difference first."""
     metric, real = trial.request.metric, dict[bool, list[tuple[float, str]]]()
     for row in rows:
@@ -136,7 +143,7 @@ def results_that_differ(trial: SessionState, rows: Sequence[Compared]) -> Iterat
 
 def proof_sentences(trial: SessionState) -> Iterator[str]:
     """What a proof shows, a sentence a line."""
-    request, found = trial.request, regained(trial)
+    request, found = trial.request, regained_by_revert(trial)
     good, bad = (printable(request.subjects[build].name) for build in (GOOD, BAD))
     commits, hunt = (request.reverts.commits, request.reverts.hunt) if request.reverts else ((), 0)
     if found is None:
@@ -152,7 +159,7 @@ def proof_sentences(trial: SessionState) -> Iterator[str]:
     what = f"{share(found.share.middle)} ({share(low)[:-2]} to {share(high)}) of what was {'lost' if worse else 'gained'}{by_cpu(trial.pairing)}"
     names = listed([commit[:10] for commit in commits]) if commits else ""
     yield f"Reverting {names} on {bad} {'regains' if worse else 'takes back'} {what}."
-    match outcome(found):
+    match revert_outcome(found):
         case RevertOutcome.REGAINS if high < 1:
             yield "That is a part: the rest is due to other changes, or to what depends on the reverted one."
         case RevertOutcome.REGAINS if low > 1:
@@ -229,7 +236,7 @@ def step_sentence(step: "LevelStep", names: Sequence[str]) -> str:
 def why_unfit(unfit: Unfit) -> str:
     """What is worse on an unfit host, and since when: its level fell by 7.1 %, since 2026-03-01."""
     fell = f"its level fell by {percent(1 - unfit.level)}" if Fault.LEVEL in unfit.faults else ""
-    rose = f"its noise rose to {percent(unfit.shown.noise or 0)}" if Fault.NOISE in unfit.faults else ""
+    rose = f"its noise rose to {percent(unfit.facts.noise or 0)}" if Fault.NOISE in unfit.faults else ""
     return f"{' and '.join(filter(None, (fell, rose)))}, since {moment(unfit.since)[:10]}"
 
 

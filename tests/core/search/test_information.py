@@ -28,7 +28,7 @@ from perfbisect.core.inference.record import arrange
 from perfbisect.core.inference.state_space import Levels, fit, levels_of
 from perfbisect.core.search.build_forecast import build_cost, chance_to_build
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.stats.distributions import entropy, integrated_information, label_information
+from perfbisect.core.stats.distributions import binary_entropy, integrated_information, label_information
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.scenario import merging_graph
 from perfbisect.simulate.world import Habits, World
@@ -40,7 +40,7 @@ from simulated_worlds import decide, found
 def test_the_table_is_near_the_integral(p: float, separation: float) -> None:
     found = float(label_information(np.array(p), np.array(separation**2)))
     assert found == pytest.approx(integrated_information(p, separation), abs=0.012)
-    assert found <= float(entropy(np.array(p))) + 3e-3
+    assert found <= float(binary_entropy(np.array(p))) + 3e-3
 
 
 def test_limits() -> None:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfbisect.core.stats.distributions import Student, log_cdf, rank_sum_p_value, signed_rank_p_value
+from perfbisect.core.stats.distributions import Student, log_normal_cdf, rank_sum_p_value, signed_rank_p_value
 
 
 @given(st.floats(-30, 8))
 def test_log_cdf(x: float) -> None:
     expected = math.log(math.erfc(-x / math.sqrt(2)) / 2)
-    assert float(log_cdf(np.array(x))) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    assert float(log_normal_cdf(np.array(x))) == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,8 @@ def test_log_cdf(x: float) -> None:
 )  # fmt: skip
 def test_the_points_of_student(freedom: int, point: float, by_rounds: float, by_expansion: float | None) -> None:
     law = Student(freedom)
-    assert law.two_sided(point) == law.two_sided(-point) == pytest.approx(0.05, abs=1e-6)
-    assert law.of_rounds() == pytest.approx(point, abs=by_rounds)
+    assert law.two_sided_p_value(point) == law.two_sided_p_value(-point) == pytest.approx(0.05, abs=1e-6)
+    assert law.tabulated_quantile() == pytest.approx(point, abs=by_rounds)
     if by_expansion:
         assert law.quantile() == pytest.approx(point, abs=by_expansion)
     location, scale = np.array([[3.0, 0.0]]), np.array([[1.0, 0.01]])
@@ -39,15 +39,17 @@ def test_the_points_of_student(freedom: int, point: float, by_rounds: float, by_
 def test_other_points_of_student() -> None:
     of_80_percent = [Student(freedom).quantile(0.841621) for freedom in (2, 7, 30)]
     assert of_80_percent == pytest.approx([1.0607, 0.8960, 0.8538], abs=5e-4)
-    beyond = [Student(freedom).two_sided(point) for freedom, point in ((2, 31.599), (4, 8.610), (3, 0.0), (4, 0.0))]
+    beyond = [
+        Student(freedom).two_sided_p_value(point) for freedom, point in ((2, 31.599), (4, 8.610), (3, 0.0), (4, 0.0))
+    ]
     assert beyond == pytest.approx([0.001, 0.001, 1, 1], rel=2e-3)
-    assert Student(1).two_sided(math.inf) == 0 <= Student(7).two_sided(1e9) < 1e-12
+    assert Student(1).two_sided_p_value(math.inf) == 0 <= Student(7).two_sided_p_value(1e9) < 1e-12
 
 
 @pytest.mark.parametrize(("freedom", "near"), [(2, 2e-3), (3, 1e-3), (10, 1e-4), (100, 2e-6)])
 def test_the_score_is_near_the_exact_law(freedom: int, near: float) -> None:
     for t in np.linspace(-6, 6, 49).tolist():
-        tail = Student(freedom).two_sided(t) / 2
+        tail = Student(freedom).two_sided_p_value(t) / 2
         assert Student(freedom).cdf(t) == pytest.approx(tail if t < 0 else 1 - tail, abs=near)
 
 

@@ -14,8 +14,8 @@ import sample_hunt as sample
 from perfbisect.core.domain.facts import TrialRun
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialBuild
-from perfbisect.core.stats.drops import Drop, compared_differences, find_drops, loss, ranges_of_drops
-from perfbisect.core.stats.paired_comparison import Ratio, compared, grade
+from perfbisect.core.stats.drops import Drop, comparable_differences, find_drops_to_hunt, loss_fraction, ranges_of_drops
+from perfbisect.core.stats.paired_comparison import Ratio, better_or_worse, compare_builds
 
 LEAST = 0.02
 ROUNDS = 5
@@ -61,7 +61,7 @@ def test_a_drop_is_hunted_where_it_happened() -> None:
         ([1.0, None, None, None], []),
     ]
     for speeds, expected in cases:
-        assert [(first, last) for _, first, last in ends(find_drops(trial([speeds]), LEAST))] == expected
+        assert [(first, last) for _, first, last in ends(find_drops_to_hunt(trial([speeds]), LEAST))] == expected
 
 
 def test_neighbours_are_revisions_built_alike() -> None:
@@ -76,20 +76,23 @@ def test_neighbours_are_revisions_built_alike() -> None:
         ((a, tuned, b, binaries, binaries), []),
     ):
         other = replace(made, request=replace(made.request, subjects=builds))
-        assert ends(find_drops(other, LEAST)) == expected
+        assert ends(find_drops_to_hunt(other, LEAST)) == expected
 
 
 def test_what_is_worse_depends_on_the_metric_and_needs_two_rounds() -> None:
     made = trial([[1.0, 0.8, 1.0, 1.25]], metric="latency")
-    assert ends(find_drops(made, LEAST)) == [(0, 1, 2), (0, 2, 3)]
-    assert [loss(drop.ratio, "latency") for drop in find_drops(made, LEAST)] == pytest.approx([0.25, 0.25], abs=0.01)
-    assert find_drops(trial([[1.0, 0.5]], rounds=1), LEAST) == []
+    assert ends(find_drops_to_hunt(made, LEAST)) == [(0, 1, 2), (0, 2, 3)]
+    assert [loss_fraction(drop.ratio, "latency") for drop in find_drops_to_hunt(made, LEAST)] == pytest.approx(
+        [0.25, 0.25], abs=0.01
+    )
+    assert find_drops_to_hunt(trial([[1.0, 0.5]], rounds=1), LEAST) == []
 
 
 def test_drops_between_the_same_builds_are_hunted_together() -> None:
     made = trial([[1.0, 0.9, 0.8], [1.0, 0.9, 0.9], [1.0, 1.0, 1.0], [1.0, 1.0, 0.7]])
     found = [
-        (each.first, each.last, [drop.work for drop in each.drops]) for each in ranges_of_drops(find_drops(made, LEAST))
+        (each.first, each.last, [drop.work for drop in each.drops])
+        for each in ranges_of_drops(find_drops_to_hunt(made, LEAST))
     ]
     assert found == [(0, 1, [0, 1]), (1, 2, [0, 3])]
 
@@ -97,9 +100,9 @@ def test_drops_between_the_same_builds_are_hunted_together() -> None:
 def test_with_two_builds_the_drops_are_the_real_ones_of_the_table() -> None:
     """One family of comparisons then, that of the colours."""
     made = trial([[1.0, 0.97], [1.0, 1.05], [1.0, 1.0], [1.0, 0.6]], noise=0.01)
-    first = [row.ratios[0] for row in compared(made, "qps")]
+    first = [row.ratios[0] for row in compare_builds(made, "qps")]
     marked = [number for number, ratio in enumerate(first) if ratio and ratio.real and ratio.ratio <= 1 - LEAST]
-    assert [drop.work for drop in find_drops(made, LEAST)] == marked != []
+    assert [drop.work for drop in find_drops_to_hunt(made, LEAST)] == marked != []
 
 
 SPEED = st.none() | st.floats(0.5, 1.5)
@@ -110,10 +113,10 @@ TABLES = st.sampled_from(ROWS).flatmap(lambda row: st.lists(row, min_size=1, max
 @given(TABLES, st.floats(0.005, 0.1), st.integers(0, 99))
 def test_every_drop_is_large_enough_real_and_hunted_once(speeds: Speeds, noise: float, seed: int) -> None:
     made = trial(speeds, noise, seed)
-    found = find_drops(made, LEAST)
+    found = find_drops_to_hunt(made, LEAST)
     assert ends(found) == sorted(set(ends(found)), key=lambda each: (each[0], each[2]))
     for drop in found:
-        assert drop.first < drop.last and loss(drop.ratio, "qps") >= LEAST
+        assert drop.first < drop.last and loss_fraction(drop.ratio, "qps") >= LEAST
         assert drop.ratio.p is not None and drop.ratio.p <= 0.05
         assert None not in (speeds[drop.work][drop.first], speeds[drop.work][drop.last])
     for work, row in enumerate(speeds):  # no two hunts end at the same build, and at most one begins before a neighbour
@@ -128,7 +131,7 @@ def test_every_drop_is_large_enough_real_and_hunted_once(speeds: Speeds, noise: 
 
 @given(TABLES, st.integers(0, 99))
 def test_a_clear_drop_to_a_neighbour_is_never_missed(speeds: Speeds, seed: int) -> None:
-    found = ends(find_drops(trial(speeds, 1e-7, seed), LEAST))
+    found = ends(find_drops_to_hunt(trial(speeds, 1e-7, seed), LEAST))
     for work, row in enumerate(speeds):
         known = [(build, speed) for build, speed in enumerate(row) if speed is not None]
         for (first, before), (last, after) in pairwise(known):
@@ -140,7 +143,7 @@ def test_a_clear_drop_to_a_neighbour_is_never_missed(speeds: Speeds, seed: int) 
 
 def ratios(made: SessionState) -> list[tuple[int, Ratio]]:
     """Of the table that is shown: each ratio to the first build, with its workload."""
-    rows = compared(made, "qps")
+    rows = compare_builds(made, "qps")
     return [(work, ratio) for work, row in enumerate(rows) for ratio in row.ratios if ratio is not None]
 
 
@@ -150,11 +153,11 @@ def ratios(made: SessionState) -> list[tuple[int, Ratio]]:
 def test_of_100_comparisons_of_alike_builds_at_most_5_announce_a_drop(builds: int) -> None:
     """Nor has the table a colour for one. The noise is large enough for drops of any interesting size."""
     tables = [trial([[1.0] * builds] * 12, noise=0.06, seed=seed) for seed in range(400)]
-    assert sum(bool(find_drops(made, LEAST)) for made in tables) / 4 <= 5
+    assert sum(bool(find_drops_to_hunt(made, LEAST)) for made in tables) / 4 <= 5
     shown = [[ratio for _, ratio in ratios(made)] for made in tables]
-    assert sum(any(grade(ratio, "qps") == "worse" for ratio in each) for each in shown) / 4 <= 5
-    beside = [[drop.ratio for work in range(12) for drop in compared_differences(made, work)] for made in tables]
-    alone = [any(ratio.certain and loss(ratio, "qps") >= LEAST for ratio in each) for each in beside]
+    assert sum(any(better_or_worse(ratio, "qps") == "worse" for ratio in each) for each in shown) / 4 <= 5
+    beside = [[drop.ratio for work in range(12) for drop in comparable_differences(made, work)] for made in tables]
+    alone = [any(ratio.excludes_one and loss_fraction(ratio, "qps") >= LEAST for ratio in each) for each in beside]
     assert sum(alone) / 4 > 15, "or this test could not fail"
 
 
@@ -169,7 +172,7 @@ def test_few_of_the_announced_drops_are_none_and_few_are_missed() -> None:
         at = [chance.choice([1, 2, 3]) if work < 4 else 99 for work in range(12)]
         speeds = [[0.9 if build >= slow else 1.0 for build in range(4)] for slow in at]
         made = trial(speeds, 0.02, seed)
-        called = ends(find_drops(made, LEAST))
+        called = ends(find_drops_to_hunt(made, LEAST))
         real = [work for work, ratio in ratios(made) if ratio.real]
         none += sum(work >= 4 for work in real) / max(1, len(real))
         hunts += len(called)

@@ -33,7 +33,7 @@ def days(levels: Sequence[float], noises: Sequence[float | None] | float = 0.01,
 
 def shown(check: Check, **changes: Any) -> Check:
     """A check that has shown something else."""
-    return replace(check, shown=replace(check.shown, **changes))
+    return replace(check, facts=replace(check.facts, **changes))
 
 
 def after(checks: Sequence[Check]) -> list[tuple[Fault, ...]]:
@@ -129,7 +129,7 @@ LEVELS = st.lists(st.floats(0.5, 2.0), min_size=1, max_size=30)
 @given(LEVELS, st.floats(0.01, 1e6))
 def test_the_unit_of_the_metric_does_not_matter(levels: list[float], unit: float) -> None:
     usual = days([round(level, 2) for level in levels])  # none is near a limit
-    scaled = [shown(each, level=each.shown.level + math.log(unit)) for each in usual]
+    scaled = [shown(each, level=each.facts.level + math.log(unit)) for each in usual]
     assert after(scaled) == after(usual)
     for one, other in zip(fitness_after_checks(scaled), fitness_after_checks(usual), strict=True):
         assert one.level is other.level or one.level == pytest.approx(other.level)

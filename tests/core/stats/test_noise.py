@@ -17,10 +17,10 @@ from perfbisect.core.stats.noise import (
     believed_noise,
     best_repeats,
     best_repetitions,
-    chi_square_factors,
-    noise_in,
-    noise_of,
-    smallest_drop,
+    mean_square_interval_factors,
+    noise_of_metric,
+    noise_of_runs,
+    smallest_detectable_drop,
 )
 
 
@@ -29,7 +29,7 @@ def timed(*visits: tuple[float, ...]) -> list[TimedRun]:
 
 
 def known(runs: list[TimedRun], shared: bool = True) -> Noise:
-    found = noise_of(runs, shared)
+    found = noise_of_runs(runs, shared)
     assert found is not None
     return found
 
@@ -59,16 +59,16 @@ def test_what_one_level_alone_can_tell() -> None:
     one_visit, one_run_each = known(timed((1.0, 2.0, 3.0))), known(timed((1.0,), (2.0,), (3.0,)))
     assert one_visit.between is one_run_each.between is one_run_each.within is None
     assert one_visit.within == one_visit.run == pytest.approx(1.0) == one_run_each.run
-    assert noise_of(timed((1.0,)), True) is noise_of([], True) is None
+    assert noise_of_runs(timed((1.0,)), True) is noise_of_runs([], True) is None
 
 
 def test_equal_runs_have_no_noise_and_drift_between_rounds_is_none_of_a_run() -> None:
     found = known(timed((1.0, 1.0), (1.0, 1.0)))
-    assert found.run == found.low == found.high == smallest_drop(found, 2, 2) == 0.0
+    assert found.run == found.low == found.high == smallest_detectable_drop(found, 2, 2) == 0.0
     runs = timed((0.0, 0.1, 0.2), (5.0, 5.1, 5.2), (9.0, 9.1, 9.2))
     assert known(runs, shared=False).run == pytest.approx(0.1)
     assert known(runs, shared=True).run > 4
-    assert smallest_drop(known(runs, shared=False), 4, 1) < 0.3
+    assert smallest_detectable_drop(known(runs, shared=False), 4, 1) < 0.3
 
 
 def test_an_accident_is_left_out_and_counted() -> None:
@@ -116,7 +116,7 @@ def test_the_smallest_drop_is_seen_in_four_cases_of_five(shape: tuple[int, int, 
     visits, runs, between, within = shape
     rng = np.random.default_rng(7)
     long = known(draw(rng, 4000, runs, between / 100, within / 100))
-    drop = -math.log(1 - smallest_drop(long, visits, runs))
+    drop = -math.log(1 - smallest_detectable_drop(long, visits, runs))
     error = math.sqrt(2 * (between**2 / visits + within**2 / (visits * runs))) / 100
     seen, trials = 0, 3000
     for _ in range(trials):
@@ -156,10 +156,10 @@ def test_runs_of_a_trial() -> None:
     """Runs that share the start of a server are known by its id; seconds count where they were reported."""
     shared = [(0, run("a", 1000)), (0, run("a", 1010)), (1, run("b", 1100)), (1, run("b", 1110))]
     alone = [(number // 2, run(str(number), 1000 + number, (900, 1000, 1100, 1000))) for number in range(4)]
-    found, single = noise_in(shared, "qps"), noise_in(alone, "qps")
+    found, single = noise_of_metric(shared, "qps"), noise_of_metric(alone, "qps")
     assert found and found.shared and found.second is None
     assert single and not single.shared and single.second == pytest.approx(0.0816, rel=0.01)
-    assert noise_in(shared, "p95") is None
+    assert noise_of_metric(shared, "p95") is None
 
 
 def test_steps_of_a_percentile_are_no_accidents() -> None:
@@ -175,7 +175,7 @@ def test_steps_of_a_percentile_are_no_accidents() -> None:
 def test_the_interval_of_a_variance_has_two_equal_tails(freedom: int) -> None:
     squares = np.random.default_rng(freedom).chisquare(freedom, 40_000)
     low, high = freedom / np.quantile(squares, [0.975, 0.025])
-    assert chi_square_factors(freedom) == (pytest.approx(low, rel=0.05), pytest.approx(high, rel=0.1))
+    assert mean_square_interval_factors(freedom) == (pytest.approx(low, rel=0.05), pytest.approx(high, rel=0.1))
 
 
 # The effect of layout in an A/A of layouts, which benchmarks measure.

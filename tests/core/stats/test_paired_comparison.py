@@ -18,15 +18,15 @@ from perfbisect.core.stats.distributions import Student
 from perfbisect.core.stats.paired_comparison import (
     Ratio,
     Regained,
-    compared,
-    grade,
-    is_complete,
+    better_or_worse,
+    builds_without_metric,
+    compare_builds,
+    group_summaries,
+    is_every_ratio_measured,
     largest_real_p_value,
-    paired,
-    resolution_of,
-    share_of_rounds,
-    summaries,
-    without_metric,
+    log_resolution,
+    paired_ratio,
+    regained_in_rounds,
 )
 
 
@@ -42,7 +42,7 @@ def ran(number: int, subject: int, qps: float, work: int = 0) -> TrialRun:
 
 def ratio_of(made: SessionState, metric: str = "qps") -> Ratio:
     """The only ratio of a trial."""
-    [[ratio]] = [row.ratios for row in compared(made, metric)]
+    [[ratio]] = [row.ratios for row in compare_builds(made, metric)]
     assert ratio is not None
     return ratio
 
@@ -53,7 +53,7 @@ def test_a_ratio_is_made_of_each_round() -> None:
     for number, base in enumerate((1000, 500, 990)):
         made.runs.extend([ran(number, 0, base), ran(number, 1, 0.8 * base)])
     ratio = ratio_of(made)
-    assert ratio.interval and ratio.rounds == 3 and ratio.certain
+    assert ratio.interval and ratio.rounds == 3 and ratio.excludes_one
     assert (ratio.ratio, ratio.interval.low, ratio.interval.high) == pytest.approx((0.8, 0.8, 0.8), rel=3e-3)
 
 
@@ -73,15 +73,15 @@ def test_the_steps_in_which_a_metric_comes() -> None:
     ):
         made = trial()
         made.runs.extend(of_latency(number, 0, each) for number, each in enumerate(values))
-        assert resolution_of(made, 0, metric) == pytest.approx(step, rel=1e-3)
+        assert log_resolution(made, 0, metric) == pytest.approx(step, rel=1e-3)
 
 
 def test_equal_differences_of_a_percentile_are_not_real_after_two_rounds() -> None:
     made = trial(rounds=2)
     made.runs.extend(of_latency(number, build, 1.82 + 0.04 * build) for number in (0, 1) for build in (0, 1))
     ratio = ratio_of(made, "p95")
-    assert ratio.p and ratio.p > 0.1 and not ratio.real and not ratio.certain
-    assert share_of_rounds({0: 0.1, 1: 0.1}, {0: 0.0, 1: 0.0}, {0: 0.05, 1: 0.05}, 0.1).share is None  # type: ignore[union-attr]
+    assert ratio.p and ratio.p > 0.1 and not ratio.real and not ratio.excludes_one
+    assert regained_in_rounds({0: 0.1, 1: 0.1}, {0: 0.0, 1: 0.0}, {0: 0.05, 1: 0.05}, 0.1).share is None  # type: ignore[union-attr]
 
 
 @pytest.mark.calibration
@@ -94,7 +94,7 @@ def test_intervals_of_readings_in_steps_are_right_as_often_as_they_say(noise: fl
         levels = rng.random(2)
         readings = np.round(levels[:, None] + noise * rng.normal(size=(2, rounds)))
         base, other = (dict(enumerate((0.018 * each).tolist())) for each in readings)
-        ratio = paired(base, other, 0.018)
+        ratio = paired_ratio(base, other, 0.018)
         assert ratio and ratio.interval
         inside += ratio.interval.low <= math.exp(0.018 * (levels[1] - levels[0])) <= ratio.interval.high
     assert inside / trials > 0.925
@@ -103,8 +103,8 @@ def test_intervals_of_readings_in_steps_are_right_as_often_as_they_say(noise: fl
 def test_only_rounds_that_both_sides_have_count() -> None:
     made = trial(3)
     made.runs.extend([ran(0, 0, 1000), ran(0, 1, 900), ran(1, 0, 10), ran(2, 1, 2000)])
-    assert compared(made, "qps")[0].ratios == (Ratio(pytest.approx(0.9), None, 1), None)
-    assert compared(trial(), "qps")[0].ratios == (None,)
+    assert compare_builds(made, "qps")[0].ratios == (Ratio(pytest.approx(0.9), None, 1), None)
+    assert compare_builds(trial(), "qps")[0].ratios == (None,)
 
 
 def test_runs_of_a_visit_are_one_value_of_its_round() -> None:
@@ -117,7 +117,7 @@ def test_what_a_host_does_not_count_is_missing_and_nothing_else() -> None:
     made = trial()
     runs = (ran(0, 0, 100.0), ran(0, 1, 101.0))
     made.runs.extend(replace(each, facts=replace(each.facts, counters={"task-clock": 1000.0})) for each in runs)
-    [row] = compared(made, "instructions/o")
+    [row] = compare_builds(made, "instructions/o")
     assert row.ratios == (None,) and "instructions/o" not in row.counters
     assert row.counters["qps"] == (100, pytest.approx(1.01))
     assert row.counters["cpu/o"][1] == pytest.approx(100 / 101)
@@ -127,9 +127,9 @@ def test_groups_are_summed_up_where_there_is_something_to_sum_up() -> None:
     made = trial(works=("point-1", "scan", "point-2", "point-3"))
     for work, qps in enumerate((900, 500, 1200, 1000)):
         made.runs.extend([ran(0, 0, 1000, work), ran(0, 1, qps, work)])
-    rows = compared(made, "qps")
+    rows = compare_builds(made, "qps")
     assert [row.work for row in rows] == ["point-1", "point-2", "point-3", "scan"]
-    [summary] = summaries(rows)
+    [summary] = group_summaries(rows)
     assert (summary.group, summary.subject) == ("point", 1)
     figures = (summary.least, summary.most, summary.average, summary.median)
     assert figures == pytest.approx((0.9, 1.2, 3.1 / 3, 1.0))
@@ -145,9 +145,9 @@ def test_only_what_is_large_and_certain_gets_a_colour() -> None:
         (0.85, 0.90, 0.94, "p95", "better"),
     ):
         ratio = Ratio(middle, Interval(low, middle, high), 5, 0.001, real=True)
-        assert grade(ratio, metric) == said
-        assert not grade(replace(ratio, interval=None), metric)
-        assert not grade(replace(ratio, real=False), metric), "not real among all of its table"
+        assert better_or_worse(ratio, metric) == said
+        assert not better_or_worse(replace(ratio, interval=None), metric)
+        assert not better_or_worse(replace(ratio, real=False), metric), "not real among all of its table"
 
 
 def test_a_trend_of_the_machine_is_on_neither_side() -> None:
@@ -157,7 +157,7 @@ def test_a_trend_of_the_machine_is_on_neither_side() -> None:
     visits = ((number, subject) for number in range(4) for subject in order([0, 1], number))
     made.runs.extend(ran(number, subject, 1000 * math.exp(-0.01 * at)) for at, (number, subject) in enumerate(visits))
     assert ratio_of(made).ratio == pytest.approx(1, rel=1e-4)  # operations are whole numbers
-    assert not ratio_of(made).certain
+    assert not ratio_of(made).excludes_one
 
 
 def test_incomplete_rounds_are_made_again_under_numbers_of_their_own() -> None:
@@ -193,12 +193,12 @@ def test_a_comparison_is_whole_when_there_is_a_ratio_for_everything() -> None:
     made = trial(works=("scan", "point"))
     made.runs.extend(ran(0, subject, 100, work) for work in range(2) for subject in range(2))
     counted = replace(made, request=replace(made.request, metric="instructions/o"))
-    assert is_complete(made) and is_complete(counted)
+    assert is_every_ratio_measured(made) and is_every_ratio_measured(counted)
     bare = replace(made.runs[3], facts=replace(made.runs[3].facts, counters={}))
     lacking = replace(counted, runs=[*made.runs[:3], bare])
-    assert not is_complete(lacking) and without_metric(lacking) == [(1, 1)]
-    assert not is_complete(replace(made, skips=[skip(0, 1)])), "even if it has run before"
-    assert not is_complete(replace(made, runs=made.runs[:3]))
+    assert not is_every_ratio_measured(lacking) and builds_without_metric(lacking) == [(1, 1)]
+    assert not is_every_ratio_measured(replace(made, skips=[skip(0, 1)])), "even if it has run before"
+    assert not is_every_ratio_measured(replace(made, runs=made.runs[:3]))
 
 
 @pytest.mark.parametrize("metric", ["rate", "p95", "cost"])
@@ -206,7 +206,7 @@ def test_the_metric_itself_is_among_the_counters(metric: str) -> None:
     made = trial()
     for run, of in ((of_latency(0, 0, 8.0), 8.0), (of_latency(0, 1, 4.0), 4.0)):
         made.runs.append(replace(run, facts=replace(run.facts, reported=of)))
-    [row] = compared(made, metric)
+    [row] = compare_builds(made, metric)
     assert list(row.counters)[:2] == [metric, "qps"] and row.counters[metric] == (8.0, 0.5)
 
 
@@ -226,7 +226,7 @@ def test_95_percent_are_95_percent(rounds: int, drift: float) -> None:
                 wander += chance.gauss(0, 0.01)
                 visit = true * side + chance.gauss(0, 0.02) + wander + drift * (2 * number + place)
                 sides[side][number] = visit + sum(chance.gauss(0, 0.03) for _ in range(2)) / 2
-        ratio = paired(*sides)
+        ratio = paired_ratio(*sides)
         assert ratio and ratio.interval
         right += ratio.interval.low <= math.exp(true) <= ratio.interval.high
     assert right / cases == pytest.approx(0.95, abs=0.012) or (drift and right / cases > 0.95)
@@ -255,7 +255,7 @@ def levels(*values: float) -> Levels:
 
 def regained(good: Levels, bad: Levels, back: Levels) -> Regained:
     """What a revert undoes, where there are rounds enough."""
-    found = share_of_rounds(good, bad, back)
+    found = regained_in_rounds(good, bad, back)
     assert found is not None
     return found
 
@@ -272,8 +272,8 @@ def test_of_a_loss_of_a_half_a_rise_by_the_square_root_of_two_is_half() -> None:
 def test_only_rounds_with_all_three_count() -> None:
     found = regained(levels(1.0, 1.1, 1.0), levels(0.0, 0.1), {0: 1.0, 1: 0.9, 7: -5.0})
     assert found.rounds == 2 and found.share and found.share.middle == pytest.approx(0.9)
-    assert share_of_rounds({0: 1.0}, {0: 0.0}, {0: 1.0}) is None
-    assert share_of_rounds({0: 1.0, 1: 1.0}, {2: 0.0, 3: 0.0}, {0: 1.0, 1: 1.0}) is None
+    assert regained_in_rounds({0: 1.0}, {0: 0.0}, {0: 1.0}) is None
+    assert regained_in_rounds({0: 1.0, 1: 1.0}, {2: 0.0, 3: 0.0}, {0: 1.0, 1: 1.0}) is None
 
 
 def test_nothing_can_be_regained_of_what_is_not_shown_to_be_lost() -> None:
@@ -300,7 +300,7 @@ def test_the_interval_holds_the_shares_that_a_test_of_paired_differences_accepts
         """Above 0 where Student's test refuses the share."""
         rest = (back - bad) - candidate * (good - bad)
         error = float(rest.std(ddof=1)) / math.sqrt(len(rest))
-        return abs(float(rest.mean())) - Student(len(rest) - 1).of_rounds() * error
+        return abs(float(rest.mean())) - Student(len(rest) - 1).tabulated_quantile() * error
 
     exact = 1e-6 * (1 + abs(found.low) + abs(found.high))
     assert excess(found.middle) <= exact

@@ -14,14 +14,14 @@ from perfbisect.core.stats.release_series import (
     SpeedLine,
     find_steps,
     fit_levels,
-    hunts_of,
-    is_worse,
-    line_of,
     line_of_readings,
-    lines_of,
-    scatter,
+    makes_worse,
+    scatter_of_levels,
+    speed_line,
+    speed_lines,
+    suggested_hunts,
 )
-from perfbisect.core.stats.watched_branch import BLOCK, ROUNDS, Branch, branch_line, companions_of_next
+from perfbisect.core.stats.watched_branch import BLOCK, ROUNDS, BranchLine, line_with_jumps, tips_measured_with_next
 from sample_hunt import series
 
 
@@ -34,7 +34,7 @@ def test_a_round_has_every_release_once_and_its_turn_back_reverses_it() -> None:
 
 def test_drift_of_the_machine_is_not_in_the_levels_and_a_gap_is_bridged() -> None:
     trial = series({"scan": ((9, -0.2),)}, gaps=(0, 8), lost=((0, 5), (3, 12)))
-    scan, *others = lines_of(trial)
+    scan, *others = speed_lines(trial)
     assert [number for number, ratio in enumerate(scan.ratios) if ratio is None] == [0, 8]
     assert scan.ratios[1] == 1
     assert all(ratio == pytest.approx(1 if number < 9 else math.exp(-0.2), rel=0.03) for number, ratio in enumerate(scan.ratios) if ratio)  # fmt: skip
@@ -56,20 +56,20 @@ def test_the_error_of_a_level_needs_two_rounds() -> None:
 
 def test_steps_at_one_place_are_one_hunt_and_changes_for_the_worse_come_first() -> None:
     trial = series({"scan": ((5, -0.1), (12, 0.4)), "update-index": ((5, -0.2),), "point-query": ((16, -0.15),)})
-    found = hunts_of(lines_of(trial), "qps")
+    found = suggested_hunts(speed_lines(trial), "qps")
     assert [(hunt.good, hunt.bad, hunt.worse, hunt.works) for hunt in found] == [
         (4, 5, True, ("scan", "update-index")),
         (15, 16, True, ("point-query",)),
         (11, 12, False, ("scan",)),
     ]
     assert found[0].least == pytest.approx(0.1, abs=0.02)
-    [step] = lines_of(series({"scan": ((5, -0.1),)}))[0].steps
-    assert is_worse(step, "qps") and not is_worse(step, "cpu/o"), "a rise is worse where the metric is a cost"
+    [step] = speed_lines(series({"scan": ((5, -0.1),)}))[0].steps
+    assert makes_worse(step, "qps") and not makes_worse(step, "cpu/o"), "a rise is worse where the metric is a cost"
 
 
 def test_a_series_of_failures() -> None:
     trial = series({}, gaps=tuple(range(20)))
-    assert all(line.steps == () and line.scatter is None and not any(line.ratios) for line in lines_of(trial))
+    assert all(line.steps == () and line.scatter is None and not any(line.ratios) for line in speed_lines(trial))
 
 
 @pytest.mark.calibrate
@@ -85,7 +85,7 @@ def test_a_machine_that_is_slow_for_some_minutes_makes_no_step() -> None:
                 phases = [0.05 * (chance.random() < 0.2) for _ in range(4)]
                 for place, release in enumerate(order(range(20), number, shuffled=shuffled)):
                     visits[release][number] = chance.gauss(0, 0.005) - phases[place // 5]
-            false[shuffled] += bool(line_of("scan", visits, 20, RATE).steps)
+            false[shuffled] += bool(speed_line("scan", visits, 20, RATE).steps)
     assert false[True] / 1.5 <= 5
     assert false[False] / 1.5 > 5, "or this test could not fail"
 
@@ -140,7 +140,7 @@ def test_a_place_that_is_uncertain_is_a_set_of_neighbours() -> None:
 def test_too_few_levels_and_equal_ones() -> None:
     assert find_steps([]) == find_steps([0.0]) == find_steps([0.0, 5.0, 5.0]) == ()
     assert find_steps([1.0] * 30) == ()
-    assert scatter([1.0] * 30) > 0
+    assert scatter_of_levels([1.0] * 30) > 0
     assert not find_steps([0.0] * 10 + [0.0005] * 10), "of exact counts: nobody would hunt that"
     assert find_steps([0.0] * 10 + [0.01] * 10)
 
@@ -148,7 +148,7 @@ def test_too_few_levels_and_equal_ones() -> None:
 @pytest.mark.parametrize("count", [8, 12, 40])
 def test_the_scatter_of_levels_without_a_step(count: int) -> None:
     chance = random.Random(count)
-    squares = [scatter(line(chance, count)) ** 2 for _ in range(500)]
+    squares = [scatter_of_levels(line(chance, count)) ** 2 for _ in range(500)]
     assert math.sqrt(sum(squares) / len(squares)) == pytest.approx(0.01, rel=0.06)
 
 
@@ -197,7 +197,7 @@ def night(visits: Visits, levels: list[float], chance: random.Random, noise: flo
     visits[tip] = {}
     for number in range(5):
         machine = chance.gauss(0, 0.1)
-        for each in (*companions_of_next(range(tip)), tip):
+        for each in (*tips_measured_with_next(range(tip)), tip):
             visits[each][tip * ROUNDS + number] = levels[each] + machine + chance.gauss(0, noise)
 
 
@@ -206,18 +206,24 @@ def line_after(levels: list[float], noise: float = 0.005, seed: int = 1) -> Spee
     visits, chance = Visits(), random.Random(seed)
     for _ in levels:
         night(visits, levels, chance, noise)
-    return branch_line("scan", visits, len(levels), RATE)
+    return line_with_jumps("scan", visits, len(levels), RATE)
 
 
 def drops(line: SpeedLine, *searched: tuple[int, int]) -> list[tuple[int, int]]:
-    found = Branch((), (line,)).drops("qps", 0.02, [(0, *ends) for ends in searched])
+    found = BranchLine((), (line,)).drop_ranges("qps", 0.02, [(0, *ends) for ends in searched])
     return [(each.first, each.last) for each in found]
 
 
 def test_each_tip_is_measured_with_the_latest_and_with_the_first_of_its_block() -> None:
-    assert [companions_of_next(range(count)) for count in (0, 1, 2, 3, 9)] == [[], [0], [1, 0], [2, 0, 1], [8, 0, 7]]
-    assert companions_of_next(range(BLOCK)) == [BLOCK - 1, 0, BLOCK - 2], "blocks are joined"
-    assert companions_of_next(range(BLOCK + 9)) == [BLOCK + 8, BLOCK, BLOCK + 7]
+    assert [tips_measured_with_next(range(count)) for count in (0, 1, 2, 3, 9)] == [
+        [],
+        [0],
+        [1, 0],
+        [2, 0, 1],
+        [8, 0, 7],
+    ]
+    assert tips_measured_with_next(range(BLOCK)) == [BLOCK - 1, 0, BLOCK - 2], "blocks are joined"
+    assert tips_measured_with_next(range(BLOCK + 9)) == [BLOCK + 8, BLOCK, BLOCK + 7]
 
 
 def test_levels_are_those_of_least_squares_however_nights_are_joined() -> None:
@@ -246,7 +252,7 @@ def test_a_clear_drop_of_the_newest_tip_is_hunted_at_once_and_a_small_one_later(
 def test_many_changes_in_few_nights_are_no_scatter() -> None:
     line = line_after([math.log(rate) for rate in (1, 0.8, 0.8, 1.0, 1.0, 0.85, 1.02, 0.76)])
     assert drops(line) == [(0, 1), (4, 5), (6, 7)]
-    better = [(step.before, step.after) for step in line.steps if not is_worse(step, "qps")]
+    better = [(step.before, step.after) for step in line.steps if not makes_worse(step, "qps")]
     assert better == [(2, 3), (5, 6)]
 
 
@@ -266,7 +272,7 @@ def test_few_hunts_are_begun_for_nothing() -> None:
         visits, noise, searched = Visits(), random.Random(seed), list[tuple[int, int]]()
         for _ in levels:
             night(visits, levels, noise, 0.01)
-            searched += drops(branch_line("scan", visits, len(visits), RATE), *searched)
+            searched += drops(line_with_jumps("scan", visits, len(visits), RATE), *searched)
         begun += len(searched)
     assert begun <= 8
 

@@ -130,8 +130,8 @@ def fitness_cells(course: "Sequence[Fitness]") -> tuple[str, ...]:
 
     if not course:
         return ("",) * (len(HEAD) - 3)
-    now, shown = course[-1], course[-1].check.shown
-    alike = [fitness.check.shown.level for fitness in course if fitness.check.shown.identity == shown.identity]
+    now, shown = course[-1], course[-1].check.facts
+    alike = [fitness.check.facts.level for fitness in course if fitness.check.facts.identity == shown.identity]
     usual = shown.level - math.log(now.level) if now.level else median(alike)
     new = "new baseline" + " for another build" * (len(alike) < len(course))
     heights = [math.exp(level - usual) - LOW for level in alike]

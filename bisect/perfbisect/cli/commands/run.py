@@ -253,7 +253,7 @@ def steps(given: Given) -> int:
     behind -- are added to each command; {series} in them is replaced by the name of the series.
     Exit status: 0; with --hunt, the highest exit status of the hunts.
     """
-    from perfbisect.core.stats.release_series import RATE, is_worse
+    from perfbisect.core.stats.release_series import RATE, makes_worse
     from perfbisect.errors import Interrupted, PerfBisectError
     from perfbisect.report.series import elsewhere
     from perfbisect.wording.text import printable, shell_words
@@ -267,7 +267,7 @@ def steps(given: Given) -> int:
         series_line.hunt(step)
         for series_line in series_lines
         for step in series_line.line.steps
-        if is_worse(step, series_line.metric)
+        if makes_worse(step, series_line.metric)
     ]
     status = 0
     for words in {tuple(arguments): arguments for arguments in hunts}.values() if given.hunt else ():

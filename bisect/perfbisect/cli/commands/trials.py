@@ -122,7 +122,7 @@ def compare(given: Given) -> int:
 
     from perfbisect.cli.sessions import conclude, measured, session
     from perfbisect.core.domain.settings import TrialType
-    from perfbisect.core.stats.paired_comparison import is_complete
+    from perfbisect.core.stats.paired_comparison import is_every_ratio_measured
     from perfbisect.hunt.drop_hunts import DropOptions, candidates_between, hunt_lines, read_comparison
     from perfbisect.hunt.trials.builds import check_words, cost, hosts_as_builds, read_builds, read_releases
     from perfbisect.hunt.trials.rounds import TrialDesign
@@ -194,7 +194,7 @@ def compare(given: Given) -> int:
         if hunt and not cut:
             if not given.form:
                 print_trial(trial, "", detailed=False)
-            return hunt_and_print(trial.name, given) or (0 if is_complete(trial) else INCONCLUSIVE)
+            return hunt_and_print(trial.name, given) or (0 if is_every_ratio_measured(trial) else INCONCLUSIVE)
     return conclude((trial, cut), given)
 
 

@@ -316,7 +316,7 @@ def counter_row(reading: Metric, parent: Runs, culprit: Runs) -> CounterRow | No
     if count > 1 or exact:
         spread = stdev(differences) / math.sqrt(count) if count > 1 else 0.0
         error = max(EXACT if exact else FLOOR, spread)
-        half = (Student(count - 1).of_rounds() if count > 1 else 2.0) * error
+        half = (Student(count - 1).tabulated_quantile() if count > 1 else 2.0) * error
     beyond = abs(middle) / error if error else 0.0
     ratio = Interval.around(middle, half)
     before, after = (math.exp(fmean(side)) for side in zip(*each, strict=True))

@@ -55,7 +55,7 @@ class Contrast:
     @property
     def clear(self) -> float:
         """The drop in standard errors of a normal distribution with the same p-value as Student's."""
-        return Student(self.freedom).score(self.drop / self.error)
+        return Student(self.freedom).normal_score(self.drop / self.error)
 
     @property
     def bar(self) -> float:

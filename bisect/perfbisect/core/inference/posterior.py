@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core.inference.ancestry import Hypotheses
 from perfbisect.core.inference.state_space import Levels
-from perfbisect.core.stats.distributions import log_cdf, log_sum
+from perfbisect.core.stats.distributions import log_normal_cdf, log_sum_exp
 
 Array = NDArray[np.float64]
 
@@ -159,7 +159,7 @@ def infer(levels: Levels, classes: Hypotheses, drop: float, error: float = 0.0, 
     terms = (_one_step(cells, sums), _several_steps(cells, rough, y, slow))
     log = np.stack([terms[0].log + np.log(1 - SEVERAL), terms[1].log + np.log(SEVERAL)])
     log = log + log_prior[None, :, None] + np.log(classes.prior)
-    p = np.exp(log - log_sum(log))
+    p = np.exp(log - log_sum_exp(log))
     p /= p.sum()
     structure, q, c = np.unravel_index(int(p.argmax()), p.shape)
     best = terms[structure]
@@ -236,7 +236,7 @@ def _one_step(cells: _Cells, sums: _Sums) -> _Terms:
 
     odd = best[:, 0] - 1
     none = np.zeros_like(odd)
-    return _Terms(log_sum(log, axis=1), at_best(drop), at_best(precision), none.astype(np.float64), none, odd)
+    return _Terms(log_sum_exp(log, axis=1), at_best(drop), at_best(precision), none.astype(np.float64), none, odd)
 
 
 def _changed(cells: _Cells, sums: _Sums, change: float) -> float:
@@ -249,7 +249,7 @@ def _changed(cells: _Cells, sums: _Sums, change: float) -> float:
     plain, prior = sums.without_odd, cells.prior[:, None]
     step = _main_step(cells, plain, (0.0, CHANGE_WIDTH))[0] + np.log(2 * cells.classes)
     none = -0.5 * plain.log_det - 0.5 * cells.freedom * np.log(np.maximum(cells.residual[:, None] + plain.yy, 1e-12))
-    odds = log_sum((prior + none)[cells.still].ravel(), axis=0) - log_sum((prior + step).ravel(), axis=0)
+    odds = log_sum_exp((prior + none)[cells.still].ravel(), axis=0) - log_sum_exp((prior + step).ravel(), axis=0)
     return float(1 / (1 + np.exp(np.clip(odds, -700, 700)) * (1 - change) / change))
 
 
@@ -262,7 +262,7 @@ def _main_step(cells: _Cells, sums: _Sums, size: tuple[float, float]) -> tuple[A
     drop = right / precision
     squares = np.maximum(residual + sums.yy + width * mean**2 - right * drop, 1e-12)
     log = -0.5 * (sums.log_det + np.log(precision / width)) - 0.5 * freedom * np.log(squares)
-    log = log + log_cdf(-drop * np.sqrt(precision * freedom / squares))
+    log = log + log_normal_cdf(-drop * np.sqrt(precision * freedom / squares))
     return log, drop, precision
 
 
@@ -282,13 +282,13 @@ def _several_steps(cells: _Cells, covariance: Array, y: Array, slow: Array) -> _
     squares = np.maximum(squares[:, None, None] - r1 * main - r2 * decoy, 1e-12)
     margin = np.sqrt(squares / freedom * np.maximum(a + b - 2 * np.abs(cross), 1e-9) / det)
     log = -0.5 * (log_det[:, None, None] + np.log(det / (w1 * w2))) - 0.5 * freedom * np.log(squares)
-    log = log + log_cdf((-main - np.abs(decoy)) / margin) + np.log(DECOY * cells.classes)
+    log = log + log_normal_cdf((-main - np.abs(decoy)) / margin) + np.log(DECOY * cells.classes)
     every = np.concatenate(((alone + np.log(1 - DECOY))[:, :, None], log), axis=2)
     best = every.argmax(axis=2)
     without, pick = best == 0, np.maximum(best - 1, 0)[:, :, None]
     main, decoy = (np.take_along_axis(values, pick, axis=2)[:, :, 0] for values in (main, decoy))
     return _Terms(
-        log_sum(every, axis=2),
+        log_sum_exp(every, axis=2),
         np.where(without, drop, main),
         precision,
         np.where(without, 0.0, decoy),

@@ -23,7 +23,7 @@ from perfbisect.core.inference.noise_model import FRESH, USUAL, NoiseModel, beha
 from perfbisect.core.inference.observations import Observation, Reading
 from perfbisect.core.inference.record import Record, arrange, stopped_side
 from perfbisect.core.inference.state_space import NEGLIGIBLE, Array, Fit, fit
-from perfbisect.core.stats.distributions import Student, log_sum
+from perfbisect.core.stats.distributions import Student, log_sum_exp
 
 FLAT = 1e-3  # share of the host offset's prior precision that remains
 # true variance of a weighted mean, divided by its estimate with weights of outliers, if noise is normal
@@ -113,7 +113,7 @@ def speeds(record: Record, fitted: Fit) -> Speeds:
     evidence = np.log(fitted.prior) - 0.5 * (
         fitted.log_det + np.linalg.slogdet(information)[1] + freedom * np.log(squares)
     )
-    probability = np.exp(evidence - log_sum(evidence))
+    probability = np.exp(evidence - log_sum_exp(evidence))
     probable = probability > NEGLIGIBLE
     covariance = covariance[probable][:, :builds, :builds].copy()
     covariance[:, single, single] += 1 - 1 / fitted.runs[single]

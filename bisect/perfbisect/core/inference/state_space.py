@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.record import Record, unite_stopped_runs
-from perfbisect.core.stats.distributions import log_sum
+from perfbisect.core.stats.distributions import log_sum_exp
 
 Array = NDArray[np.float64]
 
@@ -186,7 +186,7 @@ def levels_of(fit: Fit, noise: float | None = None) -> Levels:
     # |S of the readings| · |covariance of the levels|⁻¹ is the factor of the part that posterior.py adds.
     evidence = np.log(prior / prior.sum()) - 0.5 * fit.log_det[ours] - 0.5 * np.linalg.slogdet(information)[1]
     total = evidence - 0.5 * (freedom - builds) * np.log(residual)
-    probability = np.exp(total - log_sum(total))
+    probability = np.exp(total - log_sum_exp(total))
     probable = probability > NEGLIGIBLE
     law = ours[probable]
     # The covariance of the offsets of further hosts, given the levels.

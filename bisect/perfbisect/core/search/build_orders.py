@@ -24,7 +24,7 @@ from perfbisect.core.domain.orders import BuildOrder, Decision, Measure, Purpose
 from perfbisect.core.inference.ancestry import Ancestry, ancestry_of, compared_with
 from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_chances, build_cost, remaining_runs, runs_left
 from perfbisect.core.search.situation import Situation
-from perfbisect.core.stats.distributions import entropy
+from perfbisect.core.stats.distributions import binary_entropy
 
 Array = NDArray[np.float64]
 Nodes = NDArray[np.int64]
@@ -173,7 +173,7 @@ def _evenness(share: Array, target: float) -> Array:
 def _entropy(low: float, high: float) -> float:
     """The bits from knowing which of two events happens, times the probability of either; 0 if one is impossible."""
     either = low + high
-    return either * float(entropy(np.array(low / either))) if min(low, high) > 0 else 0.0
+    return either * float(binary_entropy(np.array(low / either))) if min(low, high) > 0 else 0.0
 
 
 SUSPECTED = 0.3  # lowest probability of a candidate whose proof is prepared

@@ -53,7 +53,7 @@ from perfbisect.core.search.build_orders import with_builds
 from perfbisect.core.search.clean_builds import is_contradicted, suspects, with_clean_builds, without_incremental
 from perfbisect.core.search.pairing import decide_with_pairing
 from perfbisect.core.search.situation import Situation, Spent
-from perfbisect.core.stats.distributions import entropy
+from perfbisect.core.stats.distributions import binary_entropy
 
 
 def decide(now: Situation) -> Decision:
@@ -130,7 +130,7 @@ class _BuildRequest:
         """The expected bits of a build of each candidate for this member, (size,), if runs show its side."""
         belief = self.decision.belief
         slow = np.nan_to_num(ancestry_of(self.now.graph).sums(belief.culprit))
-        bits: Array = belief.change * np.maximum(entropy(slow), 0.0)
+        bits: Array = belief.change * np.maximum(binary_entropy(slow), 0.0)
         return bits
 
 

@@ -137,7 +137,7 @@ def _paired_decision(rounds: Situation) -> Decision:
     if len(waits) < WAIT_ROUNDS:
         return _with_runs_of_ends(decision, rounds, WAIT_ROUNDS - len(waits), together=True)
     error = stdev(waits) / math.sqrt(len(waits)) or math.inf
-    if abs(Student(len(waits) - 1).score(mean(waits) / error)) < WAITED:
+    if abs(Student(len(waits) - 1).normal_score(mean(waits) / error)) < WAITED:
         return decision
     timed = [item.by_time if isinstance(item, Reading) else item for item in observations]
     by_time = replace(rounds, observations=timed)
@@ -205,7 +205,7 @@ def _compare_ways(
     turn_ratio = Interval.around(-record.sign * turns.drop, 2 * turns.error)
     size = abs(turns.drop) / turns.noise
     clear_size = CLEAR * (UNSTEADY if turns.noise > NOISY else 1.0)
-    clear = size >= clear_size and Student(turns.freedom).score(size) >= SURE
+    clear = size >= clear_size and Student(turns.freedom).normal_score(size) >= SURE
     waits = 1 - math.exp(-max(map(median, _log_waits(interleaved, record, now))))
     waiting = waits if waits > WAITING else 0.0
     if clear or waiting or len(paired) < PAIRS_FIRST:
@@ -217,7 +217,7 @@ def _compare_ways(
     rounds = _contrast_of_ends(of_rounds, now, USUAL.of_rounds)
     drop = math.copysign(1.0, record.sign * turns.drop * of_rounds.sign * rounds.drop) * abs(rounds.drop)
     is_smaller = drop < SHOWN_SHARE * abs(turns.drop)
-    lost_score = Student(turns.freedom).score((abs(turns.drop) - drop) / turns.error) if is_smaller else 0.0
+    lost_score = Student(turns.freedom).normal_score((abs(turns.drop) - drop) / turns.error) if is_smaller else 0.0
     valid = lost_score < (LOST if enough else doubtful_score)
     little_noise = replace(USUAL.of_rounds, noise=math.sqrt(2) * PRIOR_NOISE, worth=PRIOR_WEIGHT)
     round_noise = _contrast_of_ends(of_rounds, now, little_noise).noise
@@ -226,7 +226,7 @@ def _compare_ways(
     doubtful = not enough and (by_cpu is False or (quieter and not valid))
     doubtful |= FAR * noise < round_noise < NEAR * noise and len(interleaved) < FEW
     is_lost, differ = quieter and not valid, abs(turns.drop - record.sign * of_rounds.sign * rounds.drop)
-    contradict = Student(turns.freedom).score(differ / math.hypot(turns.error, rounds.error)) > SEEN_ONCE
+    contradict = Student(turns.freedom).normal_score(differ / math.hypot(turns.error, rounds.error)) > SEEN_ONCE
     doubtful |= contradict and not enough
     together = valid and quieter
     return Ways(
@@ -250,7 +250,7 @@ def _ends_wait_alike(
     if min(len(good), len(bad)) < 2:
         return False
     error = math.sqrt(variance(good) / len(good) + variance(bad) / len(bad)) or LEAST_ERROR
-    return abs(Student(len(good) + len(bad) - 2).score((mean(good) - mean(bad)) / error)) < WAITED
+    return abs(Student(len(good) + len(bad) - 2).normal_score((mean(good) - mean(bad)) / error)) < WAITED
 
 
 def _log_waits(runs: Sequence[Reading], record: Record, now: Situation) -> Sequence[list[float]]:

@@ -42,7 +42,7 @@ FEW_HIGH = (5.023886, 7.377759, 9.348404, 11.143287, 12.832502, 14.449375)  # 97
 HALVINGS = 60  # the most bisections of an interval that contains a quantile
 
 
-def log_cdf(x: Array) -> Array:
+def log_normal_cdf(x: Array) -> Array:
     """The log of the standard normal distribution function, exact far into the lower tail."""
     z = np.abs(x) / np.sqrt(2.0)
     t = 1.0 / (1.0 + 0.5 * z)
@@ -57,14 +57,14 @@ class Student:
 
     freedom: float
 
-    def score(self, t: float) -> float:
+    def normal_score(self, t: float) -> float:
         """The normal quantile with the same probability as Student's quantile ``t`` (Wallace's approximation)."""
         v = self.freedom
         return float(np.copysign(np.sqrt(v * np.log1p(t * t / v)) * (8 * v + 1) / (8 * v + 3), t))
 
     def cdf(self, t: float) -> float:
-        """The distribution function, computed by the score: good to 2e-3 with two degrees of freedom, to 1e-4 with ten."""
-        return float(np.exp(log_cdf(np.array(self.score(t)))))
+        """The probability below ``t``, computed from the normal score: good to 2e-3 with two degrees of freedom, to 1e-4 with ten."""
+        return float(np.exp(log_normal_cdf(np.array(self.normal_score(t)))))
 
     def quantile(self, z: float = Z_975) -> float:
         """The quantile with the same probability as the normal quantile ``z`` (Cornish and Fisher's expansion).
@@ -75,15 +75,14 @@ class Student:
         first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
         return z + first / v + second / v**2 + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
 
-    def of_rounds(self) -> float:
+    def tabulated_quantile(self) -> float:
         """The 97.5 % point for a whole number of degrees of freedom; few degrees of freedom are read from a table."""
         return FEW_T[int(self.freedom) - 1] if self.freedom <= len(FEW_T) else self.quantile()
 
-    def two_sided(self, t: float) -> float:
-        """The two-sided p-value of ``t`` for a whole number of degrees of freedom: exact except for rounding, never below
-        0.
+    def two_sided_p_value(self, t: float) -> float:
+        """The two-sided p-value of ``t`` for a whole number of degrees of freedom: exact except for rounding, at least 0.
 
-        By the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4.
+        Computed by the finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4.
         """
         if math.isinf(t):
             return 0.0
@@ -96,10 +95,10 @@ class Student:
         inside = 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
         return max(0.0, 1.0 - inside)
 
-    def mixture_quantiles(self, weight: Array, location: Array, scale: Array, levels: Sequence[float]) -> Array:
+    def mixture_quantiles(self, weight: Array, location: Array, scale: Array, probabilities: Sequence[float]) -> Array:
         """Quantiles of N mixtures of H shifted and scaled Student distributions, shape (N, levels).
 
-        Found by bisection, to 1e-10 of the least scale. ``weight`` (H,) is common to all mixtures and sums to one;
+        Quantiles are found by bisection, to 1e-10 of the least scale. ``weight`` (H,) is common to all mixtures and sums to one;
         ``location`` and ``scale`` have the shape (H, N).
         """
         # above 1000 degrees of freedom the normal differs in no three digits
@@ -110,8 +109,8 @@ class Student:
         mass = np.concatenate(([0.0], np.cumsum(density[1:] + density[:-1])))
         mass /= mass[-1]
         width, close = np.sqrt(freedom) * scale, 1e-10 * scale.min(axis=0)
-        points = np.empty((location.shape[1], len(levels)))
-        for column, level in enumerate(levels):
+        points = np.empty((location.shape[1], len(probabilities)))
+        for column, level in enumerate(probabilities):
             # distance of the quantile of each component from its location
             reach = width * np.tan(np.interp(level, mass, angle))
             low, high = (location + reach).min(axis=0), (location + reach).max(axis=0)
@@ -125,10 +124,10 @@ class Student:
         return points
 
 
-def log_sum(terms: Array, axis: int | None = None) -> Array:
-    """The log of the sum of the exponentials of ``terms``."""
-    top = np.max(terms, axis=axis, keepdims=True)
-    total: Array = np.log(np.exp(terms - top).sum(axis=axis, keepdims=True)) + top
+def log_sum_exp(logs: Array, axis: int | None = None) -> Array:
+    """The log of the sum of the exponentials of ``logs``."""
+    top = np.max(logs, axis=axis, keepdims=True)
+    total: Array = np.log(np.exp(logs - top).sum(axis=axis, keepdims=True)) + top
     return np.squeeze(total, axis=axis)
 
 
@@ -147,19 +146,19 @@ def chi_square_quantile(z: float, freedom: float) -> float:
 def rank_sum_p_value(low: Sequence[float], high: Sequence[float]) -> float:
     """The p-value that ``low`` is below ``high``, by ranks.
 
-    The probability of at most as many pairs with ``low`` not below ``high`` as there are, if both samples are drawn from
-    one distribution. Ties count as not below.
+    The p-value is the probability of at most the observed number of pairs in which ``low`` is not below ``high``, if both
+    samples are drawn from one distribution. In a tie ``low`` is not below ``high``.
     """
     x, y = np.asarray(low), np.asarray(high)
     exceptions = int((x[:, None] >= y[None, :]).sum())
-    return float(_cumulated(len(x), len(y))[exceptions])
+    return float(_rank_sum_probabilities(len(x), len(y))[exceptions])
 
 
 def signed_rank_p_value(differences: Sequence[float]) -> float:
     """The p-value that ``differences`` are above 0, by the ranks of their absolute values (signed-rank test).
 
-    The probability that the differences that are not above 0 have a rank sum at most as large, if the distribution is
-    symmetric around 0. Equal absolute values share their mean rank. Source: F. Wilcoxon, "Individual Comparisons by
+    The p-value is the probability that the differences that are not above 0 have at most the observed rank sum, if the
+    distribution is symmetric around 0. Equal absolute values share their mean rank. Source: F. Wilcoxon, "Individual Comparisons by
     Ranking Methods", Biometrics Bulletin 1 (1945).
     """
     values = np.asarray(differences)
@@ -174,7 +173,7 @@ def signed_rank_p_value(differences: Sequence[float]) -> float:
 
 
 @lru_cache(maxsize=128)
-def _cumulated(n: int, m: int) -> Array:
+def _rank_sum_probabilities(n: int, m: int) -> Array:
     """The probabilities of at most 0, 1 … n·m pairs with x > y, for samples of n and m values."""
     ways = np.ones(1)
     for i in range(1, n + 1):
@@ -193,40 +192,38 @@ LOGIT = np.linspace(0.0, 9.0, 28)  # the table is symmetric in p
 LOG_SQUARE = np.linspace(np.log(1e-3), np.log(150.0), 48)
 
 
-def entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
+def binary_entropy(p: NDArray[np.float64]) -> NDArray[np.float64]:
     """The entropy of a binary label of probability ``p``, in bits."""
     q = np.clip(p, 1e-15, 1 - 1e-15)
     return -(q * np.log2(q) + (1 - q) * np.log2(1 - q))
 
 
-def integrated_information(p: float, separation: float) -> float:
-    """The information of a reading about a label, in bits, by integration; ``label_information`` interpolates a table of it."""
-    x, step = np.linspace(-9 - separation / 2, 9 + separation / 2, 1001, retstep=True)
-    low = np.exp(-0.5 * (x + separation / 2) ** 2) / np.sqrt(2 * np.pi)
-    high = np.exp(-0.5 * (x - separation / 2) ** 2) / np.sqrt(2 * np.pi)
+def integrated_information(p: float, distance: float) -> float:
+    """The information of a reading about a label of probability ``p``, in bits; the means are ``distance`` s.d. apart."""
+    x, step = np.linspace(-9 - distance / 2, 9 + distance / 2, 1001, retstep=True)
+    low = np.exp(-0.5 * (x + distance / 2) ** 2) / np.sqrt(2 * np.pi)
+    high = np.exp(-0.5 * (x - distance / 2) ** 2) / np.sqrt(2 * np.pi)
     mix = (1 - p) * low + p * high
-    uncertainty = entropy(p * high / np.maximum(mix, 1e-300))
-    return max(0.0, float(entropy(np.array(p)) - (mix * uncertainty).sum() * step))
+    uncertainty = binary_entropy(p * high / np.maximum(mix, 1e-300))
+    return max(0.0, float(binary_entropy(np.array(p)) - (mix * uncertainty).sum() * step))
 
 
 @lru_cache(maxsize=1)
-def _table() -> NDArray[np.float64]:
+def _information_table() -> NDArray[np.float64]:
     return np.array([[integrated_information(1 / (1 + np.exp(-l)), np.exp(g / 2)) for g in LOG_SQUARE] for l in LOGIT])
 
 
-def label_information(p: NDArray[np.float64], square: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The information in bits about a label of probability ``p``; ``square`` is d², the squared distance of means in
-    noise variances.
-    """
+def label_information(p: NDArray[np.float64], squared_distance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The information of a reading about a label of probability ``p``, in bits; the means differ by √``squared_distance`` s.d."""
     p = np.clip(p, 1e-12, 1 - 1e-12)
     row = np.minimum(np.abs(np.log(p / (1 - p))), LOGIT[-1]) / LOGIT[1]
-    column = np.log(np.clip(square, 1e-3, 150.0))
+    column = np.log(np.clip(squared_distance, 1e-3, 150.0))
     column = (column - LOG_SQUARE[0]) / (LOG_SQUARE[1] - LOG_SQUARE[0])
     i = np.minimum(row.astype(int), len(LOGIT) - 2)
     j = np.minimum(column.astype(int), len(LOG_SQUARE) - 2)
-    a, b, table = row - i, column - j, _table()
+    a, b, table = row - i, column - j, _information_table()
     low, high = ((1 - b) * table[index, j] + b * table[index, j + 1] for index in (i, i + 1))
     value = (1 - a) * low + a * high
-    tiny = square < 1e-3  # below 1e-3 the information is proportional to d²
-    result: NDArray[np.float64] = np.where(tiny, value * np.maximum(square, 0) / 1e-3, value)
+    tiny = squared_distance < 1e-3  # below 1e-3 the information is proportional to d²
+    result: NDArray[np.float64] = np.where(tiny, value * np.maximum(squared_distance, 0) / 1e-3, value)
     return result

@@ -23,7 +23,13 @@ from itertools import pairwise
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialBuild
-from perfbisect.core.stats.paired_comparison import Ratio, largest_real_p_value, levels, paired, resolution_of
+from perfbisect.core.stats.paired_comparison import (
+    Ratio,
+    largest_real_p_value,
+    log_resolution,
+    mean_logs_by_round,
+    paired_ratio,
+)
 
 Ends = tuple[int, int]  # numbers of two builds
 
@@ -47,53 +53,58 @@ class DropRange:
     drops: tuple[Drop, ...]  # in the order of their workloads
 
 
-def find_drops(trial: SessionState, least: float) -> list[Drop]:
-    """The drops of a comparison that are hunted, by ``least`` (a fraction) or more, ordered by workloads, then builds."""
+def find_drops_to_hunt(trial: SessionState, min_loss: float) -> list[Drop]:
+    """The drops of a comparison to hunt, of at least ``min_loss`` (a fraction), ordered by workload, then build."""
     works = range(len(trial.request.works))
-    family = [drop for work in works for drop in compared_differences(trial, work)]
+    family = [drop for work in works for drop in comparable_differences(trial, work)]
     limit, metric = largest_real_p_value(drop.ratio.p for drop in family), trial.request.metric
-    worse = [drop for drop in family if drop.ratio.is_within(limit) and loss(drop.ratio, metric) >= least]
-    return [drop for work in works for drop in hunted_drops(trial, [drop for drop in worse if drop.work == work])]
+    worse = [
+        drop for drop in family if drop.ratio.has_p_value_up_to(limit) and loss_fraction(drop.ratio, metric) >= min_loss
+    ]
+    return [
+        drop for work in works for drop in select_drops_to_hunt(trial, [drop for drop in worse if drop.work == work])
+    ]
 
 
-def compared_differences(trial: SessionState, work: int) -> list[Drop]:
-    """All pairs of builds that are tested in a workload, whatever their ratio; each pair has several rounds in common."""
-    rounds, step = levels(trial, work, trial.request.metric), resolution_of(trial, work, trial.request.metric)
-    ratios = [(*ends, paired(rounds[ends[0]], rounds[ends[1]], step)) for ends in tested_pairs(trial, rounds)]
+def comparable_differences(trial: SessionState, work: int) -> list[Drop]:
+    """The differences of a workload that have a p-value: of all tested pairs of builds with several common rounds."""
+    rounds, step = (
+        mean_logs_by_round(trial, work, trial.request.metric),
+        log_resolution(trial, work, trial.request.metric),
+    )
+    ratios = [(*ends, paired_ratio(rounds[ends[0]], rounds[ends[1]], step)) for ends in tested_pairs(trial, rounds)]
     return [Drop(work, first, last, ratio) for first, last, ratio in ratios if ratio and ratio.p is not None]
 
 
-def tested_pairs(trial: SessionState, measured: Collection[int]) -> list[Ends]:
+def tested_pairs(trial: SessionState, measured_builds: Collection[int]) -> list[Ends]:
     """The pairs of builds that are tested in a workload: neighbours, then each later build with the first.
 
-    ``measured`` are the builds that were measured in the workload.
+    ``measured_builds`` are the builds that were measured in the workload.
     """
     beside, since_first = list[Ends](), list[Ends]()
-    for line in comparable_builds(trial.request.subjects):
-        builds = [build for build in line if build in measured]
+    for line in huntable_builds(trial.request.subjects):
+        builds = [build for build in line if build in measured_builds]
         beside += pairwise(builds)
-        since_first += [(line[0], build) for build in builds[2:] if line[0] in measured]
+        since_first += [(line[0], build) for build in builds[2:] if line[0] in measured_builds]
     return [*beside, *since_first]
 
 
-def comparable_builds(subjects: Sequence[TrialBuild]) -> list[list[int]]:
-    """The builds between which commits can be hunted, a list for each variant: revisions without a configuration of their
-    own.
-    """
+def huntable_builds(builds: Sequence[TrialBuild]) -> list[list[int]]:
+    """The numbers of the revisions without an own configuration, between which commits can be hunted, by variant."""
     by_variant: dict[str, list[int]] = {}
-    for number, build in enumerate(subjects):
+    for number, build in enumerate(builds):
         if build.commit and not build.config:
             by_variant.setdefault(build.variant, []).append(number)
     return list(by_variant.values())
 
 
-def hunted_drops(trial: SessionState, worse: Sequence[Drop]) -> list[Drop]:
-    """The drops that are hunted, of the real drops ``worse`` of one workload, ordered by builds."""
-    if not worse:
+def select_drops_to_hunt(trial: SessionState, real_drops: Sequence[Drop]) -> list[Drop]:
+    """The drops of one workload to hunt, from its real drops, ordered by build."""
+    if not real_drops:
         return []
-    measured, chosen = levels(trial, worse[0].work, trial.request.metric), list[Drop]()
-    for line in comparable_builds(trial.request.subjects):
-        mine = [drop for drop in worse if drop.last in line]
+    measured, chosen = mean_logs_by_round(trial, real_drops[0].work, trial.request.metric), list[Drop]()
+    for line in huntable_builds(trial.request.subjects):
+        mine = [drop for drop in real_drops if drop.last in line]
         neighbours = [*pairwise(filter(measured.__contains__, line))]
         beside = [drop for drop in mine if (drop.first, drop.last) in neighbours]
         unseen = [drop for drop in mine if not any(nearby.last <= drop.last for nearby in beside)]
@@ -101,13 +112,13 @@ def hunted_drops(trial: SessionState, worse: Sequence[Drop]) -> list[Drop]:
     return sorted(chosen, key=lambda drop: drop.last)
 
 
-def loss(ratio: Ratio, metric: str) -> float:
-    """The fraction by which a metric is worse, as it is printed: 0.25 from 4 to 3, and from 4 to 5; negative if it is better."""
+def loss_fraction(ratio: Ratio, metric: str) -> float:
+    """The fraction by which a metric is worse: 0.25 from 4 to 3, and from 4 to 5; negative if the metric is better."""
     return 1 - ratio.ratio if find_metric(metric).higher_is_better else ratio.ratio - 1
 
 
 def ranges_of_drops(drops: Iterable[Drop]) -> list[DropRange]:
-    """The drops grouped by the two builds they are between, ordered by builds; each group is one hunt."""
+    """The drops, grouped by their two builds, ordered by build; each group is one hunt."""
     together: dict[Ends, list[Drop]] = {}
     for drop in drops:
         together.setdefault((drop.last, drop.first), []).append(drop)

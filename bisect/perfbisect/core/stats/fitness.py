@@ -24,7 +24,7 @@ from perfbisect.core.domain.metrics import find_metric, readable
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.domain.trials import counting
-from perfbisect.core.stats.noise import noise_of_pairs, noise_of_trial
+from perfbisect.core.stats.noise import noise_of_paired_runs, noise_of_trial
 
 FALL = 0.05  # of the level
 SPREAD = 2.5  # standard deviations between earlier checks that a fault has to exceed
@@ -48,23 +48,23 @@ class Check:
     number: int  # of its trial
     host: str  # the name by which it was measured
     at: float  # when the check began, in seconds since the epoch
-    shown: FitnessFacts
+    facts: FitnessFacts
     accepted: bool = False  # the user accepts the check: the baseline begins anew with it
 
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """Why a host is unfit: facts of the second of the two checks with a fault."""
+    """The reason why a host is unfit: the facts of the second of the two checks with a fault."""
 
     faults: tuple[Fault, ...]
     since: float  # when the first of the two checks began
     level: float  # relative to the baseline
-    shown: FitnessFacts
+    facts: FitnessFacts
 
 
 @dataclass(frozen=True, slots=True)
 class Fitness:
-    """How fit a host is after a check."""
+    """The fitness of a host after a check."""
 
     check: Check
     level: float | None  # of the check, relative to the baseline: 0.95 is 5 % slower; None without a baseline
@@ -72,39 +72,39 @@ class Fitness:
 
 
 def fitness_facts(trial: SessionState) -> FitnessFacts | None:
-    """The level and noise that an A/A shows of its host; None for another trial, or if no run has a value of the metric."""
+    """The level and noise of a host by an A/A; None for another trial, or if no run has a value of the metric."""
     request, metric = trial.request, find_metric(trial.request.metric)
     levels = [level for run in counting(trial, 0) if (level := readable(run.facts, metric.name)) is not None]
     if request.kind is not TrialType.NOISE or not levels:
         return None
-    pairs, runs = noise_of_pairs(trial), noise_of_trial(trial)
+    pairs, runs = noise_of_paired_runs(trial), noise_of_trial(trial)
     noise = pairs[0] if pairs else runs.run if runs else None
     identity = (request.subjects[0].key, request.works[0].run_hash, metric.name)
     return FitnessFacts(median(levels) * (1 if metric.higher_is_better else -1), noise, pairs is not None, identity)
 
 
-def faults_of(now: FitnessFacts, usual: Sequence[FitnessFacts]) -> tuple[Fault, ...]:
-    """The faults of a check, compared with earlier checks ``usual`` of the same build; empty if these are too few."""
-    alike = [check.noise for check in usual if check.in_pairs is now.in_pairs]
+def find_faults(check: FitnessFacts, earlier_checks: Sequence[FitnessFacts]) -> tuple[Fault, ...]:
+    """The faults of a check, compared with earlier checks of the same build; empty if these are too few."""
+    alike = [earlier.noise for earlier in earlier_checks if earlier.in_pairs is check.in_pairs]
     noises = [math.log(max(noise, LEAST)) for noise in alike if noise is not None]
     is_faulty = {
-        Fault.LEVEL: is_above_usual(-now.level, [-check.level for check in usual], -math.log1p(-FALL)),
-        Fault.NOISE: bool(now.noise) and is_above_usual(math.log(now.noise or 1.0), noises, math.log(DOUBLED)),
+        Fault.LEVEL: is_above_usual(-check.level, [-earlier.level for earlier in earlier_checks], -math.log1p(-FALL)),
+        Fault.NOISE: bool(check.noise) and is_above_usual(math.log(check.noise or 1.0), noises, math.log(DOUBLED)),
     }
     return tuple(fault for fault, faulty in is_faulty.items() if faulty)
 
 
-def is_above_usual(value: float, usual: Sequence[float], least: float) -> bool:
-    """Whether a value exceeds the median of the usual values by ``least`` and by SPREAD of their standard deviations."""
+def is_above_usual(value: float, usual: Sequence[float], min_excess: float) -> bool:
+    """Whether a value exceeds the median of ``usual`` by ``min_excess`` and by SPREAD standard deviations of ``usual``."""
     if len(usual) < EARLIER:
         return False
     centre = median(usual)
     spread = 1.4826 * median(abs(earlier - centre) for earlier in usual)
-    return value - centre >= max(least, SPREAD * spread) - ROUNDED
+    return value - centre >= max(min_excess, SPREAD * spread) - ROUNDED
 
 
 def fitness_after_checks(checks: Iterable[Check]) -> Iterator[Fitness]:
-    """How fit a host is after each of its checks, oldest first."""
+    """The fitness of a host after each of its checks, oldest first."""
     baselines: dict[tuple[str, ...], list[FitnessFacts]] = {}
     doubted: dict[tuple[str, ...], Check] = {}  # the check before, if it has a fault and is not in the baseline yet
     unfit: dict[tuple[str, ...], Unfit] = {}  # by the identity of the build that has shown the fault
@@ -112,13 +112,13 @@ def fitness_after_checks(checks: Iterable[Check]) -> Iterator[Fitness]:
     for check in checks:
         if check.accepted:
             baselines, doubted, unfit = {}, {}, {}
-        now = check.shown
+        now = check.facts
         usual, previous = baselines.setdefault(now.identity, []), doubted.pop(now.identity, None)
         level = (
             math.exp(now.level - median(check_facts.level for check_facts in usual)) if len(usual) >= EARLIER else None
         )
-        faults = faults_of(now, usual)
-        both = tuple(fault for fault in faults if previous and fault in faults_of(previous.shown, usual))
+        faults = find_faults(now, usual)
+        both = tuple(fault for fault in faults if previous and fault in find_faults(previous.facts, usual))
         if now.identity in unfit:
             if sound[now.identity] and not faults:
                 del unfit[now.identity]
@@ -126,7 +126,7 @@ def fitness_after_checks(checks: Iterable[Check]) -> Iterator[Fitness]:
         elif previous and both:
             unfit[now.identity], sound[now.identity] = Unfit(both, previous.at, level or 1.0, now), False
         else:
-            usual += [previous.shown] if previous else []
+            usual += [previous.facts] if previous else []
             if faults:
                 doubted[now.identity] = check
             else:

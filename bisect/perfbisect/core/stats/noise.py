@@ -46,7 +46,7 @@ class TimedRun:
     visit: int
     value: float  # natural logarithm of the metric
     # variance of ``value`` that the run's report intervals explain if they are independent
-    sampling: float | None = None
+    sampling_variance: float | None = None
     seconds: float = 1.0  # length of the run's window
 
 
@@ -67,18 +67,18 @@ class Noise:
     second: float | None  # s.d. of one second within a run; None if no run has report intervals
 
 
-def noise_in(runs: Sequence[tuple[int, RunFacts]], metric: str) -> Noise | None:
+def noise_of_metric(runs: Sequence[tuple[int, RunFacts]], metric: str) -> Noise | None:
     """The noise of a metric in the runs of an A/A, each with the number of its visit; None if it is unknown."""
     readings = [(visit, run, x) for visit, run in runs if (x := value(run, metric)) and x > 0]
-    timed = [TimedRun(visit, math.log(x), _sampling(run, metric), run.seconds) for visit, run, x in readings]
-    return noise_of(timed, shared=len({run.visit for _, run in runs}) < len(runs))
+    timed = [TimedRun(visit, math.log(x), _sampling_variance(run, metric), run.seconds) for visit, run, x in readings]
+    return noise_of_runs(timed, runs_share_start=len({run.visit for _, run in runs}) < len(runs))
 
 
-def noise_of(runs: Sequence[TimedRun], shared: bool) -> Noise | None:
-    """The noise in the runs of an A/A; None for fewer than two runs."""
+def noise_of_runs(runs: Sequence[TimedRun], runs_share_start: bool) -> Noise | None:
+    """The noise in the runs of an A/A; None for fewer than two runs. ``runs_share_start``: a visit has several runs."""
     if len(runs) < 2:
         return None
-    tame = _tame(runs)
+    tame = _without_outliers(runs)
     level = np.array([run.value for run in tame])
     _, group = np.unique([run.visit for run in tame], return_inverse=True)
     size = np.bincount(group).astype(np.float64)
@@ -88,79 +88,77 @@ def noise_of(runs: Sequence[TimedRun], shared: bool) -> Noise | None:
     outside = float((size * (mean - level.mean()) ** 2).sum())
     msw = inside / (n - v) if n > v else None
     msb = outside / (v - 1) if v > 1 else None
-    seconds = [run.sampling * run.seconds for run in tame if run.sampling is not None]
+    seconds = [run.sampling_variance * run.seconds for run in tame if run.sampling_variance is not None]
     second = math.sqrt(float(np.mean(seconds))) if seconds else None
     between: float | None = None
     if msw is None or msb is None:
         total, freedom = (msb, v - 1.0) if msb is not None else (msw or 0.0, n - v + 0.0)
-        low, high = (total * factor for factor in chi_square_factors(freedom))
+        low, high = (total * factor for factor in mean_square_interval_factors(freedom))
     else:
         even = (n - float((size**2).sum()) / n) / (v - 1)
         between = max(0.0, msb - msw) / even
-        weights = (1 / even, 1 - 1 / even) if shared else (0.0, 1.0)
+        weights = (1 / even, 1 - 1 / even) if runs_share_start else (0.0, 1.0)
         parts, freedoms = [w * s for w, s in zip(weights, (msb, msw), strict=True)], (v - 1, n - v)
-        total = (between if shared else 0.0) + msw
-        low, high = _interval(parts, freedoms)
+        total = (between if runs_share_start else 0.0) + msw
+        low, high = _interval_of_sum(parts, freedoms)
         low, high = min(low, total), max(high, total)
         spread = sum(part**2 / f for part, f in zip(parts, freedoms, strict=True))
         freedom = total**2 / spread if spread else n - 1.0
     of_visits, of_runs = (None if mean_square is None else math.sqrt(mean_square) for mean_square in (between, msw))
     run, low, high = map(math.sqrt, (total, low, high))
-    return Noise(v, n, len(runs) - n, shared, of_visits, of_runs, run, low, high, freedom, second)
+    return Noise(v, n, len(runs) - n, runs_share_start, of_visits, of_runs, run, low, high, freedom, second)
 
 
-def believed_noise(noise: float, metric: str) -> float:
-    """The s.d. of a run with which a hunt begins: ``noise``, or the least that is believed of the metric.
+def believed_noise(measured_noise: float, metric: str) -> float:
+    """The s.d. of a run with which a hunt begins: ``measured_noise``, or the least that is believed of the metric.
 
-    No metric is as exact as a quiet afternoon makes it look.
+    A host can be unusually quiet for some hours.
     """
-    return max(noise, STEP / math.sqrt(12) if metric in ("p95", "p99") else LEAST)
+    return max(measured_noise, STEP / math.sqrt(12) if metric in ("p95", "p99") else LEAST)
 
 
-def smallest_drop(noise: Noise, visits: int, runs: float) -> float:
-    """The smallest drop that ``visits`` of ``runs`` runs on each side show, at 95 % with a power of 80 %, as a fraction.
+def smallest_detectable_drop(noise: Noise, visits: int, runs_per_visit: float) -> float:
+    """The smallest drop that ``visits`` on each side can show, at 95 % with a power of 80 %, as a fraction.
 
-    The noise is known with the degrees of freedom of the A/A, and of the new visits.
+    The noise has the degrees of freedom of the A/A and of the new visits.
     """
     within = noise.within if noise.within is not None else noise.run
     between = (noise.between or 0.0) if noise.shared else 0.0
-    error = math.sqrt(2 * (between**2 / visits + within**2 / (visits * runs)))
+    error = math.sqrt(2 * (between**2 / visits + within**2 / (visits * runs_per_visit)))
     law = Student(noise.freedom + 2 * (visits - 1))
     return 1 - math.exp(-(law.quantile() + law.quantile(Z_POWER)) * error)
 
 
-def smallest_drop_in_pairs(noise: float, earlier_pairs: int, pairs: int) -> float:
-    """The smallest drop that ``pairs`` of paired runs show, at 95 % with a power of 80 %, as a fraction.
+def smallest_drop_by_pairs(pair_sd: float, earlier_pairs: int, pairs: int) -> float:
+    """The smallest drop that ``pairs`` of paired runs can show, at 95 % with a power of 80 %, as a fraction.
 
-    ``noise`` is the s.d. of the ratio of a pair, estimated from ``earlier_pairs``.
+    ``pair_sd`` is the s.d. of the ratio of a pair, estimated from ``earlier_pairs``.
     """
     law = Student(earlier_pairs + pairs - 2)
-    return 1 - math.exp(-(law.quantile() + law.quantile(Z_POWER)) * noise / math.sqrt(pairs))
+    return 1 - math.exp(-(law.quantile() + law.quantile(Z_POWER)) * pair_sd / math.sqrt(pairs))
 
 
-def best_repetitions(cost: float, cost_above: float, variance: float, variance_above: float) -> int:
-    """How often to repeat within one unit of the level above, for the least error at a given total cost.
+def best_repetitions(cost: float, outer_cost: float, variance: float, outer_variance: float) -> int:
+    """The number of repetitions within one outer unit (runs in a visit) with the least error at a given total cost.
 
-    ``cost`` is the cost of one repetition, ``cost_above`` the additional cost of a new unit above. ``variance`` and
-    ``variance_above`` are the variances that each level adds.
+    ``cost`` is the cost of one repetition, ``outer_cost`` the additional cost of a new outer unit. ``variance`` is the
+    variance between repetitions, ``outer_variance`` the variance between outer units.
     """
-    if variance_above <= 0:
+    if outer_variance <= 0:
         return MAX_REPEATS
-    return max(1, min(MAX_REPEATS, math.ceil(math.sqrt(cost_above / cost * variance / variance_above))))
+    return max(1, min(MAX_REPEATS, math.ceil(math.sqrt(outer_cost / cost * variance / outer_variance))))
 
 
-def _sampling(run: RunFacts, metric: str) -> float | None:
-    """The variance of the logarithm of a run's QPS that its report intervals explain, if they are independent; None if
-    unknown.
-    """
+def _sampling_variance(run: RunFacts, metric: str) -> float | None:
+    """The variance of log QPS of a run by its report intervals, if these are independent; None if unknown."""
     if metric != "qps" or len(run.samples) < 3 or min(run.samples) <= 0:
         return None
     seconds = np.array(run.samples)
     return float(seconds.var(ddof=1) / seconds.mean() ** 2 / len(seconds))
 
 
-def _tame(runs: Sequence[TimedRun]) -> list[TimedRun]:
-    """The runs without accidents."""
+def _without_outliers(runs: Sequence[TimedRun]) -> list[TimedRun]:
+    """The runs without outliers, which are WILD standard deviations or more from the median of their visit."""
     visits: dict[int, list[float]] = {}
     for run in runs:
         visits.setdefault(run.visit, []).append(run.value)
@@ -176,17 +174,15 @@ def _tame(runs: Sequence[TimedRun]) -> list[TimedRun]:
     return [run for run, far in zip(runs, away, strict=True) if far <= limit]
 
 
-def chi_square_factors(freedom: float) -> tuple[float, float]:
-    """The two factors that make a mean square the ends of its 95 % interval."""
+def mean_square_interval_factors(freedom: float) -> tuple[float, float]:
+    """The factors by which a mean square is multiplied for the lower and upper end of its 95 % interval."""
     return freedom / chi_square_quantile(Z_975, freedom), freedom / chi_square_quantile(-Z_975, freedom)
 
 
-def _interval(parts: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the sum of ``parts``, which are mean squares times their weights, with their degrees of
-    ``freedoms``.
-    """
+def _interval_of_sum(parts: Sequence[float], freedoms: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of the sum of weighted mean squares ``parts``, which have ``freedoms`` degrees of freedom."""
     total = sum(parts)
-    ends = [chi_square_factors(freedom) for freedom in freedoms]
+    ends = [mean_square_interval_factors(freedom) for freedom in freedoms]
     down = math.sqrt(sum(((1 - low) * part) ** 2 for part, (low, _) in zip(parts, ends, strict=True)))
     up = math.sqrt(sum(((high - 1) * part) ** 2 for part, (_, high) in zip(parts, ends, strict=True)))
     return max(0.0, total - down), total + up
@@ -206,36 +202,36 @@ class DetectableDrop:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
-    """How to measure a workload on a host."""
+class AdvisedRepeats:
+    """The advised number of runs in a visit, and length of a run, for a workload on a host."""
 
     runs: int  # in each visit
     seconds: int | None  # of each run; None if unknown
 
 
 def noise_of_trial(trial: SessionState) -> Noise | None:
-    """The noise of the runs of an A/A; None if they are too few."""
-    return noise_in([(run.round, run.facts) for run in counting(trial)], trial.request.metric)
+    """The noise of the runs of an A/A; None for fewer than two runs."""
+    return noise_of_metric([(run.round, run.facts) for run in counting(trial)], trial.request.metric)
 
 
-def noise_of_pairs(trial: SessionState) -> tuple[float, float | None] | None:
+def noise_of_paired_runs(trial: SessionState) -> tuple[float, float | None] | None:
     """The s.d. of the ratio of paired runs, and of the ratio of their CPU times; None if there are too few pairs."""
     pairs, metric = [*pairs_of(run.facts for run in trial.runs)], trial.request.metric
     values = (
         [(read(first, metric), read(second, metric)) for first, second in pairs] for read in (readable, by_cpu_time)
     )
-    noise, of_cpu = map(spread_of_pairs, values)
+    noise, of_cpu = map(sd_of_pair_differences, values)
     return None if noise is None else (noise, of_cpu)
 
 
-def spread_of_pairs(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
+def sd_of_pair_differences(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
     """The s.d. of the differences of pairs of which both values are known; None if there are too few."""
     differences = [first - second for first, second in pairs if first is not None and second is not None]
     return float(np.std(differences, ddof=1)) if len(differences) >= FEWEST_PAIRS else None
 
 
 def run_and_visit_costs(trial: SessionState) -> tuple[float, float]:
-    """The seconds of a run, and the seconds of opening a visit, without loading the data for the first visit."""
+    """The median seconds of a run, and of the start of a visit; without loading the data for the first visit."""
     spent: dict[int, list[float]] = {}  # visit → seconds of its runs, of which the first includes the opening
     for trial_run in counting(trial):
         spent.setdefault(trial_run.round, []).append(trial_run.cost)
@@ -245,15 +241,16 @@ def run_and_visit_costs(trial: SessionState) -> tuple[float, float]:
     return seconds, max(0.0, median(opened[1:] or opened or [seconds]) - seconds)
 
 
-def advice(trial: SessionState, noise: Noise) -> Advice:
-    """How often and how long to run in an A/A's workload."""
+def advise_repeats(trial: SessionState, noise: Noise) -> AdvisedRepeats:
+    """The advised number of runs in a visit, and length of a run, for the workload of an A/A."""
     return best_repeats(noise, trial.request.works[0].time, *run_and_visit_costs(trial))
 
 
-def best_repeats(noise: Noise, seconds: float, run_cost: float, visit_cost: float) -> Advice:
+def best_repeats(noise: Noise, run_seconds: float, run_cost: float, visit_cost: float) -> AdvisedRepeats:
     """The best number of runs in a visit, and the best length of a run.
 
-    A run has ``seconds`` now and costs ``run_cost`` seconds in all; opening a visit costs ``visit_cost`` seconds.
+    A run measures ``run_seconds`` now, and costs ``run_cost`` seconds with its warm-up. The start of a visit costs
+    ``visit_cost`` seconds.
     """
     runs, length = 1, None
     if noise.shared and noise.between is not None and noise.within is not None:
@@ -261,24 +258,24 @@ def best_repeats(noise: Noise, seconds: float, run_cost: float, visit_cost: floa
     if noise.second is not None:
         # Longer runs do not average the difference between visits.
         run_sd = noise.run if noise.within is None else noise.within
-        longer = run_sd**2 - noise.second**2 / seconds
-        length = best_repetitions(1.0, max(run_cost - seconds, 0.0), noise.second**2, longer)
-    return Advice(runs, length)
+        longer = run_sd**2 - noise.second**2 / run_seconds
+        length = best_repetitions(1.0, max(run_cost - run_seconds, 0.0), noise.second**2, longer)
+    return AdvisedRepeats(runs, length)
 
 
 def detectable_drops(trial: SessionState, noise: Noise) -> Iterator[DetectableDrop]:
-    """The rows of the table of detectable drops, by runs on each side; visits have as many runs as is best."""
+    """The smallest detectable drop for each number of runs in SIDES; visits have the advised number of runs."""
     run_cost, opening = run_and_visit_costs(trial)
-    per_visit = advice(trial, noise).runs
+    per_visit = advise_repeats(trial, noise).runs
     for runs in SIDES:
         visits = math.ceil(runs / min(runs, per_visit))
         seconds = 2 * (runs * run_cost + visits * opening)
-        yield DetectableDrop(runs, visits, seconds, smallest_drop(noise, visits, runs / visits))
+        yield DetectableDrop(runs, visits, seconds, smallest_detectable_drop(noise, visits, runs / visits))
 
 
 def advice_sentences(trial: SessionState, noise: Noise) -> Iterator[str]:
-    """The sentences of the advice."""
-    best, now = advice(trial, noise), trial.request.works[0].time
+    """The sentences that advise the number of runs in a visit and the length of a run."""
+    best, now = advise_repeats(trial, noise), trial.request.works[0].time
     if noise.shared and noise.between is not None:
         alone = "more than one run in a visit teaches nothing new"
         yield f"Best for the time it takes: {alone if best.runs == 1 else f'{best.runs} runs in each visit'}."

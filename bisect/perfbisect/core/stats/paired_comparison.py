@@ -57,12 +57,12 @@ from perfbisect.core.stats.distributions import Student
 RATE = 0.05  # of false discoveries
 
 
-def largest_real_p_value(chances: Iterable[float | None]) -> float:
-    """The largest p-value that is called real, with a rate of RATE false discoveries over all ``chances``; -1 if none is.
+def largest_real_p_value(p_values: Iterable[float | None]) -> float:
+    """The largest p-value of a real difference, at a rate of RATE false discoveries over all ``p_values``; -1 if none is.
 
-    Differences without a p-value are not tested.
+    None in ``p_values`` is a difference that is not tested.
     """
-    ordered = sorted(p for p in chances if p is not None)
+    ordered = sorted(p for p in p_values if p is not None)
     return max((p for rank, p in enumerate(ordered, 1) if p <= rank / len(ordered) * RATE), default=-1.0)
 
 
@@ -81,20 +81,18 @@ class Ratio:
     real: bool = False  # whether it is real among the differences of its table, by ``largest_real_p_value``
 
     @property
-    def certain(self) -> bool:
+    def excludes_one(self) -> bool:
         """Whether the interval excludes 1."""
         return self.interval is not None and self.interval.excludes_one
 
-    def is_within(self, limit: float) -> bool:
+    def has_p_value_up_to(self, limit: float) -> bool:
         """Whether the p-value is at most ``limit``; false without a p-value."""
         return self.p is not None and self.p <= limit
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """The ratios of one workload: an entry for each build except the base, None if the build or the base was not
-    measured.
-    """
+class WorkloadRatios:
+    """The ratios of one workload, of each build to the base; None if the build or the base was not measured."""
 
     work: str
     group: str
@@ -104,7 +102,7 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class GroupSummary:
     """A summary of the ratios of one build over the workloads of one group."""
 
     group: str
@@ -115,26 +113,26 @@ class Summary:
     median: float
 
 
-def compared(trial: SessionState, metric: str) -> list[Compared]:
-    """The ratios of every workload of a trial in a metric, in the order of the request; workloads of a group are
-    adjacent.
-    """
-    further, works = range(1, len(trial.request.subjects)), list[Compared]()
+def compare_builds(trial: SessionState, metric: str) -> list[WorkloadRatios]:
+    """The ratios of each workload of a trial in a metric, in the order of the request; groups of workloads are adjacent."""
+    further, works = range(1, len(trial.request.subjects)), list[WorkloadRatios]()
     for number, work in enumerate(trial.request.works):
-        rounds, step = levels(trial, number, metric), resolution_of(trial, number, metric)
-        ratios = tuple(paired(rounds.get(0, {}), rounds.get(subject, {}), step) for subject in further)
-        works.append(Compared(work.name, work.group, ratios, counter_medians(counting(trial, number), further, metric)))
+        rounds, step = mean_logs_by_round(trial, number, metric), log_resolution(trial, number, metric)
+        ratios = tuple(paired_ratio(rounds.get(0, {}), rounds.get(subject, {}), step) for subject in further)
+        works.append(
+            WorkloadRatios(work.name, work.group, ratios, counter_medians(counting(trial, number), further, metric))
+        )
     limit = largest_real_p_value(ratio.p for row in works for ratio in row.ratios if ratio)
     groups = list(dict.fromkeys(row.group for row in works))
-    marked = ([ratio and replace(ratio, real=ratio.is_within(limit)) for ratio in row.ratios] for row in works)
+    marked = ([ratio and replace(ratio, real=ratio.has_p_value_up_to(limit)) for ratio in row.ratios] for row in works)
     marked_rows = (replace(row, ratios=tuple(ratios)) for row, ratios in zip(works, marked, strict=True))
     return sorted(marked_rows, key=lambda row: groups.index(row.group))
 
 
-def levels(trial: SessionState, work: int, metric: str) -> dict[int, dict[int, float]]:
-    """Build → round → mean logarithm of the metric in a workload; runs without the metric are left out.
+def mean_logs_by_round(trial: SessionState, work: int, metric: str) -> dict[int, dict[int, float]]:
+    """Build → round → mean logarithm of the metric in a workload, from the runs that have the metric.
 
-    If builds ran paired with the first build, the logarithm is relative to the first build's run of the pair.
+    In paired runs the logarithm is relative to the first build's run of the pair.
     """
     logs: dict[int, dict[int, list[float]]] = {}
     beside: dict[str, tuple[TrialRun, float]] = {}
@@ -156,7 +154,7 @@ def levels(trial: SessionState, work: int, metric: str) -> dict[int, dict[int, f
     }
 
 
-def resolution_of(trial: SessionState, work: int, metric: str) -> float:
+def log_resolution(trial: SessionState, work: int, metric: str) -> float:
     """The resolution of the logarithm of a metric in a workload: the step of its histogram, or of the last printed digit."""
     values = [
         reading for run in counting(trial, work) if (reading := value(run.facts, metric)) and 0 < reading < math.inf
@@ -165,46 +163,53 @@ def resolution_of(trial: SessionState, work: int, metric: str) -> float:
     return max(find_metric(metric).step, 10.0 ** -max(digits, 0) / median(values) if values else 0.0)
 
 
-def _rounding(spread: float, step: float) -> float:
-    """The variance that rounding to ``step`` leaves in the mean of differences with an s.d. of ``spread``."""
+def _rounding_variance(spread: float, step: float) -> float:
+    """The variance that rounding to ``step`` adds to the mean of differences with an s.d. of ``spread``."""
     return step**2 / 6 * math.exp(-((math.pi * spread / step) ** 2) / 2) if step else 0.0
 
 
-def paired(base: Mapping[int, float], build: Mapping[int, float], step: float = 0.0) -> Ratio | None:
-    """The ratio from the rounds that both sides have (round → mean logarithm); None if they have no round in common.
+def paired_ratio(
+    base_rounds: Mapping[int, float], build_rounds: Mapping[int, float], resolution: float = 0.0
+) -> Ratio | None:
+    """The ratio of a build to the base, from (round → mean logarithm) of both; None without a common round.
 
-    ``step`` is the resolution of the readings.
+    ``resolution`` is the resolution of the logarithms.
     """
-    differences = [build[number] - base[number] for number in sorted(base.keys() & build.keys())]
+    differences = [
+        build_rounds[number] - base_rounds[number] for number in sorted(base_rounds.keys() & build_rounds.keys())
+    ]
     if not differences:
         return None
     middle, count = mean(differences), len(differences)
     if count == 1:
         return Ratio(ratio_of(middle), None, 1)
     spread = stdev(differences)
-    error = math.hypot(spread / math.sqrt(count), math.sqrt(_rounding(spread, step)))
+    error = math.hypot(spread / math.sqrt(count), math.sqrt(_rounding_variance(spread, resolution)))
     law = Student(count - 1)
     t = middle / error if error else math.copysign(math.inf, middle) if middle else 0.0
-    interval = Interval.around(middle, law.of_rounds() * error)
-    return Ratio(interval.middle, interval, count, law.two_sided(t))
+    interval = Interval.around(middle, law.tabulated_quantile() * error)
+    return Ratio(interval.middle, interval, count, law.two_sided_p_value(t))
 
 
-def is_complete(trial: SessionState) -> bool:
-    """Whether nothing failed, and every build has a ratio in every workload."""
-    ratios = (ratio for row in compared(trial, trial.request.metric) for ratio in row.ratios)
+def is_every_ratio_measured(trial: SessionState) -> bool:
+    """Whether nothing failed in the trial, and every build has a ratio in every workload."""
+    ratios = (ratio for row in compare_builds(trial, trial.request.metric) for ratio in row.ratios)
     return not trial.skips and all(ratio is not None for ratio in ratios)
 
 
-def without_metric(trial: SessionState) -> list[tuple[int, int]]:
-    """The workloads and builds that have runs, but no run with the metric."""
+def builds_without_metric(trial: SessionState) -> list[tuple[int, int]]:
+    """The (workload, build) pairs that have runs, and no run with the metric."""
     with_runs = {(run.work, run.subject) for run in trial.runs}
     with_metric = {(run.work, run.subject) for run in trial.runs if (value(run.facts, trial.request.metric) or 0) > 0}
     return sorted(with_runs - with_metric)
 
 
-def counter_medians(runs: Sequence[TrialRun], further: range, metric: str) -> dict[str, tuple[float | None, ...]]:
-    """The metric, QPS, and each counter that the base has: the base's median, then the other builds' relative to it."""
-    of_builds = [[run.facts for run in runs if run.subject == subject] for subject in (0, *further)]
+def counter_medians(runs: Sequence[TrialRun], builds: range, metric: str) -> dict[str, tuple[float | None, ...]]:
+    """Metric → median of the base, then the median of each of ``builds`` relative to the base.
+
+    The metrics are ``metric``, QPS, and each counter that the base has.
+    """
+    of_builds = [[run.facts for run in runs if run.subject == subject] for subject in (0, *builds)]
     relative: dict[str, tuple[float | None, ...]] = {}
     for name in dict.fromkeys((metric, "qps", *COMPARED)):
         base, *further_values = (typical(of_build, name) for of_build in of_builds)
@@ -213,19 +218,19 @@ def counter_medians(runs: Sequence[TrialRun], further: range, metric: str) -> di
     return relative
 
 
-def summaries(rows: Iterable[Compared]) -> list[Summary]:
-    """The summary of each group with more than one workload, for each build."""
+def group_summaries(comparisons: Iterable[WorkloadRatios]) -> list[GroupSummary]:
+    """The summary of the ratios of each group of several workloads, for each build."""
     by_group: dict[tuple[str, int], list[float]] = {}
-    for row in rows:
+    for row in comparisons:
         for subject, ratio in enumerate(row.ratios, 1):
             by_group.setdefault((row.group, subject), []).extend([ratio.ratio] if ratio else [])
     several = [(group, subject, ratios) for (group, subject), ratios in by_group.items() if len(ratios) > 1]
-    return [Summary(group, subject, min(x), max(x), mean(x), median(x)) for group, subject, x in several]
+    return [GroupSummary(group, subject, min(x), max(x), mean(x), median(x)) for group, subject, x in several]
 
 
-def grade(ratio: Ratio, metric: str) -> str:
-    """ "worse" or "better" for a difference that is large enough and real; empty for any other."""
-    if not (ratio.real and ratio.certain) or WORSE < round(ratio.ratio, 2) < BETTER:  # rounded as it is shown
+def better_or_worse(ratio: Ratio, metric: str) -> str:
+    """ "worse" or "better" for a large and real difference; "" for other differences."""
+    if not (ratio.real and ratio.excludes_one) or WORSE < round(ratio.ratio, 2) < BETTER:  # rounded as it is shown
         return ""
     return "better" if (ratio.ratio > 1) == find_metric(metric).higher_is_better else "worse"
 
@@ -243,21 +248,22 @@ class OperationCosts:
     relative: tuple[Values, ...]
 
 
-def spent_per_operation(trial: SessionState) -> list[OperationCosts]:
-    """The costs per operation of each workload, in the order of the request."""
-    machine_cpu, subjects, tables = by_machine(trial), range(len(trial.request.subjects)), list[OperationCosts]()
+def costs_per_operation(trial: SessionState) -> list[OperationCosts]:
+    """The costs per operation of each workload of a trial, in the order of the request."""
+    machine_cpu, subjects, tables = is_machine_cpu(trial), range(len(trial.request.subjects)), list[OperationCosts]()
     names = ["the command"] if trial.request.shared else [work.name for work in trial.request.works]
     for number, name in enumerate(names):
         runs = counting(trial, number)
         rows = tuple(
-            _medians([run.facts for run in runs if run.subject == build], whole=machine_cpu) for build in subjects
+            _cost_medians([run.facts for run in runs if run.subject == build], machine_cpu=machine_cpu)
+            for build in subjects
         )
         relative = tuple(tuple(map(quotient, row, rows[0])) for row in rows[1:])
         tables.append(OperationCosts(name, rows, relative))
     return tables
 
 
-def by_machine(trial: SessionState) -> bool:
+def is_machine_cpu(trial: SessionState) -> bool:
     """Whether CPU is counted for the whole machine (by vmstat), because perf has counted it in no run.
 
     Its unit is then percent of the machine per operation per second; otherwise it is microseconds of the measured
@@ -266,10 +272,10 @@ def by_machine(trial: SessionState) -> bool:
     return all(value(run.facts, "cpu/o") is None for run in trial.runs)
 
 
-def _medians(runs: Sequence[RunFacts], *, whole: bool) -> Values:
-    """The medians of the runs of one build in one workload; with ``is_complete``, CPU is counted for the whole machine."""
+def _cost_medians(runs: Sequence[RunFacts], *, machine_cpu: bool) -> Values:
+    """The median of each column of COLUMNS over runs of one build; with ``machine_cpu``, of the CPU of the whole machine."""
     medians = {name: typical(runs, "qps" if name == "o/s" else name) for name in COLUMNS}
-    if whole:
+    if machine_cpu:
         shares = [(run.system.get("us"), run.system.get("sy"), run.qps) for run in runs]
         per_operation = [quotient(us + sy, qps) for us, sy, qps in shares if us is not None and sy is not None]
         medians["cpu/o"] = (
@@ -300,8 +306,8 @@ class RevertOutcome(StrEnum):
     UNMEASURED = "unmeasured"  # fewer than two rounds, or a build that fails
 
 
-def outcome(result: Regained | None) -> RevertOutcome:
-    """The outcome by the interval of the share."""
+def revert_outcome(result: Regained | None) -> RevertOutcome:
+    """The outcome of a proof, by the interval of the regained share."""
     match result:
         case None:
             return RevertOutcome.UNMEASURED
@@ -315,17 +321,17 @@ def outcome(result: Regained | None) -> RevertOutcome:
             return RevertOutcome.UNCLEAR
 
 
-def regained(trial: SessionState) -> Regained | None:
-    """The share that a revert regains in the trial's metric; None until all three builds were measured in two rounds."""
-    by_build = levels(trial, 0, trial.request.metric)
+def regained_by_revert(trial: SessionState) -> Regained | None:
+    """The part of a drop that the revert of a proof regains; None until all three builds were measured in two rounds."""
+    by_build = mean_logs_by_round(trial, 0, trial.request.metric)
     good, bad, reverted = (by_build.get(build, {}) for build in (GOOD, BAD, REVERTED))
-    return share_of_rounds(good, bad, reverted, resolution_of(trial, 0, trial.request.metric))
+    return regained_in_rounds(good, bad, reverted, log_resolution(trial, 0, trial.request.metric))
 
 
-def share_of_rounds(
-    good: Mapping[int, float], bad: Mapping[int, float], reverted: Mapping[int, float], step: float = 0.0
+def regained_in_rounds(
+    good: Mapping[int, float], bad: Mapping[int, float], reverted: Mapping[int, float], resolution: float = 0.0
 ) -> Regained | None:
-    """The share from the rounds that all three builds have (round → mean logarithm); None for fewer than two rounds."""
+    """The regained part, from (round → mean logarithm) of good, bad and the revert; None for fewer than two common rounds."""
     rounds = sorted(good.keys() & bad.keys() & reverted.keys())
     n = len(rounds)
     if n < 2:
@@ -335,9 +341,9 @@ def share_of_rounds(
     xx, yy = variance(losses), variance(gains)
     xy = correlation(losses, gains) * math.sqrt(xx * yy) if xx and yy else 0.0
     # Rounding of bad is in losses and gains.
-    loss_rounding, gain_rounding = (n * _rounding(math.sqrt(square), step) for square in (xx, yy))
+    loss_rounding, gain_rounding = (n * _rounding_variance(math.sqrt(square), resolution) for square in (xx, yy))
     xx, yy, xy = xx + loss_rounding, yy + gain_rounding, xy + math.sqrt(loss_rounding * gain_rounding) / 2
-    square = Student(n - 1).of_rounds() ** 2 / n
+    square = Student(n - 1).tabulated_quantile() ** 2 / n
     a, b, c = x * x - square * xx, x * y - square * xy, y * y - square * yy
     if a <= 0:
         return Regained(x, None, n)

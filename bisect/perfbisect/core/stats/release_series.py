@@ -49,7 +49,7 @@ from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Interval, ratio_of
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.stats.distributions import Student
-from perfbisect.core.stats.paired_comparison import levels
+from perfbisect.core.stats.paired_comparison import mean_logs_by_round
 
 RATE = 0.05  # share of tables without a change that announce a step
 MASS = 0.95  # probability that a step is at one of the positions that are stated
@@ -65,7 +65,7 @@ ODD = 4  # degrees of freedom by which a single release is judged
 
 NORMAL = NormalDist()
 
-Levels = NDArray[np.float64]
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +84,19 @@ class LevelStep:
     chance: float = 0.0  # upper limit of the probability that a line without a step shows one as clear; 0 if unknown
 
 
-def find_steps(levels: Sequence[float], error: float = 0.0, rate: float = RATE) -> tuple[LevelStep, ...]:
-    """The steps of a line, oldest first. ``levels`` are logarithms; ``error`` is the standard error of a level."""
+def find_steps(levels: Sequence[float], error: float = 0.0, max_false_rate: float = RATE) -> tuple[LevelStep, ...]:
+    """The steps of a line of ``levels``, which are logarithms, oldest first; ``error`` is the standard error of a level."""
     if len(levels) < FEWEST:
         return ()
     line = np.asarray(levels, dtype=float)
-    search = StepSearch(line, scatter(levels, error), rate)
-    cuts = search.settled(search.cuts(0, len(line)))
+    search = StepSearch(line, scatter_of_levels(levels, error), max_false_rate)
+    cuts = search.settle_cuts(search.find_cuts(0, len(line)))
     ends = [0, *cuts, len(line)]
-    return tuple(search.step(*ends[index : index + 3]) for index in range(len(cuts)))
+    return tuple(search.step_at_cut(*ends[index : index + 3]) for index in range(len(cuts)))
 
 
-def scatter(levels: Sequence[float], error: float = 0.0) -> float:
-    """The s.d. of a level around its neighbours, without steps; at least ``error``."""
+def scatter_of_levels(levels: Sequence[float], error: float = 0.0) -> float:
+    """The s.d. of a level around its neighbours, without steps, in log units; at least ``error``."""
     gaps = np.sort(np.diff(np.asarray(levels, dtype=float)) ** 2)
     count = math.ceil(SMALL_GAPS * len(gaps))
     # The expected mean of the ``count`` smallest of squared normal variables; within 2 % from 6 levels on (simulated).
@@ -104,49 +104,49 @@ def scatter(levels: Sequence[float], error: float = 0.0) -> float:
     return max(math.sqrt(float(gaps[:count].mean()) / (2 * usual)), error, SMALLEST)
 
 
-def freedom_of(count: int) -> int:
-    """The degrees of freedom of a scatter that is estimated from ``count`` levels (simulated with normal levels)."""
-    return max(3, round(0.7 * count))
+def freedom_of_scatter(levels: int) -> int:
+    """The degrees of freedom of a scatter that is estimated from a number of ``levels``; simulated with normal levels."""
+    return max(3, round(0.7 * levels))
 
 
 class StepSearch:
     """The search for steps in one line."""
 
-    def __init__(self, line: Levels, sd: float, rate: float) -> None:
-        self.line, self.sd, self.rate = line, sd, rate
-        self.freedom = freedom_of(len(line))
+    def __init__(self, levels: Array, sd: float, rate: float) -> None:
+        self.levels, self.sd, self.rate = levels, sd, rate
+        self.freedom = freedom_of_scatter(len(levels))
 
-    def cuts(self, start: int, end: int) -> list[int]:
+    def find_cuts(self, start: int, end: int) -> list[int]:
         """The positions from ``start`` to ``end`` at which the level changes: the first release after each change."""
-        arc_ends = self.arc(start, end)
+        arc_ends = self.most_significant_arc(start, end)
         if not arc_ends:
             return []
-        return sorted({*arc_ends, *(cut for a, b in pairwise([start, *arc_ends, end]) for cut in self.cuts(a, b))})
+        return sorted({*arc_ends, *(cut for a, b in pairwise([start, *arc_ends, end]) for cut in self.find_cuts(a, b))})
 
-    def arc(self, start: int, end: int) -> list[int]:
-        """The ends of the most significant arc, without ends that are ends of the part; empty if no arc is significant."""
+    def most_significant_arc(self, start: int, end: int) -> list[int]:
+        """The ends of the most significant arc between ``start`` and ``end``, except these two; empty if none is significant."""
         count = end - start
         if count < 2:
             return []
-        ring = np.concatenate((self.line[start:end], self.line[start:end]))
-        total = float(self.line[start:end].sum())
+        ring = np.concatenate((self.levels[start:end], self.levels[start:end]))
+        total = float(self.levels[start:end].sum())
         best, at = math.inf, (0, 0)
         for wide in range(1, count // 2 + 1):
             windows = np.lib.stride_tricks.sliding_window_view(ring, wide)[:count]
-            z = self.contrast(windows, total - windows.sum(axis=1), count - wide)
+            z = self.z_of_arcs(windows, total - windows.sum(axis=1), count - wide)
             index = int(z.argmax())
             # An arc counts among the tests of its half of the rate: one half is for single releases.
             tests = 2.0 * count * (1 if wide == 1 else max(1, count // 2 - 1))
-            if (p := self.chance(float(z[index]), wide) * tests) < best:
+            if (p := self.p_value_of_arc(float(z[index]), wide) * tests) < best:
                 best, at = p, (index, wide)
-        if best > self.share(count):
+        if best > self.rate_for(count):
             return []
         index, wide = at
         edges = {start + index % count, start + (index + wide) % count}
         return sorted(edges - {start})
 
-    def contrast(self, arcs: Levels, other_sums: Levels, other_count: int) -> Levels:
-        """z of each arc (a row); ``other_sums`` are the sums of the ``other_count`` releases outside it."""
+    def z_of_arcs(self, arcs: Array, other_sums: Array, other_count: int) -> Array:
+        """The z of each arc (a row of ``arcs``); the ``other_count`` releases outside of each have the sums ``other_sums``."""
         wide = arcs.shape[1]
         middle = arcs.mean(axis=1)
         gap = middle - other_sums / other_count
@@ -155,64 +155,63 @@ class StepSearch:
             wide -= 1
             trimmed = (middle * (wide + 1) - up) / wide - other_sums / other_count
             gap = np.where(trimmed * gap > 0, trimmed, 0.0)
-        z: Levels = np.abs(gap) / (self.sd * math.sqrt(1 / wide + 1 / other_count))
+        z: Array = np.abs(gap) / (self.sd * math.sqrt(1 / wide + 1 / other_count))
         return z
 
-    def chance(self, z: float, wide: int) -> float:
-        """The p-value of z for an arc of ``wide`` releases."""
-        return Student(min(self.freedom, ODD) if wide == 1 else self.freedom).two_sided(z)
+    def p_value_of_arc(self, z: float, width: int) -> float:
+        """The p-value of z for an arc of ``width`` releases."""
+        return Student(min(self.freedom, ODD) if width == 1 else self.freedom).two_sided_p_value(z)
 
-    def share(self, count: int) -> float:
-        """The part of the rate for ``count`` releases."""
-        return self.rate * count / len(self.line)
+    def rate_for(self, count: int) -> float:
+        """The part of the rate of false steps that a part of ``count`` releases has."""
+        return self.rate * count / len(self.levels)
 
-    def settled(self, cuts: list[int]) -> list[int]:
+    def settle_cuts(self, cuts: list[int]) -> list[int]:
         """The cuts that remain significant between their neighbours, each at the position that fits best."""
-        for _ in range(len(self.line)):
-            bounds = [0, *cuts, len(self.line)]
-            chances = [self.between(*bounds[index : index + 3]) for index in range(len(cuts))]
+        for _ in range(len(self.levels)):
+            bounds = [0, *cuts, len(self.levels)]
+            chances = [self.relative_p_value(*bounds[index : index + 3]) for index in range(len(cuts))]
             if chances and max(chances) > 1:
                 cuts = [cut for cut, p in zip(cuts, chances, strict=True) if p < max(chances)]
                 continue
             moved = list(cuts)
             for index in range(len(moved)):
-                ends = [0, *moved, len(self.line)]
+                ends = [0, *moved, len(self.levels)]
                 start, end = ends[index], ends[index + 2]
-                moved[index] = start + 1 + int(self.squares(start, end).argmin())  # the position that leaves the least
+                moved[index] = (
+                    start + 1 + int(self.squares_by_cut(start, end).argmin())
+                )  # the position that leaves the least
             if moved == cuts:
                 return cuts
             cuts = moved
         return cuts
 
-    def between(self, start: int, cut: int, end: int) -> float:
-        """The p-value of a cut, times the number of its possible positions, divided by its share of the rate; above 1 it
-        fails.
-        """
-        return self.p_value(start, cut, end) * (end - start - 1) / self.share(end - start)
+    def relative_p_value(self, start: int, cut: int, end: int) -> float:
+        """The p-value of a cut times the number of possible positions, relative to the rate; above 1 the cut fails."""
+        return self.p_value_of_cut(start, cut, end) * (end - start - 1) / self.rate_for(end - start)
 
-    def p_value(self, start: int, cut: int, end: int) -> float:
-        """The p-value of a cut between its neighbours."""
-        short, long = sorted((self.line[start:cut], self.line[cut:end]), key=len)
-        [z] = self.contrast(short[None, :], np.array([long.sum()]), len(long))
-        return self.chance(float(z), len(short))
+    def p_value_of_cut(self, start: int, cut: int, end: int) -> float:
+        """The p-value of a cut between the neighbouring cuts ``start`` and ``end``."""
+        short, long = sorted((self.levels[start:cut], self.levels[cut:end]), key=len)
+        [z] = self.z_of_arcs(short[None, :], np.array([long.sum()]), len(long))
+        return self.p_value_of_arc(float(z), len(short))
 
-    def squares(self, start: int, end: int) -> Levels:
-        """The residual sum of squares for a cut after each release except the last."""
-        part = self.line[start:end]
+    def squares_by_cut(self, start: int, end: int) -> Array:
+        """The residual sum of squares for a cut after each release from ``start`` to ``end``, except the last."""
+        part = self.levels[start:end]
         sums, sizes = np.cumsum(part)[:-1], np.arange(1, len(part))
         total = part.sum()
         explained = sums**2 / sizes + (total - sums) ** 2 / (len(part) - sizes)
-        squares: Levels = np.maximum(0.0, float((part**2).sum()) - explained)
+        squares: Array = np.maximum(0.0, float((part**2).sum()) - explained)
         return squares
 
-    def step(self, start: int, cut: int, end: int) -> LevelStep:
-        """The step at a cut between its neighbours.
+    def step_at_cut(self, start: int, cut: int, end: int) -> LevelStep:
+        """The step at a cut between the neighbouring cuts ``start`` and ``end``.
 
-        Positions are weighed by Bayes' rule, with equal priors and unknown levels. The scatter is uncertain by its
-        degrees of freedom.
+        Positions are weighted by Bayes' rule, with equal priors, unknown levels, and a scatter with its degrees of freedom.
         """
-        earlier, later = self.line[start:cut], self.line[cut:end]
-        squares = self.squares(start, end)
+        earlier, later = self.levels[start:cut], self.levels[cut:end]
+        squares = self.squares_by_cut(start, end)
         sizes = np.arange(1, end - start)
         weight = -0.5 * np.log(sizes * (end - start - sizes))
         scatter_squares = self.freedom * self.sd**2
@@ -227,12 +226,12 @@ class StepSearch:
         gap = float(later.mean() - earlier.mean())
         half = Student(self.freedom).quantile() * self.sd * math.sqrt(1 / len(earlier) + 1 / len(later))
         first, last = start + int(inside.min()), start + int(inside.max()) + 1
-        alone, arcs = min(len(earlier), len(later)) == 1, len(self.line) * max(1, len(self.line) - 2)
-        false = min(self.rate, self.p_value(start, cut, end) * arcs)
+        alone, arcs = min(len(earlier), len(later)) == 1, len(self.levels) * max(1, len(self.levels) - 2)
+        false = min(self.rate, self.p_value_of_cut(start, cut, end) * arcs)
         return LevelStep(cut - 1, cut, first, last, Interval.around(gap, half), alone, false)
 
 
-Visits = Mapping[int, Mapping[int, float]]  # release → round → mean logarithm
+MeansByRound = Mapping[int, Mapping[int, float]]  # release → round → mean logarithm
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +255,7 @@ class SpeedLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Hunt:
+class SuggestedHunt:
     """Two releases between which the speed of one or several workloads changed."""
 
     good: int
@@ -266,67 +265,71 @@ class Hunt:
     least: float  # the smallest of the changes of the workloads, as a fraction
 
 
-def lines_of(trial: SessionState) -> list[SpeedLine]:
-    """The line of every workload, in the order of the request."""
+def speed_lines(trial: SessionState) -> list[SpeedLine]:
+    """The line of each workload of a series, in the order of the request."""
     request = trial.request
     names, releases = [work.name for work in request.works], len(request.subjects)
-    visits = [levels(trial, number, request.metric) for number in range(len(names))]
-    return [line_of(*line, releases, RATE / len(names)) for line in zip(names, visits, strict=True)]
+    visits = [mean_logs_by_round(trial, number, request.metric) for number in range(len(names))]
+    return [speed_line(*line, releases, RATE / len(names)) for line in zip(names, visits, strict=True)]
 
 
-def line_of(work: str, visits: Visits, releases: int, rate: float) -> SpeedLine:
-    """The line of one workload."""
-    level, error = fit_levels(visits)
-    return line_through(work, level, releases, rate, error)
+def speed_line(workload: str, means: MeansByRound, releases: int, rate: float) -> SpeedLine:
+    """The line of one workload over ``releases``, from the mean logarithm of each release in each round."""
+    level, error = fit_levels(means)
+    return line_of_levels(workload, level, releases, rate, error)
 
 
-def line_through(
-    work: str, level: Mapping[int, float], releases: int, rate: float, error: float | None, least: float = 0.0
+def line_of_levels(
+    workload: str,
+    levels: Mapping[int, float],
+    releases: int,
+    rate: float,
+    error: float | None,
+    min_scatter: float = 0.0,
 ) -> SpeedLine:
-    """The line of these levels; its scatter is at least ``error`` and ``least``."""
-    measured = sorted(level)
-    values, error_floor = [level[release] for release in measured], max(error or 0.0, least)
+    """The line of one workload through ``levels`` (release → logarithm); its scatter is at least ``min_scatter``."""
+    measured = sorted(levels)
+    values, error_floor = [levels[release] for release in measured], max(error or 0.0, min_scatter)
     steps = (
         replace(step, **{name: measured[getattr(step, name)] for name in ("before", "after", "first", "last")})
         for step in find_steps(values, error_floor, rate)
     )
     base = values[0] if values else 0.0
-    ratios = (ratio_of(level[release] - base) if release in level else None for release in range(releases))
-    line_scatter = scatter(values, error_floor) if len(values) >= FEWEST else None
-    return SpeedLine(work, tuple(ratios), error, line_scatter, tuple(steps))
+    ratios = (ratio_of(levels[release] - base) if release in levels else None for release in range(releases))
+    line_scatter = scatter_of_levels(values, error_floor) if len(values) >= FEWEST else None
+    return SpeedLine(workload, tuple(ratios), error, line_scatter, tuple(steps))
 
 
-def line_of_readings(work: str, levels: Sequence[float], rate: float) -> SpeedLine:
-    """The line of a series that was measured elsewhere; ``levels`` are logarithms.
-
-    Readings that are left out have the ratio None.
-    """
-    every = np.asarray(levels, dtype=float)
+def line_of_readings(workload: str, readings: Sequence[float], rate: float) -> SpeedLine:
+    """The line of a series that another system measured; ``readings`` are logarithms. Outliers have the ratio None."""
+    every = np.asarray(readings, dtype=float)
     beside = [float(np.median(every[max(0, index - BESIDE) : index + BESIDE + 1])) for index in range(len(every))]
     off = np.abs(every - beside)
     near = np.flatnonzero(off <= FAR * max(float(np.median(off)) / NORMAL.inv_cdf(0.75), SMALLEST))
     line = every[near]
-    of_means = (math.sqrt(wide) * scatter(block_means(line, wide)) for wide in WIDTHS if len(line) >= MEANS * wide)
+    of_means = (
+        math.sqrt(wide) * scatter_of_levels(block_means(line, wide)) for wide in WIDTHS if len(line) >= MEANS * wide
+    )
     level = {int(index): float(x) for index, x in zip(near, line, strict=True)}
-    return line_through(work, level, len(every), rate, None, max(of_means, default=0.0))
+    return line_of_levels(workload, level, len(every), rate, None, max(of_means, default=0.0))
 
 
-def block_means(line: Levels, wide: int) -> list[float]:
-    """The means of each ``wide`` successive levels; the first levels are left over if the division has a remainder."""
-    return [float(x) for x in line[len(line) % wide :].reshape(-1, wide).mean(axis=1)]
+def block_means(line: Array, width: int) -> list[float]:
+    """The means of blocks of ``width`` successive levels; a remainder of the first levels is left out."""
+    return [float(x) for x in line[len(line) % width :].reshape(-1, width).mean(axis=1)]
 
 
-def fit_levels(visits: Visits) -> tuple[dict[int, float], float | None]:
+def fit_levels(means: MeansByRound) -> tuple[dict[int, float], float | None]:
     """The level of each release, and the largest standard error of a level; None if every release has a single round.
 
     The effects of rounds are eliminated from the normal equations. If no chain of common rounds connects two releases,
     the difference of their levels is the difference of their means.
     """
-    level = {release: fmean(values.values()) for release, values in visits.items() if values}
+    level = {release: fmean(values.values()) for release, values in means.items() if values}
     position = {release: number for number, release in enumerate(level)}
     rounds: dict[int, dict[int, float]] = {}
     for release, middle in level.items():
-        for number, x in visits[release].items():
+        for number, x in means[release].items():
             rounds.setdefault(number, {})[position[release]] = x - middle
     alike: dict[tuple[int, ...], list[list[float]]] = {}  # rounds with the same releases
     for visited_round in rounds.values():
@@ -337,30 +340,30 @@ def fit_levels(visits: Visits) -> tuple[dict[int, float], float | None]:
     for members, these in centred:
         normal[np.ix_(members, members)] += len(these) * (np.eye(len(members)) - 1 / len(members))
         right[members] += these.sum(axis=0)
-    moved: Levels = np.linalg.pinv(normal, hermitian=True) @ right
+    moved: Array = np.linalg.pinv(normal, hermitian=True) @ right
     level = {release: level[release] + float(moved[number]) for release, number in position.items()}
     count = sum(map(len, rounds.values()))
     freedom = count - len(rounds) - int(np.linalg.matrix_rank(normal, hermitian=True)) if rounds else 0
     if freedom < 1:
         return level, None
     squares = sum(float(((these - moved[members] + moved[members].mean()) ** 2).sum()) for members, these in centred)
-    return level, math.sqrt(squares / freedom / min(len(visits[release]) for release in level))
+    return level, math.sqrt(squares / freedom / min(len(means[release]) for release in level))
 
 
-def is_worse(step: LevelStep, metric: str) -> bool:
+def makes_worse(step: LevelStep, metric: str) -> bool:
     """Whether a step makes the metric worse."""
     return (step.size.middle < 1) == find_metric(metric).higher_is_better
 
 
-def hunts_of(lines: Sequence[SpeedLine], metric: str) -> list[Hunt]:
-    """The hunts for the steps, changes for the worse first, then large ones; steps between the same releases are one hunt."""
+def suggested_hunts(lines: Sequence[SpeedLine], metric: str) -> list[SuggestedHunt]:
+    """The hunts for steps, changes for the worse first, then by size; steps between the same releases are one hunt."""
     steps_of: dict[tuple[bool, int, int], list[tuple[str, float]]] = {}
     for line in lines:
         for step in line.steps:
-            range_key = not is_worse(step, metric), step.first, step.last
+            range_key = not makes_worse(step, metric), step.first, step.last
             steps_of.setdefault(range_key, []).append((line.work, step.size.middle))
     by_rank = sorted(steps_of.items(), key=lambda item: (item[0][0], -max(abs(math.log(size)) for _, size in item[1])))
     return [
-        Hunt(good, bad, not better, tuple(work for work, _ in sizes), min(abs(size - 1) for _, size in sizes))
+        SuggestedHunt(good, bad, not better, tuple(work for work, _ in sizes), min(abs(size - 1) for _, size in sizes))
         for (better, good, bad), sizes in by_rank
     ]

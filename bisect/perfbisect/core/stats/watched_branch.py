@@ -1,6 +1,6 @@
 """The line of a branch that is measured night by night: its tips, the level of each, and where the speed changed.
 
-A night is a comparison of the newest tip with a few earlier tips (``companions_of_next``). All nights make one line: rounds of
+A night is a comparison of the newest tip with a few earlier tips (``tips_measured_with_next``). All nights make one line: rounds of
 different nights are different rounds, tips that were measured in several nights connect them, and levels and steps are
 computed as for a series of releases (core/stats/release_series.py). The first tip of every BLOCK is measured again with
 all others of its block: errors of a chain of neighbours would add up from night to night, which looks like a slow change.
@@ -29,9 +29,16 @@ from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialBuild
 from perfbisect.core.stats.distributions import Student
-from perfbisect.core.stats.drops import Drop, DropRange, loss, ranges_of_drops
-from perfbisect.core.stats.paired_comparison import Ratio, levels
-from perfbisect.core.stats.release_series import RATE, LevelStep, SpeedLine, Visits, freedom_of, line_of
+from perfbisect.core.stats.drops import Drop, DropRange, loss_fraction, ranges_of_drops
+from perfbisect.core.stats.paired_comparison import Ratio, mean_logs_by_round
+from perfbisect.core.stats.release_series import (
+    RATE,
+    LevelStep,
+    MeansByRound,
+    SpeedLine,
+    freedom_of_scatter,
+    speed_line,
+)
 
 T = TypeVar("T")
 Range = tuple[int, int, int]  # the number of a workload, and the numbers of the tips before and after
@@ -46,8 +53,8 @@ LONGEST = 100  # tips of a line; older tips are left out
 ROUNDS = 1_000_000  # a number above the rounds of any night
 
 
-def companions_of_next(tips: Sequence[T]) -> list[T]:
-    """The tips that the next tip is measured with, of ``tips``, oldest first: the latest, then the others, oldest first."""
+def tips_measured_with_next(tips: Sequence[T]) -> list[T]:
+    """The tips of ``tips`` (oldest first) that the next tip is measured with: the latest, then the others, oldest first."""
     if not tips:
         return []
     count = len(tips)
@@ -56,7 +63,7 @@ def companions_of_next(tips: Sequence[T]) -> list[T]:
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class BranchLine:
     """The merged nights of a branch that can be compared. Numbers of tips are positions in ``tips``."""
 
     tips: tuple[TrialBuild, ...]  # tips that were measured, oldest first
@@ -64,8 +71,8 @@ class Branch:
     broken: tuple[TrialBuild, ...] = ()  # later tips that could not be built, oldest first
 
     @classmethod
-    def of(cls, nights: Sequence[SessionState]) -> "Branch":
-        """The line of nights, oldest first, which have the same workloads; the last build of a night is its tip."""
+    def from_nights(cls, nights: Sequence[SessionState]) -> "BranchLine":
+        """The merged line of ``nights``, oldest first, which have equal workloads; the last build of a night is its tip."""
         newest = [night.request.subjects[-1] for night in nights]
         measured = {run.facts.commit for night in nights for run in night.runs}
         tips = tuple({tip.commit: tip for tip in newest if tip.commit in measured}.values())[-LONGEST:]
@@ -76,13 +83,13 @@ class Branch:
         for work, workload in enumerate(works):
             visits: dict[int, dict[int, float]] = {index: {} for index in range(len(tips))}
             for night, trial in enumerate(nights):
-                for subject, rounds in levels(trial, work, trial.request.metric).items():
+                for subject, rounds in mean_logs_by_round(trial, work, trial.request.metric).items():
                     if (index := number.get(trial.request.subjects[subject].commit)) is not None:
                         visits[index] |= {night * ROUNDS + round_number: x for round_number, x in rounds.items()}
-            lines.append(branch_line(workload.name, visits, len(tips), RATE / len(works)))
+            lines.append(line_with_jumps(workload.name, visits, len(tips), RATE / len(works)))
         return cls(tips, tuple(lines), tuple(tip for tip in later if tip.trouble))
 
-    def drops(self, metric: str, least: float, searched: Collection[Range] = ()) -> list[DropRange]:
+    def drop_ranges(self, metric: str, least: float, searched: Collection[Range] = ()) -> list[DropRange]:
         """The ranges of the steps for the worse by ``least`` (a fraction) or more, narrow ranges first.
 
         Steps within ranges that were ``searched`` and named no commit are left out: the range of a step becomes more
@@ -92,36 +99,36 @@ class Branch:
             Drop(work, step.first, step.last, ratio)
             for work, line in enumerate(self.lines)
             for step in line.steps
-            if loss(ratio := Ratio(step.size.middle, step.size, 0), metric) >= least
+            if loss_fraction(ratio := Ratio(step.size.middle, step.size, 0), metric) >= least
             and not any(of == work and first <= step.before < step.after <= last for of, first, last in searched)
         ]
         return sorted(ranges_of_drops(drops), key=lambda drop: drop.last - drop.first)
 
 
-def branch_line(work: str, visits: Visits, tips: int, rate: float) -> SpeedLine:
-    """The line of one workload, with jumps among its steps."""
-    line = line_of(work, visits, tips, rate)
+def line_with_jumps(work: str, means: MeansByRound, tips: int, rate: float) -> SpeedLine:
+    """The line of one workload over the tips of a branch, with jumps among its steps."""
+    line = speed_line(work, means, tips, rate)
     steps = {step.after: step for step in line.steps}
-    for jump in find_jumps(line, visits, JUMP * rate / RATE):
+    for jump in find_jumps(line, means, JUMP * rate / RATE):
         steps[jump.after] = replace(steps.get(jump.after, jump), first=jump.first, last=jump.last)
     return replace(line, steps=tuple(replace(steps[tip], alone=False) for tip in sorted(steps)))
 
 
-def find_jumps(line: SpeedLine, visits: Visits, chance: float) -> list[LevelStep]:
-    """The differences between neighbours whose p-value is at most ``chance``. ``visits`` are the visits of the line."""
+def find_jumps(line: SpeedLine, means: MeansByRound, max_p_value: float) -> list[LevelStep]:
+    """The jumps: steps between neighbouring tips of ``line`` with a p-value of at most ``max_p_value``."""
     if line.error is None:
         return []
     level = {tip: math.log(ratio) for tip, ratio in enumerate(line.ratios) if ratio is not None}
     law, layout_sd = Student(NORMAL), min(max(line.scatter or 0.0, ASSUMED), 2 * ASSUMED)
     if line.scatter is not None and len(level) >= SURE:
-        law, layout_sd = Student(freedom_of(len(level))), line.scatter
-    rounds = {tip: len(visits[tip]) for tip in level}
+        law, layout_sd = Student(freedom_of_scatter(len(level))), line.scatter
+    rounds = {tip: len(means[tip]) for tip in level}
     visit_variance = line.error**2 * min(rounds.values())  # variance of a single visit
     steps = []
     for earlier, later in pairwise(level):
         gap = level[later] - level[earlier]
         sd = math.sqrt(2 * layout_sd**2 + visit_variance / rounds[earlier] + visit_variance / rounds[later])
-        if law.two_sided(gap / sd) <= chance:
+        if law.two_sided_p_value(gap / sd) <= max_p_value:
             size = Interval.around(gap, law.quantile() * sd)
             steps.append(LevelStep(earlier, later, earlier, later, size, alone=False))
     return steps

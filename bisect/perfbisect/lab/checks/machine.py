@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from perfbisect.core.domain.metrics import INSTRUCTIONS, find_metric
-from perfbisect.core.stats.noise import spread_of_pairs
+from perfbisect.core.stats.noise import sd_of_pair_differences
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host import jobs, lock
 from perfbisect.host.facts import (
@@ -326,7 +326,7 @@ def read_pairs(text: str) -> tuple[float, float | None, float] | None:
 
     def varies(name: str, column: int) -> float | None:
         logs = [math.log(took) if (took := int(run[column])) > 0 else None for run in runs if run[0] == name]
-        return spread_of_pairs(zip(logs[::2], logs[1::2], strict=False))
+        return sd_of_pair_differences(zip(logs[::2], logs[1::2], strict=False))
 
     beside, alone = varies("beside", 1), varies("alone", 1)
     return None if beside is None or alone is None else (beside, varies("beside", 2), alone)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.events import Commit
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.core.stats.release_series import SpeedLine, is_worse
+from perfbisect.core.stats.release_series import SpeedLine, makes_worse
 from perfbisect.report.document import Figure
 from perfbisect.report.hunt_report import Narrowing
 from perfbisect.report.page.svg import (
@@ -294,7 +294,7 @@ def steps(line: SpeedLine, names: Sequence[str], metric: str) -> Iterator[Markup
         if (step.first, step.last) != (step.before, step.after):
             left, right = (step.first + 0.5) / size, (step.last + 0.5) / size
             yield bar(left, right - left, 0.0, HEIGHT, "place", title)
-        tone = "bad" if is_worse(step, metric) else "good"
+        tone = "bad" if makes_worse(step, metric) else "good"
         yield upright((step.before + step.after + 1) / 2 / size, HEIGHT, f"step {tone}", title)
 
 

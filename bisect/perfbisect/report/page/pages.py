@@ -21,8 +21,8 @@ from markupsafe import Markup
 from perfbisect import __version__
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import TrialType
-from perfbisect.core.stats.release_series import SpeedLine, is_worse, lines_of
-from perfbisect.core.stats.watched_branch import Branch
+from perfbisect.core.stats.release_series import SpeedLine, makes_worse, speed_lines
+from perfbisect.core.stats.watched_branch import BranchLine
 from perfbisect.report.document import Cell, Document, Row, Table, row
 from perfbisect.report.page import svg
 from perfbisect.report.page.svg import Scale, chart, element, percent, spanned, upright
@@ -109,10 +109,10 @@ def watched_of(trials: Sequence[SessionState], link: str) -> list[WatchedLine]:
     request = trials[-1].request
     if text := request.branch:
         nights = [trial for trial in trials if trial.request.works == request.works]
-        lines: Sequence[SpeedLine] = Branch.of(nights).lines
+        lines: Sequence[SpeedLine] = BranchLine.from_nights(nights).lines
     else:
-        lines, text = lines_of(trials[-1]), series_of(trials[-1]).text
-    steps = (tuple((step.after, is_worse(step, request.metric)) for step in line.steps) for line in lines)
+        lines, text = speed_lines(trials[-1]), series_of(trials[-1]).text
+    steps = (tuple((step.after, makes_worse(step, request.metric)) for step in line.steps) for line in lines)
     return [
         WatchedLine(f"{line.work}, {text}", line.ratios, of_line, link)
         for line, of_line in zip(lines, steps, strict=True)
