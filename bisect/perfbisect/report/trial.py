@@ -386,8 +386,7 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
     if pairs := noise.noise_of_paired_runs(trial):
         beside = min(filter(None, pairs), default=0.0)
         gains, by_cpu = beside < GAIN * turns, " by CPU time" * (beside == pairs[1])
-        sentence = f"The {pairs_sentence('runs', *pairs, turns)}."
-        yield Section("Paired runs", (Prose((sentence,)),), "pairs", quiet=True)
+        yield Section("Paired runs", (Prose((f"The {pairs_sentence('runs', *pairs, turns)}.",)),), "pairs", quiet=True)
     head = ("runs per side", "visits", "time", *(("drop interleaved", f"paired{by_cpu}") if gains else ("drop",)))
     rows = (
         row(
@@ -396,7 +395,6 @@ def noise_sections(trial: SessionState) -> Iterator[Section]:
         )
         for size in noise.detectable_drops(trial, estimate)
     )  # fmt: skip
-    yield Section(
-        "Smallest detectable drop (95 % confidence, 80 % power)", (Table(head, tuple(rows), head),), "detectable"
-    )
+    table = Table(head, tuple(rows), head)
+    yield Section("Smallest detectable drop (95 % confidence, 80 % power)", (table,), "detectable")
     yield Section("Advice", (Prose(tuple(noise.advice_sentences(trial, estimate))),), quiet=True)
