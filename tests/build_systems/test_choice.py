@@ -97,8 +97,8 @@ def test_the_system_of_the_ends_of_a_range(git: Repo) -> None:
     refused = [
         (RECIPE, SETTINGS, "made", "none", r"b cannot be built: its tree has no build system: none of Cargo\.toml"),
         (meson, SETTINGS, "moved", "later",
-         "a cannot be built with meson, as the recipe of tool says: its tree has cmake and make"),
-        (commands, replace(SETTINGS, **configured), "made", "made", "no effect: tool is built by commands"),
+         "a cannot be built with meson, which the recipe of tool names: the tree of a has cmake and make"),
+        (commands, replace(SETTINGS, **configured), "made", "made", "no effect, because tool is built by commands"),
         (RECIPE, replace(alone, **configured), "none", "none", "no effect: its tree has no build system"),
     ]  # fmt: skip
     for recipe, settings, good, bad, sentence in refused:

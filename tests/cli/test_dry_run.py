@@ -107,7 +107,7 @@ def test_what_a_hunt_takes_is_said_before_it_begins(ends: tuple[str, str], git: 
     """Without a history little is known; what is not committed is said, too, and so are commits that change nothing."""
     asked = ["run", *ends, *SCRIPT, "--no-explain"]
     first = "1 commit, 1 candidate; about 2 builds"
-    unknown = f"{first}; runs: not known before the ends are measured; time and disk are known after the first ones"
+    unknown = f"{first}; runs: not known before the ends are measured; time and disk are known after the first builds and runs"
     assert printed(*asked, "--dry-run").startswith(f"# {unknown}\n")
     Path("repo/run.sh").write_text("echo rate 5\n")
     ended = run(*asked, "--plain", "--name", "nightly 7")

@@ -74,7 +74,7 @@ def test_nothing_is_overwritten_and_printing_writes_nothing(repo: Repo, tmp_path
     for name, said in {
         "mysql": "A builder mysql exists already",
         "sysbench": "A suite sysbench exists already",
-        "../x": "is no name for a recipe",
+        "../x": "cannot be the name of a recipe",
     }.items():
         assert said in exits(3, "init", "--name", name)
     assert not [*seal.rglob("*.toml")]

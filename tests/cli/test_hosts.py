@@ -166,7 +166,7 @@ def test_a_new_host_is_checked_like_the_others_and_one_that_cannot_be_is_told(fl
     """It is a sentence, and stops no other."""
     printed("hosts", "--check", "a", "--like", "n1", *fleet.kept)
     status, out, err = run("hosts", "--check", "gone", "b", *fleet.kept)
-    assert status == 4 and "Host gone is not checked: " in err and "How fit host b is, measured once a day: " in err
+    assert status == 4 and "Host gone is not checked: " in err and "Fitness check of host b, once a day: " in err
     assert rows(fleet.path, CHECKS) == [("a",), ("b",)]
     assert "b  " in out and "gone  " in out
     fleet.wait_a_day()
@@ -190,7 +190,7 @@ def test_what_cannot_be_asked(fleet: Fleet) -> None:
         (["--check", "a", "--like", "n9"], 3, "There is no n9"),
         (["--check", "--accept", "a"], 3, "Give one of"),
         (["--check", "c", "--like", "n1"], 4, "Host c is not checked: There is no host 'c'"),
-        (["--check", "a"], 4, "It is not known what to measure"),
+        (["--check", "a"], 4, "No host was checked before"),
         (["--check", "a", "--like", "n2"], 4, "cpu/o does not show how fast a host is"),
     ):
         assert said in exits(status, "hosts", *words, *fleet.kept)

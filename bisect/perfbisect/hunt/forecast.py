@@ -1,8 +1,8 @@
-"""What hunts are going to do, said before they begin: the commands for both ends (`--dry-run`), builds, runs, time and disk.
+"""The forecast of hunts before they begin: builds, runs, time and disk, and the commands for both ends (`--dry-run`).
 
-The commands are composed by the modules that would run them, and none of them is run. The hosts are only asked for memory,
-cores, compiler, what perf can count, the user and a free port. The checkout and small files, which would be copied there, go to
-a temporary folder of this machine, whose path is then replaced by that of the host's root folder.
+The commands are composed by the modules that would run them, but they are not run. The hosts are only asked for memory, cores,
+compiler, counters of perf, the user and a free port. The checkout and small files, which would be copied to the host, are made in a
+temporary folder of this machine. Its path is then replaced by the path of the host's root folder.
 """
 
 from collections import deque
@@ -49,15 +49,15 @@ from perfbisect.store.prior_data import read_costs, read_kept
 from perfbisect.wording.quantities import estimate, extent, size, span_of
 from perfbisect.wording.text import listed, shell_word, shell_words
 
-DROPS = (0.5, 0.04)  # that a hunt is expected for before its ends are measured
+DROPS = (0.5, 0.04)  # the largest and the smallest drop of a forecast, before the ends are measured
 
 PID = 2**31 - 1  # placeholder for the processes of a server
-BESIDE = "&  # ends when it is stopped"
+IN_BACKGROUND = "&  # ends when it is stopped"
 
 
 @dataclass(frozen=True, slots=True)
 class CommandGroup:
-    """Consecutive commands."""
+    """Consecutive commands with a title."""
 
     title: str
     lines: tuple[str, ...]
@@ -65,82 +65,93 @@ class CommandGroup:
 
 @dataclass(frozen=True, slots=True)
 class ListingRequest:
-    """A commit, and how it would be built and measured."""
+    """A commit whose commands are to be listed, with its hosts and recipes."""
 
     host: Host
     entry: HostEntry
-    build_host: Host | None  # that builds, if it is another
+    build_host: Host | None  # None: the host itself builds
     build_entry: HostEntry | None
     settings: Settings
     builder: Builder
     workload: Workload
     commit: str
-    training: tuple[Workload, ...]  # with which it is trained, where it is optimised with a profile
+    training: tuple[Workload, ...]  # workloads of the training, with profile-guided optimization
 
 
-def forecast(path: Path | None, every: Sequence[Settings], span: CommitRange, host: Host) -> str:
-    """A line about these hunts, by the earlier ones in the history at ``path``: their noise, and what builds and runs took."""
-    policy, choices = every[0].policy, len(span.graph.candidates)
-    builds, known, further = likely_builds(choices, policy), "; runs: not known before the ends are measured", []
-    with suppress(UsageError), closing(History.open(path, read_only=True)) as history:  # there may be none yet
-        costs, prior = [read_costs(history, each) for each in every], with_prior_knowledge(history, every[0]).prior
+def forecast_line(path: Path | None, hunts: Sequence[Settings], span: CommitRange, host: Host) -> str:
+    """A line with the probable builds, runs, time and disk of hunts over one range.
+
+    The noise, and the costs of builds and runs, are those of earlier hunts in the history at ``path``.
+    """
+    policy, choices = hunts[0].policy, len(span.graph.candidates)
+    builds, runs_text, more_parts = likely_builds(choices, policy), "; runs: not known before the ends are measured", []
+    with suppress(UsageError), closing(History.open(path, read_only=True)) as history:  # there may be no history yet
+        costs = [read_costs(history, settings) for settings in hunts]
+        prior = with_prior_knowledge(history, hunts[0]).prior
         if prior.noise:
             drops = [max(drop, policy.min_effect) for drop in DROPS]
             runs = likely_runs(choices, drops, prior.noise, prior.build_cost, policy)
-            known = f" and {span_of(*runs, 'run')}{' of each workload' * (len(every) > 1)}"
+            runs_text = f" and {span_of(*runs, 'run')}{' of each workload' * (len(hunts) > 1)}"
             if costs[0].build and all(cost.run for cost in costs):
-                run = sum(cost.run or 0.0 for cost in costs)
-                minutes = [(made * costs[0].build + ran * run) / 60 for made, ran in zip(builds, runs, strict=True)]
-                low, high = (estimate(min(each, policy.max_minutes or each)) for each in minutes)
-                further.append(low if low == high else f"{low} to {high.removeprefix('about ')}")
-        most = expected_builds(len(span.candidates), policy.max_builds)
-        if needed := space_needed(host, *read_kept(history, every[0]), most):
-            further.append(f"{size(int(needed[0]))} of disk")
-    begin = f"{extent(span.commits, choices, span.merges)}; about {span_of(*builds, 'build')}{known}"
-    return "; ".join((begin, *(further or ["time and disk are known after the first ones"])))
+                run_seconds = sum(cost.run or 0.0 for cost in costs)
+                minutes = [
+                    (build_count * costs[0].build + run_count * run_seconds) / 60
+                    for build_count, run_count in zip(builds, runs, strict=True)
+                ]
+                low, high = (estimate(min(duration, policy.max_minutes or duration)) for duration in minutes)
+                more_parts.append(low if low == high else f"{low} to {high.removeprefix('about ')}")
+        max_builds = expected_builds(len(span.candidates), policy.max_builds)
+        if needed := space_needed(host, *read_kept(history, hunts[0]), max_builds):
+            more_parts.append(f"{size(int(needed[0]))} of disk")
+    first_part = f"{extent(span.commits, choices, span.merges)}; about {span_of(*builds, 'build')}{runs_text}"
+    return "; ".join((first_part, *(more_parts or ["time and disk are known after the first builds and runs"])))
 
 
-def lines(path: Path | None, every: Sequence[Settings]) -> Iterator[str]:
-    """What the hunts are likely to take, by the history at ``path``; the commands for the bad end, and those for the good end that differ; then those of further workloads that differ."""
-    settings, *others = every
+def dry_run_lines(path: Path | None, hunts: Sequence[Settings]) -> Iterator[str]:
+    """The lines of --dry-run for hunts over one range: the forecast, then a script with the commands.
+
+    The script has all commands for the bad end, and the commands for the good end and for further workloads that differ from these.
+    The forecast uses earlier hunts in the history at ``path``.
+    """
+    settings, *further_hunts = hunts
     recipes = load_requested(settings)
     span, _ = read_hunt_range(settings, recipes[0])
     with connect(load_host(settings.host, settings.hosts_path)) as host:
-        yield f"# {forecast(path, every, span, host)}"
-    bad = parts_of(settings, recipes, settings.bad_commit)
+        yield f"# {forecast_line(path, hunts, span, host)}"
+    bad = command_groups(settings, recipes, settings.bad_commit)
     yield f"# {settings.bad}, {settings.bad_commit}"
-    yield from text(bad)
-    good = [part for part in parts_of(settings, recipes, settings.good_commit) if part not in bad]
+    yield from script_lines(bad)
+    good = [group for group in command_groups(settings, recipes, settings.good_commit) if group not in bad]
     yield ""
     if good:
         yield f"# {settings.good}, {settings.good_commit}: the same except"
-        yield from text(good)
+        yield from script_lines(good)
     else:
         yield f"# {settings.good}, {settings.good_commit}: the same"
-    for other in others:
+    for hunt in further_hunts:
+        groups = command_groups(hunt, load_requested(hunt), hunt.bad_commit)
         yield ""
-        yield f"# Workload {other.workload}, with the same builds: the same except"
-        yield from text([part for part in parts_of(other, load_requested(other), other.bad_commit) if part not in bad])
+        yield f"# Workload {hunt.workload}, with the same builds: the same except"
+        yield from script_lines([group for group in groups if group not in bad])
 
 
-def parts_of(settings: Settings, recipes: Recipes, commit: str) -> tuple[CommandGroup, ...]:
-    """The commands for one commit, on the first host."""
+def command_groups(settings: Settings, recipes: Recipes, commit: str) -> tuple[CommandGroup, ...]:
+    """The commands for one commit on the first host, and on the first build host if that builds for it."""
     builder, workload = recipes
     entry = load_host(settings.host, settings.hosts_path)
-    # All that build do it in the same way.
     build_entry = None if entry.builds else load_host(entry.built_elsewhere[0], settings.hosts_path)
     with connect(entry) as host, connect(build_entry) if build_entry else nullcontext() as build_host:
         training = load_training(builder, settings.variant, [workload], settings.workloads_path)
-        where = host, entry, build_host, build_entry
-        return list_commands(ListingRequest(*where, settings, builder, workload, commit, training))
+        hosts = host, entry, build_host, build_entry
+        return list_commands(ListingRequest(*hosts, settings, builder, workload, commit, training))
 
 
-def text(parts: Sequence[CommandGroup]) -> Iterator[str]:
-    """The parts as a script with comments."""
-    for part in parts:
+def script_lines(groups: Sequence[CommandGroup]) -> Iterator[str]:
+    """The lines of a script with the commands, and their titles as comments."""
+    for group in groups:
         yield ""
-        yield f"# {part.title}"
-        yield from part.lines
+        yield f"# {group.title}"
+        yield from group.lines
 
 
 def list_commands(request: ListingRequest) -> tuple[CommandGroup, ...]:
@@ -148,18 +159,21 @@ def list_commands(request: ListingRequest) -> tuple[CommandGroup, ...]:
     with temporary_folder() as path:
         scratch, folder = LocalHost(request.host.name, PurePosixPath(path)), str(path)
         work = scratch.root / "work" / request.builder.work_name
-        beside, plans = _plans(request, scratch)
-        parts = [(part, request.build_host or request.host) for part in (beside, *_build(request, work, *plans))]
-        parts += [(part, request.host) for part in _measurement(request, scratch, work / "prefix", plans[-1])]
-        there = [(part.title, part.lines, str(host.root)) for part, host in parts if part.lines]
+        archives, plans = _plans(request, scratch)
+        groups = [(group, request.build_host or request.host) for group in (archives, *_build(request, work, *plans))]
+        groups += [(group, request.host) for group in _measurement(request, scratch, work / "prefix", plans[-1])]
+        with_roots = [(group.title, group.lines, str(host.root)) for group, host in groups if group.lines]
         return tuple(
             CommandGroup(title.replace(folder, root), tuple(line.replace(folder, root) for line in lines))
-            for title, lines, root in there
+            for title, lines, root in with_roots
         )
 
 
 def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[CommandGroup, tuple[BuildPlan, ...]]:
-    """The archives that the commit needs, and how it is built; where it is trained, how the build is made that counts, first."""
+    """The archives that the commit needs, and the plan of its build.
+
+    With profile-guided optimization there are two plans: the instrumented build, then the optimised build.
+    """
     builder, commit = request.builder, request.commit
     host, entry = request.build_host or request.host, request.build_entry or request.entry
     repository, patches = open_repository(Path(request.settings.repository)), patches_of(request.settings, builder)
@@ -167,7 +181,7 @@ def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[CommandGroup, t
     name = request.settings.variant or builder.variant
     variant = variant_of(builder, name)
     tools, namespace = Toolchain("", "", ""), ""
-    with suppress(EnvironmentFailure):  # `bisect doctor` shows what is missing
+    with suppress(EnvironmentFailure):  # the listing needs no compiler; `bisect doctor` shows what is missing
         tools = toolchain(host, variant)
         namespace = cache_namespace(host, tools.processor)
     entry = msgspec.structs.replace(entry, jobs=entry.jobs or ask(host, CORES) or 1)
@@ -179,34 +193,36 @@ def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[CommandGroup, t
         paths = present(context, sources.commit)
         phases = (BuildPhase.INSTRUMENTED, BuildPhase.OPTIMISED) if request.training else (BuildPhase.PLAIN,)
         needed = prebuilt.needed(scratch, bare, sources, builder, paths)
-        beside = CommandGroup("archives", tuple(f"# {each} from {each.address}" for each in needed.values()))
-        sums = {name: each.sha256 for name, each in needed.items()}
-        return beside, tuple(plan_for(replace(context, phase=phase), commit, paths, sums) for phase in phases)
-    except BuildFailed as failed:  # its log is as temporary as the folder
+        archives = CommandGroup("archives", tuple(f"# {archive} from {archive.address}" for archive in needed.values()))
+        sums = {name: archive.sha256 for name, archive in needed.items()}
+        return archives, tuple(plan_for(replace(context, phase=phase), commit, paths, sums) for phase in phases)
+    except BuildFailed as failed:  # without its log, which is in the temporary folder
         raise EnvironmentFailure(str(failed)) from failed
 
 
 def _build(request: ListingRequest, work: PurePosixPath, *plans: BuildPlan) -> Iterator[CommandGroup]:
+    """The submodules of the commit, and the environment and commands of its build."""
     repository, builder = open_repository(Path(request.settings.repository)), request.builder
     listing = checkout.listed_submodules(repository, request.commit, builder.ignore, builder.repository)
     yield CommandGroup(f"submodules, in {work / 'source'}", tuple(f"# {line}" for line in listing))
-    where, others = f"in {work / 'build'}", " or ".join(request.entry.built_elsewhere)
+    location, build_hosts = f"in {work / 'build'}", " or ".join(request.entry.built_elsewhere)
     if request.build_host:
-        where = f"{where} on host {others}, which sends the result to host {request.host.name}"
-    *before, plan = ((each, tuple(shell_words(argv) for _, argv in each.commands)) for each in plans)
-    path = [f'PATH="${COMPILERS}:$PATH"'] if COMPILERS in plan[0].env else []
-    env = (f"{name}={shell_word(value)}" for name, value in plan[0].env.items())
+        location = f"{location} on host {build_hosts}, which sends the result to host {request.host.name}"
+    *instrumented, final = ((plan, tuple(shell_words(argv) for _, argv in plan.commands)) for plan in plans)
+    path = [f'PATH="${COMPILERS}:$PATH"'] if COMPILERS in final[0].env else []
+    env = (f"{name}={shell_word(value)}" for name, value in final[0].env.items())
     yield CommandGroup("environment of the build", (*env, *path))
-    for _, counting in before:
-        yield CommandGroup(f"build that counts what it executes, {where}", counting)
-        names = listed([full_name(each) for each in request.training])
+    for _, commands in instrumented:
+        yield CommandGroup(f"instrumented build, which counts its executed code, {location}", commands)
+        names = listed([full_name(workload) for workload in request.training])
         yield CommandGroup("training", (f"# loading, and at most {SECONDS:g} s of {names}, as below",))
-    yield CommandGroup(f"build, {where}", plan[1])
+    yield CommandGroup(f"build, {location}", final[1])
 
 
 def _measurement(
     request: ListingRequest, scratch: LocalHost, prefix: PurePosixPath, plan: BuildPlan
 ) -> Iterator[CommandGroup]:
+    """The configuration of the server, and the commands that load data and measure a visit."""
     host, entry, workload = request.host, request.entry, request.workload
     size = ask(host, MEMORY_MIB) or 1, ask(host, CORES) or 1
     values = placeholders(scratch, entry, request.builder, *size)
@@ -215,49 +231,51 @@ def _measurement(
     folder = dataset.visit_folder(host)
     service = service_in(host, system, folder, entry.server_cpus, write=False)
     if service:
-        written = tuple(configuration(plan.builder, service.values).splitlines())
-        yield CommandGroup(f"configuration of the server, {service.values['config']}", written)
+        config_lines = tuple(configuration(plan.builder, service.values).splitlines())
+        yield CommandGroup(f"configuration of the server, {service.values['config']}", config_lines)
     if format_command := plan.builder.dataset.format_command:
         lines = _steps(service, [format_command]) if service else [shell_words(dataset.format_argv(system, folder))]
-        yield CommandGroup("the format of its data: builds that print the same share loaded data", tuple(lines))
+        title = "the format of the data: builds that print the same text share loaded data"
+        yield CommandGroup(title, tuple(lines))
     loading = dataset.Loading(host, system, workload, folder, service, lua.place(scratch, workload))
     yield CommandGroup("loading the data", tuple(_loading(loading)))
     bench = visit.RunContext(host, entry, workload, loading.placed, perf.counts(host))
     timed = visit.timed(visit.Visit(bench, system, 0, folder, "", service), [PID] if service else [])
     line = _with_environment(timed.argv, timed.env, timed.cpus).replace(f"-p {PID}", "-p SERVER")
-    yield CommandGroup(f"a visit, on a copy of that, in {timed.cwd}", tuple(_served(service, line)))
+    yield CommandGroup(f"a visit, on a copy of the data, in {timed.cwd}", tuple(_served(service, line)))
 
 
 def _loading(loading: dataset.Loading) -> Iterator[str]:
-    service, check = loading.service, [loading.check()] if loading.service and loading.workload.check else []
-    load, asked = ([_with_environment(step.argv, step.env) for step in each] for each in (loading.commands(), check))
+    """The commands that load the data, with the start and the stop of the server."""
+    service, checks = loading.service, [loading.check()] if loading.service and loading.workload.check else []
+    load, check = ([_with_environment(step.argv, step.env) for step in steps] for steps in (loading.commands(), checks))
     if service is None:
         yield from load
         return
     recipe = service.recipe
     yield from _steps(service, recipe.initialise)
-    before, after = _steps(service, recipe.create), _steps(service, recipe.settle)
-    yield from _served(replace(service, cpus=""), *before, *load, *after, *asked)
+    create, settle = _steps(service, recipe.create), _steps(service, recipe.settle)
+    yield from _served(replace(service, cpus=""), *create, *load, *settle, *check)
 
 
 def _served(service: Service | None, *lines: str) -> Iterator[str]:
-    """Commands while the server runs, between its start and its stop."""
+    """Commands between the start and the stop of the server; only the commands if there is no server."""
     if service is None:
         yield from lines
         return
     [ready] = _steps(service, [service.recipe.ready])
-    yield f"{_with_environment(service.argv(service.recipe.start), service.env, service.cpus)} {BESIDE}"
+    yield f"{_with_environment(service.argv(service.recipe.start), service.env, service.cpus)} {IN_BACKGROUND}"
     yield f"until {ready}; do sleep 0.1; done"
     yield from lines
     yield from _steps(service, [service.recipe.stop]) if service.recipe.stop else ["kill -s TERM SERVER"]
 
 
 def _steps(service: Service, argvs: Iterable[Sequence[str]]) -> list[str]:
-    """Commands of the server's recipe."""
+    """Commands of the server's recipe, with their environment."""
     return [_with_environment(service.argv(argv), service.env) for argv in argvs]
 
 
 def _with_environment(argv: Sequence[str], env: Mapping[str, str], cpus: str = "") -> str:
-    """A command with its environment variables and processors."""
-    set_first = [f"{name}={shell_word(value)}" for name, value in env.items()]
-    return " ".join([*set_first, shell_words([*jobs.pinned(cpus), *argv])])
+    """A command with its environment variables, pinned to its processors."""
+    variables = [f"{name}={shell_word(value)}" for name, value in env.items()]
+    return " ".join([*variables, shell_words([*jobs.pinned(cpus), *argv])])

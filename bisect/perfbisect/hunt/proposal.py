@@ -1,4 +1,4 @@
-"""Looks at a repository and proposes a recipe for it; reads git objects only, and executes nothing of the repository."""
+"""Proposes a recipe for a repository from its git objects. No program of the repository is executed."""
 
 import re
 from collections.abc import Sequence
@@ -34,21 +34,21 @@ _URL = re.compile(r"(?:https|ssh|git)://[\w@:/.~+-]+|[\w.-]+@[\w.-]+:[\w/.~+-]+"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What a repository has."""
+class RepositoryProposal:
+    """A repository, and the recipe that is proposed for it."""
 
     repository: Repository
     range: ProposedRange
-    files: int
-    language: str  # of most of them, or ""
+    files: int  # their number
+    language: str  # of most files, or ""
     submodules: tuple[str, ...]
     proposal: RecipeProposal
-    benchmarks: list[Benchmark]  # the best guess first, which the proposal has
+    benchmarks: list[Benchmark]  # all that were found, first the benchmark of the proposal
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """A repository of a system that has a recipe already."""
+class KnownRepository:
+    """A repository of a system that already has a recipe."""
 
     repository: Repository
     builder: Builder
@@ -57,30 +57,33 @@ class Described:
     bad: str
 
 
-def look(path: Path, name: str = "", wanted: str = "", *, named: bool) -> Look | Described:
-    """What ``bisect init`` finds at ``path``, which the user has ``named`` or is in; ``name`` is that of the new recipe.
-    Beside what is called like a benchmark, it may measure a program ``wanted``.
+def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) -> RepositoryProposal | KnownRepository:
+    """The recipe that ``bisect init`` proposes for the repository at ``path``, or the recipe that exists already.
 
-    With a name, a recipe is proposed also for a system that has one. Raises UsageError for what is no repository, has no
-    range, or cannot be built and measured by any guess; and for a name that cannot be used.
+    The user has named the path, or is in that folder (``is_named`` false). ``name``: the name of the new recipe, which is then
+    proposed even if a recipe exists. ``program``: a program that may be the benchmark, beside programs that are called like one.
+    Raises UsageError if there is no repository, no range, no way to build or no benchmark, and for a name that cannot be used.
     """
-    repo = open_repository(path, named=named)
+    repo = open_repository(path, named=is_named)
     url = configured(repo, "remote.origin.url")
     range_ = latest_range(repo)
     ends = [resolve(repo, revision, range_.patterns) for revision in (range_.good, range_.bad)]
     listings = [listing(repo, commit) for commit in ends]
-    good, bad = trees = [tree_of(repo, commit, each, wanted) for commit, each in zip(ends, listings, strict=True)]
-    if not name and (described := _described(repo, url, bad, range_)):
-        return described
+    good, bad = trees = [tree_of(repo, commit, files, program) for commit, files in zip(ends, listings, strict=True)]
+    if not name and (known := _known_repository(repo, url, bad, range_)):
+        return known
     folder = repo.folder.parent if repo.folder.name == ".git" else repo.folder
     last = _canonical(url).rpartition("/")[2] or folder.name.removesuffix(".git")
-    title = _usable(name or re.sub(r"[^a-z0-9._-]+", "-", last.lower()).strip("-._")[:40], given=bool(name))
+    title = _checked_name(name or re.sub(r"[^a-z0-9._-]+", "-", last.lower()).strip("-._")[:40], is_option=bool(name))
     default = for_range(tree.paths for tree in trees)
-    systems = [each for each in SYSTEMS if all(each in systems_in(tree.paths) for tree in trees)]
+    systems = [system for system in SYSTEMS if all(system in systems_in(tree.paths) for tree in trees)]
     system, found = benchmarks.find_benchmarks(systems or [system_for_commit(default, bad.paths)], good, bad)
     if system != default and default != AUTO:  # such as a Makefile beside a go.mod
         found = [
-            each if "compile" in each.build else replace(each, build={"system": system, **each.build}) for each in found
+            benchmark
+            if "compile" in benchmark.build
+            else replace(benchmark, build={"system": system, **benchmark.build})
+            for benchmark in found
         ]
     if not found:
         ends = [_revision(end, range_) for end in (range_.good, range_.bad)]
@@ -91,72 +94,77 @@ def look(path: Path, name: str = "", wanted: str = "", *, named: bool) -> Look |
             "Name a program of the build: bisect init --benchmark PROGRAM. Or measure any command:"
             f" {shell_words(words)}{'' if default else ' --build COMMAND'} --run 'PROGRAM ARGUMENTS'",
         )
-    public = (
-        url if _URL.fullmatch(url) and masked(url) == url else ""
-    )  # another machine can clone it, and it has no password
+    # Only a URL from which other machines can clone, and without a password.
+    public = url if _URL.fullmatch(url) and masked(url) == url else ""
     proposal = RecipeProposal(
         title, range_.bad, system, public, range_.patterns, _version(repo, ends), ignored_patterns(good, bad), found[0]
     )
-    return Look(repo, range_, len(bad.paths), language(bad.paths), listings[1].submodules, proposal, found)
+    return RepositoryProposal(
+        repo, range_, len(bad.paths), language(bad.paths), listings[1].submodules, proposal, found
+    )
 
 
-def tree_of(repo: Repository, commit: str, listed: Listing, wanted: str = "") -> Tree:
-    """The tree of a commit, and of its files what a proposal needs."""
+def tree_of(repo: Repository, commit: str, listed: Listing, program: str = "") -> Tree:
+    """The tree of a commit, with the texts of files that a proposal needs."""
     paths, embedding = frozenset(listed.files), lines_with(repo, commit, EMBEDDING, ("*.rs", "*.go"))
-    return Tree(paths, texts_in(repo, listed, to_read(paths)), embedding, wanted)
+    return Tree(paths, texts_in(repo, listed, to_read(paths)), embedding, program)
 
 
-def _described(repo: Repository, url: str, tree: Tree, range_: ProposedRange) -> Described | None:
-    """The recipe of the system that this is: of the same URL, or all of whose programs the tree builds."""
-    known = load_builders()
-    here, programs = _canonical(url), defined_programs(tree)
-    same = [each for each in known if here and each.repository and _canonical(each.repository) == here]
-    same = same or [
-        each
-        for each in known
-        if len(each.programs) > 1 and {path.rpartition("/")[2] for path in each.programs} <= programs
+def _known_repository(repo: Repository, url: str, tree: Tree, range_: ProposedRange) -> KnownRepository | None:
+    """The repository with its existing recipe: a builder with the same URL, or whose programs the tree builds; None without."""
+    builders = load_builders()
+    address, programs = _canonical(url), defined_programs(tree)
+    matching = [
+        builder for builder in builders if address and builder.repository and _canonical(builder.repository) == address
     ]
-    if not same:
+    matching = matching or [
+        builder
+        for builder in builders
+        if len(builder.programs) > 1 and {path.rpartition("/")[2] for path in builder.programs} <= programs
+    ]
+    if not matching:
         return None
-    builder = same[0]
-    fitting = [each for each in load_workloads() if each.driver == builder.driver]
-    if not fitting:
+    builder = matching[0]
+    workloads = [workload for workload in load_workloads() if workload.driver == builder.driver]
+    if not workloads:
         return None
-    workload = next((each.name for each in fitting if each.group == "write"), fitting[0].name)
+    name = next((workload.name for workload in workloads if workload.group == "write"), workloads[0].name)
 
     ends = [range_.good, range_.bad]
     if not (range_.patterns and range_.patterns[0] in builder.release_tags):
         ends = [_revision(end, range_) for end in ends]
-    return Described(repo, builder, workload, *ends)
+    return KnownRepository(repo, builder, name, *ends)
 
 
 def _revision(version: str, range_: ProposedRange) -> str:
-    """An end of the range as git knows it, without a recipe."""
+    """An end of the range as a revision of git, which needs no recipe."""
     tagged = range_.patterns and not version.startswith("HEAD")
     return tags_of(version, range_.patterns[:1])[0] if tagged else version
 
 
 def _canonical(url: str) -> str:
-    """A URL without what differs between ways to reach one repository: github.com/mysql/mysql-server."""
+    """A URL without protocol, user and ending, which is equal for all URLs of one repository: github.com/mysql/mysql-server."""
     scp = re.fullmatch(r"(?:[^@/]*@)?([^:/]+):(?!//)(.*)", url)
     text = f"{scp[1]}/{scp[2]}" if scp else re.sub(r"^[a-z+]+://(?:[^@/]*@)?", "", url)
     return text.rstrip("/").removesuffix(".git").lower()
 
 
-def _usable(name: str, *, given: bool) -> str:
-    """The name, if a builder and a suite may have it. Raises UsageError otherwise."""
-    advice = "Choose another with --name NAME." if given else "Choose one with --name NAME."
+def _checked_name(name: str, *, is_option: bool) -> str:
+    """The name, if a new builder and a new suite can have it. Raises UsageError otherwise."""
+    advice = "Choose another name with --name NAME." if is_option else "Choose a name with --name NAME."
     if not _NAMES.fullmatch(name):
-        raise UsageError(f"'{name}' is no name for a recipe: at most 40 of a to z, digits, dots, - and _.", advice)
-    for folder in (each.folder for each in load_builders() if each.name == name):
+        raise UsageError(
+            f"'{name}' cannot be the name of a recipe: a name has at most 40 of a to z, digits, dots, - and _.", advice
+        )
+    for folder in (builder.folder for builder in load_builders() if builder.name == name):
         raise UsageError(f"A builder {name} exists already: {folder}. Nothing was written.", advice)
-    for folder in (each.folder for each in load_workloads() if each.suite == name):
+    for folder in (workload.folder for workload in load_workloads() if workload.suite == name):
         raise UsageError(f"A suite {name} exists already: {folder}. Nothing was written.", advice)
     return name
 
 
 def _version(repo: Repository, ends: Sequence[str]) -> list[str]:
-    """The command that prints the version of a tree, where a file VERSION of both ends has nothing else."""
-    texts_of_it = [git(repo, "cat-file", "blob", f"{commit}:VERSION", allowed=(0, 128)) for commit in ends]
-    plain = all(re.fullmatch(r"\s*v?[0-9]+(?:\.[0-9]+)+\S*\s*", text) for text in texts_of_it)
-    return ["cat", "{source}/VERSION"] if plain else []
+    """The command that prints the version of a tree, if both ends have a file VERSION with only a version; else empty."""
+    texts = [git(repo, "cat-file", "blob", f"{commit}:VERSION", allowed=(0, 128)) for commit in ends]
+    is_version = all(re.fullmatch(r"\s*v?[0-9]+(?:\.[0-9]+)+\S*\s*", text) for text in texts)
+    return ["cat", "{source}/VERSION"] if is_version else []

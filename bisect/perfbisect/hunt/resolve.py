@@ -1,4 +1,4 @@
-"""Resolve the settings of a hunt or a trial against recipes and repository: metric, variant, clone, commits."""
+"""Resolves the settings of a hunt or a trial by its recipes and its repository: metric, variant, clone, commits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,33 +22,35 @@ from perfbisect.repository.objects import listing, texts_in, top_level
 def resolve_settings(
     settings: Settings, direction: Direction | None = None, *, clone_progress: Progress | None = None
 ) -> Settings:
-    """The settings with all that recipe and repository determine: metric, clone, variant, commits.
+    """The settings of a hunt with the values that recipe and repository determine: metric, clone, variant, commits.
 
-    ``direction`` None is the one that makes the metric worse. Mistakes in names are raised before anything is cloned.
+    ``direction``: the direction of the hunted change; None: the direction that makes the metric worse. Errors in names are raised
+    before a repository is cloned.
     """
     settings = with_repository(settings)
     builder, workload = load_requested(settings)
     if builder.installed:
         raise UsageError(
-            f"Nothing of {builder.name} is built, so there are no commits to hunt in.",
-            f"Compare hosts with `bisect compare --builder {builder.name} --host A --host B`, or measure one with `bisect noise`.",
+            f"Builder {builder.name} builds nothing, so there are no commits to hunt in.",
+            f"Compare hosts with `bisect compare --builder {builder.name} --host A --host B`, or measure a host with"
+            " `bisect noise`.",
         )
     variant_of(builder, settings.variant)
     auto = settings.metric == AUTO
     metric = choose_metric("" if auto else settings.metric, [workload])
     if settings.policy.slow_after and not find_metric(metric).bounded(command=bool(workload.command)):
         raise UsageError(
-            f"--slow-after cannot be used with {metric} of workload {workload.name}: the time after which a run is stopped"
-            " says nothing of it.",
-            "Hunt in qps; where the workload is a command, qps and latency are those of the whole command.",
+            f"--slow-after cannot be used with the metric {metric} of workload {workload.name}, because the time after"
+            f" which a run is stopped does not bound {metric}.",
+            "Hunt by qps. If the workload is a command, qps and latency are of the whole command.",
         )
     settings = replace(
         settings,
         builder=settings.builder or builder.name,
         workload=settings.workload or workload.name,
         metric=metric,
-        # What is hunted otherwise is a change for the worse, and runs are never stopped when they are counted.
-        recognise=settings.recognise or recognises(settings, [workload]),
+        # A new metric needs a hunt for the worse, and runs that are counted are never stopped.
+        recognise=settings.recognise or recognises_output(settings, [workload]),
         choose_metric=auto and not direction and not settings.policy.slow_after,
         overrides=typed_overrides(workload, settings.overrides),
         policy=replace(settings.policy, direction=direction or worse_direction(metric)),
@@ -60,7 +62,7 @@ def resolve_settings(
 
 
 def resolve_skips(settings: Settings, builder: Builder) -> dict[str, str]:
-    """What --skip leaves out: each text as written → the same with full hashes."""
+    """The commits of --skip: each text of the option → the text with full hashes."""
     git = open_repository(Path(settings.repository))
     return {
         text: DOTS.join(resolve(git, revision, builder.release_tags) for revision in ends_of(text))
@@ -69,39 +71,47 @@ def resolve_skips(settings: Settings, builder: Builder) -> dict[str, str]:
 
 
 def choose_metric(requested: str, workloads: Sequence[Workload]) -> str:
-    """The requested metric, by default that of the workloads. Raises UsageError for one that a workload does not print."""
+    """The requested metric, by default the metric of the workloads.
+
+    Raises UsageError if the workloads have different metrics, or if a workload does not print the metric.
+    """
     if requested:
         find_metric(requested)
-    own = {workload.metric: workload.name for workload in workloads}
-    if not requested and len(own) > 1:
-        metrics = ", ".join(f"{name} {metric}" for metric, name in own.items())
+    workload_of = {workload.metric: workload.name for workload in workloads}
+    if not requested and len(workload_of) > 1:
+        metrics = ", ".join(f"{name} {metric}" for metric, name in workload_of.items())
         raise UsageError(
             f"These workloads have different metrics: {metrics}.",
-            "Measure them separately, or give a --metric that all have.",
+            "Measure them separately, or give a --metric that all workloads have.",
         )
-    metric = requested or next(iter(own))
-    asked = find_metric(metric)
+    name = requested or next(iter(workload_of))
+    metric = find_metric(name)
     for workload in workloads:
         printed = workload.metric, *workload.latencies, *(PERCENTILES if workload.format else ())
-        read = asked.from_output or (workload.command and asked.unit == "ms" and metric != "latency")  # that is timed
-        if read and metric not in printed:
-            of_recipe = f"of a recipe in suite.toml, as `latencies = {{ {metric} = '…' }}`"
-            where = f"with --{metric} or in suite.toml" if asked.from_output else of_recipe
+        # The latency of a command is its own duration, and is not read from its output.
+        is_read = metric.from_output or (workload.command and metric.unit == "ms" and name != "latency")
+        if is_read and name not in printed:
+            in_recipe = f"in suite.toml, as `latencies = {{ {name} = '…' }}`"
+            option = f"with --{name} or in suite.toml" if metric.from_output else in_recipe
             raise UsageError(
-                f"No pattern finds a {metric} in the output of workload {workload.name}, so it cannot be hunted.",
-                f"Give the pattern {where}; or hunt another metric.",
+                f"No pattern finds the metric {name} in the output of workload {workload.name}.",
+                f"Give the pattern {option}; or hunt by another metric.",
             )
-    return metric
+    return name
 
 
-def recognises(settings: Settings, workloads: Sequence[Workload]) -> bool:
-    """Whether what is measured of the output of a command is to be recognised. Raises UsageError for --only where it is not."""
-    asked = settings.metric in ("", AUTO) and len(workloads) == 1 and not settings.policy.slow_after
-    if asked and workloads[0].recognisable:
+def recognises_output(settings: Settings, workloads: Sequence[Workload]) -> bool:
+    """Whether the measured results are to be recognised in the output of a command.
+
+    Raises UsageError if they are not, but --only is given.
+    """
+    may_recognise = settings.metric in ("", AUTO) and len(workloads) == 1 and not settings.policy.slow_after
+    if may_recognise and workloads[0].recognisable:
         return True
     if settings.quick and settings.quick.only:
         raise UsageError(
-            "--only has no effect: another metric than a result of the output is measured.", "Leave it out."
+            "--only has no effect, because the measured metric is no result in the output of the command.",
+            "Leave it out.",
         )
     return False
 
@@ -112,14 +122,14 @@ def worse_direction(metric: str) -> Direction:
 
 
 def with_repository(settings: Settings) -> Settings:
-    """The settings of a command with the repository of the current folder, where none is given."""
+    """The settings; if they have a build command but no repository, with the repository of the current folder."""
     if settings.quick and settings.quick.build is not None and not settings.repository:
         return replace(settings, repository=str(open_repository(Path.cwd(), named=False).folder))
     return settings
 
 
 def builder_of(settings: Settings) -> Builder:
-    """The requested builder. Raises RecipeError where it or its variant does not exist."""
+    """The requested builder. Raises RecipeError if the builder or its variant does not exist."""
     builder = requested_builder(settings)
     variant_of(builder, settings.variant)
     return builder
@@ -128,9 +138,9 @@ def builder_of(settings: Settings) -> Builder:
 def resolve_commits(
     settings: Settings, builder: Builder, revisions: Sequence[str], *, clone_progress: Progress | None = None
 ) -> tuple[Settings, list[str]]:
-    """The settings with repository, variant and build system, and the commit of each revision.
+    """The settings with repository, variant and build system, and the hash of each revision's commit.
 
-    Clones a missing repository. Raises UsageError where the trees have no build system, or not the one that is needed.
+    Clones a missing repository. Raises UsageError if the trees have no build system, or not the system of the recipe.
     """
     repository = Path(settings.repository) if settings.repository else cached_clone(builder, revisions, clone_progress)
     git = open_repository(repository)
@@ -147,34 +157,37 @@ def resolve_commits(
 
 
 def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str], settings: Settings) -> str:
-    """The build system for a range with these ends (revision → commit); "" where the recipe has commands.
+    """The build system for a range with these ends (revision → commit); "" if no build system is used.
 
-    A repository without any is measured as it is checked out, where no recipe says what it is.
-    Raises UsageError for a tree without the system that the recipe names, without any, or with options for none.
+    No build system is used if the recipe has commands, or if --run is given without a recipe for trees that have no build system:
+    these are measured as they are checked out. Raises UsageError if a tree lacks the build system of the recipe, if a tree has no
+    build system, and if options for a build system have no effect.
     """
-    alone = settings.quick is not None and settings.quick.build == ()  # --run without --build
-    build = Build() if alone else build_of(builder)
-    given = "--configure" if settings.configure else "--program" if settings.programs else ""
+    without_recipe = settings.quick is not None and settings.quick.build == ()  # --run without --build
+    build = Build() if without_recipe else build_of(builder)
+    option = "--configure" if settings.configure else "--program" if settings.programs else ""
     if has_commands(build):
-        if given:
-            raise UsageError(f"{given} has no effect: {builder.name} is built by commands.", "Change these commands.")
+        if option:
+            raise UsageError(
+                f"{option} has no effect, because {builder.name} is built by commands.", "Change these commands."
+            )
         return ""
     trees = {revision: top_level(git, commit) for revision, commit in commits.items()}
     for revision, paths in trees.items():
         systems = systems_in(paths)
         if build.system and build.system not in systems:
             raise UsageError(
-                f"{revision} cannot be built with {build.system}, as the recipe of {builder.name} says: its tree has"
-                f" {' and '.join(systems) or 'no build system'}.",
-                "Is it the right repository? Or extend the recipe: docs/builds.md.",
+                f"{revision} cannot be built with {build.system}, which the recipe of {builder.name} names: the tree of"
+                f" {revision} has {' and '.join(systems) or 'no build system'}.",
+                "Check the repository, or extend the recipe: docs/builds.md.",
             )
-        if not systems and not (alone and not any(map(systems_in, trees.values()))):
+        if not systems and not (without_recipe and not any(map(systems_in, trees.values()))):
             raise UsageError(
                 f"{revision} cannot be built: {nothing_found()}.",
-                "Give the commands that build it: with --build, or in a recipe's [build].",
+                "Give the commands that build it with --build, or in a recipe's [build].",
             )
     system = build.system or for_range(trees.values())
-    quick = settings.quick if alone else None
+    quick = settings.quick if without_recipe else None
     started = program_of(command_words(quick.run), ()) if quick and not quick.then else []
     if started and min(len(systems_in(paths)) for paths in trees.values()) > 1:
         tree = listing(git, [*commits.values()][-1])
@@ -182,7 +195,7 @@ def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str],
         maker = making(started[0], tree.files, text).partition(" ")[0]
         system = maker if all(maker in systems_in(paths) for paths in trees.values()) else system
     if settings.flags.options:
-        given = given or settings.flags.options[0][0]
-    if given and not system:
-        raise UsageError(f"{given} has no effect: {nothing_found()}.", "Leave it out.")
+        option = option or settings.flags.options[0][0]
+    if option and not system:
+        raise UsageError(f"{option} has no effect: {nothing_found()}.", "Leave it out.")
     return system

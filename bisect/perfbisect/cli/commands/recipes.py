@@ -14,7 +14,7 @@ from perfbisect.ui.stream import ask, note
 from perfbisect.wording.text import printable, shell_words
 
 if TYPE_CHECKING:
-    from perfbisect.hunt.proposal import Described, Look
+    from perfbisect.hunt.proposal import KnownRepository, RepositoryProposal
     from perfbisect.recipes.proposal import Benchmark
     from perfbisect.recipes.workload import Workload
 
@@ -128,13 +128,13 @@ def init(given: Given) -> int:
     from dataclasses import replace
 
     from perfbisect.folders import config_folder
-    from perfbisect.hunt.proposal import Look, look
+    from perfbisect.hunt.proposal import RepositoryProposal, propose
 
-    proposed = look(given.repo or Path.cwd(), given.name, given.benchmark, named=given.repo is not None)
-    if not isinstance(proposed, Look):
-        say("\n".join(_described_lines(proposed)))
+    proposed = propose(given.repo or Path.cwd(), given.name, given.benchmark, is_named=given.repo is not None)
+    if not isinstance(proposed, RepositoryProposal):
+        say("\n".join(_known_lines(proposed)))
         return 0
-    say("\n".join(_look_lines(proposed)))
+    say("\n".join(_proposal_lines(proposed)))
     proposal = replace(proposed.proposal, benchmark=_choose_benchmark(proposed.benchmarks, given.benchmark))
     folder = given.into.expanduser().absolute() if given.into else config_folder()
     files = {
@@ -175,38 +175,38 @@ def _choose_benchmark(benchmarks: "Sequence[Benchmark]", name: str) -> "Benchmar
     return chosen
 
 
-def _described_lines(described: "Described") -> list[str]:
-    builder = described.builder
+def _known_lines(known: "KnownRepository") -> list[str]:
+    builder = known.builder
     words = [
         "bisect",
         "run",
-        described.good,
-        described.bad,
+        known.good,
+        known.bad,
         "--builder",
         builder.name,
         "--workload",
-        described.workload,
+        known.workload,
     ]
     return [
-        f"{described.repository.folder} already has a recipe: builder {builder.name}, {builder.summary}.",
+        f"{known.repository.folder} already has a recipe: builder {builder.name}, {builder.summary}.",
         "No file was written. Run:",
-        f"  {shell_words([*words, '--repo', str(described.repository.folder)])}",
+        f"  {shell_words([*words, '--repo', str(known.repository.folder)])}",
         f"Other workloads: bisect workloads. To write your own recipe nevertheless: --name my-{builder.name}",
     ]
 
 
-def _look_lines(looked: "Look") -> list[str]:
-    proposal, range_ = looked.proposal, looked.range
+def _proposal_lines(proposed: "RepositoryProposal") -> list[str]:
+    proposal, range_ = proposed.proposal, proposed.range
     tagged = f", tagged {proposal.patterns[0]}" if proposal.patterns else ": the clone has no tags of releases"
     rows = {
-        "tree": f"{looked.files:,} files" + (f", most in {looked.language}" if looked.language else ""),
+        "tree": f"{proposed.files:,} files" + (f", most in {proposed.language}" if proposed.language else ""),
         "ends": f"{range_.good} and {range_.bad}{tagged}",
         "built by": proposal.system or "no build: the checkout is used unchanged",
         "ignored": ", ".join(proposal.ignore) or "nothing",
-        "submodules": ", ".join(looked.submodules) or "none",
+        "submodules": ", ".join(proposed.submodules) or "none",
     }
     return [
-        f"{proposal.name}, from {looked.repository.folder}:",
+        f"{proposal.name}, from {proposed.repository.folder}:",
         *(f"  {key:10}  {printable(text)}" for key, text in rows.items()),
     ]
 

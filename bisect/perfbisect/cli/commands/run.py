@@ -135,7 +135,7 @@ def run(given: Given) -> int:
     """
     from perfbisect.cli.sessions import hunt_results, leasing_for, open_view, say_failures, session
     from perfbisect.hunt.attempt import Caller
-    from perfbisect.hunt.forecast import forecast
+    from perfbisect.hunt.forecast import forecast_line
     from perfbisect.hunt.session import begin
     from perfbisect.hunt.setup import SessionSetup
     from perfbisect.recipes.outputs import SeveralResults
@@ -151,14 +151,14 @@ def run(given: Given) -> int:
     every = resolved(requested_settings(given), given.direction)
     minutes = every[0].policy.max_minutes if len(every) == 1 else 0
     if given.dry_run:
-        from perfbisect.hunt.forecast import lines
+        from perfbisect.hunt.forecast import dry_run_lines
 
         with leasing_for(every[0], history, minutes=minutes):
-            say("\n".join(lines(history, every)))
+            say("\n".join(dry_run_lines(history, every)))
         return 0
     with session(given, every[0], minutes) as notifier:
         setups = SessionSetup.set_up(every, waiting)
-        note(forecast(history, [setup.settings for setup in setups], setups[0].span, setups[0].host))
+        note(forecast_line(history, [setup.settings for setup in setups], setups[0].span, setups[0].host))
         announce_system(every[0])
         caller = Caller(history, open_view(history, given.view), waiting, notifier)
         try:

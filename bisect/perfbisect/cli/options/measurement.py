@@ -263,13 +263,13 @@ def announced_recipes(settings: Settings) -> "tuple[Builder, dict[str, Workload]
 
 def recipes_of(settings: Settings) -> "tuple[Settings, Builder, dict[str, Workload]]":
     """(settings of a comparison with the names of its recipes and metric, builder, workloads); see ``announced_recipes``."""
-    from perfbisect.hunt.resolve import choose_metric, recognises, with_repository
+    from perfbisect.hunt.resolve import choose_metric, recognises_output, with_repository
 
     settings = with_repository(settings)
     builder, workloads = announced_recipes(settings)
     metric, recognise = (
         choose_metric(settings.metric, [*workloads.values()]),
-        recognises(settings, [*workloads.values()]),
+        recognises_output(settings, [*workloads.values()]),
     )
     named = replace(
         settings,

@@ -46,7 +46,7 @@ def check_hosts(
             with lease(name):
                 if settings := due(name, caller.path, like):
                     title = f"{settings.workload} of {settings.good}"
-                    caller.say(f"How fit host {name} is, measured once a day: {title}, with itself.")
+                    caller.say(f"Fitness check of host {name}, once a day: an A/A of {title}.")
                     begin([plan_of(settings, name, hosts_path, caller.waiting)], caller)
                 else:
                     caller.say(f"Host {name} was checked within {DUE / 3600:.0f} hours, so it is not checked again.")
@@ -68,7 +68,10 @@ def due(name: str, path: Path | None, like: Settings | None) -> Settings | None:
             return None
         earlier = by_host.get(machine) or [check for checks in by_host.values() for check in checks]
         if not (like or earlier):
-            raise UsageError("It is not known what to measure.", "Give --like n4 for what the A/A n4 has measured.")
+            raise UsageError(
+                "No host was checked before, so the workload of the check is not known.",
+                "Give the settings of an A/A, such as n4: --like n4",
+            )
         return like or history.settings(max(check.number for check in earlier))
 
 

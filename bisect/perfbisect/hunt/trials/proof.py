@@ -93,7 +93,7 @@ def proof_setup(
     trained = tuple(load_requested(measured)[1] for measured in claim.together)
     repository = open_repository(Path(settings.repository))
     commits = claim.reverts.commits
-    check_there(repository, (settings.good_commit, settings.bad_commit, *commits), claim.reverts.hunt)
+    check_commits_exist(repository, (settings.good_commit, settings.bad_commit, *commits), claim.reverts.hunt)
     bad = settings.bad_commit
     tree = cache(lambda: tree_of(repository, bad, listing(repository, bad)))
     commands = f"{builder.build} {workload.command} {workload.prepare_commands}"
@@ -104,9 +104,11 @@ def proof_setup(
         for merge in derived.merges:
             say(f"{merge[:10]} is a merge: it is reverted relative to its first parent")
         if derived.beside:
-            say(f"lines that later commits put right beside the reverted ones stay: {', '.join(derived.beside)}")
+            say(f"lines that later commits added next to the reverted lines stay: {', '.join(derived.beside)}")
         if derived.kept:
-            say(f"no build reads these files, whose conflicts are left as bad has them: {', '.join(derived.kept)}")
+            say(
+                f"these files have conflicts, and stay as in bad, because no build reads them: {', '.join(derived.kept)}"
+            )
         names = ", ".join(commit[:10] for commit in commits)
         builds = (
             TrialBuild(settings.good, settings.good_commit),
@@ -120,12 +122,12 @@ def proof_setup(
         yield proof.set_up(settings, waiting)
 
 
-def check_there(repository: Repository, commits: Sequence[str], hunt: int) -> None:
+def check_commits_exist(repository: Repository, commits: Sequence[str], hunt: int) -> None:
     """Raise UsageError if the repository lacks one of ``commits``, which a hunt measured."""
     if absent := [name for name, exists in zip(commits, look_up(repository, commits), strict=True) if not exists]:
         raise UsageError(
             f"{repository.folder} has no commit {absent[0][:10]} any more, which hunt {hunt} measured.",
-            "Fetch it there, or begin a new hunt with: bisect run",
+            "Fetch the commit into that repository, or begin a new hunt with: bisect run",
         )
 
 
@@ -140,31 +142,32 @@ def culprits_of(history: History, hunt: int | str | None, minutes: float, say: C
         searches, failures = list[Settings](), list[str]()
         for number in numbers:
             try:
-                searches += _culprits(history, claim_of(history, number), minutes)
+                searches += _searches_of(history, claim_of(history, number), minutes)
             except UsageError as failure:
                 failures.append(str(failure))
         if not searches:
             reasons = "\n".join(failures) or "None of its hunts has begun."
             shown = command_on("show", hunt, history.path)
-            raise UsageError(f"No hunt of {hunt} has named a culprit.\n{reasons}", f"See them: {shown}")
+            raise UsageError(f"No hunt of {hunt} has named a culprit.\n{reasons}", f"See the hunts: {shown}")
         for reason in failures:
             say(f"Not searched: {reason}")
     else:
-        searches = _culprits(history, claim_of(history, hunt), minutes)
+        searches = _searches_of(history, claim_of(history, hunt), minutes)
         searched = searches[0].narrows
         batch = batch_together(history, searched)
         further = [member.hunt for member in batch.hunts if member.hunt and member.hunt != searched] if batch else []
         if batch and any(named_steps(verdict_of(history, number)) for number in further):
             command = command_on("narrow", batch.name, history.path)
             say(
-                f"This is hunt {searched}, of {searches[0].workload}; others of its session named culprits, too: {command}"
+                f"The search is in the culprit of hunt {searched}, of {searches[0].workload}. Other hunts of its session named"
+                f" culprits, too. To search in all: {command}"
             )
     for search in searches if searches[1:] else ():
         say(f"Hunt {search.narrows}, of {search.workload}: the diff of {search.bad}")
     return searches
 
 
-def _culprits(history: History, claim: Claim, minutes: float) -> list[Settings]:
+def _searches_of(history: History, claim: Claim, minutes: float) -> list[Settings]:
     """The settings of a search in the diff of each culprit of one hunt."""
     settings, number = claim.settings, claim.reverts.hunt
     nodes, searches = history.candidates(number), []
@@ -190,7 +193,7 @@ def narrowing(settings: Settings, waiting: WaitCallback | None, events: Iterable
     Raises UsageError if the repository lacks the commits, or they differ in ignored paths only.
     """
     repository = open_repository(Path(settings.repository))
-    check_there(repository, (settings.good_commit, settings.bad_commit), settings.narrows)
+    check_commits_exist(repository, (settings.good_commit, settings.bad_commit), settings.narrows)
     [setup] = SessionSetup.set_up([settings], waiting)
     with diff_in_parts(repository, settings.good_commit, settings.bad_commit, setup.builder.ignore) as derived:
         parts = PartSearch.begin(derived).replay(events)
