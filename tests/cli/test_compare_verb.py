@@ -185,7 +185,7 @@ def test_what_fails_on_the_way_is_said_kept_and_reported_later(script: Script, t
     status, out, err = run("compare", base, broken, other, *HOW, "--workload", "all", "--visits", "2")
     reason = f"{other} fails in two: the command ended with status 7"
     assert status == 2, err
-    assert f"{broken} is left out: " in err and f"{broken} was not measured: " in out
+    assert f"{broken} is omitted: " in err and f"{broken} was not measured: " in out
     assert reason in err and reason in out and "  50.0 rate" in err
     assert len(re.findall(r"^ +– +0.50  (one|two)$", out, re.MULTILINE)) == 2, "what was measured counts"
     assert re.search(r" compared$", exits(0, "history"), re.MULTILINE)

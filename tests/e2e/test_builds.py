@@ -214,10 +214,10 @@ def test_what_cannot_be_trained_is_left_out_with_the_reason(folder: Path, git: C
         git("commit", "-qam", "its own compiler")
         done = compare(folder, root, "v1", "HEAD", "v1@odd", "v1@unlinked", "HEAD@pgo")
         assert done.returncode == 2, done.stderr
-        assert "v1@odd is left out: " in done.stderr
+        assert "v1@odd is omitted: " in done.stderr
         assert "fails during the training with small/fails: the command ended with status 127" in done.stderr
-        assert "v1@unlinked is left out: the instrumented build of " in done.stderr
-        assert "HEAD@pgo is left out: " in done.stderr
+        assert "v1@unlinked is omitted: the instrumented build of " in done.stderr
+        assert "HEAD@pgo is omitted: " in done.stderr
         assert "has no profile after its training with small/ask" in done.stderr
         assert "compile and link with {cflags} and {ldflags} of the variant" in done.stderr
         assert not [*Path(root, "jobs").glob("*-build-*")], "what failed is in its log"

@@ -276,7 +276,7 @@ def test_a_damaged_or_hostile_file_changes_nothing(both: tuple[Path, Path], dama
     assert status in (3, 4), said
     assert said.count(str(hers)) == 1, "one message, and none within another"
     assert said.count("cannot be read") <= 1 and "not affected" not in said
-    assert ("-5, as no count" in said or "-6, as no count" in said) == ("-5" in damage)
+    assert ("-5, which is not a count" in said or "-6, which is not a count" in said) == ("-5" in damage)
     assert dump(ours) == before
 
 

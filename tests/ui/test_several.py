@@ -346,7 +346,7 @@ def test_each_step_and_each_run_is_a_line() -> None:
         "warning: the host is busy. Wait.",
         r"building aaaaaaaaaa Subject\x07 0",
         r"building bbbbbbbbbb@lto Subject\x07 1",
-        "warning: v3 is left out: no such field. See build.log.",
+        "warning: v3 is omitted: no such field. See build.log.",
     ]
     said = {"qps": "500 QPS", "p95": "1.50 ms", "rate": "7.20 rate", "instructions/o": "no instructions/o"}
     assert {metric: told(comparing(metric))[-1].removeprefix("  run 4 of 12  ") for metric in said} == said
@@ -388,7 +388,7 @@ def test_the_picture_has_the_ratios_so_far() -> None:
     assert lines[0].startswith(" c3 · kv · scan · write · local") and "0:20 elapsed" in lines[0]
     assert "  4 of 12 runs" in lines[1]
     assert any(line.split()[:2] == ["scan", "0.500"] for line in lines)
-    assert any("v3 is left out" in line for line in lines)
+    assert any("v3 is omitted" in line for line in lines)
     assert all(len([*view.picture(height)]) <= height for height in (2, 4, 8))
     view.show(3, [(1030.0, SessionEnded())])
     assert "4 of 12 runs" in left(view)

@@ -113,9 +113,9 @@ def check_values(value: object, name: str = "") -> None:
         case str() if len(value) > LONGEST_TEXT:
             raise ValueError(f"{name} has {len(value)} characters")
         case int() | float() if name in COUNTS and not 0 <= value <= COUNTS[name]:
-            raise ValueError(f"{name} is {value:g}, as no count or duration is")
+            raise ValueError(f"{name} is {value:g}, which is not a count or duration")
         case int() | float() if not abs(value) <= codec.LARGEST:
-            raise ValueError(f"{name} is no finite number")
+            raise ValueError(f"{name} is not a finite number")
 
 
 def as_utf8(row: Row) -> Row:

@@ -297,11 +297,11 @@ def check_head(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialReq
     if head.kind != "hunt":
         check_values(builtins(plan))
         if head.kind != plan.kind or not plan.works:
-            raise ValueError("it is of another kind")
+            raise ValueError("its kind differs from its request")
         started = (event.request for _, event in log if isinstance(event, SessionStarted))
         for request in (plan, *started):
             if (request.reverts.hunt if request.reverts else None) != head.about:
-                raise ValueError("it is about another hunt")
+                raise ValueError("it belongs to another hunt")
             if sizes(request) != sizes(plan) or request.kind != head.kind:
                 raise ValueError("its attempts measure other builds or workloads")
         builds, works = sizes(plan)

@@ -170,16 +170,16 @@ SUBJECT_MOST = 44
 SUBJECT_FAIR = 18  # columns beyond its least width that a subject must have for a rate to be shown
 COLUMNS = {  # least widths, in the order of the line; constant, so that columns seldom move
     "commit": 10, "date": 10, "subject": 14, "rate": 9, "ratio": 5, "95 % interval": 13, "build": 6, "runs": 4,
-    "culprit": 7, "state": 9,
+    "prob.": 6, "state": 9,
 }  # fmt: skip
-RIGHT = ("rate", "ratio", "build", "runs", "culprit")
+RIGHT = ("rate", "ratio", "build", "runs", "prob.")
 TEXTS = ("subject", "state")  # columns that may be cut; numbers may not
 MINOR = (
     "rate",
     "date",
     "build",
     "subject",
-    "culprit",
+    "prob.",
     "runs",
     "state",
     "95 % interval",
@@ -190,7 +190,7 @@ MINOR = (
 def cells(view: SessionView, candidate: int) -> dict[str, str]:
     """The texts of a candidate's row, by column.
 
-    "culprit", its probability, is empty if it is below 0.5 % or the ends may be alike.
+    "prob.", the probability that the candidate is the culprit, is empty if it is below 0.5 % or the ends may be alike.
     """
     row, commit, activity = view.rows[candidate], view.commit(candidate), view.activity(candidate)
     good = view.rows[0].runs if 0 in view.rows else ()
@@ -215,7 +215,7 @@ def cells(view: SessionView, candidate: int) -> dict[str, str]:
         "95 % interval": interval,
         "build": builds(row, brief),
         "runs": str(len(row.runs) or ""),
-        "culprit": chance(share) if share >= 0.005 else "",
+        "prob.": chance(share) if share >= 0.005 else "",
         "state": state,
     }
 

@@ -89,7 +89,7 @@ def _with(view: SessionView, event: Event, at: float) -> SessionView:
         case PairingChosen():
             return replace(view, place="", expected=expected_runs(state)) if view.trial else view
         case CandidateSkipped(number, skip, workload=work) if view.trial:
-            what = "is left out" if skip.of_build else f"fails in {state.request.works[work].name}"
+            what = "is omitted" if skip.of_build else f"fails in {state.request.works[work].name}"
             warned = Warned(f"{state.request.subjects[number].name} {what}: {skip.reason}", f"See {skip.log}.")
             view = replace(view, state=state.after(at, warned))
         case RunStarted(number, workload=work, round=index) | RunFinished(number, workload=work, round=index) if (

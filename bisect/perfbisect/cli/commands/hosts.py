@@ -161,7 +161,7 @@ def make_checks(listed: Collection[str], given: Given) -> bool:
     if like:
         with closing(History.open(history, read_only=True)) as opened:
             number = opened.trial(like).id if isinstance(like, str) else like
-            refuse_imported(opened, number, "no host is checked like it", str(like))
+            refuse_imported(opened, number, "no host is checked with its build", str(like))
             settings = opened.settings(number)
     caller = Caller(history, open_view(history, None, sys.stderr, quiet=lines_wanted(sys.stderr)), say=note)
     lease = partial(leasing, hosts_path=hosts, purpose="bisect hosts --check")
