@@ -119,7 +119,9 @@ def test_what_builds_a_recipe_without_commands_is_shown_as_comments(write: Write
     shown = invoke("builders", "--show", "served").output
     assert tomllib.loads(shown)["programs"] == ["bin/served"]
     assert re.search(r"^# cmake, for a tree with CMakeLists\.txt$", shown, re.MULTILINE)
-    assert re.search(r"^#     sh -c 'build the measured programs' .* cargo build --release --offline ", shown, re.MULTILINE)
+    assert re.search(
+        r"^#     sh -c 'build the measured programs' .* cargo build --release --offline ", shown, re.MULTILINE
+    )
     write("builders/served/builder.toml", 'summary = "a server"\ndriver = "x"\nbuild.system = "meson"')
     shown = invoke("builders", "--show", "served").output
     assert tomllib.loads(shown)["build"]["needs"] == ["meson", "ninja"]

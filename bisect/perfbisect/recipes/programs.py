@@ -216,7 +216,11 @@ def _script(text: str) -> str:
 def word_for_readers(word: str) -> str:
     """A word of a command for readers; for a script above, which wraps another command, its purpose."""
     is_script = word.startswith(_script(PRELUDE))
-    return ("install the measured programs" if word.endswith(_script(COPY)) else "build the measured programs") if is_script else word
+    return (
+        ("install the measured programs" if word.endswith(_script(COPY)) else "build the measured programs")
+        if is_script
+        else word
+    )
 
 
 def build_command(builder: Builder, build: Build, system: str, argv: list[str], folder: str = ".") -> list[str]:

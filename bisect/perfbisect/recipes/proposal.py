@@ -232,7 +232,9 @@ class RecipeProposal:
         keys |= {"command": measured.command, "cost": measured.cost, "rate": measured.rate, "time": measured.time}
         workload = {key: value for key, value in keys.items() if value}
         hint = (
-            "" if measured.cost or measured.rate else "# The duration of the command is measured, unless a pattern is given: " + HINT
+            ""
+            if measured.cost or measured.rate
+            else "# The duration of the command is measured, unless a pattern is given: " + HINT
         )
         text = _text(
             {"summary": f"benchmarks of {self.name}", "driver": self.name, "workloads": {measured.name: workload}}
