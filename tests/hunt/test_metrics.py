@@ -302,7 +302,7 @@ def test_a_command_that_takes_long_is_not_counted_as_a_whole(log: SavedLog, setu
     for event in world(1).measure(Measure((Share(0, 1), Share(len(NAMES) - 1, 1)), Purpose.ENDS)):
         log.append(event)
     for method, long in ((VALGRIND, True), (counting.PERF, False)):
-        counted = replace(setup, hosts=tuple(replace(each, counts=method) for each in setup.hosts))
+        counted = replace(setup, hosts=tuple(replace(each, count_method=method) for each in setup.hosts))
         assert not is_too_long_to_count(counted, problem(NAMES), log)
         for words, taken in ((("./bench",), long), (("./bench", "{events}"), False)):
             command = msgspec.structs.replace(setup.workload, command=words)
