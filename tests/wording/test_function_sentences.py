@@ -6,10 +6,10 @@ from itertools import chain
 
 from counted import profile
 from perfbisect.core.domain.facts import ChangeFacts
-from perfbisect.core.explain.calls import calls_anywhere, place_of
+from perfbisect.core.explain.calls import locate_difference, one_sided_calls
 from perfbisect.core.explain.evidence import Cause, Evidence, Explanation, Sureness
-from perfbisect.core.explain.functions import function_rows, waiter_rows
-from perfbisect.core.explain.profiles import functions_in, of_kinds
+from perfbisect.core.explain.functions import function_rows, off_cpu_rows
+from perfbisect.core.explain.profiles import functions_in, waits_by_kind
 from perfbisect.wording.functions import notes, sentences
 from pinned import pinned
 
@@ -147,9 +147,9 @@ def said(case: Case) -> str:
     both = [profile("p", case.before)], [profile("c", case.after)]
     rows = function_rows(both, change)
     seen = functions_in(chain(*both))
-    place = place_of(both, rows, change, seen)
-    facts = {"changed": case.changed, "change_known": case.known, "metric": case.metric, "place": place}
-    facts |= {} if place else {"calls": calls_anywhere(both, rows, change, seen)}
+    place = locate_difference(both, rows, change, seen)
+    facts = {"changed": case.changed, "change_known": case.known, "metric": case.metric, "location": place}
+    facts |= {} if place else {"calls": one_sided_calls(both, rows, change, seen)}
     return " ".join(filter(None, sentences(Explanation("p", "c", functions=rows, unit="us", **facts))))
 
 
@@ -172,8 +172,8 @@ def test_below_a_function_into_which_a_changed_one_is_inlined() -> None:
         after = {**before, (COPY if around == "insert" else deep): 9000}
         both = [profile("p", before)], [profile("c", after)]
         rows = function_rows(both, change)
-        place = place_of(both, rows, change, functions_in(chain(*both)))
-        found = Explanation("p", "c", functions=rows, place=place, unit="us", changed=("less",), change_known=True)
+        place = locate_difference(both, rows, change, functions_in(chain(*both)))
+        found = Explanation("p", "c", functions=rows, location=place, unit="us", changed=("less",), change_known=True)
         assert f"is in `copy`, called below `{around}`, {why}." in " ".join(sentences(found))
         assert next(notes(rows[0], found.changed)) == f"below {around}, {inlined}"
         assert next(notes(rows[0], (around,))) == f"below {around}, changed by this commit"
@@ -191,9 +191,9 @@ def test_what_a_commit_waits_for() -> None:
     before = {lock: 300, disk: 200, client: 500, other: 100, named: 100}
     parent = replace(profile("p", before), off_cpu=True)
     culprit = replace(profile("c", {**before, lock: 900, other: 900, named: 900}), off_cpu=True)
-    rows = waiter_rows(([of_kinds(parent)] * 2, [of_kinds(culprit)] * 2))
+    rows = off_cpu_rows(([waits_by_kind(parent)] * 2, [waits_by_kind(culprit)] * 2))
     assert {row.function for row in rows} == {"locks (futex)", "storage", "others' answers (sockets, pipes)"}
-    waits, waiting = waiter_rows(([parent] * 2, [culprit] * 2)), (Evidence(Cause.WAITING, None, Sureness.SURE),)
+    waits, waiting = off_cpu_rows(([parent] * 2, [culprit] * 2)), (Evidence(Cause.WAITING, None, Sureness.SURE),)
     found = Explanation("p", "c", waiting, waits=waits, kinds_of_waits=rows, unit="us")
     assert "It waits 1.20 ms (± 72.0 µs) longer for locks (futex) in an operation." in sentences(found)
     assert "locks" not in " ".join(sentences(replace(found, classes=())))
@@ -209,7 +209,7 @@ def waited(after: Samples, cause: Cause = Cause.WAITING, rounds: int = 2, longer
         for commit, stacks, seconds in (("p", {IDLE: 900}, 10.0), ("c", after, 10.0 * longer))
     )
     rows, classes = (
-        waiter_rows(([parent] * rounds, [culprit] * rounds), change),
+        off_cpu_rows(([parent] * rounds, [culprit] * rounds), change),
         (Evidence(cause, None, Sureness.SURE),),
     )
     found = Explanation("p", "c", classes, waits=rows, unit="us", changed=("log",), change_known=True)

@@ -33,9 +33,9 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import PlanFacts, ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share, Step, Verdict, first_step
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.explain.evidence import Explanation, Sureness
-from perfbisect.core.explain.explanation import FUNCTIONS, part_of, reason
-from perfbisect.core.explain.functions import SURE, part_error, whole
+from perfbisect.core.explain.evidence import Explanation, Sureness, part_error, total_difference
+from perfbisect.core.explain.explanation import FUNCTIONS, explained_part, step_explanation
+from perfbisect.core.explain.functions import SURE_ERRORS
 from perfbisect.core.explain.profiles import functions_in
 from perfbisect.errors import PerfBisectError, in_words
 from perfbisect.hunt.loop import FixedPlan, Workers, run
@@ -91,7 +91,7 @@ class StudyPart:
             isinstance(event, Profiled) and bool(event.facts.samples) is self.is_sampled
         ):
             return False
-        return part_of(event) == self.name
+        return explained_part(event) == self.name
 
 
 def timed_runs(runs: Iterable[RunFacts]) -> list[RunFacts]:
@@ -106,7 +106,7 @@ def runs_of_hunt(state: SessionState) -> list[RunFacts]:
 
 def is_count_by_function(event: Event) -> bool:
     """Whether an event is an exact count of instructions by function."""
-    return isinstance(event, Profiled) and part_of(event) == "instructions" and not event.facts.samples
+    return isinstance(event, Profiled) and explained_part(event) == "instructions" and not event.facts.samples
 
 
 def is_often_off_cpu(workload: Workload, runs: Iterable[RunFacts]) -> bool:
@@ -120,11 +120,11 @@ def is_often_off_cpu(workload: Workload, runs: Iterable[RunFacts]) -> bool:
 
 def is_located(explanation: Explanation) -> bool:
     """Whether the profiles show, far beyond noise, in which function the difference is."""
-    total, spread = whole(explanation.functions)
+    total, spread = total_difference(explanation.functions)
     guilty = [row for row in explanation.functions if row.difference * total > 0 and row.beyond_noise]
-    if explanation.place:
-        guilty = [explanation.place.top or explanation.place.inner]
-    has_difference = bool(guilty) and abs(total) >= SURE * spread
+    if explanation.location:
+        guilty = [explanation.location.top or explanation.location.innermost]
+    has_difference = bool(guilty) and abs(total) >= SURE_ERRORS * spread
     return has_difference and part_error(guilty[:1], explanation.functions) <= LOCATED_ERROR
 
 
@@ -286,7 +286,7 @@ def measure_part(part: StudyPart, study: ReasonStudy, allowed: float) -> Generat
     def orders() -> Iterator[Measure]:
         began, turns = CLOCK.now(), [0.0]
         for number in range(part.rounds):
-            if 2 * number > part.rounds and part.is_complete(reason(state, study.step)):
+            if 2 * number > part.rounds and part.is_complete(step_explanation(state, study.step)):
                 break
             ordered = builds if number % 2 == 0 else builds[::-1]
             missing = [build for build in ordered if turn_counts[build] <= number]

@@ -6,7 +6,7 @@ from perfbisect.core.domain.facts import RunFacts, SkipFacts, phases_of
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import SAME
 from perfbisect.core.explain.evidence import Explanation
-from perfbisect.core.explain.profiles import short
+from perfbisect.core.explain.profiles import short_name
 from perfbisect.core.inference.classification import Classification, classify
 from perfbisect.report.command_line import command_on, command_to_compare, command_to_run
 from perfbisect.report.document import (
@@ -269,7 +269,7 @@ def function_tables(explanation: Explanation) -> Iterator[Table]:
     for above, measured in function_costs(explanation):
         rows = [
             row(
-                cut(short(function.function), 48),
+                cut(short_name(function.function), 48),
                 function.binary,
                 *costs_of(function),
                 "; ".join(notes(function, explanation.changed)),

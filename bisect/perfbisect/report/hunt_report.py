@@ -28,7 +28,7 @@ from perfbisect.core.domain.orders import Inconclusive, Interval, Measure, Sever
 from perfbisect.core.domain.session_state import SessionState, Tested, fold
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.explain.evidence import Explanation, FunctionRow
-from perfbisect.core.explain.explanation import profiled, reason, waits_of
+from perfbisect.core.explain.explanation import profiles_with_operations, step_explanation, waits_if_cause
 from perfbisect.core.inference.classification import Classification, ratios
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.profiles import HuntProfiles, profiles
@@ -188,7 +188,7 @@ class HuntReport:
     def _change(self, step: Step) -> NamedChange:
         """A step with its reason and its pairs."""
         commits = self.state.commits
-        explained = reason(self.state, step)
+        explained = step_explanation(self.state, step)
         sides = {commits[step.candidate]: 1, **{commits[parent]: 0 for parent in step.parents}}
         all_pairs = pairs_of(event.facts for _, event in self.state.log if isinstance(event, RunFinished))
         pairs_of_step = (pair for pair in all_pairs if {sides.get(run.commit) for run in pair} == {0, 1})
@@ -268,7 +268,7 @@ class HuntReport:
         """The profiles of culprit and parent; None if they were not recorded."""
         step = first_step(self.state.verdict)
         usual = self.state.runs_of(step, exact=self.settings.prior.exact) if step else ([], [])
-        return profiles(profiled(self.state.studied, usual, self.settings.metric))
+        return profiles(profiles_with_operations(self.state.studied, usual, self.settings.metric))
 
     @property
     def made(self) -> list[BuildFacts]:
@@ -372,10 +372,11 @@ def is_left_out(row: Tested) -> bool:
 
 def function_costs(explanation: Explanation) -> Iterator[tuple[str, Sequence[FunctionRow]]]:
     """Title and rows of tables of functions: time of waiting if it is a reason, own cost, instructions; in readable units."""
-    unknown = f"; callers of {share(explanation.alone)} of the cost are unknown" if explanation.alone >= UNKNOWN else ""
+    missing = explanation.share_without_callers
+    unknown = f"; callers of {share(missing)} of the cost are unknown" if missing >= UNKNOWN else ""
     counted = "run" if explanation.whole_runs else "operation"
     for sort, of, unit, measured, note in (
-        ("Waiting", explanation.operation, "us", waits_of(explanation), ""),
+        ("Waiting", explanation.operation, "us", waits_if_cause(explanation), ""),
         ("Own cost", explanation.operation, explanation.unit, explanation.functions, unknown),
         ("Instructions", counted, "", explanation.counts, ""),
     ):

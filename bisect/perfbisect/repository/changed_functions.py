@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import PurePosixPath
 
 from perfbisect.core.domain.facts import ChangeFacts
-from perfbisect.core.explain.profiles import split
+from perfbisect.core.explain.profiles import scope_and_name
 from perfbisect.repository.commits import OPTIONS
 from perfbisect.repository.git import Repository, git, sealed, temporary_folder
 from perfbisect.repository.objects import fitting, headers, texts
@@ -301,7 +301,7 @@ def named(scope: str) -> str:
     """The function in git's text beside a hunk; "" if there is none."""
     if "(" not in scope:
         return ""
-    class_, name = split(scope)
+    class_, name = scope_and_name(scope)
     return f"{class_}::{name}" if class_ and name else name
 
 
@@ -350,27 +350,29 @@ class CallerSearch:
 
         Also the number of functions whose callers were not searched, because there are too many.
         """
-        profiled_names = {split(name)[1] for name in self.seen}
+        profiled_names = {scope_and_name(name)[1] for name in self.seen}
         callers_of: dict[str, tuple[str, ...]] = {}
         dropped: set[str] = set()
-        waiting = [name for name in functions if split(name)[1] not in profiled_names]
+        waiting = [name for name in functions if scope_and_name(name)[1] not in profiled_names]
         for _ in range(STEPS):
-            unknown = [name for name in dict.fromkeys(waiting) if name not in callers_of and split(name)[1]]
+            unknown = [name for name in dict.fromkeys(waiting) if name not in callers_of and scope_and_name(name)[1]]
             searched = unknown[:NAMES]
             dropped.update(unknown[NAMES:])
             if not searched:
                 break
             above = self.above(searched, macros)
             callers_of |= {name: tuple(above.get(name, ())) for name in searched}
-            callers = [name for names in above.values() for name in names if not MACRO.fullmatch(split(name)[1])]
-            waiting = [name for name in callers if split(name)[1] not in profiled_names]
+            callers = [
+                name for names in above.values() for name in names if not MACRO.fullmatch(scope_and_name(name)[1])
+            ]
+            waiting = [name for name in callers if scope_and_name(name)[1] not in profiled_names]
         return {name: names for name, names in callers_of.items() if names}, len(dropped - callers_of.keys())
 
     def above(self, functions: Sequence[str], macros: Collection[str]) -> dict[str, list[str]]:
         """Function → functions whose bodies name it."""
         full_names: dict[str, list[str]] = defaultdict(list)
         for name in functions:
-            full_names[split(name)[1]].append(name)
+            full_names[scope_and_name(name)[1]].append(name)
         contents = self.files(full_names)
         word = re.compile(rf"(?<![\w$])({'|'.join(map(re.escape, full_names))})(?![\w$])\s*(\()?")
         arrow = re.compile(r"(?:->|\.)\s*$")  # before a member, which in C is no function of that name
@@ -383,7 +385,7 @@ class CallerSearch:
                     if path.endswith(".c") and arrow.search(text, max(0, use.start() - 4), use.start()):
                         continue
                     for name in full_names[use[1]]:
-                        if (use[2] or name in macros) and split(function.name)[1] != use[1]:
+                        if (use[2] or name in macros) and scope_and_name(function.name)[1] != use[1]:
                             callers[name][function.name] = None
         return {name: [*names] for name, names in callers.items()}
 

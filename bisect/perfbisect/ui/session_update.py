@@ -28,7 +28,7 @@ from perfbisect.core.domain.orders import Measure, Purpose, first_step
 from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.domain.trials import pairs_to_try, rounds_to_do, visits
-from perfbisect.core.explain.explanation import reason
+from perfbisect.core.explain.explanation import step_explanation
 from perfbisect.core.inference.classification import hunt_observations, ratios
 from perfbisect.core.inference.relative_speed import step_ratio
 from perfbisect.ui.session_view import ActiveBuild, ActiveRun, ExpectedRuns, OrderPhase, SessionView, TimedEvent, bits
@@ -195,6 +195,6 @@ def why_of(state: SessionState, report: str) -> str:
     step = first_step(state.verdict)
     if step is None or not state.studied:
         return ""
-    explanation = reason(state, step)
+    explanation = step_explanation(state, step)
     helps = reasons.what_helps(explanation, report.replace(" show ", " why ", 1), studied=True)
     return f"Why {explanation.culprit[:10]}: {' '.join((*reasons.sentences(explanation), helps))}".rstrip()

@@ -6,20 +6,21 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from perfbisect.core.domain.metrics import INSTRUCTIONS
-from perfbisect.core.explain.calls import LOOSE, MOST, SMALLEST
-from perfbisect.core.explain.evidence import Call, Explanation, FunctionRow, Place
-from perfbisect.core.explain.explanation import waits_of
-from perfbisect.core.explain.functions import (
-    ALL,
-    NAMED_PART,
-    OTHERS,
-    SURE,
-    exchanges,
+from perfbisect.core.explain.calls import LARGEST_SHARE, PLACE_SHARE, STILL_CALLED_SHARE
+from perfbisect.core.explain.evidence import (
+    OTHER_FUNCTIONS,
+    Call,
+    DifferenceLocation,
+    Explanation,
+    FunctionRow,
+    cost_exchanges,
     part_error,
-    telling_rows,
-    whole,
+    significant_rows,
+    total_difference,
 )
-from perfbisect.core.explain.profiles import GENERATED, SYSTEM, same, short
+from perfbisect.core.explain.explanation import waits_if_cause
+from perfbisect.core.explain.functions import ALMOST_ALL, NAMED_PART, SURE_ERRORS
+from perfbisect.core.explain.profiles import GENERATED, SYSTEM_BINARY, may_be_same, short_name
 from perfbisect.wording.quantities import amount, decimals, factor, percent, share
 from perfbisect.wording.text import listed, printable
 
@@ -46,7 +47,7 @@ def where(found: Explanation) -> str:
     ways: tuple[str, ...]
     if found.metric == INSTRUCTIONS:
         ways = (counted_place(found),)
-    elif found.place and found.place.top:
+    elif found.location and found.location.top:
         ways = (of_waits(found), of_cpu(found))
     else:
         ways = (of_waits(found), counted_place(found), of_cpu(found))
@@ -55,7 +56,7 @@ def where(found: Explanation) -> str:
 
 def differently(found: Explanation, said: str) -> str:
     """What the code does in another way, beside what was ``said`` of where: a sentence; "" where that is not known."""
-    called = found.place.calls if found.place else found.calls
+    called = found.location.calls if found.location else found.calls
     ways = (
         longer_for(found),
         calls(called, said),
@@ -68,12 +69,12 @@ def differently(found: Explanation, said: str) -> str:
 
 def of_waits(found: Explanation) -> str:
     """Where a commit waits longer."""
-    waits = waits_of(found)
-    total, spread = whole(waits)
-    longer = [row for row in waits if row.difference > 0 and row.beyond_noise and row.function != OTHERS]
+    waits = waits_if_cause(found)
+    total, spread = total_difference(waits)
+    longer = [row for row in waits if row.difference > 0 and row.beyond_noise and row.function != OTHER_FUNCTIONS]
     if not longer or total <= 2 * spread:
         return ""
-    return single(replace(found, functions=waits, place=None), longer, "longer waiting")
+    return single(replace(found, functions=waits, location=None), longer, "longer waiting")
 
 
 def longer_for(found: Explanation) -> str:
@@ -97,7 +98,9 @@ def one(found: Explanation) -> str:
 
 def costs_of_changed(found: Explanation, said: str = "") -> str:
     """The share of the whole cost that functions have which the commit changes, where none of them was ``said``."""
-    named = any(quoted(name) in said for row in found.functions if row.own for name in (row.function, *row.inlined))
+    named = any(
+        quoted(name) in said for row in found.functions if row.has_changed_code for name in (row.function, *row.inlined)
+    )
     shares = shares_of_changed(found)
     return f"This commit changes {listed(shares)}." if shares and not named else ""
 
@@ -106,7 +109,7 @@ def shares_of_changed(found: Explanation) -> list[str]:
     """The functions that the commit changes, with their shares of the cost since: those that have a part of it."""
     cost = sum(row.culprit for row in found.functions)
     by_cost = sorted(found.functions, key=lambda row: -row.culprit)
-    rows = [row for row in by_cost if row.own and row.culprit > LEAST * cost]
+    rows = [row for row in by_cost if row.has_changed_code and row.culprit > LEAST * cost]
     return [
         f"{quoted(row.function if row.changed else row.inlined[0])} ({share(row.culprit / cost)} of the cost"
         f"{'' if row.changed else f', inlined into {quoted(row.function)}'})"
@@ -116,14 +119,16 @@ def shares_of_changed(found: Explanation) -> list[str]:
 
 def counted_place(found: Explanation) -> str:
     """In or below which function of the diff most of a difference in instructions is; "" where one function alone has it."""
-    total, spread = whole(found.counts)
-    if abs(total) <= 2 * spread or any(row.part >= MOST for row in found.counts):
+    total, spread = total_difference(found.counts)
+    if abs(total) <= 2 * spread or any(row.part >= PLACE_SHARE for row in found.counts):
         return ""
     parts: dict[str, float] = {}
     for row in found.counts:
-        name = row.function if row.changed else row.below
+        name = row.function if row.changed else row.below_changed
         parts[name] = parts.get(name, 0.0) + row.part
-    carrying = [name for name, part in parts.items() if MOST <= part <= LOOSE and is_changed(name, found.changed)]
+    carrying = [
+        name for name, part in parts.items() if PLACE_SHARE <= part <= LARGEST_SHARE and is_changed(name, found.changed)
+    ]
     if not carrying:
         return ""
     text = f"{share(parts[carrying[0]])} of the {'loss' if total > 0 else 'gain'} in instructions is in or below"
@@ -135,7 +140,7 @@ def of_counts(found: Explanation, said: str = "") -> str:
 
     What the commit has to do with it is left out where that was said.
     """
-    total, spread = whole(found.counts)
+    total, spread = total_difference(found.counts)
     before = sum(row.parent for row in found.counts)
     per = "a run" if found.whole_runs else "an operation"
     if not found.counts:
@@ -143,8 +148,8 @@ def of_counts(found: Explanation, said: str = "") -> str:
     if abs(total) <= max(2 * spread, SAME * before):
         less = percent((abs(total) + 2 * spread) / before)
         return f"{per.capitalize()} executes as many instructions as before: they differ by less than {less}."
-    telling = [row for row in telling_rows(found.counts) if row.difference * total > 0]
-    explained = [row for row in telling if row.part >= FEW and (row.own or row.below)]
+    telling = [row for row in significant_rows(found.counts) if row.difference * total > 0]
+    explained = [row for row in telling if row.part >= FEW and (row.has_changed_code or row.below_changed)]
     shown = [*telling[:1], *explained[:1]]  # many may have a little each
     head, executed, _ = said.partition(" executes ")
     for row in shown[::-1] if said and found.functions else shown:
@@ -174,13 +179,13 @@ def executes(row: FunctionRow, found: Explanation, per: str, said: str) -> str:
     if re.search(rf"{re.escape(quoted(row.function))}( \(called by `[^`]*`\))?{re.escape(why)}", said):
         why = ""
     timed = (each for each in found.functions if each.key == row.key and each.beyond_noise and each.parent > 0)
-    often = "" if row.nameless else as_often(row)
+    often = "" if row.has_no_symbols else as_often(row)
     if (time := next(timed, None)) and not of_instructions(row, time):
         less = "less" if time.difference < 0 else "more"
         but = "though it executes" if time.difference * row.difference < 0 else "but executes only"
         taken = f"{percent(abs(time.difference) / time.parent)} {less} time, {but} {more}{often}"
         return f"{quoted(row.function)} takes {taken}: memory or branches cost {less} there."
-    inlined = f", inlined into {quoted(row.into)}" if row.into else ""
+    inlined = f", inlined into {quoted(row.inlined_into)}" if row.inlined_into else ""
     comma = "," if inlined or why else ""
     return f"{quoted(row.function)}{inlined}{why}{comma} executes {more}{often}."
 
@@ -206,7 +211,9 @@ def as_often(row: FunctionRow) -> str:
     ratio = row.calls[1] / row.calls[0]
     times = f"{amount(ratio) if ratio >= MANY else decimals(ratio, 1)} times as often"
     less = f"{percent(abs(math.expm1(often)))} {'more' if often > 0 else 'less'} often"
-    called = f", called {less if often < 1 / 3 else times}" if ratio > SMALLEST else ", hardly called any more"
+    called = (
+        f", called {less if often < 1 / 3 else times}" if ratio > STILL_CALLED_SHARE else ", hardly called any more"
+    )
     if abs(each) <= FEW * abs(often):
         return f"{called}, each call as long as before"
     if each >= math.log(MANY):
@@ -218,8 +225,8 @@ def of_cpu(found: Explanation) -> str:
     """The same of profiles on CPU."""
     if not found.functions:
         return ""
-    total, spread = whole(found.functions)
-    telling = telling_rows(found.functions)
+    total, spread = total_difference(found.functions)
+    telling = significant_rows(found.functions)
     if abs(total) <= 2 * spread:
         told = [(row, amount(abs(row.difference), found.unit), row.difference > 0) for row in telling[:NAMED]]
         names = [
@@ -228,40 +235,54 @@ def of_cpu(found: Explanation) -> str:
         but = f", but that of single functions does: {listed(names)}" if names else next(moved(found), "")
         return f"The cost of {one(found)} does not differ beyond noise in profiles{but}."
     kind = "loss" if total > 0 else "gain"
-    if found.place:
-        return within(found, found.place, kind)
-    if same_way := [row for row in telling if 0 < row.part <= LOOSE]:
+    if found.location:
+        return within(found, found.location, kind)
+    if same_way := [row for row in telling if 0 < row.part <= LARGEST_SHARE]:
         return single(found, same_way, kind)
-    rows = [row for row in found.functions if row.part >= NAMED_PART and not row.partner and row.function != OTHERS]
+    rows = [
+        row for row in found.functions if row.part >= NAMED_PART and not row.partner and row.function != OTHER_FUNCTIONS
+    ]
     if not rows:
         return f"The {kind} is spread over many functions: none of them has a part beyond noise."
     names = [f"{quoted(row.function)} ({share(row.part)}{because(row, found)})" for row in rows[:NAMED]]
     return f"No single function has a part of the {kind} beyond noise; it may be in {listed(names)}."
 
 
-def within(found: Explanation, place: Place, kind: str) -> str:
+def within(found: Explanation, place: DifferenceLocation, kind: str) -> str:
     """In or below which functions the loss or the gain is."""
-    top, inner = place.top, place.inner
+    top, inner = place.top, place.innermost
     some = inner if top is None else top
-    own = next((row for row in found.functions if row.key == inner.key), inner) if place.alone else some
-    together = place.of_diff if top and not top.own and all(0 < row.part <= 1 for row in place.of_diff) else ()
+    own = next((row for row in found.functions if row.key == inner.key), inner) if place.by_own_code else some
+    together = (
+        place.changed_functions
+        if top and not top.has_changed_code and all(0 < row.part <= 1 for row in place.changed_functions)
+        else ()
+    )
     text = f"{doubt(together or [own])}{extent(together or [own], found)} of the {kind} is"
     if top is None:
-        further = place.of_diff[0] if place.of_diff and NAMED_PART <= place.of_diff[0].part <= 1 else None
+        further = (
+            place.changed_functions[0]
+            if place.changed_functions and NAMED_PART <= place.changed_functions[0].part <= 1
+            else None
+        )
         also = of_diff(own, found)
         if further:
             also = f"; {share(further.part)} is in or below {quoted(further.function)}{because(further, found)}"
-        into = "in" if place.alone else "below"
+        into = "in" if place.by_own_code else "below"
         return f"{text} {into} {quoted(inner.function)}{caller(own)}{unchanged(inner, found)}{also}."
-    if not top.own:
-        parts = [f" ({share(row.part)})" if 0 < row.part <= 1 else "" for row in place.of_diff]
-        names = [f"{quoted(row.function)}{part}" for row, part in zip(place.of_diff, parts, strict=True)][:NAMED]
+    if not top.has_changed_code:
+        parts = [f" ({share(row.part)})" if 0 < row.part <= 1 else "" for row in place.changed_functions]
+        names = [f"{quoted(row.function)}{part}" for row, part in zip(place.changed_functions, parts, strict=True)][
+            :NAMED
+        ]
         costs = [sum(row.parent for row in found.functions), sum(row.culprit for row in found.functions)]
-        around = "" if min(top.parent / costs[0], top.culprit / costs[1]) >= ALL else f" below {quoted(top.function)}"
+        around = (
+            "" if min(top.parent / costs[0], top.culprit / costs[1]) >= ALMOST_ALL else f" below {quoted(top.function)}"
+        )
         return f"{text}{around or ' in or below'}{', in' * bool(around)} functions that this commit changes: {', '.join(names)}."
     if inner.key == top.key:
-        return f"{text} {'in' if place.alone else 'in or below'} {quoted(top.function)}{because(top, found)}."
-    into = "in" if place.alone else "in or below"
+        return f"{text} {'in' if place.by_own_code else 'in or below'} {quoted(top.function)}{because(top, found)}."
+    into = "in" if place.by_own_code else "in or below"
     return f"{text} {into} {quoted(inner.function)}{stripped(inner)}, called below {quoted(top.function)}{because(top, found)}."
 
 
@@ -283,7 +304,7 @@ def calls(some: Sequence[Call], said: str = "") -> str:
 
 def single(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
     """Where the loss or the gain is by the own costs of functions; ``rows`` have a part of it each, the largest first."""
-    by_commit = [row for row in rows if row.own or row.below]
+    by_commit = [row for row in rows if row.has_changed_code or row.below_changed]
     first = rows[0]
     named = [row for row in by_commit if row.part >= NAMED_PART or row is first][:NAMED]
     if first in named or sum(row.part for row in named) >= 1 / 2:
@@ -292,18 +313,18 @@ def single(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
         else:
             text = f"is in or below functions that this commit changes: {', '.join(each(row) for row in named)}"
         return f"{doubt(named)}{extent(named, found)} of the {kind} {text}."
-    few = 1 if by_commit or first.nameless or first.part >= 1 / 2 else NAMED
-    some = [row for row in rows if row is first or (row.part >= NAMED_PART and not row.nameless)][:few]
+    few = 1 if by_commit or first.has_no_symbols or first.part >= 1 / 2 else NAMED
+    some = [row for row in rows if row is first or (row.part >= NAMED_PART and not row.has_no_symbols)][:few]
     name = listed([*map(each, some)]) if some[1:] else f"{quoted(first.function)}{caller(first)}"
     text = f"{doubt(some)}{extent(some, found)} of the {kind} is in {name}{unchanged(first, found)}"
-    if by_commit and not first.nameless:
+    if by_commit and not first.has_no_symbols:
         return f"{text}; {share(sum(row.part for row in by_commit))} is in or below functions that it changes."
     return f"{text}{of_diff(first, found)}."
 
 
 def caller(row: FunctionRow) -> str:
     """Of a function in a library that all use or in the kernel: what calls it."""
-    known = row.callers and SYSTEM.match(row.binary) and not row.nameless
+    known = row.callers and SYSTEM_BINARY.match(row.binary) and not row.has_no_symbols
     return f" (called by {quoted(row.callers[0])})" if known else ""
 
 
@@ -314,17 +335,17 @@ def unchanged(row: FunctionRow, found: Explanation) -> str:
 
 def of_diff(row: FunctionRow, found: Explanation) -> str:
     """The functions of the diff, which the place is none of: a few, or the first of what a binary without symbols may hide."""
-    hidden = row.nameless or any(name.startswith("[") for name in row.callers[:1])
+    hidden = row.has_no_symbols or any(name.startswith("[") for name in row.callers[:1])
     names, more = [*map(quoted, found.changed[:NAMED])], len(found.changed) - NAMED
     names = shares_of_changed(found) or ([*names, *([f"{more} more"] * (more > 0))] if hidden or more <= 0 else [])
-    it = "this commit" if row.nameless else "it"
+    it = "this commit" if row.has_no_symbols else "it"
     return f"; {it} changes {listed(names)}" if found.change_known and names else ""
 
 
 def stripped(row: FunctionRow) -> str:
     """Why the functions of a binary cannot be told apart; "" if they can."""
     why = ", code that the program generates as it runs" if row.binary == GENERATED else ", which has no symbols"
-    return why if row.nameless else ""
+    return why if row.has_no_symbols else ""
 
 
 def because(row: FunctionRow, found: Explanation) -> str:
@@ -335,30 +356,32 @@ def because(row: FunctionRow, found: Explanation) -> str:
         bodies = ([body for body in row.inlined if not body.isupper()] or [*row.inlined])[:NAMED]  # without flags
         names, are = listed([quoted(body) for body in bodies]), "is" if len(bodies) == 1 else "are"
         return f", into which {names} {are} inlined, which this commit changes"
-    if not row.below:
+    if not row.below_changed:
         return ""
-    above = next((other for other in found.functions if other.function == row.below and other.own), None)
+    above = next(
+        (other for other in found.functions if other.function == row.below_changed and other.has_changed_code), None
+    )
     if above is None:
-        above = replace(row, changed=is_changed(row.below, found.changed), below="")
+        above = replace(row, changed=is_changed(row.below_changed, found.changed), below_changed="")
     why = because(above, found) or ", into which a function that this commit changes is inlined"
-    return f", called below {quoted(row.below)}{why}"
+    return f", called below {quoted(row.below_changed)}{why}"
 
 
 def is_changed(function: str, changed: Collection[str]) -> bool:
     """Whether the function is one of those that the commit changes."""
-    return any(same(function, one) for one in changed)
+    return any(may_be_same(function, one) for one in changed)
 
 
 def each(row: FunctionRow) -> str:
     """A function in a list, with its part and what the commit has to do with it."""
-    more = f", below {quoted(row.below)}" if row.below else ""
+    more = f", below {quoted(row.below_changed)}" if row.below_changed else ""
     more = f", with {quoted(row.inlined[0])} inlined" if row.inlined else more
     return f"{quoted(row.function)} ({share(row.part)}{more})"
 
 
 def moved(found: Explanation) -> Iterator[str]:
     """Costs that some functions lost and others gained, as a sentence goes on."""
-    for sources, to in exchanges(found.functions):
+    for sources, to in cost_exchanges(found.functions):
         cost = min(abs(sum(row.difference for row in side)) for side in (sources, to))
         before, after = (listed([quoted(row.function) for row in side]) for side in (sources, to))
         yield f"; {amount(cost, found.unit)} of it moved from {before} to {after}"
@@ -366,7 +389,7 @@ def moved(found: Explanation) -> Iterator[str]:
 
 def extent(some: Sequence[FunctionRow], found: Explanation) -> str:
     """The share of the difference that some functions have, with its 95 % interval where that is wider than a digit."""
-    part, half = sum(row.part for row in some), 1.96 * part_error(some, found.functions, found.shared)
+    part, half = sum(row.part for row in some), 1.96 * part_error(some, found.functions, found.shared_error)
     if half < 0.005:
         return share(part)
     return f"{share(part)} ({100 * (part - half):.0f} to {share(part + half)})".replace("(-", "(−")
@@ -374,13 +397,13 @@ def extent(some: Sequence[FunctionRow], found: Explanation) -> str:
 
 def doubt(rows: Sequence[FunctionRow]) -> str:
     """A word of doubt, where the difference is not far beyond noise."""
-    total, spread = whole(rows)
-    return "" if abs(total) >= SURE * spread else "Probably: "
+    total, spread = total_difference(rows)
+    return "" if abs(total) >= SURE_ERRORS * spread else "Probably: "
 
 
 def quoted(function: str) -> str:
     """The name of a function in a sentence; it comes from a binary or a source of any origin."""
-    return f"`{printable(short(function))}`"
+    return f"`{printable(short_name(function))}`"
 
 
 def notes(row: FunctionRow, changed: Collection[str]) -> Iterator[str]:
@@ -388,13 +411,13 @@ def notes(row: FunctionRow, changed: Collection[str]) -> Iterator[str]:
     if row.changed:
         yield "changed by this commit"
     if row.inlined:
-        yield f"{listed([*map(short, row.inlined[:NAMED])])}, changed by this commit, {'is' if len(row.inlined) == 1 else 'are'} inlined"
-    if row.below:
+        yield f"{listed([*map(short_name, row.inlined[:NAMED])])}, changed by this commit, {'is' if len(row.inlined) == 1 else 'are'} inlined"
+    if row.below_changed:
         inlined = "into which a function that this commit changes is inlined"
-        yield f"below {short(row.below)}, {'changed by this commit' if is_changed(row.below, changed) else inlined}"
-    if row.into:
-        yield f"inlined into {short(row.into)}"
+        yield f"below {short_name(row.below_changed)}, {'changed by this commit' if is_changed(row.below_changed, changed) else inlined}"
+    if row.inlined_into:
+        yield f"inlined into {short_name(row.inlined_into)}"
     if called := as_often(row):
         yield called.removeprefix(", ")
     if row.partner:
-        yield f"cost moved {'from' if row.difference > 0 else 'to'} {short(row.partner)}"
+        yield f"cost moved {'from' if row.difference > 0 else 'to'} {short_name(row.partner)}"

@@ -12,9 +12,9 @@ from perfbisect.core.explain.explanation import (
     FUNCTIONS,
     NO_COUNTERS,
     NO_RUNS,
-    by_calls,
-    explained_by_change,
-    may_explain,
+    is_explained_by_change,
+    is_mostly_by_more_calls,
+    suspected_functions,
 )
 from perfbisect.core.explain.profiles import GENERATED, KERNEL
 from perfbisect.wording import functions
@@ -56,10 +56,16 @@ def sentences(found: Explanation) -> tuple[str, ...]:
         exact = any(row.name == PER_INSTRUCTION for row in evidence.rows)
         factor = "the time of an instruction" if exact else FURTHER[evidence.cause]
         further.append(factor + (f" ({named(evidence.rows[0])})" if evidence.rows else ""))
-    if main and not (main[0].rows or main[0].detail) and (found.place or explained_by_change(found)):
+    if main and not (main[0].rows or main[0].detail) and (found.location or is_explained_by_change(found)):
         main = []  # profiles say why
     also = f"; in part also {', '.join(further)}." if further else "."
-    bloat = "other options of the compiler" if options(found) else "more calls" if by_calls(found) else "code bloat"
+    bloat = (
+        "other options of the compiler"
+        if options(found)
+        else "more calls"
+        if is_mostly_by_more_calls(found)
+        else "code bloat"
+    )
     first = [sentence(evidence, bloat, found.operation).removesuffix(".") + also for evidence in main[:1]]
     where, how = functions.sentences(found)
     how = outside(found) or how
@@ -69,7 +75,7 @@ def sentences(found: Explanation) -> tuple[str, ...]:
 
 def outside(found: Explanation) -> str:
     """What a commit changes outside of functions: a sentence; "" where functions say why."""
-    beside = f"Outside of functions, {replaced(found)}." if found.lines and not explained_by_change(found) else ""
+    beside = f"Outside of functions, {replaced(found)}." if found.lines and not is_explained_by_change(found) else ""
     return options(found) or no_function(found) or beside
 
 
@@ -114,15 +120,15 @@ def unknown(found: Explanation) -> Iterator[str]:
     for text in found.missing:
         part, colon, why = text.partition(": ")
         yield f"Not measured: {part}, because {why}" if colon and part in PARTS else text
-    for row in (row for row in found.functions[:1] if row.nameless and row.beyond_noise):
+    for row in (row for row in found.functions[:1] if row.has_no_symbols and row.beyond_noise):
         yield (
             NO_NAMES
             if row.binary == GENERATED
             else f"Not known: which functions of {row.binary}, because it has no symbols; get it by: {LINKED}."
         )
     slower = next((row.ratio.middle for row in found.counters if row.name == TIME), 1.0)
-    explained = explained_by_change(found)
-    if found.change_known and not explained and (rows := may_explain(found, slower)):
+    explained = is_explained_by_change(found)
+    if found.change_known and not explained and (rows := suspected_functions(found, slower)):
         names = listed([functions.quoted(row.function) for row in rows[: functions.NAMED]])
         yield f"Not known: whether it is in {names}, because of the noise of profiles; get it by: {LONGER}."
     if found.change_known and not (explained or found.plans) and (out := [*excluded(found)]):

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from counted import profile, run
 from perfbisect.core.domain.events import ChangedFunctions, Profiled
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
-from perfbisect.core.explain.explanation import NO_RUNS, by_calls, explanation
-from perfbisect.core.explain.profiles import CALLS, counts_of, stack
+from perfbisect.core.explain.explanation import NO_RUNS, explanation, is_mostly_by_more_calls
+from perfbisect.core.explain.profiles import MAX_CALL_PAIRS, chain_frames, counts_beyond
 from perfbisect.wording.functions import sentences
 
 
 def test_what_only_the_longer_execution_does_is_counted() -> None:
     """What a host prints of a short execution and of a longer one is in executions.txt."""
     short, long = (each.splitlines() for each in Path(__file__).with_name("executions.txt").read_text().split("\n\n"))
-    stacks, calls = counts_of(short, long)
+    stacks, calls = counts_beyond(short, long)
     assert stacks == {"bench;hash (bench)": 500, "bench;hash (bench);mix (bench)": 30, "bench;[libm.so.6]": 2}
     assert calls == {"main (bench);hash (bench)": 10}
-    whole, all_calls = counts_of([], long)
+    whole, all_calls = counts_beyond([], long)
     assert whole["bench;main (bench)"] == 90
     assert all_calls["[unknown];start (bench)"] == 1
 
@@ -38,14 +38,16 @@ LINE = st.one_of(
 
 @given(short=st.lists(LINE), long=st.lists(LINE))
 def test_whatever_a_host_prints_is_read(short: Sequence[str], long: Sequence[str]) -> None:
-    stacks, calls = counts_of(short, long)
+    stacks, calls = counts_beyond(short, long)
     assert all(cost > 0 and "\n" not in text for text, cost in stacks.items())
     assert all(number > 0 and text.count(";") == 1 for text, number in calls.items())
 
 
 def test_calls_are_bounded() -> None:
-    _, calls = counts_of([], (f"{number}\tcalls\tf{number} (/b)\tg (/b)" for number in range(1, CALLS + 9)))
-    assert (len(calls), min(calls.values())) == (CALLS, 9)
+    _, calls = counts_beyond(
+        [], (f"{number}\tcalls\tf{number} (/b)\tg (/b)" for number in range(1, MAX_CALL_PAIRS + 9))
+    )
+    assert (len(calls), min(calls.values())) == (MAX_CALL_PAIRS, 9)
 
 
 def counted(commit: str, costs: Mapping[str, float], calls: Mapping[str, float], operations: int = 100) -> Profiled:
@@ -86,13 +88,13 @@ def test_longer_calls_and_more_of_them_are_told_apart(culprit: Any) -> None:
     more = sum(cost - PARENT.get(name, 0.0) for name, cost in costs.items())
     assert sum(row.difference for row in found.counts) == pytest.approx(more)
     assert not found.functions, "profiles of time are another table"
-    assert by_calls(found) is ("times as often" in said)
+    assert is_mostly_by_more_calls(found) is ("times as often" in said)
 
 
 def test_what_is_inlined_into_a_function_that_is_called_more_often() -> None:
     events = change("insert", calls={"insert hash": 4.0}, **{"hash": 800.0, "hash mix": 400.0})
     found = {row.function: row for row in explanation(events, "p", "c").counts}
-    assert (found["mix"].into, found["mix"].below, found["mix"].calls) == ("hash", "insert", None)
+    assert (found["mix"].inlined_into, found["mix"].below_changed, found["mix"].calls) == ("hash", "insert", None)
 
 
 def test_what_was_said_of_a_function_is_not_said_again() -> None:
@@ -173,7 +175,7 @@ def test_a_run_is_an_operation_where_nothing_tells_them() -> None:
 def test_samples_of_instructions_have_an_interval(depth: int) -> None:
     def sampled(commit: str, share: int) -> Profiled:
         names = [f"{name} (/bench)" for name in ("hash", "insert", "main")[:depth]]
-        stacks = {";".join(["bench", *stack(names)]): 1e6 * share, "bench;other (bench)": 3e9}
+        stacks = {";".join(["bench", *chain_frames(names)]): 1e6 * share, "bench;other (bench)": 3e9}
         facts = ProfileFacts(commit, commit, "h", 1000, 1.0, "instructions", stacks, samples=3000 + share)
         return Profiled(0, facts)
 

@@ -13,7 +13,7 @@ from counted import FULL, profile, run
 from perfbisect.core.domain.events import ChangedFunctions, Counted, Profiled, Unexplained
 from perfbisect.core.domain.facts import ChangeFacts, PlanFacts, RunFacts
 from perfbisect.core.domain.orders import Interval, Layouts, Step
-from perfbisect.core.explain.classes import classify
+from perfbisect.core.explain.classes import classify, comparable_plan, different_plans
 from perfbisect.core.explain.evidence import (
     BACK,
     EXACT_GROUP,
@@ -24,14 +24,10 @@ from perfbisect.core.explain.evidence import (
     PlanRow,
     Sureness,
     counter_rows,
+    part_error,
 )
-from perfbisect.core.explain.explanation import (
-    NO_COUNTERS,
-    comparable_plan,
-    different_plans,
-    explanation,
-)
-from perfbisect.core.explain.functions import function_rows, part_error
+from perfbisect.core.explain.explanation import NO_COUNTERS, explanation
+from perfbisect.core.explain.functions import function_rows
 from perfbisect.wording.reasons import sentence, sentences, unknown
 
 
@@ -261,7 +257,7 @@ def test_a_number_is_a_count_of_operations_only_if_it_is_one(
 
 def test_few_samples_say_nothing() -> None:
     found = explanation([sampled("p", scan=2), sampled("c", scan=40), changes("scan")], "p", "c", ([run()], [BLOATED]))
-    assert (found.functions, found.place) == ((), None)
+    assert (found.functions, found.location) == ((), None)
     [said] = unknown(found)
     assert said.startswith("Not measured: profiles, because there are 2 of the parent and 40 of the culprit")
 
@@ -314,7 +310,7 @@ def test_the_interval_of_a_share_holds_it_where_the_host_is_not_as_fast_in_each_
         profiled = [drawn("p", scan=3000, log=5000, sort=2000), drawn("c", scan=5400, log=5000, sort=2800)]
         found = explanation(profiled, "p", "c", (sides[0], sides[1]))
         [row] = [row for row in found.functions if row.function == "scan"]
-        held += abs(row.part - 0.75) <= 1.96 * part_error([row], found.functions, found.shared)
+        held += abs(row.part - 0.75) <= 1.96 * part_error([row], found.functions, found.shared_error)
     assert 0.93 <= held / trials <= 0.985, held
 
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from counted import PERIOD, profile
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
-from perfbisect.core.explain.calls import place_of
-from perfbisect.core.explain.evidence import BEYOND, FunctionRow
-from perfbisect.core.explain.functions import MOST, OTHERS, function_rows, part_error, waiter_rows, whole
-from perfbisect.core.explain.profiles import comparable, functions_in
+from perfbisect.core.explain.calls import locate_difference
+from perfbisect.core.explain.evidence import NOISE_ERRORS, OTHER_FUNCTIONS, FunctionRow, part_error, total_difference
+from perfbisect.core.explain.functions import MAX_ROWS, function_rows, off_cpu_rows
+from perfbisect.core.explain.profiles import comparable_profiles, functions_in
 
 Samples = Mapping[tuple[str, ...], int]
 
@@ -71,7 +71,7 @@ def test_samples_of_one_distribution_are_hardly_ever_beyond_noise() -> None:
 
     rows = [row for _ in range(100) for row in function_rows(([drawn("p")], [drawn("c")]))]
     errors = [abs(row.difference) / row.error for row in rows]
-    assert sum(each > BEYOND for each in errors) <= 0.01 * len(rows)
+    assert sum(each > NOISE_ERRORS for each in errors) <= 0.01 * len(rows)
     within = sum(each <= 1 for each in errors) / len(rows)
     assert 0.6 < within < 0.9, "of binomial counts, whose spread is a little smaller than Poisson's"
 
@@ -154,14 +154,14 @@ def test_a_loss_is_before_a_larger_cost_that_moved() -> None:
 
 
 def test_the_row_of_all_other_functions_completes_the_sum() -> None:
-    rows = joined(HOT, {**HOT, **{("main", f"f{number}"): 10 + number for number in range(3 * MOST)}})
-    assert len(rows) == MOST + 1 and [*rows][-1] == OTHERS
+    rows = joined(HOT, {**HOT, **{("main", f"f{number}"): 10 + number for number in range(3 * MAX_ROWS)}})
+    assert len(rows) == MAX_ROWS + 1 and [*rows][-1] == OTHER_FUNCTIONS
     assert sum(row.part for row in rows.values()) == pytest.approx(1.0)
 
 
 def test_the_error_of_a_share() -> None:
     rows = [*joined(HOT, {**HOT, ("main", "scan", "search"): 1500, ("main", "insert"): 900}).values()]
-    total, spread = whole(rows)
+    total, spread = total_difference(rows)
     assert total == pytest.approx(800 * PERIOD / 1000)
     assert 0 < part_error(rows[:1], rows) < spread / total
     assert part_error(rows, rows) == pytest.approx(0.0, abs=1e-9), "the whole is all of it"
@@ -172,9 +172,11 @@ def test_profiles_are_compared_in_one_unit_and_on_cpu() -> None:
     cycles = replace(profile("p", HOT), unit="cycles")
     waiting = replace(profile("p", HOT), off_cpu=True)
     empty = replace(profile("p", HOT), stacks={})
-    assert comparable(([waiting, empty, cycles, profile("p", HOT)], [profile("c", HOT)]))[0] == [profile("p", HOT)]
-    assert comparable(([cycles], [profile("c", HOT)])) == ([], [])
-    assert function_rows(comparable(([], [profile("c", HOT)]))) == ()
+    assert comparable_profiles(([waiting, empty, cycles, profile("p", HOT)], [profile("c", HOT)]))[0] == [
+        profile("p", HOT)
+    ]
+    assert comparable_profiles(([cycles], [profile("c", HOT)])) == ([], [])
+    assert function_rows(comparable_profiles(([], [profile("c", HOT)]))) == ()
 
 
 def test_what_stands_for_unknown_callers_is_none() -> None:
@@ -195,7 +197,7 @@ def test_what_only_the_waits_contain_is_not_inlined() -> None:
     other = changes("search", callers={"search": ("less",)})
     for known, inlined in (((), True), ((seen,), False)):
         on_cpu = function_rows(([profile("p", HOT)], [slower]), change, *known)
-        waiting = waiter_rows((waits[:1] * 2, waits[1:] * 2), other, *known)
+        waiting = off_cpu_rows((waits[:1] * 2, waits[1:] * 2), other, *known)
         assert any(row.inlined for row in on_cpu) is any(row.inlined for row in waiting) is inlined
 
 
@@ -205,7 +207,7 @@ def test_functions_of_libc_and_the_kernel_are_not_changed() -> None:
     after = {**before, ("main", "copy", "schedule@[kernel]", "copy@[kernel]"): 1900}
     rows = function_rows(([profile("p", before)], [profile("c", after)]), changes("copy"))
     assert {row.binary for row in rows if row.function == "copy" and row.changed} == {"engine"}
-    assert [row.below for row in rows if row.function == "copy" and row.binary == "[kernel]"] == ["copy"]
+    assert [row.below_changed for row in rows if row.function == "copy" and row.binary == "[kernel]"] == ["copy"]
     assert functions_in([profile("p", {("main", "copy@libc.so.6"): 1})]) == {"main"}
 
 
@@ -221,12 +223,12 @@ def test_a_thread_that_was_interrupted_waits_for_nothing() -> None:
     ):
         stacks = {("main", "copy", *end): 900, ("main", "log", "futex_wait@[kernel]", switch): 100}
         waits = [replace(profile(commit, stacks), off_cpu=True) for commit in "pc"]
-        names = {row.function for row in waiter_rows((waits[:1] * 2, waits[1:] * 2)) if row.parent}
+        names = {row.function for row in off_cpu_rows((waits[:1] * 2, waits[1:] * 2)) if row.parent}
         assert ({"copy", "schedule_work"} & names != set()) is counted
         assert "log" in names
     stacks = {("main", "copy", "irqentry_exit_to_user_mode@[kernel]", switch): 900}
     waits = [replace(profile(commit, stacks), off_cpu=True) for commit in "pc"]
-    assert [row for row in waiter_rows((waits[:1] * 2, waits[1:] * 2)) if row.difference] == [], "only interrupted"
+    assert [row for row in off_cpu_rows((waits[:1] * 2, waits[1:] * 2)) if row.difference] == [], "only interrupted"
 
 
 def simulated(seed: int, kind: str) -> str:
@@ -264,12 +266,14 @@ def simulated(seed: int, kind: str) -> str:
     both = drawn("p", costs, old), drawn("c", after, names)
     renamed = [name for i, name in names.items() if name != old[i]]
     change, seen = changes(old[f], *renamed, *(old[i] for i in leaves[:1])), functions_in(chain(*both))
-    place = place_of(both, function_rows(both, change, seen), change, seen)
+    place = locate_difference(both, function_rows(both, change, seen), change, seen)
     if place is None or place.top is None:
         return "none"
     inside = {name for i in (f, *below[f]) for name in (old[i], names[i])}
-    of_diff = {row.function for row in place.of_diff}
-    return "right" if place.top.function in inside or (not place.top.own and old[f] in of_diff) else "wrong"
+    of_diff = {row.function for row in place.changed_functions}
+    return (
+        "right" if place.top.function in inside or (not place.top.has_changed_code and old[f] in of_diff) else "wrong"
+    )
 
 
 @pytest.mark.slow

@@ -6,22 +6,22 @@ import pytest
 
 from perfbisect.core.explain.profiles import (
     KERNEL,
-    MOST,
-    NAME,
+    MAX_NAME,
+    MAX_STACKS,
     RARE,
     UNKNOWN,
-    binary,
+    binary_name,
+    chain_frames,
     fold,
     frame,
-    frames,
-    program,
+    may_be_same,
+    program_name,
     read_frame,
-    readable,
-    same,
-    short,
+    scope_and_name,
+    short_name,
     source_name,
-    split,
-    stack,
+    stack_frames,
+    stored_frame,
 )
 
 
@@ -47,11 +47,11 @@ def test_no_name_can_end_a_frame_or_a_line() -> None:
     written = frame("a;b\nc", "odd;name (deleted)")
     assert written == "a:b:c (odd:name [deleted])"
     assert read_frame(written) == ("a:b:c", "odd:name [deleted]")
-    assert frames(f"program;{written};{frame('d', 'libc.so.6')}") == (written, "d (libc.so.6)")
+    assert stack_frames(f"program;{written};{frame('d', 'libc.so.6')}") == (written, "d (libc.so.6)")
 
 
 def test_a_program_has_no_binary_and_no_frame_may_lack_one() -> None:
-    assert (read_frame("mysqld"), frames("mysqld"), frame("", "")) == (("mysqld", ""), (), UNKNOWN)
+    assert (read_frame("mysqld"), stack_frames("mysqld"), frame("", "")) == (("mysqld", ""), (), UNKNOWN)
 
 
 def test_names_of_functions() -> None:
@@ -59,18 +59,18 @@ def test_names_of_functions() -> None:
         assert source_name(function) == source
     for function, told in names("own name, and its scope").items():
         own, _, scope = told.partition(" of ")
-        assert split(function) == (scope, own)
+        assert scope_and_name(function) == (scope, own)
     for text, told in names("frame of perf").items():
-        assert readable(text) == told
+        assert stored_frame(text) == told
 
 
 def test_names_mean_one_function_unless_their_scopes_differ() -> None:
-    assert same("ns::Page::insert(int) const", "Page::insert")
-    assert same("insert", "Page::insert")
-    assert not same("Tree::insert(int)", "Page::insert")
-    assert not same("[libz.so.1]", "[libz.so.1]"), "addresses without a name"
-    assert short("ns::operators::Page::insert(int)") == "Page::insert"
-    assert short("ns::B::operator()(int) const") == "B::operator()"
+    assert may_be_same("ns::Page::insert(int) const", "Page::insert")
+    assert may_be_same("insert", "Page::insert")
+    assert not may_be_same("Tree::insert(int)", "Page::insert")
+    assert not may_be_same("[libz.so.1]", "[libz.so.1]"), "addresses without a name"
+    assert short_name("ns::operators::Page::insert(int)") == "Page::insert"
+    assert short_name("ns::B::operator()(int) const") == "B::operator()"
 
 
 def test_equal_stacks_are_one() -> None:
@@ -94,19 +94,19 @@ def test_a_line_of_anything_else_is_left_out_or_has_no_frame() -> None:
 
 
 def test_long_names_are_cut_in_the_middle() -> None:
-    short = readable(f"begin{'x' * 5000}end (/srv/store)")
-    assert len(short) <= NAME + len(" (store)")
+    short = stored_frame(f"begin{'x' * 5000}end (/srv/store)")
+    assert len(short) <= MAX_NAME + len(" (store)")
     assert short.startswith("beginx") and short.endswith("xend (store)")
 
 
 def test_binaries_of_the_kernel() -> None:
     paths = ("[kernel]", "[guest.kernel.kallsyms]", "[nf_tables]", "/lib/modules/6/ext4.ko.xz")
-    assert {binary(path) for path in paths} == {KERNEL}
+    assert {binary_name(path) for path in paths} == {KERNEL}
 
 
 def test_neighbours_without_symbols_are_one_frame_and_recursion_is_kept() -> None:
     chain = ["leaf (/x)", "[unknown] (/x)", "[unknown] (/x)", "walk (/x)", "walk (/x)", "[unknown] (/x)", "main (/x)"]
-    assert stack(chain) == ["main (x)", "[x]", "walk (x)", "walk (x)", "[x]", "leaf (x)"]
+    assert chain_frames(chain) == ["main (x)", "[x]", "walk (x)", "walk (x)", "[x]", "leaf (x)"]
 
 
 def test_callers_that_a_host_left_out_are_as_those_left_out_here() -> None:
@@ -117,19 +117,19 @@ def test_callers_that_a_host_left_out_are_as_those_left_out_here() -> None:
 
 def test_the_ends_of_a_stack() -> None:
     """What is not known at the outer end is left out, and no name of a thread ends a frame."""
-    assert stack(["leaf (/x)", "f (/x)", "[unknown] ([unknown])", "[unknown] (//anon)"]) == ["f (x)", "leaf (x)"]
-    assert stack(["[unknown] ([unknown])"]) == stack([]) == [UNKNOWN]
-    assert (program("a;b  c "), program("  ")) == ("a:b c", UNKNOWN)
+    assert chain_frames(["leaf (/x)", "f (/x)", "[unknown] ([unknown])", "[unknown] (//anon)"]) == ["f (x)", "leaf (x)"]
+    assert chain_frames(["[unknown] ([unknown])"]) == chain_frames([]) == [UNKNOWN]
+    assert (program_name("a;b  c "), program_name("  ")) == ("a:b c", UNKNOWN)
 
 
 def test_of_many_stacks_the_costs_of_functions_are_kept() -> None:
     """The callers of the cheapest are not."""
-    costs = range(1, 3 * MOST)
+    costs = range(1, 3 * MAX_STACKS)
     stacks = fold([f"{cost}\t1\tp\tleaf{cost % 10} (/x)\tcaller{cost} (/x)\tmain (/x)" for cost in costs]).stacks
     kept = {text: cost for text, cost in stacks.items() if RARE not in text}
-    assert kept == {f"p;main (x);caller{cost} (x);leaf{cost % 10} (x)": cost for cost in costs[-MOST:]}
-    assert len(stacks) == MOST + 10
+    assert kept == {f"p;main (x);caller{cost} (x);leaf{cost % 10} (x)": cost for cost in costs[-MAX_STACKS:]}
+    assert len(stacks) == MAX_STACKS + 10
     own: dict[str, float] = {}
     for text, cost in stacks.items():
-        own[frames(text)[-1]] = own.get(frames(text)[-1], 0.0) + cost
-    assert own == {f"leaf{n} (x)": sum(range(n or 10, 3 * MOST, 10)) for n in range(10)}
+        own[stack_frames(text)[-1]] = own.get(stack_frames(text)[-1], 0.0) + cost
+    assert own == {f"leaf{n} (x)": sum(range(n or 10, 3 * MAX_STACKS, 10)) for n in range(10)}

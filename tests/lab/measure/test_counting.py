@@ -17,7 +17,7 @@ from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import METRICS, exact, find_metric, shown, unit, value
 from perfbisect.core.domain.orders import Share
 from perfbisect.core.domain.settings import Quick
-from perfbisect.core.explain.profiles import counts_of
+from perfbisect.core.explain.profiles import counts_beyond
 from perfbisect.errors import UsageError
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import Earlier, HostLab
@@ -150,7 +150,7 @@ def test_what_callgrind_writes_is_added_up(host: LocalHost, tmp_path: Path) -> N
     (tmp_path / "bench").write_text("no binary")
     (tmp_path / "counters.1").write_text(CALLGRIND.replace("{binary}", str(tmp_path / "bench")))
     (tmp_path / "counters.2").write_text("")
-    stacks, calls = counts_of([], counting.functions_on(host, PurePosixPath(tmp_path)).splitlines())
+    stacks, calls = counts_beyond([], counting.functions_on(host, PurePosixPath(tmp_path)).splitlines())
     walk, main = "walk(tree<int>*) (bench)", "main (bench)"
     assert stacks == {f"bench;{walk}": 75, f"bench;{main}": 1, "bench;[libc.so.6]": 77, "bench;[unknown]": 4}
     made = {pair: number for pair, number in calls.items() if number}

@@ -17,7 +17,7 @@ from labs import BUILDER, FAST, SLOW, Open, bench_lab, lab_of, workload_of
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.core.explain.profiles import RARE, UNKNOWN, Folded, fold, frames, read_frame
+from perfbisect.core.explain.profiles import RARE, UNKNOWN, FoldedStacks, fold, read_frame, stack_frames
 from perfbisect.errors import EnvironmentFailure, NoSamples, RunFailed
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
@@ -66,7 +66,7 @@ CLOCK = Sampling("cpu-clock:u", "dwarf")
 FACTS = RunFacts("c", "key", "visit", "here", 0.0, 2.0, 50, {}, (), {}, {})
 
 
-def recorded(name: str, waits: str = "") -> Folded:
+def recorded(name: str, waits: str = "") -> FoldedStacks:
     """What an output of perf script becomes."""
     text = (OUTPUTS / f"perf-script-{name}.txt").read_text()
     return fold(lines_of(added_up(f"{text}\n\f0\n", waits)), 1000)
@@ -81,14 +81,14 @@ def own(stacks: dict[str, float]) -> dict[str, float]:
     """The cost of each function."""
     costs: dict[str, float] = {}
     for stack, cost in stacks.items():
-        function, _ = read_frame(frames(stack)[-1])
+        function, _ = read_frame(stack_frames(stack)[-1])
         costs[function] = costs.get(function, 0.0) + cost
     return costs
 
 
 def callers(stacks: dict[str, float], called: str) -> set[str]:
     """The functions that call one."""
-    chains = [[read_frame(frame)[0] for frame in frames(stack)] for stack in stacks]
+    chains = [[read_frame(frame)[0] for frame in stack_frames(stack)] for stack in stacks]
     return {chain[-2] for chain in chains if chain[-1] == called and len(chain) > 1}
 
 
@@ -107,7 +107,7 @@ def test_frame_pointers_of_a_leaf_skip_its_caller_and_unwinding_finds_it() -> No
 def test_chains_of_a_server_and_of_cpp_are_whole_and_readable() -> None:
     folded = recorded("postgres")
     assert (folded.samples, folded.alone) == (8, 0)
-    for chain in map(frames, folded.stacks):
+    for chain in map(stack_frames, folded.stacks):
         assert chain[:2] == ("_start (postgres)", "__libc_start_main (libc.so.6)")
         assert "PostgresMain (postgres)" in chain
         assert not any(one == other == "[postgres]" for one, other in pairwise(chain))
@@ -161,9 +161,9 @@ def test_units_and_notes() -> None:
     assert {event: Sampling(event, "dwarf").unit for event in events} == events
     assert Sampling("cycles", "dwarf").notes == ()
     assert Sampling("cycles:u", "fp").notes == (NO_KERNEL, NO_LEAF_CALLERS)
-    made = profile(FACTS, Folded({"p;f (x)": 3.0}, samples=10, lost=0, alone=0.3), Sampling("cycles", "dwarf"))
+    made = profile(FACTS, FoldedStacks({"p;f (x)": 3.0}, samples=10, lost=0, alone=0.3), Sampling("cycles", "dwarf"))
     assert (made.note, made.alone) == ("", 0.3)
-    made = profile(FACTS, Folded({"p;main (x);poll (libc.so.6)": 5.0}, 10, 0, 0.0), Sampling(WAITS, "dwarf"))
+    made = profile(FACTS, FoldedStacks({"p;main (x);poll (libc.so.6)": 5.0}, 10, 0, 0.0), Sampling(WAITS, "dwarf"))
     assert (made.off_cpu, made.unit, made.note) == (True, "us", WAITS_FOR_ALL)
 
 
@@ -215,7 +215,7 @@ def test_a_host_without_perf_is_told_once() -> None:
 
 def folded_of(
     folder: Path, source: str, host: LocalHost, sampled: Sampling, rate: int, seconds: int = 0, *told: str
-) -> Folded:
+) -> FoldedStacks:
     """The samples of a program, ``made``, which is told so much; repeated for so many seconds."""
     (folder / "made.c").write_text(source)
     subprocess.run(["gcc", "-O2", "-fno-inline", "-o", folder / "made", folder / "made.c"], check=True)
@@ -414,7 +414,7 @@ def test_shortened_profiles_keep_all_costs(host: LocalHost, tmp_path: Path, monk
     folded = folded_on(host, PurePosixPath(tmp_path), Sampling("cycles", "dwarf"), 499)
     assert (folded.samples, sum(folded.stacks.values())) == (5000, 5000 * 5001 / 2)
     assert sum(cost for stack, cost in folded.stacks.items() if stack.endswith(";leaf4711 (server)")) == 4711
-    by_cost = {cost: frames(stack) for stack, cost in folded.stacks.items()}
+    by_cost = {cost: stack_frames(stack) for stack, cost in folded.stacks.items()}
     assert by_cost[5000] == (*["caller5000 (server)"] * 149, "leaf5000 (server)")
     assert by_cost[1] == (RARE, "leaf1 (server)")
     assert subprocess.run(["awk", SHORTEN], input="", text=True, check=False).returncode == 1, "its input was cut"
@@ -458,7 +458,7 @@ def test_the_connections_of_a_server_are_profiled_and_nothing_else(tmp_path: Pat
             events += explain(lab, 0)
     facts, *waits = profiled(events)
     assert {stack.partition(";")[0] for stack in facts.stacks} == {"postgres"}, "sysbench is not in it"
-    known = {stack: [read_frame(frame)[0] for frame in frames(stack)] for stack in facts.stacks}
+    known = {stack: [read_frame(frame)[0] for frame in stack_frames(stack)] for stack in facts.stacks}
 
     def share(condition: Callable[[list[str]], bool]) -> float:
         return sum(cost for stack, cost in facts.stacks.items() if condition(known[stack])) / sum(facts.stacks.values())

@@ -18,7 +18,7 @@ from perfbisect.core.domain.events import (
     Unexplained,
 )
 from perfbisect.core.domain.orders import Purpose
-from perfbisect.core.explain.evidence import BACK, EXACT_GROUP, FRONT, RETIRING, WRONG, slots
+from perfbisect.core.explain.evidence import BACK, EXACT_GROUP, FRONT, RETIRING, WRONG, category_slots
 from perfbisect.errors import DataDamaged, RunFailed
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.measure import counting, perf
@@ -141,14 +141,14 @@ def test_slots_of_an_intel_processor_are_those_of_its_metrics() -> None:
     counters = perf.parse("\n".join(line.partition(",")[2] for line in lines if line[0] != "#"))
     total, shown = counters["TOPDOWN.SLOTS"], {RETIRING: 0.102, WRONG: 0.076, FRONT: 0.510, BACK: 0.311}
     assert total
-    found = {category: (slots(counters, category) or 0.0) / total for category in shown}
+    found = {category: (category_slots(counters, category) or 0.0) / total for category in shown}
     assert found == pytest.approx(shown, abs=0.006), "as perf printed them"
 
 
 def test_what_is_thrown_away_is_a_difference_and_never_negative() -> None:
-    assert slots({"op_spec": 12.0, "op_retired": 10.0}, WRONG) == 2
-    assert slots({"de_src_op_disp.all": 12.0, "ex_ret_ops": 10.0}, WRONG) == 2
-    assert slots({"op_spec": 9.0, "op_retired": 10.0}, WRONG) is slots({}, WRONG) is None
+    assert category_slots({"op_spec": 12.0, "op_retired": 10.0}, WRONG) == 2
+    assert category_slots({"de_src_op_disp.all": 12.0, "ex_ret_ops": 10.0}, WRONG) == 2
+    assert category_slots({"op_spec": 9.0, "op_retired": 10.0}, WRONG) is category_slots({}, WRONG) is None
 
 
 @pytest.mark.tools

@@ -1,11 +1,12 @@
-"""The functions below which most of a difference is, and what is called there: in another number, no longer, or newly. Pure.
+"""Locates a difference in the call tree, and finds functions that are called more often, newly, or no longer. Pure.
 
-Of profiles the cost of a function with all that it calls is taken first: a commit changes one function, and what that calls costs
-less, or something else is called in its place. A function that the commit changes, and that carries most of the difference so, is
-the place; of several that do the innermost; where only several together do, the nearest function that calls them.
+A profile is examined by the costs of functions with their callees first: a commit changes a function, and its callees cost
+less, or are replaced. The location of a difference is the changed function that has most of the difference, with its
+callees. If there are several such functions, the location is the innermost. If only several functions together have most of
+the difference, the location is their nearest common caller.
 
-Where instructions are counted one by one, a stack is a function and those that are inlined into it, outermost first, and
-it is known how often one function calls another.
+Exact counts of instructions have stacks of a function and the functions that are inlined into it, outermost first. They
+also have the number of calls between two functions.
 """
 
 from collections import defaultdict
@@ -15,267 +16,325 @@ from functools import partial
 from itertools import chain, pairwise
 
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
-from perfbisect.core.explain.evidence import Call, FunctionRow, Place
+from perfbisect.core.explain.evidence import Call, DifferenceLocation, FunctionRow, total_difference
 from perfbisect.core.explain.functions import (
-    MOSTLY,
+    MAIN_SHARE,
     NAMED_PART,
-    depth,
-    everything,
+    build_costs,
+    caller_cost_table,
+    calls_almost_everything,
+    changed_and_inlined,
+    cost_rows,
+    function_costs,
     function_rows,
-    keys_of,
-    named,
-    of_change,
-    rows_of,
-    side_of,
-    table,
-    tally,
-    whole,
+    known_keys,
+    mean_depth,
+    stack_keys,
 )
 from perfbisect.core.explain.profiles import (
     RARE,
     SEPARATOR,
-    SYSTEM,
-    Key,
-    Sides,
-    frames,
+    SYSTEM_BINARY,
+    FunctionKey,
+    ProfilesOfBoth,
+    function_key,
     functions_in,
-    key_of,
+    stack_frames,
 )
 
-MOST = 0.8  # share of a difference from which on it is the place of it
-EXACT, LOOSE = 1.25, 2.0  # shares up to which: beyond these, another function has lost as much as it gained
-LEVELS = 5  # of calls from a function that the commit changes to one that it calls more often
-SMALLEST = 0.005  # of the calls of the other build, from which on a function is still called
-CALLED = 0.02  # share of the whole cost from which on a call that is new or gone is named
-FEWEST = 30  # samples from which on a share is stated
+PLACE_SHARE = 0.8  # smallest share of a difference that makes a function its location
+# Largest shares of a location, preferred and allowed. With a larger share, other functions lost what the function gained.
+EXACT_SHARE, LARGEST_SHARE = 1.25, 2.0
+MAX_CALL_LEVELS = 5  # levels of calls below a changed function that are searched for additional calls
+STILL_CALLED_SHARE = 0.005  # a function is still called if it has more than this share of the other build's calls
+NAMED_CALL_SHARE = 0.02  # smallest share of the total cost of a new or removed call that is named
+MIN_SAMPLES = 30  # smallest number of samples from which shares are computed
 
 
-def place_of(
-    both: Sides, rows: Sequence[FunctionRow], change: ChangeFacts | None, seen: Collection[str]
-) -> Place | None:
-    """The place of the difference between two builds; None where there is none beyond noise, or that carries most of it.
+def locate_difference(
+    profiles: ProfilesOfBoth, rows: Sequence[FunctionRow], change: ChangeFacts | None, function_names: Collection[str]
+) -> DifferenceLocation | None:
+    """The location of the difference between two builds; None without a difference beyond noise, or without a location.
 
-    ``rows`` are what ``function_rows`` returns of ``both``, with ``seen``.
+    ``rows`` are returned by ``function_rows`` for the same ``profiles`` and ``function_names``.
     """
-    total, spread = whole(rows)
-    if not all(both) or abs(total) <= 2 * spread:
+    total, spread = total_difference(rows)
+    if not all(profiles) or abs(total) <= 2 * spread:
         return None
-    moved = {row.key for row in rows if row.partner}
-    # What has moved is no part of the difference, and would make its new callers dearer, and its old ones cheaper.
-    both = [without(moved, run) for run in both[0]], [without(moved, run) for run in both[1]]
-    difference = of_known(both, total)
-    changed, bodies = of_change(change, seen, both) if change else (set[str](), dict[str, tuple[str, ...]]())
-    before, after = map(side_of, both)
-    found = {
-        key: row if SYSTEM.match(key[1]) else replace(row, changed=key[0] in changed, inlined=bodies.get(key[0], ()))
-        for key, row in rows_of((before.inclusive, after.inclusive), difference).items()
+    moved_keys = {row.key for row in rows if row.partner}
+    # Moved cost is not part of the difference. It would make its new callers costlier, and its old callers cheaper.
+    profiles = (
+        [without_own_costs(moved_keys, run) for run in profiles[0]],
+        [without_own_costs(moved_keys, run) for run in profiles[1]],
+    )
+    difference = difference_of_known_callers(profiles, total)
+    changed, inlined_bodies = (
+        changed_and_inlined(change, function_names, profiles) if change else (set[str](), dict[str, tuple[str, ...]]())
+    )
+    before, after = map(build_costs, profiles)
+    rows_by_key = {
+        key: row
+        if SYSTEM_BINARY.match(key[1])
+        else replace(row, changed=key[0] in changed, inlined=inlined_bodies.get(key[0], ()))
+        for key, row in cost_rows((before.inclusive, after.inclusive), difference).items()
     }
-    own = {key: row for key, row in found.items() if row.own and key not in moved}
-    places = {key: depth(key, before, after) for key in found}
-    of_diff: tuple[FunctionRow, ...] = ()
-    # One that is new may do what another did that is gone: then only both together say anything.
-    replaced = len({row.difference > 0 for row in own.values() if absent(row) and row.beyond_noise}) > 1
-    steady = partial(keeps_its_callees, both=both, rows={row.key: row for row in rows}, difference=difference)
-    if (
-        top := innermost((row for row in own.values() if not (replaced and absent(row))), places, steady)
-    ) is None and own:
-        above = (tally(runs, lambda keys: named(keys[: last_of(own, keys)])) for runs in both)
-        carried = {key: row.part for key, row in rows_of(above, difference).items() if MOST <= row.part <= LOOSE}
-        top = max((found[key] for key in carried), key=lambda row: places[row.key], default=None)
-        of_diff = tuple(sorted((row for row in own.values() if row.beyond_noise), key=lambda row: -abs(row.part)))
+    touched_rows = {key: row for key, row in rows_by_key.items() if row.has_changed_code and key not in moved_keys}
+    depths = {key: mean_depth(key, before, after) for key in rows_by_key}
+    touched_beyond_noise: tuple[FunctionRow, ...] = ()
+    # A new function may replace a removed function. Then only both together show a difference.
+    one_sided = [row for row in touched_rows.values() if is_in_one_build(row)]
+    has_replacement = len({row.difference > 0 for row in one_sided if row.beyond_noise}) > 1
+    is_due_to_callees = partial(
+        callees_explain_part, profiles=profiles, rows_by_key={row.key: row for row in rows}, difference=difference
+    )
+    candidates = (row for row in touched_rows.values() if not (has_replacement and is_in_one_build(row)))
+    top = innermost_carrier(candidates, depths, is_due_to_callees)
+    if top is None and touched_rows:
 
-    def below(keys: Sequence[Key]) -> Sequence[Key]:
-        """The part of a stack that begins at the place."""
+        def down_to_touched(keys: Sequence[FunctionKey]) -> Iterable[FunctionKey]:
+            return known_keys(keys[: length_to_last(touched_rows, keys)])
+
+        common_rows = cost_rows((function_costs(runs, down_to_touched) for runs in profiles), difference)
+        carriers = [rows_by_key[key] for key, row in common_rows.items() if PLACE_SHARE <= row.part <= LARGEST_SHARE]
+        top = max(carriers, key=lambda row: depths[row.key], default=None)
+        beyond_noise = (row for row in touched_rows.values() if row.beyond_noise)
+        touched_beyond_noise = tuple(sorted(beyond_noise, key=lambda row: -abs(row.part)))
+
+    def from_top(keys: Sequence[FunctionKey]) -> Sequence[FunctionKey]:
+        """The part of a stack from the location down."""
         return keys if top is None else keys[keys.index(top.key) :] if top.key in keys else ()
 
-    def perhaps(keys: Sequence[Key]) -> Sequence[Key]:
-        """The same, and all of a stack without callers, which may be below it."""
-        return keys if len(keys) == 1 else below(keys)
+    def from_top_or_without_callers(keys: Sequence[FunctionKey]) -> Sequence[FunctionKey]:
+        """The part of a stack from the location down; a stack without callers may be below the location."""
+        return keys if len(keys) == 1 else from_top(keys)
 
-    certain = rows_of((tally(runs, lambda keys: named(below(keys))) for runs in both), difference)
-    inside = rows_of((tally(runs, lambda keys: named(perhaps(keys))) for runs in both), difference)
-    inner = innermost((row for row in certain.values() if not absent(row)), places, steady) or top
-    if inner is None:
+    def rows_of(stack_part: Callable[[Sequence[FunctionKey]], Sequence[FunctionKey]]) -> dict[FunctionKey, FunctionRow]:
+        """The rows of the functions in a part of each stack."""
+        return cost_rows(
+            (function_costs(runs, lambda keys: known_keys(stack_part(keys))) for runs in profiles), difference
+        )
+
+    rows_below, rows_perhaps_below = rows_of(from_top), rows_of(from_top_or_without_callers)
+    in_both = (row for row in rows_below.values() if not is_in_one_build(row))
+    innermost_row = innermost_carrier(in_both, depths, is_due_to_callees) or top
+    if innermost_row is None:
         return None
-    alone = any(row.key == inner.key and row.part >= MOST for row in rows)
-    if top is None and not alone and everything(inner, before, after):
+    has_own_cost = any(row.key == innermost_row.key and row.part >= PLACE_SHARE for row in rows)
+    if top is None and not has_own_cost and calls_almost_everything(innermost_row, before, after):
         return None
-    only = {key: row for key, row in inside.items() if absent(row) and abs(row.difference) > FEWEST**0.5 * row.error}
+    one_sided_rows = {
+        key: row
+        for key, row in rows_perhaps_below.items()
+        if is_in_one_build(row) and abs(row.difference) > MIN_SAMPLES**0.5 * row.error
+    }
     if top and top.culprit <= 0:
-        only.pop(top.key, None)  # it may be called yet, and cost nothing
-    calls = calls_of_one(both, perhaps, only, {row.key: row for row in rows})
-    return Place(
-        top, found.get(inner.key, inner), alone, of_diff, tuple(call for call in calls if call.share >= CALLED)
+        one_sided_rows.pop(top.key, None)  # the function may still be called, and cost nothing
+    calls = calls_by_one_build(profiles, from_top_or_without_callers, one_sided_rows, {row.key: row for row in rows})
+    return DifferenceLocation(
+        top,
+        rows_by_key.get(innermost_row.key, innermost_row),
+        has_own_cost,
+        touched_beyond_noise,
+        tuple(call for call in calls if call.share >= NAMED_CALL_SHARE),
     )
 
 
-def calls_anywhere(
-    both: Sides, rows: Sequence[FunctionRow], change: ChangeFacts | None, seen: Collection[str]
+def one_sided_calls(
+    profiles: ProfilesOfBoth, rows: Sequence[FunctionRow], change: ChangeFacts | None, function_names: Collection[str]
 ) -> tuple[Call, ...]:
-    """The functions that only one of two builds calls, with a good part of their difference: where that has no place.
+    """The functions that only one build calls and that have a good part of a difference without a location.
 
-    A function that the commit changes, or that costs nothing but by what it calls, may be called yet, and do nothing: what it calls
-    is named.
+    Changed functions and functions without self cost are left out, because they may still be called. Their callees are
+    named.
     """
-    total, spread = whole(rows)
-    if not all(both) or abs(total) <= 2 * spread:
+    total, spread = total_difference(rows)
+    if not all(profiles) or abs(total) <= 2 * spread:
         return ()
-    changed, bodies = of_change(change, seen, both) if change else (set[str](), dict[str, tuple[str, ...]]())
-    before, after = map(side_of, both)
-    own = {row.key: row for row in rows}
-    only = {
+    changed, inlined_bodies = (
+        changed_and_inlined(change, function_names, profiles) if change else (set[str](), dict[str, tuple[str, ...]]())
+    )
+    before, after = map(build_costs, profiles)
+    rows_by_key = {row.key: row for row in rows}
+    one_sided_rows = {
         key: row
-        for key, row in rows_of((before.inclusive, after.inclusive), total).items()
-        if absent(row) and row.part >= NAMED_PART and abs(row.difference) > FEWEST**0.5 * row.error
+        for key, row in cost_rows((before.inclusive, after.inclusive), total).items()
+        if is_in_one_build(row) and row.part >= NAMED_PART and abs(row.difference) > MIN_SAMPLES**0.5 * row.error
         if key[0] not in changed
-        and key[0] not in bodies
+        and key[0] not in inlined_bodies
         and not key[1].startswith("[")
-        and not (key in own and own[key].partner)
-        if SYSTEM.match(key[1]) or (key in own and own[key].difference / row.difference >= NAMED_PART)
+        and not (key in rows_by_key and rows_by_key[key].partner)
+        if SYSTEM_BINARY.match(key[1])
+        or (key in rows_by_key and rows_by_key[key].difference / row.difference >= NAMED_PART)
     }
-    return tuple(call for call in calls_of_one(both, lambda keys: keys, only, own) if call.share >= CALLED)
+    return tuple(
+        call
+        for call in calls_by_one_build(profiles, lambda keys: keys, one_sided_rows, rows_by_key)
+        if call.share >= NAMED_CALL_SHARE
+    )
 
 
-def really(calls: Sequence[Call], counts: Iterable[FunctionRow]) -> tuple[Call, ...]:
-    """The calls without those that both builds make, by their exact counts: what costs too little has no samples."""
-    both = {row.function for row in counts if row.calls and min(row.calls) > SMALLEST * max(row.calls)}
-    return tuple(call for call in calls if call.function not in both)
+def without_counted_calls(calls: Sequence[Call], counts: Iterable[FunctionRow]) -> tuple[Call, ...]:
+    """The calls without functions that both builds call, by their exact counts: a cheap function may have no samples."""
+    called_in_both = {
+        row.function for row in counts if row.calls and min(row.calls) > STILL_CALLED_SHARE * max(row.calls)
+    }
+    return tuple(call for call in calls if call.function not in called_in_both)
 
 
-def samples_of(runs: Iterable[ProfileFacts]) -> int:
-    """The samples of several runs together."""
+def total_samples(runs: Iterable[ProfileFacts]) -> int:
+    """The number of samples of several runs."""
     return sum(run.samples for run in runs)
 
 
-def without(some: Collection[Key], run: ProfileFacts) -> ProfileFacts:
-    """A profile without the own costs of some functions."""
-    stacks = {stack: cost for stack, cost in run.stacks.items() if keys_of(stack)[-1] not in some}
-    left = sum(stacks.values()) / (sum(run.stacks.values()) or 1.0)
-    return replace(run, stacks=stacks, samples=round(left * run.samples))
+def without_own_costs(keys: Collection[FunctionKey], profile: ProfileFacts) -> ProfileFacts:
+    """A profile without the self costs of the excluded functions."""
+    stacks = {stack: cost for stack, cost in profile.stacks.items() if stack_keys(stack)[-1] not in keys}
+    kept_share = sum(stacks.values()) / (sum(profile.stacks.values()) or 1.0)
+    return replace(profile, stacks=stacks, samples=round(kept_share * profile.samples))
 
 
-def of_known(both: Sides, total: float) -> float:
-    """The difference of the stacks whose callers were kept, where that is most of the ``total``."""
-    rare = [sum(tally(runs, lambda keys: keys[-1:]).cost.values()) for runs in map(rare_only, both)]
-    left = total - (rare[1] - rare[0])
-    return left if left / total > MOSTLY else total
+def difference_of_known_callers(profiles: ProfilesOfBoth, total: float) -> float:
+    """The difference of the stacks whose callers were stored, if it is most of the ``total``; otherwise the ``total``."""
+
+    def cost_without_callers(runs: Sequence[ProfileFacts]) -> float:
+        """The cost per operation of the stacks without stored callers."""
+        operations = sum(run.operations for run in runs)
+        return sum(cost / operations for run in runs for stack, cost in run.stacks.items() if RARE in stack)
+
+    parent, culprit = map(cost_without_callers, profiles)
+    difference_of_known = total - (culprit - parent)
+    return difference_of_known if difference_of_known / total > MAIN_SHARE else total
 
 
-def rare_only(runs: Sequence[ProfileFacts]) -> list[ProfileFacts]:
-    """The profiles with the stacks alone whose callers were not kept."""
-    return [replace(run, stacks={stack: cost for stack, cost in run.stacks.items() if RARE in stack}) for run in runs]
+def callees_explain_part(
+    row: FunctionRow, profiles: ProfilesOfBoth, rows_by_key: Mapping[FunctionKey, FunctionRow], difference: float
+) -> bool:
+    """Whether a function has its part because the costs of its callees changed, and not because the callees have new callers.
 
-
-def keeps_its_callees(row: FunctionRow, both: Sides, rows: Mapping[Key, FunctionRow], difference: float) -> bool:
-    """Whether a function carries its part because what it calls costs more or less, and not because that has other callers now.
-
-    Inlining and calls at the end of a function hide callers, so other options of the compiler show others.
+    Inlining and tail calls hide callers, so other compiler options show other callers.
     """
-    below = rows_of((tally(runs, lambda keys: keys[-1:] if row.key in keys else ()) for runs in both), difference)
-    own = {key: rows.get(key, part) for key, part in below.items()}
-    mostly = {
+    rows_below = cost_rows(
+        (function_costs(runs, lambda keys: keys[-1:] if row.key in keys else ()) for runs in profiles), difference
+    )
+    own_rows = {key: rows_by_key.get(key, part) for key, part in rows_below.items()}
+    mainly_called_here = {
         key
-        for key, part in below.items()
-        if part.parent > MOSTLY * own[key].parent or part.culprit > MOSTLY * own[key].culprit
+        for key, part in rows_below.items()
+        if part.parent > MAIN_SHARE * own_rows[key].parent or part.culprit > MAIN_SHARE * own_rows[key].culprit
     }
-    carried = sum((own[key] if key in mostly else part).difference for key, part in below.items())
-    return carried / difference >= MOST * row.part
+    carried = sum((own_rows[key] if key in mainly_called_here else part).difference for key, part in rows_below.items())
+    return carried / difference >= PLACE_SHARE * row.part
 
 
-def innermost(
-    rows: Iterable[FunctionRow], places: Mapping[Key, float], steady: Callable[[FunctionRow], bool]
+def innermost_carrier(
+    rows: Iterable[FunctionRow], depths: Mapping[FunctionKey, float], is_due_to_callees: Callable[[FunctionRow], bool]
 ) -> FunctionRow | None:
-    """The innermost of the functions that carry most of the difference, and no more than that if there is such a one."""
-    carrying = [row for row in rows if row.beyond_noise and MOST <= row.part <= LOOSE and steady(row)]
-    exact = [row for row in carrying if row.part <= EXACT]
-    return max(exact or carrying, key=lambda row: (places.get(row.key, 0.0), row.key), default=None)
+    """The innermost function with most of the difference; functions with a share up to ``EXACT_SHARE`` are preferred."""
+    carrying = [
+        row for row in rows if row.beyond_noise and PLACE_SHARE <= row.part <= LARGEST_SHARE and is_due_to_callees(row)
+    ]
+    within_total = [row for row in carrying if row.part <= EXACT_SHARE]
+    return max(within_total or carrying, key=lambda row: (depths.get(row.key, 0.0), row.key), default=None)
 
 
-def absent(row: FunctionRow) -> bool:
-    """Whether only one of the builds calls a function."""
+def is_in_one_build(row: FunctionRow) -> bool:
+    """Whether a function has cost in only one of the builds."""
     return min(row.parent, row.culprit) <= 0
 
 
-def last_of(some: Collection[Key], keys: Sequence[Key]) -> int:
-    """How many functions of a stack there are up to the last of ``some``; 0 without any."""
-    return max((place for place, key in enumerate(keys, 1) if key in some), default=0)
+def length_to_last(sought: Collection[FunctionKey], keys: Sequence[FunctionKey]) -> int:
+    """The number of functions of a stack up to the last function among ``sought``; 0 if the stack has none of them."""
+    return max((position for position, key in enumerate(keys, 1) if key in sought), default=0)
 
 
-def calls_of_one(
-    both: Sides,
-    below: Callable[[Sequence[Key]], Sequence[Key]],
-    only: Mapping[Key, FunctionRow],
-    rows: Mapping[Key, FunctionRow],
+def calls_by_one_build(
+    profiles: ProfilesOfBoth,
+    stack_part: Callable[[Sequence[FunctionKey]], Sequence[FunctionKey]],
+    one_sided_rows: Mapping[FunctionKey, FunctionRow],
+    rows_by_key: Mapping[FunctionKey, FunctionRow],
 ) -> list[Call]:
-    """The calls from functions of both builds to those that ``only`` one of them calls ``below`` a place, the largest first.
+    """The calls to functions that only one build calls, largest share first; ``stack_part`` returns the examined part of a stack.
 
-    A compiler may have made a part of its caller of one: its binary has both, and the caller costs more by that.
+    A call is marked as possibly inlined if the caller is in the same binary and its self cost changed by a similar amount
+    in the other direction.
     """
-    costs = table()
-    wholes = sum(row.parent for row in rows.values()), sum(row.culprit for row in rows.values())
-    for runs in both:
+    costs = caller_cost_table()
+    total_costs = sum(row.parent for row in rows_by_key.values()), sum(row.culprit for row in rows_by_key.values())
+    for runs in profiles:
         operations = sum(run.operations for run in runs)
         for run in runs:
             for stack, cost in run.stacks.items():
-                keys = keys_of(stack)
-                part = below(keys)
-                place = next((len(keys) - len(part) + place for place, key in enumerate(part) if key in only), None)
-                if place is not None:
-                    costs[keys[place]][keys[place - 1] if place else ("", "")] += cost / operations
+                keys = stack_keys(stack)
+                start = len(keys) - len(stack_part(keys))
+                position = next((index for index in range(start, len(keys)) if keys[index] in one_sided_rows), None)
+                if position is not None:
+                    costs[keys[position]][keys[position - 1] if position else ("", "")] += cost / operations
     calls = []
     for key, by_caller in costs.items():
-        new, cost = only[key].difference > 0, sum(by_caller.values())
-        caller = max(by_caller, key=lambda each: (by_caller[each], each))
-        instead = -rows[caller].difference if caller in rows else 0.0
-        inlined = (
-            caller[1] == key[1] and instead * only[key].difference > 0 and MOSTLY * cost < abs(instead) < cost / MOSTLY
+        is_new, cost = one_sided_rows[key].difference > 0, sum(by_caller.values())
+        caller = max(by_caller, key=lambda candidate: (by_caller[candidate], candidate))
+        caller_saving = -rows_by_key[caller].difference if caller in rows_by_key else 0.0
+        may_be_inlined = (
+            caller[1] == key[1]
+            and caller_saving * one_sided_rows[key].difference > 0
+            and MAIN_SHARE * cost < abs(caller_saving) < cost / MAIN_SHARE
         )
-        calls.append(Call(key[0], cost / wholes[new], new, inlined))
+        calls.append(Call(key[0], cost / total_costs[is_new], is_new, may_be_inlined))
     return sorted(calls, key=lambda call: (-call.share, call.function))
 
 
-Calls = Mapping[Key, Mapping[Key, float]]  # function → what calls it → how often in an operation
+CallCounts = Mapping[FunctionKey, Mapping[FunctionKey, float]]  # function → its caller → calls per operation
 
 
-def count_rows(both: Sides, change: ChangeFacts | None = None) -> tuple[FunctionRow, ...]:
-    """As ``function_rows``, of instructions; where they are counted exactly, with calls."""
-    rows = function_rows(both, change, functions_in(chain(*both), inlined=True))
-    # What costs most is last.
-    stacks = [stack for run in chain(*both) if not run.samples for stack in reversed([*run.stacks])]
-    inlined = {inner: outer for stack in stacks for outer, inner in pairwise(map(key_of, frames(stack)))}
-    before, after = map(calls_of, both)
-    changed = above(rows, before, after)
+def instruction_rows(profiles: ProfilesOfBoth, change: ChangeFacts | None = None) -> tuple[FunctionRow, ...]:
+    """The rows of ``function_rows`` for instructions; with the numbers of calls if instructions were counted exactly."""
+    rows = function_rows(profiles, change, functions_in(chain(*profiles), inlined=True))
+    # The costliest stack is last, so that its caller is the caller of a function that several functions inline.
+    stacks = [stack for run in chain(*profiles) if not run.samples for stack in reversed([*run.stacks])]
+    outer_by_key = {
+        inner: outer for stack in stacks for outer, inner in pairwise(map(function_key, stack_frames(stack)))
+    }
+    before, after = map(calls_per_operation, profiles)
+    causes = causes_of_more_calls(rows, before, after)
     calls = {key: (sum(before.get(key, {}).values()), sum(after.get(key, {}).values())) for key in {*before, *after}}
-    outers = [(row, inlined.get(row.key)) for row in rows]
-    due = [(replace(row, below=changed.get(outer or row.key, row.below)), outer) for row, outer in outers]
-    return tuple(replace(row, into=outer[0]) if outer else replace(row, calls=calls.get(row.key)) for row, outer in due)
+
+    def with_calls(row: FunctionRow) -> FunctionRow:
+        """The row with its number of calls, or with the function that it is inlined into."""
+        outer = outer_by_key.get(row.key)
+        row = replace(row, below_changed=causes.get(outer or row.key, row.below_changed))
+        return replace(row, inlined_into=outer[0]) if outer else replace(row, calls=calls.get(row.key))
+
+    return tuple(map(with_calls, rows))
 
 
-def calls_of(runs: Sequence[ProfileFacts]) -> Calls:
-    """The calls of each function, without those by which the parts of a function that the compiler has split call each other."""
-    operations, calls = sum(run.operations for run in runs), table()
+def calls_per_operation(runs: Sequence[ProfileFacts]) -> CallCounts:
+    """The calls of each function per operation, without calls between parts into which a compiler split a function."""
+    operations, calls = sum(run.operations for run in runs), caller_cost_table()
     for run in runs:
         for pair, number in run.calls.items():
             caller, _, callee = pair.partition(SEPARATOR)
-            if caller == callee or key_of(caller) != key_of(callee):
-                calls[key_of(callee)][key_of(caller)] += number / operations
+            if caller == callee or function_key(caller) != function_key(callee):
+                calls[function_key(callee)][function_key(caller)] += number / operations
     return calls
 
 
-def above(rows: Sequence[FunctionRow], before: Calls, after: Calls) -> dict[Key, str]:
-    """The functions that the commit leaves as they are, and the changed one due to which each is called more or less often,
-    by others than itself."""
-    own = {row.key: row.function for row in rows if row.own}
-    due_to = dict(own)
-    for _ in range(LEVELS):
+def causes_of_more_calls(rows: Sequence[FunctionRow], before: CallCounts, after: CallCounts) -> dict[FunctionKey, str]:
+    """Unchanged function → the changed function that causes most of the change of its number of calls.
+
+    Recursive calls are not counted.
+    """
+    changed_keys = {row.key: row.function for row in rows if row.has_changed_code}
+    due_to = dict(changed_keys)
+    for _ in range(MAX_CALL_LEVELS):
         for key in sorted({*before, *after} - due_to.keys()):
-            low, high = before.get(key, {}), after.get(key, {})
-            grown = {caller: high.get(caller, 0.0) - low.get(caller, 0.0) for caller in {*low, *high} - {key}}
-            total = sum(grown.values())
-            due: defaultdict[str, float] = defaultdict(float)
-            for caller in sorted(due_to.keys() & grown.keys()):
-                due[due_to[caller]] += grown[caller] * total
-            most = max(due, key=lambda one: due[one], default=None)
-            if most and due[most] > MOSTLY * total**2 > 0:
-                due_to[key] = most
-    return {key: function for key, function in due_to.items() if key not in own}
+            calls_before, calls_after = before.get(key, {}), after.get(key, {})
+            callers = {*calls_before, *calls_after} - {key}
+            growth = {caller: calls_after.get(caller, 0.0) - calls_before.get(caller, 0.0) for caller in callers}
+            total = sum(growth.values())
+            growth_by_cause: defaultdict[str, float] = defaultdict(float)
+            for caller in sorted(due_to.keys() & growth.keys()):
+                growth_by_cause[due_to[caller]] += growth[caller] * total
+            main_cause = max(growth_by_cause, key=lambda cause: growth_by_cause[cause], default=None)
+            if main_cause and growth_by_cause[main_cause] > MAIN_SHARE * total**2 > 0:
+                due_to[key] = main_cause
+    return {key: function for key, function in due_to.items() if key not in changed_keys}

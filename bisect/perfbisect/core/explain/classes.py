@@ -1,20 +1,22 @@
-"""Classes of a change, with the counters that show them.
+"""Classifies a change: by plans of statements and by counters.
 
-The time of an operation is a product, so a slowdown splits exactly into a sum of logarithms:
+The time of an operation is a product, so a slowdown is exactly a sum of logarithms:
 
     time/o  =  instructions/o  ×  cycles/instruction  ×  seconds/cycle  ×  time/CPU time
                more code          slower memory          slower clock      waiting
 
-Each factor is a ratio with an interval of its own. How much of the change is waiting is a matter of times, though, which
-add: what an operation takes longer than its CPU time explains is waiting, and the other factors share the rest. Otherwise
-the CPU time of system calls would hide that a commit waits for what it has called. What counters alone cannot show is said by others: that the
-server executes a statement in another way, and that a commit makes the difference as it is linked usually only.
+Each factor is a ratio with its own interval. The share of waiting is computed from times, which add: waiting is the
+additional time of an operation that its CPU time does not explain. The other factors share the rest. Otherwise the CPU
+time of system calls would hide that a commit waits for these calls. Two causes need other evidence than counters: a
+different plan of a statement, and a difference in the usual layout only.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from perfbisect.core.domain.facts import PlanFacts
 from perfbisect.core.domain.orders import Interval, Layouts
 from perfbisect.core.explain.evidence import (
     BACK,
@@ -32,15 +34,15 @@ from perfbisect.core.explain.evidence import (
 )
 from perfbisect.core.explain.profiles import KERNEL
 
-NEGLIGIBLE = 0.01  # log ratio below which a factor explains nothing: about 1 %
-SMALL = 1 / 3  # of the largest part: smaller parts are no class of their own
-FAR = 5.0  # standard errors beyond which a factor has certainly moved
+NEGLIGIBLE = 0.01  # smallest log ratio of a factor that explains anything: about 1 %
+MIN_CLASS_SHARE = 1 / 3  # smallest share of the largest factor that makes a class
+CERTAIN_ERRORS = 5.0  # a factor has certainly changed beyond this number of standard errors
 PER_INSTRUCTION = "cpu/instruction"
-SAME_CODE = 0.001  # log ratio of instructions/o within which two builds execute the same
+SAME_CODE = 0.001  # largest log ratio of instructions/o of two builds that execute the same code
 
-# Where misses are, and the cycles that one costs at least on processors of the last ten years, to weigh one event against
-# another: nothing is computed from them that is shown. A miss of the last level goes to memory; one of a TLB walks the page table.
-MISSES = {
+# Counter → the cache or unit that missed, and the least cycles that a miss costs on processors of the last ten years.
+# Cycles only rank the counters; no cycles are shown. A miss of the last level reads memory; a TLB miss walks the page table.
+MISS_COSTS = {
     "L1-dcache-load-misses/o": ("first-level data cache", 10),
     "cache-misses/o": ("caches", 40),
     "LLC-load-misses/o": ("last-level cache", 150),
@@ -49,23 +51,23 @@ MISSES = {
     "L1-icache-load-misses/o": ("instruction cache", 15),
     "branch-misses/o": ("branch prediction", 15),
 }
-OF_CODE = (
+CODE_COUNTERS = (
     "iTLB-load-misses/o", "L1-icache-load-misses/o", "branch-misses/o", FRONT, WRONG, "stalled-cycles-frontend/o",
 )  # fmt: skip
-OF_DATA = (
+DATA_COUNTERS = (
     "L1-dcache-load-misses/o", "cache-misses/o", "LLC-load-misses/o", "dTLB-load-misses/o", BACK, "stalled-cycles-backend/o",
 )  # fmt: skip
-# Counters of storage, with the microseconds at least of one that turns: to leave out, not to show
-STORAGE = {"r/o": 10_000, "rKB/o": 100, "wKB/o": 100}
-CODE = Cause.INSTRUCTIONS, Cause.MEMORY
-# What explains a change of a metric other than the time of an operation.
-OF_METRIC = {
-    "instructions/o": CODE[:1],
-    "branches/o": CODE[:1],
-    "cycles/o": CODE,
-    "cpu/o": (*CODE, Cause.CLOCK, Cause.LAYOUT, Cause.UNKNOWN),
+# Counters of storage, with the least microseconds of each unit on a rotating disk. They only exclude counters.
+STORAGE_COSTS = {"r/o": 10_000, "rKB/o": 100, "wKB/o": 100}
+CODE_CAUSES = Cause.INSTRUCTIONS, Cause.MEMORY
+# Metric other than the time of an operation → the causes that explain its change.
+CAUSES_OF_METRIC = {
+    "instructions/o": CODE_CAUSES[:1],
+    "branches/o": CODE_CAUSES[:1],
+    "cycles/o": CODE_CAUSES,
+    "cpu/o": (*CODE_CAUSES, Cause.CLOCK, Cause.LAYOUT, Cause.UNKNOWN),
 }
-MARKED = 0.1  # log ratio from which a counter that says more of a class has changed enough to be named
+MIN_DETAIL_CHANGE = 0.1  # smallest log ratio of a counter that is named as a detail of a class
 
 
 def classify(
@@ -76,135 +78,154 @@ def classify(
     metric: str = TIME,
     slower: bool | None = None,
 ) -> tuple[Evidence, ...]:
-    """The classes that explain the change, the main one first; ``UNKNOWN`` without numbers where nothing says why.
+    """The classes that explain the change, main class first; ``UNKNOWN`` without numbers if nothing explains the change.
 
-    ``layouts`` is the comparison in other orders of the functions, where the verdict has one; ``metric`` was hunted, and got
-    worse if ``slower``; None: as the counters say.
+    ``layouts`` is the comparison in randomized layouts, if the verdict has one. ``slower`` says whether the hunted
+    ``metric`` got worse; None takes the direction from the counters.
     """
     rows = {row.name: row for row in counters}
-    found = [Evidence(Cause.PLAN, None, Sureness.SURE)] if plans else []
-    found += factors(rows, metric, slower)
-    explained = tuple(suspicious(each, rows, functions, layouts) for each in found)
+    classes = [Evidence(Cause.PLAN, None, Sureness.SURE)] if plans else []
+    classes += changed_factors(rows, metric, slower)
+    explained = tuple(with_kernel_or_layout(evidence, rows, functions, layouts) for evidence in classes)
     return explained or (Evidence(Cause.UNKNOWN, None, Sureness.POSSIBLE),)
 
 
-def factors(rows: Mapping[str, CounterRow], metric: str = TIME, slower: bool | None = None) -> list[Evidence]:
-    """The factors of the time of an operation, or of another ``metric``, that moved as it did, the largest first."""
-    exact = per_instruction(rows)
-    rows = {**rows, exact.name: exact} if exact else rows
-    parts = {
+def changed_factors(rows: Mapping[str, CounterRow], metric: str = TIME, slower: bool | None = None) -> list[Evidence]:
+    """The factors of ``metric`` that changed in the direction of the metric, largest first."""
+    cpu_per_instruction = cpu_per_instruction_row(rows)
+    rows = {**rows, cpu_per_instruction.name: cpu_per_instruction} if cpu_per_instruction else rows
+    row_by_cause = {
         Cause.INSTRUCTIONS: rows.get("instructions/o"),
-        Cause.MEMORY: exact or inverse(rows.get("ipc")),
-        Cause.CLOCK: inverse(rows.get(CLOCK)),
+        Cause.MEMORY: cpu_per_instruction or inverse_row(rows.get("ipc")),
+        Cause.CLOCK: inverse_row(rows.get(CLOCK)),
         Cause.WAITING: rows.get(BUSY),
-        Cause.UNKNOWN: rows.get("cpu/o") if "instructions/o" not in rows else None,  # no counters to split it
+        Cause.UNKNOWN: rows.get("cpu/o") if "instructions/o" not in rows else None,  # no counters divide CPU time
     }
-    of = OF_METRIC.get(metric, tuple(parts))
-    moved = {cause: (row, row.log) for cause, row in parts.items() if row and cause in of}
-    whole = rows[metric].log if metric in OF_METRIC and metric in rows else rows[TIME].log if TIME in rows else 0.0
-    if abs(whole) < NEGLIGIBLE:
-        whole = next((change for row, change in moved.values() if notable(row)), 0.0)
-    slower = whole >= 0 if slower is None else slower
-    weights = moved if metric in OF_METRIC else weighed(moved, rows)
-    same = [(cause, row, change) for cause, (row, change) in weights.items() if (change > 0) == slower and notable(row)]
-    same.sort(key=lambda factor: abs(factor[2]), reverse=True)
+    causes = CAUSES_OF_METRIC.get(metric, tuple(row_by_cause))
+    factor_by_cause = {cause: (row, row.log) for cause, row in row_by_cause.items() if row and cause in causes}
+    total_change = (
+        rows[metric].log if metric in CAUSES_OF_METRIC and metric in rows else rows[TIME].log if TIME in rows else 0.0
+    )
+    if abs(total_change) < NEGLIGIBLE:
+        total_change = next((change for row, change in factor_by_cause.values() if is_notable(row)), 0.0)
+    slower = total_change >= 0 if slower is None else slower
+    weights = factor_by_cause if metric in CAUSES_OF_METRIC else with_additive_changes(factor_by_cause, rows)
+    same_direction = [
+        (cause, row, change) for cause, (row, change) in weights.items() if (change > 0) == slower and is_notable(row)
+    ]
+    same_direction.sort(key=lambda factor: abs(factor[2]), reverse=True)
     classes = []
-    for cause, row, change in same:
-        if abs(change) >= SMALL * abs(same[0][2]):
-            certain = row.beyond >= FAR and row.share == 1.0  # less sure where perf has extrapolated
-            sure = Sureness.POSSIBLE if not row.moved else Sureness.SURE if certain else Sureness.LIKELY
-            part = change / whole if whole * change > 0 else None
-            classes.append(detailed(Evidence(cause, part, sure, (rows[row.name],)), rows, slower))
+    for cause, row, change in same_direction:
+        if abs(change) >= MIN_CLASS_SHARE * abs(same_direction[0][2]):
+            certain = row.standard_errors >= CERTAIN_ERRORS and row.share == 1.0  # extrapolated counters are less sure
+            sureness = Sureness.POSSIBLE if not row.moved else Sureness.SURE if certain else Sureness.LIKELY
+            share = change / total_change if total_change * change > 0 else None
+            classes.append(with_details(Evidence(cause, share, sureness, (rows[row.name],)), rows, slower))
     return classes
 
 
-# Cause → its factor, and the part of the change that it explains, in log units.
-Moved = Mapping[Cause, tuple[CounterRow, float]]
+# Cause → its factor, and the log ratio that the factor explains.
+FactorByCause = Mapping[Cause, tuple[CounterRow, float]]
 
 
-def weighed(moved: Moved, rows: Mapping[str, CounterRow]) -> Moved:
-    """The factors with parts that sum to the whole as times do: first waiting, then what CPU time has of the rest."""
-    if not (rows.keys() >= {TIME, "cpu/o"} and Cause.WAITING in moved) or abs(rows[TIME].log) < NEGLIGIBLE:
-        return moved
-    of_time, of_cpu = rows[TIME].log, rows["cpu/o"].log
-    share = (math.exp(of_time) - math.exp(of_cpu)) / math.expm1(of_time)
-    if not 0 < share < 1:
-        return moved
-    scale = (1 - share) * of_time / of_cpu
-    scaled = {cause: (factor, part * scale) for cause, (factor, part) in moved.items()}
-    return {**scaled, Cause.WAITING: (moved[Cause.WAITING][0], share * of_time)}
+def with_additive_changes(factors: FactorByCause, rows: Mapping[str, CounterRow]) -> FactorByCause:
+    """The factors with changes that sum to the log ratio of the time: waiting by its share of the added time, then the rest."""
+    if not (rows.keys() >= {TIME, "cpu/o"} and Cause.WAITING in factors) or abs(rows[TIME].log) < NEGLIGIBLE:
+        return factors
+    time_change, cpu_change = rows[TIME].log, rows["cpu/o"].log
+    waiting_share = (math.exp(time_change) - math.exp(cpu_change)) / math.expm1(time_change)
+    if not 0 < waiting_share < 1:
+        return factors
+    scale = (1 - waiting_share) * time_change / cpu_change
+    scaled = {cause: (factor, change * scale) for cause, (factor, change) in factors.items()}
+    return {**scaled, Cause.WAITING: (factors[Cause.WAITING][0], waiting_share * time_change)}
 
 
-def waiting(rows: Mapping[str, CounterRow]) -> float:
-    """By how many microseconds an operation takes longer than its CPU time explains, each second as long as in the parent."""
+def longer_wait(rows: Mapping[str, CounterRow]) -> float:
+    """The additional time of an operation that its CPU time does not explain, in microseconds; 0.0 without these counters."""
     time, cpu = rows.get(TIME), rows.get("cpu/o")
     return time.parent * (time.ratio.middle - cpu.ratio.middle) if time and cpu else 0.0
 
 
-def per_instruction(rows: Mapping[str, CounterRow]) -> CounterRow | None:
-    """CPU time for each instruction, where instructions were counted exactly and cycles were not; None if it has not moved.
+def cpu_per_instruction_row(rows: Mapping[str, CounterRow]) -> CounterRow | None:
+    """The CPU time per instruction, if instructions were counted exactly and cycles were not; None if it has not changed.
 
-    Slower memory and a slower clock cannot be separated in it. That it has not moved beyond noise says
-    nothing: its interval is that of CPU time, which other things move.
+    CPU time per instruction does not distinguish slower memory from a slower clock. An unchanged CPU time per instruction
+    shows nothing: its interval is that of CPU time, which varies for other reasons, too.
     """
-    time, code = rows.get("cpu/o"), rows.get("instructions/o")
-    if time is None or code is None or "ipc" in rows:
+    cpu_time, instructions = rows.get("cpu/o"), rows.get("instructions/o")
+    if cpu_time is None or instructions is None or "ipc" in rows:
         return None
-    low, middle, high = (end / code.ratio.middle for end in (time.ratio.low, time.ratio.middle, time.ratio.high))
-    error = abs(time.log) / time.beyond if time.beyond else math.inf
-    parent, culprit = 1000 * time.parent / code.parent, 1000 * time.culprit / code.culprit
-    ratio, beyond = Interval(low, middle, high), abs(math.log(middle)) / error
-    row = CounterRow(PER_INSTRUCTION, parent, culprit, ratio, beyond, time.rounds, "ns", time.share)
+    low, middle, high = (
+        end / instructions.ratio.middle for end in (cpu_time.ratio.low, cpu_time.ratio.middle, cpu_time.ratio.high)
+    )
+    standard_error = abs(cpu_time.log) / cpu_time.standard_errors if cpu_time.standard_errors else math.inf
+    parent, culprit = 1000 * cpu_time.parent / instructions.parent, 1000 * cpu_time.culprit / instructions.culprit
+    ratio, standard_errors = Interval(low, middle, high), abs(math.log(middle)) / standard_error
+    row = CounterRow(PER_INSTRUCTION, parent, culprit, ratio, standard_errors, cpu_time.rounds, "ns", cpu_time.share)
     return row if row.moved else None
 
 
-def notable(row: CounterRow) -> bool:
-    """Whether a factor explains anything: by its size, or because it is certain, as a count that repeats.
+def is_notable(row: CounterRow) -> bool:
+    """Whether a factor explains anything: because it is large, or because it is a certain change of instructions.
 
-    One whose interval holds 1 explains nothing; that of a single round is not known.
+    A factor whose interval contains 1 explains nothing. A single round has no interval.
     """
-    moved = row.moved or row.ratio.high == math.inf
-    return (moved and abs(row.log) >= NEGLIGIBLE) or (row.name == "instructions/o" and row.moved and row.beyond >= FAR)
+    may_have_changed = row.moved or row.ratio.high == math.inf
+    return (may_have_changed and abs(row.log) >= NEGLIGIBLE) or (
+        row.name == "instructions/o" and row.moved and row.standard_errors >= CERTAIN_ERRORS
+    )
 
 
-def detailed(evidence: Evidence, rows: Mapping[str, CounterRow], slower: bool) -> Evidence:
-    """The evidence with the counters that say more of it, and what they say."""
+def with_details(evidence: Evidence, rows: Mapping[str, CounterRow], slower: bool) -> Evidence:
+    """The evidence with counters that detail it, and the name of the detail: a cache, "storage", "lock", "scheduler"."""
 
-    def marked(*names: str) -> list[str]:
-        """Those counters that rose (of an improvement: fell) by enough to say something."""
-        moved = [name for name in names if name in rows and (rows[name].log > 0) == slower]
-        return [name for name in moved if abs(rows[name].log) >= MARKED]
+    def telling(*names: str) -> list[str]:
+        """The counters that rose (for an improvement: fell) by at least ``MIN_DETAIL_CHANGE``."""
+        same_direction = [name for name in names if name in rows and (rows[name].log > 0) == slower]
+        return [name for name in same_direction if abs(rows[name].log) >= MIN_DETAIL_CHANGE]
 
     match evidence.cause:
         case Cause.MEMORY:
-            misses = sorted(marked(*MISSES), key=lambda name: -abs(cost(rows[name])))
-            dear = [name for name in misses[:2] if abs(cost(rows[name])) >= SMALL * abs(cost(rows[misses[0]]))]
-            more = [*dear, *sorted(marked(FRONT, WRONG, BACK), key=lambda name: -abs(rows[name].difference))[:1]]
-            detail = MISSES[misses[0]][0] if misses else ""
+            misses = sorted(telling(*MISS_COSTS), key=lambda name: -abs(miss_cycles(rows[name])))
+            costly_misses = [
+                name
+                for name in misses[:2]
+                if abs(miss_cycles(rows[name])) >= MIN_CLASS_SHARE * abs(miss_cycles(rows[misses[0]]))
+            ]
+            further = [
+                *costly_misses,
+                *sorted(telling(FRONT, WRONG, BACK), key=lambda name: -abs(rows[name].difference))[:1],
+            ]
+            detail = MISS_COSTS[misses[0]][0] if misses else ""
         case Cause.WAITING:
-            # Those whose change would keep a slow disk busy for a tenth of the longer waiting.
-            least = 0.1 * abs(waiting(rows))
-            storage = [name for name in marked(*STORAGE) if abs(rows[name].difference) * STORAGE[name] >= least]
-            locks = marked("cs/o", "cpu-migrations/o")
-            # Of a device that does other work at a steady rate, each operation that takes longer gets more.
-            time = abs(rows[TIME].log) if TIME in rows else 0.0
-            busier = any(abs(rows[name].log) >= time + MARKED for name in storage)
+            # Counters whose change would keep a slow disk busy for a tenth of the additional wait.
+            smallest_wait = 0.1 * abs(longer_wait(rows))
+            storage = [
+                name
+                for name in telling(*STORAGE_COSTS)
+                if abs(rows[name].difference) * STORAGE_COSTS[name] >= smallest_wait
+            ]
+            locks = telling("cs/o", "cpu-migrations/o")
+            # If a device does other work at a steady rate, longer operations count more of that work.
+            time_change = abs(rows[TIME].log) if TIME in rows else 0.0
+            is_busier = any(abs(rows[name].log) >= time_change + MIN_DETAIL_CHANGE for name in storage)
             detail = "lock" if "cs/o" in locks else "scheduler" if locks else ""
-            detail = "storage" if busier or (storage and not locks) else detail
-            more = [*storage, *locks] if detail == "storage" else locks
+            detail = "storage" if is_busier or (storage and not locks) else detail
+            further = [*storage, *locks] if detail == "storage" else locks
         case _:
-            more, detail = [], ""
-    return replace(evidence, rows=(*evidence.rows, *(rows[name] for name in more)), detail=detail)
+            further, detail = [], ""
+    return replace(evidence, rows=(*evidence.rows, *(rows[name] for name in further)), detail=detail)
 
 
-def suspicious(
+def with_kernel_or_layout(
     evidence: Evidence, rows: Mapping[str, CounterRow], functions: Sequence[FunctionRow], layouts: Layouts | None
 ) -> Evidence:
-    """Slower memory as time in the kernel, or as the suspicion that only the placement of code has changed, where all says so.
+    """Evidence of slower memory, reclassified as time in the kernel or as code placement if other evidence shows that.
 
-    Exact counts lack the instructions of the kernel, so that its time looks like that of the others.
-    The same instructions are executed, counters of the front end moved and those of the data did not. It is none where
-    the commit was as slow in other orders of the functions, or a function that it changes has most of the loss.
+    Exact counts exclude the instructions of the kernel, so time in the kernel looks like slower instructions. Code
+    placement is suspected if the same instructions are executed, and front-end counters changed more than data counters.
+    It is not suspected if the commit was slower in all randomized layouts, or if changed functions have most of the loss.
     """
     if (
         any(row.name == PER_INSTRUCTION for row in evidence.rows)
@@ -214,27 +235,72 @@ def suspicious(
     instructions = rows.get("instructions/o")
     if evidence.cause is not Cause.MEMORY or instructions is None or abs(instructions.log) > SAME_CODE:
         return evidence
-    marked = {name for name, row in rows.items() if row.moved and abs(row.log) >= NEGLIGIBLE}
-    in_code, in_data = ([name for name in names if name in marked] for names in (OF_CODE, OF_DATA))
-    costs = [sum(abs(cost(rows[name])) for name in names if name in MISSES) for names in (in_code, in_data)]
-    proven = layouts is not None and layouts.compared > 0 and layouts.changed == layouts.compared
-    of_commit = any(row.own and row.part > 0.5 for row in functions)
-    if not in_code or costs[0] < costs[1] or proven or of_commit:
+    changed_names = {name for name, row in rows.items() if row.moved and abs(row.log) >= NEGLIGIBLE}
+    code_counters, data_counters = (
+        [name for name in names if name in changed_names] for names in (CODE_COUNTERS, DATA_COUNTERS)
+    )
+    costs = [
+        sum(abs(miss_cycles(rows[name])) for name in names if name in MISS_COSTS)
+        for names in (code_counters, data_counters)
+    ]
+    is_layout_independent = layouts is not None and layouts.compared > 0 and layouts.changed == layouts.compared
+    is_in_changed_function = any(row.has_changed_code and row.part > 0.5 for row in functions)
+    if not code_counters or costs[0] < costs[1] or is_layout_independent or is_in_changed_function:
         return evidence
-    shown = sorted((rows[name] for name in in_code), key=lambda row: row.beyond, reverse=True)[:3]
-    sure = Sureness.LIKELY if evidence.sure is Sureness.SURE and not in_data else Sureness.POSSIBLE
-    return Evidence(Cause.LAYOUT, evidence.part, sure, (evidence.rows[0], *shown))
+    shown_rows = sorted((rows[name] for name in code_counters), key=lambda row: row.standard_errors, reverse=True)[:3]
+    sureness = Sureness.LIKELY if evidence.sure is Sureness.SURE and not data_counters else Sureness.POSSIBLE
+    return Evidence(Cause.LAYOUT, evidence.part, sureness, (evidence.rows[0], *shown_rows))
 
 
-def cost(row: CounterRow) -> float:
-    """Cycles per operation, roughly, that the change of a counter of misses costs."""
-    return row.difference * MISSES[row.name][1] if row.name in MISSES else 0.0
+def miss_cycles(row: CounterRow) -> float:
+    """The rough cost of a change of a miss counter, in cycles per operation; 0.0 for other counters."""
+    return row.difference * MISS_COSTS[row.name][1] if row.name in MISS_COSTS else 0.0
 
 
-def inverse(row: CounterRow | None) -> CounterRow | None:
-    """The row with the reciprocal of its ratio: cycles per instruction from instructions per cycle."""
+def inverse_row(row: CounterRow | None) -> CounterRow | None:
+    """The row with the reciprocal ratio: cycles per instruction from instructions per cycle; None for None."""
     if row is None:
         return None
     low, middle, high = row.ratio.low, row.ratio.middle, row.ratio.high
-    turned = Interval(1 / high if high < math.inf else 0.0, 1 / middle, 1 / low if low > 0 else math.inf)
-    return replace(row, ratio=turned)
+    inverse_ratio = Interval(1 / high if high < math.inf else 0.0, 1 / middle, 1 / low if low > 0 else math.inf)
+    return replace(row, ratio=inverse_ratio)
+
+
+ESTIMATES = re.compile(
+    r"""
+      \s*\((?:cost|actual\ time|actual\ rows|never\ executed)[^()]*\)  # PostgreSQL, and trees of MySQL
+    | \s*\(~\d+\ rows?\)                                              # SQLite before 3.8
+    | \b(?:rows|filtered|possible_keys)=\S+\ ?                        # the table of MySQL
+    """,
+    re.VERBOSE,
+)
+OLD_WORDS = re.compile(r"\b(SCAN|SEARCH) (?:TABLE|SUBQUERY) ")  # SQLite before 3.36
+VALUES = re.compile(r"'(?:[^']|'')*'|(?<![\w.])-?\d[\d.]*(?![\w.])|\b0x[0-9a-f]+\b")
+COLUMN = re.compile(r"(\b(?:id|key_len)=\d+)")  # a number that is part of the plan
+
+
+def comparable_plan(plan: str) -> str:
+    """A plan without estimates of rows and costs, sizes, possible keys, old words, and values of the statement.
+
+    These differ between two servers of one build, or are only worded differently between versions. Lines keep their order
+    and indentation.
+    """
+    lines = []
+    for line in plan.splitlines():
+        parts = COLUMN.split(OLD_WORDS.sub(r"\1 ", ESTIMATES.sub("", line)))  # every second part is a column
+        lines.append("".join(part if index % 2 else VALUES.sub("?", part) for index, part in enumerate(parts)).rstrip())
+    return "\n".join(line for line in lines if line)
+
+
+def different_plans(parent: Iterable[PlanFacts], culprit: Iterable[PlanFacts]) -> tuple[PlanRow, ...]:
+    """The statements whose plan differs, in the culprit's order, with both plans as printed.
+
+    A statement without a plan in one of the builds is left out: a missing plan is not a different plan.
+    """
+    parent_plans = {facts.statement: facts.plan for facts in parent}
+    plans_of_both = [
+        (facts.statement, parent_plans[facts.statement], facts.plan)
+        for facts in culprit
+        if facts.statement in parent_plans
+    ]
+    return tuple(PlanRow(*row) for row in plans_of_both if comparable_plan(row[1]) != comparable_plan(row[2]))

@@ -29,7 +29,8 @@ from perfbisect.core.domain.metrics import COMPARED, METRICS, Metric, event_metr
 from perfbisect.core.domain.orders import Interval, Layouts
 from perfbisect.core.stats.distributions import Student
 
-BEYOND = 3.0  # standard errors from which on the difference of a function is no noise
+NOISE_ERRORS = 3.0  # standard errors from which on the difference of a function is no noise
+OTHER_FUNCTIONS = "[other functions]"  # the row of all further ones: differences must sum to the whole
 
 
 class Cause(StrEnum):
@@ -60,7 +61,9 @@ class CounterRow:
     parent: float  # geometric mean over the rounds, in ``unit``: the ratio is that of both
     culprit: float
     ratio: Interval  # of culprit against parent, 95 %
-    beyond: float  # |log ratio| in standard errors of it: how far beyond noise. Rows are in descending order of it
+    standard_errors: (
+        float  # |log ratio| in standard errors of it: how far beyond noise. Rows are in descending order of it
+    )
     rounds: int  # pairs of runs
     unit: str = ""  # of one operation: "us", "kB"; "" for a count or a ratio
     share: float = 1.0  # smallest share of the time in which its events were counted; below 1 perf has extrapolated
@@ -71,7 +74,7 @@ class CounterRow:
         return self.ratio.excludes_one
 
     @property
-    def width(self) -> float:
+    def log_width(self) -> float:
         """How imprecise it is: the length of its interval in log units, of one that was extrapolated as many times longer."""
         return math.log(self.ratio.high / self.ratio.low) / self.share if self.ratio.low else math.inf
 
@@ -114,12 +117,12 @@ class FunctionRow:
     changed: bool = False  # the commit changes its body
     inlined: tuple[str, ...] = ()  # functions that the commit changes and that were inlined into this one
     # Of one that the commit does not change: the function above most of its difference that it does change.
-    below: str = ""
+    below_changed: str = ""
     callers: tuple[str, ...] = ()  # that call it, those with most of its cost first
     partner: str = ""  # the function to (or from) which its cost has merely moved; "" where it has not
     # how often it is called in the parent and in the culprit; None where that was not counted, as of one that is inlined
     calls: tuple[float, float] | None = None
-    into: str = ""  # the function into which it is inlined, where exact counts have told it apart
+    inlined_into: str = ""  # the function into which it is inlined, where exact counts have told it apart
 
     @property
     def difference(self) -> float:
@@ -129,7 +132,7 @@ class FunctionRow:
     @property
     def beyond_noise(self) -> bool:
         """Whether the difference is no noise."""
-        return abs(self.difference) > BEYOND * self.error
+        return abs(self.difference) > NOISE_ERRORS * self.error
 
     @property
     def key(self) -> tuple[str, str]:
@@ -137,12 +140,12 @@ class FunctionRow:
         return self.function, self.binary
 
     @property
-    def nameless(self) -> bool:
+    def has_no_symbols(self) -> bool:
         """Whether it stands for all functions of a binary without symbols."""
         return self.function == f"[{self.binary}]"
 
     @property
-    def own(self) -> bool:
+    def has_changed_code(self) -> bool:
         """Whether the commit changes the function, or one that is inlined into it."""
         return self.changed or bool(self.inlined)
 
@@ -158,14 +161,16 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DifferenceLocation:
     """The functions below which most of a difference is. Their costs are with all that they call."""
 
     # Changed by the commit, or the nearest caller of those that are (``of_diff``); None where they have no part of it.
     top: FunctionRow | None
-    inner: FunctionRow  # the innermost that has most of it, below that; may be the same
-    alone: bool  # whether its own code has most of it
-    of_diff: tuple[FunctionRow, ...] = ()  # which the commit changes, where ``top`` calls them; the largest part first
+    innermost: FunctionRow  # the innermost that has most of it, below that; may be the same
+    by_own_code: bool  # whether its own code has most of it
+    changed_functions: tuple[
+        FunctionRow, ...
+    ] = ()  # which the commit changes, where ``top`` calls them; the largest part first
     calls: tuple[Call, ...] = ()  # from functions of both builds, that cost most first
 
 
@@ -187,16 +192,16 @@ class Explanation:
     classes: tuple[Evidence, ...] = ()  # the main one first
     counters: tuple[CounterRow, ...] = ()  # ranked by how far beyond noise they moved
     functions: tuple[FunctionRow, ...] = ()  # ranked by |difference|; those that exchanged cost, by what is left of it
-    place: Place | None = None  # the functions below which most of their difference is
+    location: DifferenceLocation | None = None  # the functions below which most of their difference is
     calls: tuple[Call, ...] = ()  # of the whole program, where there is no place
-    shared: float = 0.0  # relative standard error that the costs of all functions of a build have in common
+    shared_error: float = 0.0  # relative standard error that the costs of all functions of a build have in common
     # The same for time off CPU, in us: functions that called what waits, outside of libc.
     waits: tuple[FunctionRow, ...] = ()
     kinds_of_waits: tuple[FunctionRow, ...] = ()  # the same by what is waited for
     counts: tuple[FunctionRow, ...] = ()  # the same for instructions: counted, or sampled where errors are not 0
     whole_runs: bool = False  # whether what was counted is a whole run, and not an operation
     operation: str = "operation"  # what one is: "run" of a command, "1,000 requests"
-    alone: float = 0.0  # share of the cost of ``functions`` whose callers are not known
+    share_without_callers: float = 0.0  # share of the cost of ``functions`` whose callers are not known
     unit: str = ""  # of the costs in ``functions``: "us" of CPU time, "cycles"
     changed: tuple[str, ...] = ()  # functions that the commit changes, also those that no profile contains
     paths: tuple[str, ...] = ()  # files that the commit changes, where it is known that it changes no function
@@ -224,21 +229,21 @@ SLOTS: Mapping[str, Sequence[tuple[str, ...]]] = {
 INTEL, AMD, ARM = (tuple(dict.fromkeys(chain(*family))) for family in zip(*SLOTS.values(), strict=True))  # all events
 
 
-def slots(counters: Mapping[str, float | None], category: str) -> float | None:
+def category_slots(counters: Mapping[str, float | None], category: str) -> float | None:
     """The slots of a category in what was counted; None where that has no such events, or counted more than were."""
     for events in SLOTS[category]:
-        first, *others = (counters.get(event) for event in events)
-        if first is not None and None not in others:
-            total = first - sum(number or 0.0 for number in others)
+        slots, *subtracted = (counters.get(event) for event in events)
+        if slots is not None and None not in subtracted:
+            total = slots - sum(number or 0.0 for number in subtracted)
             return total if total >= 0 else None
     return None
 
 
-Runs = Mapping[str, Sequence[RunFacts]]  # group of counters → its runs of one build, in order of time
+RunsByGroup = Mapping[str, Sequence[RunFacts]]  # group of counters → its runs of one build, in order of time
 
 # Smallest standard error of a log ratio: few rounds agree by chance, and smaller changes are of no interest.
-FLOOR = 0.0005
-EXACT = 2e-6  # the same of exact counts, which repeat to parts per million
+MIN_ERROR = 0.0005
+MIN_EXACT_ERROR = 2e-6  # the same of exact counts, which repeat to parts per million
 
 EXACT_GROUP = "exact"  # of runs whose instructions are counted exactly, and nothing else
 TIME, BUSY, CLOCK = "time/o", "time/cpu", "GHz"  # ratios that split the time of an operation; see ``classes``
@@ -249,28 +254,28 @@ def time_per_operation(run: RunFacts) -> float | None:
     return None if run.counted else quotient(1e6, run.qps)
 
 
-def clock(run: RunFacts) -> float | None:
+def clock_rate(run: RunFacts) -> float | None:
     """Cycles per nanosecond of CPU time."""
     milliseconds = run.counters.get("task-clock")
     return quotient(run.counters.get("cycles"), None if milliseconds is None else 1e6 * milliseconds)
 
 
-def slots_metric(category: str) -> Metric:
+def slots_per_operation_metric(category: str) -> Metric:
     """The pipeline slots of a category per operation."""
     events = tuple(chain(*SLOTS[category]))
-    return Metric(category, lambda run: quotient(slots(run.counters, category), run.operations), events=events)
+    return Metric(category, lambda run: quotient(category_slots(run.counters, category), run.operations), events=events)
 
 
-FURTHER = ("L1-icache-load-misses/o", "LLC-load-misses/o", "cpu-migrations/o")
+FURTHER_METRICS = ("L1-icache-load-misses/o", "LLC-load-misses/o", "cpu-migrations/o")
 UNITS = {"cpu/o": "us", "rKB/o": "kB", "wKB/o": "kB"}
 READINGS = (
     Metric(TIME, time_per_operation, "us"),
     # Time that passes for each unit of CPU time of the measured processes; with one thread at least 1.
     Metric(BUSY, lambda run: quotient(time_per_operation(run), METRICS["cpu/o"].read(run)), events=("task-clock",)),
-    Metric(CLOCK, clock, "GHz", events=("cycles", "task-clock")),
-    *(replace(METRICS[name], unit=UNITS.get(name, "")) for name in (*COMPARED, *FURTHER)),
+    Metric(CLOCK, clock_rate, "GHz", events=("cycles", "task-clock")),
+    *(replace(METRICS[name], unit=UNITS.get(name, "")) for name in (*COMPARED, *FURTHER_METRICS)),
     *map(event_metric, ("stalled-cycles-frontend", "stalled-cycles-backend")),
-    *map(slots_metric, SLOTS),
+    *map(slots_per_operation_metric, SLOTS),
 )
 
 
@@ -278,7 +283,9 @@ READINGS = (
 QUOTIENTS = ((TIME, "cpu/o", BUSY), ("instructions/o", "cycles/o", "ipc"))
 
 
-def counter_rows(parent: Runs, culprit: Runs, others: Collection[CounterRow] = ()) -> tuple[CounterRow, ...]:
+def counter_rows(
+    parent: RunsByGroup, culprit: RunsByGroup, further_rows: Collection[CounterRow] = ()
+) -> tuple[CounterRow, ...]:
     """The ratios that both builds have, those first that moved furthest beyond their noise.
 
     ``others`` are rows from other runs of the two. Of a counter in both, the more precise row is taken (``width``), so
@@ -286,38 +293,86 @@ def counter_rows(parent: Runs, culprit: Runs, others: Collection[CounterRow] = (
     """
     rows = [row for reading in READINGS if (row := counter_row(reading, parent, culprit))]
     best: dict[str, CounterRow] = {}
-    for names in (*((row.name,) for row in (*others, *rows)), *QUOTIENTS):
-        sources = ([row for row in source if row.name in names] for source in (others, rows))
-        whole = [source for source in sources if len(source) == len(names)]
-        best |= {row.name: row for row in min(whole, key=lambda each: max(row.width for row in each), default=())}
-    return tuple(sorted(best.values(), key=lambda row: round(row.beyond, 6), reverse=True))
+    for names in (*((row.name,) for row in (*further_rows, *rows)), *QUOTIENTS):
+        rows_by_source = ([row for row in source if row.name in names] for source in (further_rows, rows))
+        complete_sources = [source for source in rows_by_source if len(source) == len(names)]
+        best |= {
+            row.name: row
+            for row in min(
+                complete_sources, key=lambda rows_of_source: max(row.log_width for row in rows_of_source), default=()
+            )
+        }
+    return tuple(sorted(best.values(), key=lambda row: round(row.standard_errors, 6), reverse=True))
 
 
-def counter_row(reading: Metric, parent: Runs, culprit: Runs) -> CounterRow | None:
+def counter_row(reading: Metric, parent: RunsByGroup, culprit: RunsByGroup) -> CounterRow | None:
     """One ratio; None where no pair of runs has it, or it is 0."""
     rounds: dict[int, list[tuple[float, float]]] = {}
-    shares = [1.0]
+    counted_shares = [1.0]
     exact = True
     for group in sorted(parent.keys() & culprit.keys()):
         for number, pair in enumerate(zip(parent[group], culprit[group], strict=False)):
-            low, high = (reading.read(run) for run in pair)
-            if low is None or high is None or low <= 0 or high <= 0:
+            parent_value, culprit_value = (reading.read(run) for run in pair)
+            if parent_value is None or culprit_value is None or parent_value <= 0 or culprit_value <= 0:
                 continue
             exact = exact and all(run.counted for run in pair)
-            rounds.setdefault(number, []).append((math.log(low), math.log(high)))
-            shares += (run.running.get(event, 1.0) for run in pair for event in reading.events)
+            rounds.setdefault(number, []).append((math.log(parent_value), math.log(culprit_value)))
+            counted_shares += (run.running.get(event, 1.0) for run in pair for event in reading.events)
     if not rounds:
         return None
-    each = [tuple(map(fmean, zip(*pairs, strict=True))) for pairs in rounds.values()]  # parent, culprit
-    differences = [high - low for low, high in each]
-    middle, count = fmean(differences), len(differences)
-    middle = 0.0 if abs(middle) < 1e-9 else middle  # a rounding error
-    error, half = 0.0, None
+    mean_by_round = [tuple(map(fmean, zip(*pairs, strict=True))) for pairs in rounds.values()]  # parent, culprit
+    differences = [culprit_value - parent_value for parent_value, culprit_value in mean_by_round]
+    log_ratio, count = fmean(differences), len(differences)
+    log_ratio = 0.0 if abs(log_ratio) < 1e-9 else log_ratio  # a rounding error
+    error, half_width = 0.0, None
     if count > 1 or exact:
         spread = stdev(differences) / math.sqrt(count) if count > 1 else 0.0
-        error = max(EXACT if exact else FLOOR, spread)
-        half = (Student(count - 1).tabulated_quantile() if count > 1 else 2.0) * error
-    beyond = abs(middle) / error if error else 0.0
-    ratio = Interval.around(middle, half)
-    before, after = (math.exp(fmean(side)) for side in zip(*each, strict=True))
-    return CounterRow(reading.name, before, after, ratio, beyond, count, reading.unit, min(shares))
+        error = max(MIN_EXACT_ERROR if exact else MIN_ERROR, spread)
+        half_width = (Student(count - 1).tabulated_quantile() if count > 1 else 2.0) * error
+    standard_errors = abs(log_ratio) / error if error else 0.0
+    ratio = Interval.around(log_ratio, half_width)
+    parent_mean, culprit_mean = (math.exp(fmean(values)) for values in zip(*mean_by_round, strict=True))
+    return CounterRow(
+        reading.name, parent_mean, culprit_mean, ratio, standard_errors, count, reading.unit, min(counted_shares)
+    )
+
+
+def total_difference(rows: Sequence[FunctionRow]) -> tuple[float, float]:
+    """The sum of the differences of functions, and its standard error."""
+    return sum(row.difference for row in rows), math.sqrt(sum(row.error**2 for row in rows))
+
+
+def part_error(part_rows: Sequence[FunctionRow], rows: Sequence[FunctionRow], shared_error: float = 0.0) -> float:
+    """The standard error of the share of ``part_rows`` in the difference of all ``rows``, by the delta method.
+
+    ``shared_error`` is the relative standard error that all costs of a build have in common. It does not change the error
+    of rows whose share of the difference equals their share of the cost.
+    """
+    total, spread = total_difference(rows)
+    part_difference, part_noise = total_difference(part_rows)
+    if not total:
+        return math.inf
+    share = part_difference / total
+    common = shared_error * (sum(row.culprit for row in part_rows) - share * sum(row.culprit for row in rows))
+    error = (1 - share) ** 2 * part_noise**2 + share**2 * max(0.0, spread**2 - part_noise**2) + common**2
+    return math.sqrt(error) / abs(total)
+
+
+def significant_rows(rows: Sequence[FunctionRow]) -> list[FunctionRow]:
+    """The functions that differ beyond noise, without functions whose cost has only moved."""
+    return [row for row in rows if row.beyond_noise and not row.partner and row.function != OTHER_FUNCTIONS]
+
+
+def cost_exchanges(rows: Sequence[FunctionRow]) -> list[tuple[list[FunctionRow], list[FunctionRow]]]:
+    """Groups of functions that exchanged cost: those that lost cost, and those that gained it, each largest first."""
+    partners = {row.function: row.partner for row in rows if row.partner}
+    groups: dict[frozenset[str], tuple[list[FunctionRow], list[FunctionRow]]] = {}
+    for row in sorted(rows, key=lambda row: row.difference > 0):
+        if row.partner:  # two of a group have each other, all further ones the first of these
+            group = groups.setdefault(frozenset((row.partner, partners.get(row.partner, ""))), ([], []))
+            group[row.difference > 0].append(row)
+    by_size = (
+        [sorted(rows_of_side, key=lambda row: -abs(row.difference)) for rows_of_side in group]
+        for group in groups.values()
+    )
+    return [(sources, targets) for sources, targets in by_size if sources and targets]

@@ -1,9 +1,4 @@
-"""From the events of a hunt to the explanation of one of its steps. Pure: reports are made from the history alone.
-
-Statements that the two builds execute in another way: plans are compared without what differs between two servers of
-one build, or between versions in wording only: estimates of rows and costs, sizes, possible keys, values of the
-statement.
-"""
+"""Derives the explanation of a change from the events of a hunt. Pure: reports are made from the history alone."""
 
 import math
 import re
@@ -14,12 +9,19 @@ from statistics import median, variance
 from typing import TypeVar
 
 from perfbisect.core.domain.events import ChangedFunctions, Counted, Event, Planned, Profiled, Studied, Unexplained
-from perfbisect.core.domain.facts import PlanFacts, ProfileFacts, RunFacts
+from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.orders import Step
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.explain.calls import FEWEST, calls_anywhere, count_rows, place_of, really, samples_of
-from perfbisect.core.explain.classes import classify
+from perfbisect.core.explain.calls import (
+    MIN_SAMPLES,
+    instruction_rows,
+    locate_difference,
+    one_sided_calls,
+    total_samples,
+    without_counted_calls,
+)
+from perfbisect.core.explain.classes import classify, different_plans
 from perfbisect.core.explain.evidence import (
     EXACT_GROUP,
     Cause,
@@ -27,61 +29,29 @@ from perfbisect.core.explain.evidence import (
     Evidence,
     Explanation,
     FunctionRow,
-    PlanRow,
-    Runs,
+    RunsByGroup,
     Sureness,
     counter_rows,
+    total_difference,
 )
-from perfbisect.core.explain.functions import NAMED_PART, function_rows, waiter_rows, whole
-from perfbisect.core.explain.profiles import COUNTED, Sides, comparable, functions_in, of_kinds
+from perfbisect.core.explain.functions import NAMED_PART, function_rows, off_cpu_rows
+from perfbisect.core.explain.profiles import COUNTED, ProfilesOfBoth, comparable_profiles, functions_in, waits_by_kind
 from perfbisect.core.inference.observations import counted_exactly
 from perfbisect.core.stats.distributions import Z_975, Student
 
-ESTIMATES = re.compile(
-    r"""
-      \s*\((?:cost|actual\ time|actual\ rows|never\ executed)[^()]*\)  # PostgreSQL, and trees of MySQL
-    | \s*\(~\d+\ rows?\)                                              # SQLite before 3.8
-    | \b(?:rows|filtered|possible_keys)=\S+\ ?                        # the table of MySQL
-    """,
-    re.VERBOSE,
-)
-OLD_WORDS = re.compile(r"\b(SCAN|SEARCH) (?:TABLE|SUBQUERY) ")  # SQLite before 3.36
-VALUES = re.compile(r"'(?:[^']|'')*'|(?<![\w.])-?\d[\d.]*(?![\w.])|\b0x[0-9a-f]+\b")
-COLUMN = re.compile(r"(\b(?:id|key_len)=\d+)")  # a number that is a part of the plan
-
-
-def comparable_plan(plan: str) -> str:
-    """A plan without what is no difference; lines keep their order and how far they are indented."""
-    lines = []
-    for line in plan.splitlines():
-        parts = COLUMN.split(OLD_WORDS.sub(r"\1 ", ESTIMATES.sub("", line)))  # every second one is a column
-        lines.append("".join(part if place % 2 else VALUES.sub("?", part) for place, part in enumerate(parts)).rstrip())
-    return "\n".join(line for line in lines if line)
-
-
-def different_plans(parent: Iterable[PlanFacts], culprit: Iterable[PlanFacts]) -> tuple[PlanRow, ...]:
-    """The statements whose plan differs, in the order of the culprit's, with both plans as they were printed.
-
-    A statement that only one of the builds has explained is left out: a plan that is missing is no other plan.
-    """
-    before = {facts.statement: facts.plan for facts in parent}
-    both = [(facts.statement, before[facts.statement], facts.plan) for facts in culprit if facts.statement in before]
-    return tuple(PlanRow(*row) for row in both if comparable_plan(row[1]) != comparable_plan(row[2]))
-
-
-ENOUGH = 3  # rounds of groups of counters, from which on they have intervals of their own
-SIDES = ("parent", "culprit")
-FUNCTIONS = "functions"  # the part that reads what the commit changes
+MIN_ROUNDS = 3  # smallest number of rounds of a counter group from which intervals are computed
+BUILD_NAMES = ("parent", "culprit")
+FUNCTIONS = "functions"  # the part that reads the functions that the commit changes
 NO_RUNS = "no runs"  # detail of an unknown cause
-LEAST_COUNT = 1000.0  # operations of a run of the parent, at least, where they are known by a rate or a cost alone
-MOST_OPERATIONS = 1e15  # of a run whose rate is no speed
-FIXED = 0.2  # of the change of a rate: a change of the length of runs below that says that they have a fixed length
-ABSURD = math.log(1e6)  # change of a rate from which on it is no speed
-# What units of a rate or a cost are of: of what is done in a second, or of the time of what is done once.
-A_SECOND = re.compile(
+MIN_OPERATIONS = 1000.0  # smallest number of operations of a run of the parent that is derived from a rate or a cost
+MAX_OPERATIONS = 1e15  # a run with more operations does not report a speed
+MAX_LENGTHENING = 0.2  # largest change of the length of runs of a fixed length, as a share of the change of the rate
+MAX_RATE_CHANGE = math.log(1e6)  # a rate that changes more is not a speed
+# A unit of a rate counts operations in a second; a unit of a cost is the time of one operation.
+RATE_UNIT = re.compile(
     r"(?:(?P<what>\S*)/s(?:ec(?:onds?)?)?|(?P<short>q|r|t|io|f|[kMG]?b|[kMG]i?B)ps|[kMG]?Hz)", re.IGNORECASE
 )
-A_TIME = re.compile(r"(?P<time>ns|[uµ]s|ms|s|sec|seconds)(?:/(?P<what>\S*))?")
+TIME_UNIT = re.compile(r"(?P<time>ns|[uµ]s|ms|s|sec|seconds)(?:/(?P<what>\S*))?")
 SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3}
 NOUNS = {
     "q": "queries",
@@ -93,18 +63,18 @@ NOUNS = {
     "ops": "operations",
 }
 NO_COUNTERS = (
-    "Not measured: instructions and cycles, because this host does not count them, so more code and slower memory are not told"
-    " apart; get it by: a host whose processor counts them."
+    "Not measured: instructions and cycles, because this host does not count them. More code and slower memory cannot be"
+    " distinguished. To measure them: a host whose processor counts them."
 )
 
 
-RunSides = tuple[Sequence[RunFacts], Sequence[RunFacts]]  # runs of the parent and of the culprit
+RunsOfBoth = tuple[Sequence[RunFacts], Sequence[RunFacts]]  # runs of the parent and of the culprit
 
 
-def reason(state: SessionState, step: Step) -> Explanation:
-    """Why the metric changed at a step, by all that the log of a hunt has.
+def step_explanation(state: SessionState, step: Step) -> Explanation:
+    """The explanation of the change at a step, from the whole log of a hunt.
 
-    Read by what measures the reason, to see whether it is known well enough, by the screen, and by the report.
+    The screen and the report show the explanation. The measurement of the reason ends when the explanation is certain.
     """
     runs = state.runs_of(step, exact=counted_exactly(state.log, state.metric))
     parent = state.commits[step.parents[0]] if step.parents else ""
@@ -115,65 +85,68 @@ def explanation(
     events: Sequence[Studied],
     parent: str,
     culprit: str,
-    usual: RunSides = ((), ()),
+    search_runs: RunsOfBoth = ((), ()),
     step: Step | None = None,
     metric: str = "qps",
 ) -> Explanation:
-    """Why ``culprit`` differs from ``parent`` (full hashes).
+    """The reasons for which ``culprit`` differs from ``parent`` (full hashes).
 
-    ``usual`` are the runs of both, parent first, in the search. Of a counter in these and in the runs of the explanation
-    the more precise interval is taken (``counter_rows``); the latter are joined by the former where they are few. Exact
-    counts are always those of the search: they are what the hunt went by. ``step`` is that of the verdict on ``metric``,
-    which is explained.
+    ``search_runs`` are the runs of both builds in the search, parent first. For a counter that the search and the
+    explanation measured, the more precise interval counts (``counter_rows``). If the explanation has few runs, the runs of
+    the search are added. Exact counts are always from the search, because the hunt decided by them. ``step`` is the change
+    in the verdict on ``metric``.
     """
-    commits, work = (parent, culprit), work_of(usual, metric)
-    timed = [[done(facts, work, metric) for facts in side] for side in usual]
-    found = (event for event in events if isinstance(event, Counted))
-    # An exact count is of one run, whatever that does.
-    of_operations = (event for event in found if not (work and event.group == EXACT_GROUP))
-    counted = [replace(event, facts=done(event.facts, work, metric)) for event in of_operations]
-    recorded = [event.facts for event in profiled(events, usual, metric)]
-    counters = all_counters(timed, [of_commit(counted, commit) for commit in commits])
+    commits, operation = (parent, culprit), operation_unit(search_runs, metric)
+    runs_with_operations = [[with_operations(facts, operation, metric) for facts in side] for side in search_runs]
+    # An exact count is per run, whatever the run does.
+    counted = [
+        event for event in events if isinstance(event, Counted) and not (operation and event.group == EXACT_GROUP)
+    ]
+    counted = [replace(event, facts=with_operations(event.facts, operation, metric)) for event in counted]
+    hunt_profiles = [event.facts for event in profiles_with_operations(events, search_runs, metric)]
+    counters = all_counter_rows(runs_with_operations, [runs_by_group(counted, commit) for commit in commits])
     planned = [event.facts for event in events if isinstance(event, Planned)]
     plans = different_plans(*([facts for facts in planned if facts.commit == commit] for commit in commits))
-    before, after = ([facts for facts in recorded if facts.commit == commit] for commit in commits)
-    profiles, seen = comparable((before, after)), functions_in((*before, *after))
-    changes = [event.facts for event in events if isinstance(event, ChangedFunctions)]  # the last is valid
+    before, after = ([facts for facts in hunt_profiles if facts.commit == commit] for commit in commits)
+    all_profiles, names = comparable_profiles((before, after)), functions_in((*before, *after))
+    changes = [event.facts for event in events if isinstance(event, ChangedFunctions)]  # the last event is valid
     change = next((facts for facts in reversed(changes) if (facts.parent, facts.commit) == commits), None)
-    of_work, off_cpu = map(enough, (profiles, comparable((before, after), off_cpu=True)))
-    functions = function_rows(of_work, change, seen)
-    kinds = [of_kinds(run) for run in off_cpu[0]], [of_kinds(run) for run in off_cpu[1]]
-    of_counts = comparable((before, after), counted=True)
-    counts = count_rows(of_counts, change)
+    profiles, off_cpu = map(sufficient, (all_profiles, comparable_profiles((before, after), off_cpu=True)))
+    functions = function_rows(profiles, change, names)
+    waits_of_both = [waits_by_kind(run) for run in off_cpu[0]], [waits_by_kind(run) for run in off_cpu[1]]
+    counted_profiles = comparable_profiles((before, after), counted=True)
+    counts = instruction_rows(counted_profiles, change)
     if not (counters or plans or functions or counts):
         return Explanation(*commits, (Evidence(Cause.UNKNOWN, None, Sureness.POSSIBLE, detail=NO_RUNS),))
-    failed = not_done(events, parent, culprit)
-    missing = [f"{part}: {why}" for part, why in failed.items()]
-    # Why instructions were not counted is said where that failed.
-    if counters and "instructions" not in failed and not any(row.name == "instructions/o" for row in counters):
+    failures = failures_by_part(events, parent, culprit)
+    missing = [f"{part}: {cause}" for part, cause in failures.items()]
+    # A failed count of instructions already has its reason in ``missing``.
+    if counters and "instructions" not in failures and not any(row.name == "instructions/o" for row in counters):
         missing.append(NO_COUNTERS)
     missing += [change.note] if (functions or counts) and change and change.note else []
-    if of_work != profiles:
-        few = " and ".join(f"{samples_of(side)} of the {name}" for side, name in zip(profiles, SIDES, strict=True))
-        missing.append(f"profiles: there are {few}, and fewer than {FEWEST} samples say nothing.")
-    layouts, place = step.layouts if step else None, place_of(of_work, functions, change, seen)
-    of_runs = all(run.operations == 1 for run in (chain(*timed) if any(timed) else chain(*profiles)))
+    if profiles != all_profiles:
+        builds = zip(all_profiles, BUILD_NAMES, strict=True)
+        numbers = " and ".join(f"{total_samples(side)} of the {name}" for side, name in builds)
+        missing.append(f"profiles: there are {numbers}, and at least {MIN_SAMPLES} samples of each are needed.")
+    layouts, location = step.layouts if step else None, locate_difference(profiles, functions, change, names)
+    runs = chain(*runs_with_operations) if any(runs_with_operations) else chain(*all_profiles)
+    runs_are_operations = all(run.operations == 1 for run in runs)
     slower = (step.ratio.middle < 1) is find_metric(metric).higher_is_better if step else None
     return Explanation(
         *commits,
         classify(counters, plans, functions, layouts, metric, slower),
         counters,
         functions=functions,
-        place=place and replace(place, calls=really(place.calls, counts)),
-        calls=() if place else really(calls_anywhere(of_work, functions, change, seen), counts),
-        alone=alone(chain(*of_work)),
-        shared=shared_error(timed, min(map(len, profiles))),
-        waits=waiter_rows(off_cpu, change, seen),
-        kinds_of_waits=waiter_rows(comparable(kinds, off_cpu=True)),
+        location=location and replace(location, calls=without_counted_calls(location.calls, counts)),
+        calls=() if location else without_counted_calls(one_sided_calls(profiles, functions, change, names), counts),
+        share_without_callers=share_without_callers(chain(*profiles)),
+        shared_error=shared_error(runs_with_operations, min(map(len, all_profiles))),
+        waits=off_cpu_rows(off_cpu, change, names),
+        kinds_of_waits=off_cpu_rows(comparable_profiles(waits_of_both, off_cpu=True)),
         counts=counts,
-        whole_runs=all(run.operations == 1 for runs in of_counts for run in runs),
-        operation=work.name if work else "run" if of_runs else "operation",
-        unit=profiles[0][0].unit if functions else "",
+        whole_runs=all(run.operations == 1 for runs in counted_profiles for run in runs),
+        operation=operation.name if operation else "run" if runs_are_operations else "operation",
+        unit=all_profiles[0][0].unit if functions else "",
         changed=change.functions if change else (),
         paths=change.paths if change and not (change.functions or change.note) else (),
         lines=change.lines if change else (),
@@ -186,138 +159,147 @@ def explanation(
     )
 
 
-def enough(both: Sides) -> Sides:
-    """The profiles of both builds, if each has enough samples."""
-    return both if min(map(samples_of, both)) >= FEWEST else ([], [])
+def sufficient(profiles: ProfilesOfBoth) -> ProfilesOfBoth:
+    """The profiles of both builds; empty lists if a build has fewer than ``MIN_SAMPLES`` samples."""
+    return profiles if min(map(total_samples, profiles)) >= MIN_SAMPLES else ([], [])
 
 
-def alone(runs: Iterable[ProfileFacts]) -> float:
-    """The share of the cost of several runs whose callers were not found."""
+def share_without_callers(runs: Iterable[ProfileFacts]) -> float:
+    """The share of the cost of profiles whose callers were not found."""
     costs = [(run.alone, sum(run.stacks.values())) for run in runs]
     return sum(share * cost for share, cost in costs) / (sum(cost for _, cost in costs) or 1.0)
 
 
-def profiled(events: Sequence[Studied], usual: RunSides, metric: str) -> list[Profiled]:
-    """The profiles of a hunt with the operations that their runs did; see ``work_of``, and ``explanation``."""
-    work = work_of(usual, metric)
-    found = (event for event in events if isinstance(event, Profiled) and (event.facts.samples or not work))
-    return [replace(event, facts=done(event.facts, work, metric)) for event in found]
+def profiles_with_operations(events: Sequence[Studied], search_runs: RunsOfBoth, metric: str) -> list[Profiled]:
+    """The profiles of a hunt, with the number of operations of each run; see ``operation_unit``."""
+    operation = operation_unit(search_runs, metric)
+    profiled = (event for event in events if isinstance(event, Profiled) and (event.facts.samples or not operation))
+    return [replace(event, facts=with_operations(event.facts, operation, metric)) for event in profiled]
 
 
-def all_counters(usual: Sequence[Sequence[RunFacts]], studied: Sequence[Runs]) -> tuple[CounterRow, ...]:
-    """The ratios of the counters of both builds, parent first, in the runs of the search and in those for the reason."""
-    before, after = studied
+def all_counter_rows(
+    search_runs: Sequence[Sequence[RunFacts]], reason_runs: Sequence[RunsByGroup]
+) -> tuple[CounterRow, ...]:
+    """The ratios of all counters, from the runs of the search and from the runs for the reason; both have the parent first."""
+    before, after = reason_runs
     rounds = [min(len(before[group]), len(after[group])) for group in {*before} & {*after} - {EXACT_GROUP}]
-    if max(rounds, default=0) < ENOUGH:
-        before, after = ({"": runs, **groups} for runs, groups in zip(usual, studied, strict=True))
-    parent, culprit = beside(*usual)
-    searched = counter_rows({"": parent}, {"": culprit})
-    hunted = searched if any(run.counted for run in usual[0]) else ()
-    names = {row.name for row in hunted}
-    return (*hunted, *(row for row in counter_rows(before, after, searched) if row.name not in names))
+    if max(rounds, default=0) < MIN_ROUNDS:
+        before, after = ({"": runs, **groups} for runs, groups in zip(search_runs, reason_runs, strict=True))
+    parent, culprit = paired_or_all_runs(*search_runs)
+    search_rows = counter_rows({"": parent}, {"": culprit})
+    exact_rows = search_rows if any(run.counted for run in search_runs[0]) else ()
+    names = {row.name for row in exact_rows}
+    return (*exact_rows, *(row for row in counter_rows(before, after, search_rows) if row.name not in names))
 
 
-def beside(parent: Sequence[RunFacts], culprit: Sequence[RunFacts]) -> RunSides:
-    """Paired runs, each beside the other, where there are enough; else all, in order of time."""
-    both = {run.round for run in parent if run.round} & {run.round for run in culprit}
-    if len(both) < ENOUGH:
+def paired_or_all_runs(parent: Sequence[RunFacts], culprit: Sequence[RunFacts]) -> RunsOfBoth:
+    """The paired runs of both builds if there are ``MIN_ROUNDS`` pairs; otherwise all runs, in order of time."""
+    common = {run.round for run in parent if run.round} & {run.round for run in culprit}
+    if len(common) < MIN_ROUNDS:
         return parent, culprit
-    by_round, culprits = ({run.round: run for run in side} for side in (parent, culprit))
-    return [by_round[name] for name in sorted(both)], [culprits[name] for name in sorted(both)]
+    parents, culprits = ({run.round: run for run in runs} for runs in (parent, culprit))
+    return [parents[number] for number in sorted(common)], [culprits[number] for number in sorted(common)]
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What stands for an operation where runs have a fixed length, so that a faster one does more of them."""
+class OperationUnit:
+    """The operation of runs with a fixed duration, in which a faster build does more operations."""
 
-    value: float  # the rate or the cost of the parent
-    each: float  # operations in a run of the parent
-    name: str  # of one of them: "1,000 requests"
+    parent_value: float  # the rate or the cost of the parent
+    operations_per_run: float  # operations in a run of the parent
+    name: str  # the name of an operation: "1,000 requests"
 
 
-def work_of(usual: RunSides, metric: str) -> Work | None:
-    """What runs do, by their rate or cost; None where that counts nothing: a run stands for an operation then, or has a count.
+def operation_unit(search_runs: RunsOfBoth, metric: str) -> OperationUnit | None:
+    """The operation that the reported rate or cost of runs counts; None if a run is an operation, or counts its operations.
 
-    A rate counts what is done in runs of a fixed length, a cost if it is the time of what is done once. The length may be of CPU
-    time: on a busy host the time by the clock says nothing of it then, but for a run that takes longer by just what its rate fell
-    by: it is the same work, and waits.
+    A rate or a cost (a time of one operation) gives the number of operations of runs with a fixed duration. The fixed
+    duration may be CPU time, because a busy host varies the wall-clock time. A run whose wall-clock time grew as much as
+    its rate fell did the same work, and waited: its duration is not fixed.
     """
-    if metric not in ("rate", "cost") or not all(usual):
+    if metric not in ("rate", "cost") or not all(search_runs):
         return None
-    if any(run.operations != 1 or not run.reported or run.reported < 0 for run in chain(*usual)):
+    if any(run.operations != 1 or not run.reported or run.reported < 0 for run in chain(*search_runs)):
         return None
-    before, after = (median(run.reported or 0.0 for run in side) for side in usual)
-    faster = (math.log(after) - math.log(before)) * (-1 if metric == "cost" else 1)  # a quotient may be no number
+    parent_value, culprit_value = (median(run.reported or 0.0 for run in runs) for runs in search_runs)
+    # A difference of logarithms cannot overflow; a quotient can.
+    speedup = (math.log(culprit_value) - math.log(parent_value)) * (-1 if metric == "cost" else 1)
 
-    def longer(length: Callable[[RunFacts], float | None]) -> float:
-        of_parent, of_culprit = ([length(run) or 0.0 for run in side] for side in usual)
-        return math.log(median(of_culprit) / median(of_parent)) if all((*of_parent, *of_culprit)) else math.inf
+    def log_ratio(length: Callable[[RunFacts], float | None]) -> float:
+        """The change of the median length of the runs, as a logarithm; infinite if a length is missing."""
+        before, after = ([length(run) or 0.0 for run in runs] for runs in search_runs)
+        return math.log(median(after) / median(before)) if all((*before, *after)) else math.inf
 
-    by_clock, by_cpu = longer(lambda run: run.seconds), longer(lambda run: run.counters.get("task-clock"))
-    least = FIXED * abs(faster)
-    fixed = abs(by_clock) < least or (abs(by_cpu) < least and abs(by_clock + faster) >= least)
-    seconds = median(run.seconds for run in usual[0])
-    return counted_by(before, usual[0][0].unit, metric, seconds) if fixed and abs(faster) <= ABSURD else None
-
-
-def counted_by(value: float, unit: str, metric: str, seconds: float) -> Work | None:
-    """What a rate or a cost in that unit counts in so many seconds; None where it counts nothing."""
-    if not (found := (A_TIME if metric == "cost" else A_SECOND).fullmatch(unit)):
-        return Work(value, LEAST_COUNT, "thousandth of a run before") if metric == "rate" and not unit else None
-    parts = found.groupdict()
-    what = parts["what"] or parts.get("short") or "operations"
-    done = seconds / (value * SECONDS.get(parts["time"], 1.0)) if metric == "cost" else seconds * value
-    if not 0 < done < MOST_OPERATIONS:
+    by_clock, by_cpu = log_ratio(lambda run: run.seconds), log_ratio(lambda run: run.counters.get("task-clock"))
+    limit = MAX_LENGTHENING * abs(speedup)
+    has_fixed_length = abs(by_clock) < limit or (abs(by_cpu) < limit and abs(by_clock + speedup) >= limit)
+    if not has_fixed_length or abs(speedup) > MAX_RATE_CHANGE:
         return None
-    together = 10.0 ** math.floor(math.log10(done / LEAST_COUNT))
-    noun = NOUNS.get(what.lower(), what)
-    return Work(
-        value,
-        done / together,
-        f"{together:,.10g} {noun}" if together != 1 else noun.replace("ies", "y").removesuffix("s"),
-    )
+    seconds = median(run.seconds for run in search_runs[0])
+    return operation_of_unit(parent_value, search_runs[0][0].unit, metric, seconds)
+
+
+def operation_of_unit(value: float, unit: str, metric: str, seconds: float) -> OperationUnit | None:
+    """The operation that a rate or a cost (``value`` in ``unit``) counts in runs of ``seconds``; None if it counts nothing."""
+    if not (match := (TIME_UNIT if metric == "cost" else RATE_UNIT).fullmatch(unit)):
+        has_unit = metric != "rate" or bool(unit)
+        return None if has_unit else OperationUnit(value, MIN_OPERATIONS, "thousandth of a run before")
+    parts = match.groupdict()
+    counted_noun = parts["what"] or parts.get("short") or "operations"
+    operations = seconds / (value * SECONDS.get(parts["time"], 1.0)) if metric == "cost" else seconds * value
+    if not 0 < operations < MAX_OPERATIONS:
+        return None
+    operations_per_unit = 10.0 ** math.floor(math.log10(operations / MIN_OPERATIONS))
+    noun = NOUNS.get(counted_noun.lower(), counted_noun)
+    singular = noun.replace("ies", "y").removesuffix("s")
+    name = f"{operations_per_unit:,.10g} {noun}" if operations_per_unit != 1 else singular
+    return OperationUnit(value, operations / operations_per_unit, name)
 
 
 Facts = TypeVar("Facts", RunFacts, ProfileFacts)
 
 
-def done(facts: Facts, work: Work | None, metric: str) -> Facts:
-    """A run with the operations that it did, by its own rate or cost beside the parent's; as it is where these count nothing."""
-    if not work or not facts.reported:
+def with_operations(facts: Facts, operation: OperationUnit | None, metric: str) -> Facts:
+    """A run with its number of operations, from its rate or cost relative to the parent's; unchanged without a rate or cost."""
+    if not operation or not facts.reported:
         return facts
-    faster = work.value / facts.reported if metric == "cost" else facts.reported / work.value
-    return replace(facts, operations=max(1, round(min(work.each * faster, MOST_OPERATIONS))))
+    speedup = operation.parent_value / facts.reported if metric == "cost" else facts.reported / operation.parent_value
+    return replace(facts, operations=max(1, round(min(operation.operations_per_run * speedup, MAX_OPERATIONS))))
 
 
-def shared_error(runs: Iterable[Sequence[RunFacts]], pairs: int) -> float:
-    """Relative standard error of all costs of a build together beside those of another, each profiled ``pairs`` times.
+def shared_error(runs_of_builds: Iterable[Sequence[RunFacts]], profiled_pairs: int) -> float:
+    """The relative standard error that all costs of a build have in common, relative to a second build.
 
-    A host works at another speed from run to run: so does the CPU time of an operation vary among ``runs`` of each build.
-    0.0 where that is not known; made larger, as intervals go by the normal law, where they are few. Runs in rounds are left out, which share their cores with another build.
+    Each build was profiled ``profiled_pairs`` times. The speed of a host varies between runs, so the CPU time per operation
+    varies among the runs of a build. The result is 0.0 if no build has two runs. For few runs the error is enlarged by
+    Student's quantile, because intervals assume a normal distribution. Paired runs are excluded, because they share their
+    cores with another build.
     """
-    clocks = ([(run.counters.get("task-clock"), run.operations) for run in side if not run.round] for side in runs)
-    sides = ([math.log(cpu / operations) for cpu, operations in side if cpu] for side in clocks)
-    known = [side for side in sides if len(side) > 1]
-    if not (known and pairs):
+    clocks = (
+        [(run.counters.get("task-clock"), run.operations) for run in side if not run.round] for side in runs_of_builds
+    )
+    log_times = ([math.log(cpu / operations) for cpu, operations in side if cpu] for side in clocks)
+    repeated = [times for times in log_times if len(times) > 1]
+    if not (repeated and profiled_pairs):
         return 0.0
-    freedom = sum(len(side) - 1 for side in known)
-    pooled = sum(variance(side) * (len(side) - 1) for side in known) / freedom
-    return math.sqrt(2 * pooled / pairs) * Student(freedom).quantile() / Z_975
+    degrees_of_freedom = sum(len(times) - 1 for times in repeated)
+    pooled_variance = sum(variance(times) * (len(times) - 1) for times in repeated) / degrees_of_freedom
+    return math.sqrt(2 * pooled_variance / profiled_pairs) * Student(degrees_of_freedom).quantile() / Z_975
 
 
-def not_done(events: Sequence[Studied], parent: str, culprit: str) -> dict[str, str]:
-    """Part → why it could not be measured, as it was last; without those that were measured later."""
+def failures_by_part(events: Sequence[Studied], parent: str, culprit: str) -> dict[str, str]:
+    """Part → the last reason for which the part could not be measured, without parts that were measured later."""
     reasons: dict[str, str] = {}
     for event in events:
         if isinstance(event, Unexplained):
             reasons[event.part] = event.reason
         elif not isinstance(event, ChangedFunctions) or (event.facts.parent, event.facts.commit) == (parent, culprit):
-            reasons.pop(part_of(event), None)
+            reasons.pop(explained_part(event), None)
     return reasons
 
 
-def part_of(event: Event) -> str:
-    """The name of the part to which an event belongs; "" if it is of none."""
+def explained_part(event: Event) -> str:
+    """The name of the part of the explanation to which an event belongs; "" if it belongs to none."""
     match event:
         case Planned():
             return "plans"
@@ -331,8 +313,8 @@ def part_of(event: Event) -> str:
             return ""
 
 
-def of_commit(events: Sequence[Counted], commit: str) -> Runs:
-    """The runs of a commit in each group of counters, in order of time."""
+def runs_by_group(events: Sequence[Counted], commit: str) -> RunsByGroup:
+    """Group of counters → the runs of a commit, in order of time."""
     runs: dict[str, list[RunFacts]] = {}
     for event in events:
         if event.facts.commit == commit:
@@ -340,30 +322,41 @@ def of_commit(events: Sequence[Counted], commit: str) -> Runs:
     return runs
 
 
-def by_calls(found: Explanation) -> bool:
-    """Whether most of what is executed more is due to more calls: it would be with each call as long as before."""
-    more = sum(row.parent * (row.calls[1] / row.calls[0] - 1) for row in found.counts if row.calls and row.calls[0] > 0)
-    return 0 < whole(found.counts)[0] / 2 < more
+def is_mostly_by_more_calls(explanation: Explanation) -> bool:
+    """Whether more calls alone, each as long as before, would execute most of the additional instructions."""
+    extra_by_calls = sum(
+        row.parent * (row.calls[1] / row.calls[0] - 1) for row in explanation.counts if row.calls and row.calls[0] > 0
+    )
+    return 0 < total_difference(explanation.counts)[0] / 2 < extra_by_calls
 
 
-def explained_by_change(found: Explanation) -> bool:
-    """Whether a function that the commit changes, or what it calls, has a good part of what was measured by function.
+def is_explained_by_change(explanation: Explanation) -> bool:
+    """Whether a function that the commit changes, or its callees, has at least ``NAMED_PART`` of a difference.
 
-    A binary without symbols may hide one.
+    A binary without symbols counts as changed, because it may contain a changed function.
     """
-    if found.place and found.place.top:
+    if explanation.location and explanation.location.top:
         return True
-    rows = (row for row in (*found.functions, *waits_of(found), *found.counts) if row.own or row.below or row.nameless)
+    rows = (
+        row
+        for row in (*explanation.functions, *waits_if_cause(explanation), *explanation.counts)
+        if row.has_changed_code or row.below_changed or row.has_no_symbols
+    )
     return any(row.beyond_noise and row.part >= NAMED_PART for row in rows)
 
 
-def may_explain(found: Explanation, ratio: float) -> tuple[FunctionRow, ...]:
-    """The functions of the diff that may have half of the difference as far as noise shows; costs became ``ratio`` as large."""
-    expected = max(abs(whole(found.functions)[0]), abs(ratio - 1) * sum(row.parent for row in found.functions))
-    of_diff = (row for row in found.functions if (row.own or row.below) and not found.counts)
-    return tuple(row for row in of_diff if abs(row.difference) + 2 * row.error > expected / 2)
+def suspected_functions(explanation: Explanation, cost_ratio: float) -> tuple[FunctionRow, ...]:
+    """The functions of the diff that may have half of the difference, given the noise; the cost changed by ``cost_ratio``."""
+    expected_difference = max(
+        abs(total_difference(explanation.functions)[0]),
+        abs(cost_ratio - 1) * sum(row.parent for row in explanation.functions),
+    )
+    changed_rows = (
+        row for row in explanation.functions if (row.has_changed_code or row.below_changed) and not explanation.counts
+    )
+    return tuple(row for row in changed_rows if abs(row.difference) + 2 * row.error > expected_difference / 2)
 
 
-def waits_of(found: Explanation) -> tuple[FunctionRow, ...]:
-    """Where both builds wait; empty where that is no reason."""
-    return found.waits if any(each.cause is Cause.WAITING for each in found.classes) else ()
+def waits_if_cause(explanation: Explanation) -> tuple[FunctionRow, ...]:
+    """The functions that wait, in both builds; empty if waiting is no cause of the change."""
+    return explanation.waits if any(evidence.cause is Cause.WAITING for evidence in explanation.classes) else ()

@@ -1,15 +1,15 @@
-"""The functions of two builds beside each other: what each costs per operation, and what of it the commit changes. Pure.
+"""Compares the costs of functions in two builds, per operation, and says which functions the commit changes. Pure.
 
-The cost of a function is what its own code costs, without what it calls: samples × period ÷ operations, over all runs of a
-build. So differences of functions sum to the difference of the whole.
+The self cost of a function is the cost of its own code, without its callees: samples × period ÷ operations, over all runs
+of a build. So the differences of all functions sum to the difference between the builds.
 
-A number of samples is Poisson's, with a standard deviation of its root; where there are several rounds, the spread of the
-differences between them shows what else varies, and the larger of the two is the error. Exact counts repeat to parts per
-million of the whole.
+A number of samples has a Poisson distribution, so its standard deviation is its square root. The spread of the differences
+between rounds shows further sources of variation. The error is the larger of the two. Exact counts repeat to parts per
+million of the total.
 
-A refactoring moves cost from one function to others: one lost what others gained, beyond noise, and one of them is called by
-the other, or both by a third, or the one is gone and the other new, as after a change of its name. It has only moved if the
-whole neither lost nor gained it: the nearest function that calls all of them costs as much as before, with all that it calls.
+A refactoring moves cost between functions: one function lost cost that other functions gained, beyond noise. Such functions
+call each other, or have a common caller, or one disappeared and the other is new, as after renaming. Cost has only moved if
+the nearest common caller, with its callees, costs as much as before.
 """
 
 import math
@@ -20,380 +20,376 @@ from itertools import chain
 from statistics import stdev
 
 from perfbisect.core.domain.facts import ChangeFacts, ProfileFacts
-from perfbisect.core.explain.evidence import EXACT, FunctionRow
+from perfbisect.core.explain.evidence import MIN_EXACT_ERROR, OTHER_FUNCTIONS, FunctionRow, total_difference
 from perfbisect.core.explain.profiles import (
     NO_CALLERS,
-    SYSTEM,
+    SYSTEM_BINARY,
     UNKNOWN,
-    Key,
-    Sides,
-    called,
-    frames,
+    FunctionKey,
+    ProfilesOfBoth,
+    function_key,
     functions_in,
-    key_of,
-    same,
-    split,
+    may_be_same,
+    scope_and_name,
+    stack_frames,
+    without_system_frames,
 )
 
-NAMED_PART = 0.1  # share of the whole difference below which a function is not named beside others
-SURE = 5.0  # standard errors from which on a difference needs no word of doubt
-MOST = 200  # functions with a row of their own
-CALLERS = 5
-OTHERS = "[other functions]"  # the row of all further ones: differences must sum to the whole
-EXAMINED = 60  # functions between which cost may have moved, those whose costs differ most
-SMALL = 0.005  # share of the cost of an operation below which nothing is reported as moved
-ALL = 0.95  # share of the whole cost from which on a function says nothing of a place
-MOSTLY = 0.5  # share of a difference from which on it is that of a caller
-TOLERANCE = 0.1  # share of a moved cost that may be left over
+NAMED_PART = 0.1  # smallest share of the total difference of a function that is named beside others
+SURE_ERRORS = 5.0  # smallest difference that is stated without “Probably”, in standard errors
+MAX_ROWS = 200  # functions with their own row
+MAX_CALLERS = 5
+MAX_EXAMINED = 60  # functions between which moved cost is sought: those with the largest differences
+MIN_MOVED_SHARE = 0.005  # smallest moved cost that is reported, as a share of the cost of an operation
+ALMOST_ALL = 0.95  # a function with this share of the total cost does not locate a difference
+MAIN_SHARE = 0.5  # smallest share of a difference that is attributed to a caller
+MOVED_TOLERANCE = 0.1  # largest imbalance of moved cost, as a share of the cost
 
 
-Costs = defaultdict[Key, float]
+Costs = defaultdict[FunctionKey, float]
 
 
-def table() -> defaultdict[Key, Costs]:
-    """Costs of each function by another one."""
+def caller_cost_table() -> defaultdict[FunctionKey, Costs]:
+    """An empty table: function → caller → cost."""
     return defaultdict(lambda: defaultdict(float))
 
 
 @dataclass(slots=True)
-class Tally:
-    """What the functions of a build cost in an operation: by their own code, or with all that they call."""
+class FunctionCosts:
+    """The costs of the functions of a build per operation: all self costs, or all costs with callees."""
 
     cost: Costs = field(default_factory=lambda: defaultdict(float))
     variance: Costs = field(default_factory=lambda: defaultdict(float))
-    least: float = 0.0  # variance of a function without a sample: that of a single one
-    rounds: list[dict[Key, float]] = field(default_factory=list)
+    unsampled_variance: float = 0.0  # variance of a function without a sample: the variance of a single sample
+    rounds: list[dict[FunctionKey, float]] = field(default_factory=list)
 
 
-def tally(profiles: Sequence[ProfileFacts], charged: Callable[[Sequence[Key]], Iterable[Key]]) -> Tally:
-    """The costs of a build in all its runs together; ``charged`` says which functions of a stack, outermost first, have its cost."""
-    made = Tally()
+def function_costs(
+    profiles: Sequence[ProfileFacts], charged_functions: Callable[[Sequence[FunctionKey]], Iterable[FunctionKey]]
+) -> FunctionCosts:
+    """The costs per operation over all runs of a build.
+
+    ``charged_functions`` maps a stack, outermost function first, to the functions that are charged with its cost.
+    """
+    totals = FunctionCosts()
     operations = sum(run.operations for run in profiles)
     for run in profiles:
         costs: Costs = defaultdict(float)
         for stack, cost in run.stacks.items():
-            for key in charged(keys_of(stack)):
+            for key in charged_functions(stack_keys(stack)):
                 costs[key] += cost
         total = sum(run.stacks.values())
         period = total / run.samples if run.samples else 0.0
-        least = ((period if run.samples else EXACT * total) / operations) ** 2
+        unsampled_variance = ((period if run.samples else MIN_EXACT_ERROR * total) / operations) ** 2
         for key, cost in costs.items():
-            made.cost[key] += cost / operations
-            made.variance[key] += period * cost / operations**2 if run.samples else least
-        made.least = max(made.least, least)
-        made.rounds.append({key: cost / run.operations for key, cost in costs.items()})
-    return made
+            totals.cost[key] += cost / operations
+            totals.variance[key] += period * cost / operations**2 if run.samples else unsampled_variance
+        totals.unsampled_variance = max(totals.unsampled_variance, unsampled_variance)
+        totals.rounds.append({key: cost / run.operations for key, cost in costs.items()})
+    return totals
 
 
 @dataclass(slots=True)
-class Side:
-    """The costs of one build."""
+class BuildCosts:
+    """The costs of the functions of one build, and their callers."""
 
-    own: Tally
-    inclusive: Tally
-    callers: defaultdict[Key, Costs] = field(default_factory=table)  # totals, not of an operation
-    above: defaultdict[Key, set[Key]] = field(
+    own: FunctionCosts
+    inclusive: FunctionCosts
+    costs_by_caller: defaultdict[FunctionKey, Costs] = field(
+        default_factory=caller_cost_table
+    )  # totals, not of an operation
+    ancestors: defaultdict[FunctionKey, set[FunctionKey]] = field(
         default_factory=lambda: defaultdict(set)
     )  # its callers, theirs, and itself
-    places: Costs = field(default_factory=lambda: defaultdict(float))  # place in stacks × their cost in an operation
+    depth_sums: Costs = field(
+        default_factory=lambda: defaultdict(float)
+    )  # place in stacks × their cost in an operation
 
     @property
-    def whole(self) -> float:
-        """The cost of all functions."""
+    def total(self) -> float:
+        """The cost of all functions per operation."""
         return sum(self.own.cost.values())
 
     @property
-    def root(self) -> float:
-        """That of the function which has most, with all that it calls."""
+    def largest_inclusive(self) -> float:
+        """The largest cost of a function with its callees, per operation."""
         return max(self.inclusive.cost.values(), default=0.0)
 
 
-def side_of(profiles: Sequence[ProfileFacts]) -> Side:
-    """The costs of a build in all its runs together."""
-    side = Side(tally(profiles, lambda keys: keys[-1:]), tally(profiles, named))
+def build_costs(profiles: Sequence[ProfileFacts]) -> BuildCosts:
+    """The self costs, the costs with callees, and the callers of all functions, over all runs of a build."""
+    build = BuildCosts(function_costs(profiles, lambda keys: keys[-1:]), function_costs(profiles, known_keys))
     operations = sum(run.operations for run in profiles)
     for run in profiles:
         for stack, cost in run.stacks.items():
-            *chain, last = keys_of(stack)
-            side.above[last] |= named([*chain, last])
-            for place, key in enumerate([*chain, last]):
-                side.places[key] += place * cost / operations
-            if caller := next((key for key in reversed(chain) if key != last and key[0] not in NO_CALLERS), None):
-                side.callers[last][caller] += cost
-    return side
+            *outer_keys, leaf = stack_keys(stack)
+            build.ancestors[leaf] |= known_keys([*outer_keys, leaf])
+            for depth, key in enumerate([*outer_keys, leaf]):
+                build.depth_sums[key] += depth * cost / operations
+            if caller := next((key for key in reversed(outer_keys) if key != leaf and key[0] not in NO_CALLERS), None):
+                build.costs_by_caller[leaf][caller] += cost
+    return build
 
 
-def depth(key: Key, *sides: Side) -> float:
-    """The mean place of a function in stacks: of two that have almost all in common, the one that the other calls has more."""
-    return sum(side.places[key] for side in sides) / (sum(side.inclusive.cost.get(key, 0.0) for side in sides) or 1.0)
+def mean_depth(key: FunctionKey, *builds: BuildCosts) -> float:
+    """The mean position of a function in stacks, weighted by cost; a callee is deeper than its only caller."""
+    cost = sum(build.inclusive.cost.get(key, 0.0) for build in builds)
+    return sum(build.depth_sums[key] for build in builds) / (cost or 1.0)
 
 
-def keys_of(stack: str) -> list[Key]:
-    """The functions of a stack, outermost first; the program where there are none."""
-    return [key_of(text) for text in frames(stack)] or [key_of(stack)]
+def stack_keys(stack: str) -> list[FunctionKey]:
+    """The functions of a stack, outermost first; the program if the stack has no function."""
+    return [function_key(text) for text in stack_frames(stack)] or [function_key(stack)]
 
 
-def named(keys: Iterable[Key]) -> set[Key]:
-    """Those of the functions that are known."""
+def known_keys(keys: Iterable[FunctionKey]) -> set[FunctionKey]:
+    """The functions without placeholders for unknown callers."""
     return {key for key in keys if key[0] not in NO_CALLERS}
 
 
-def waiter_rows(
-    both: Sides, change: ChangeFacts | None = None, seen: Collection[str] | None = None
+def off_cpu_rows(
+    profiles: ProfilesOfBoth, change: ChangeFacts | None = None, function_names: Collection[str] | None = None
 ) -> tuple[FunctionRow, ...]:
-    """As ``function_rows``, of profiles off CPU: time is that of the function that called what waits.
+    """The rows of ``function_rows`` for off-CPU profiles: the wait is charged to the function that called the library or kernel.
 
-    All threads wait in the scheduler of the kernel, and most of them call it by way of the language's library. What was
-    only interrupted, and waited for nothing but a processor, is left out: other work on the host does that. Threads
-    without work wait for as long as the others work, so the costs of the parent are those of operations as long as the
-    culprit's. None where there are not two rounds: how much waits vary by themselves is seen between rounds alone.
+    All threads wait in the scheduler of the kernel, and most threads call the scheduler through the language's library.
+    Stacks of interrupted threads are excluded: these threads waited only for a processor, because of other work on the
+    host. Idle threads wait for as long as the other threads work, so the costs of the parent are scaled to the duration of
+    an operation of the culprit. The result is empty for fewer than two rounds: only rounds show how much waits vary.
     """
-    if min(map(len, both)) < 2:
+    if min(map(len, profiles)) < 2:
         return ()
-    parent, culprit = (sum(run.seconds for run in runs) / sum(run.operations for run in runs) for runs in both)
-    longer = culprit / parent if parent else 1.0
-    return function_rows(([called(run, longer) for run in both[0]], [called(run) for run in both[1]]), change, seen)
+    parent, culprit = (sum(run.seconds for run in runs) / sum(run.operations for run in runs) for runs in profiles)
+    scale = culprit / parent if parent else 1.0
+    waits = [without_system_frames(run, scale) for run in profiles[0]], [*map(without_system_frames, profiles[1])]
+    return function_rows(waits, change, function_names)
 
 
 def function_rows(
-    both: Sides, change: ChangeFacts | None = None, seen: Collection[str] | None = None
+    profiles: ProfilesOfBoth, change: ChangeFacts | None = None, function_names: Collection[str] | None = None
 ) -> tuple[FunctionRow, ...]:
-    """The functions of both builds, those first whose costs differ most; functions whose cost has moved, by what is left.
+    """The functions of both builds, largest difference first; functions that exchanged cost rank by the net difference.
 
-    ``both`` are what ``comparable`` returns, in order of time. ``seen`` are the functions of all profiles
-    of both builds, which are not inlined everywhere; those of the given ones if it is None.
+    ``profiles`` are returned by ``comparable_profiles``, in order of time. ``function_names`` are the functions in all
+    profiles of both builds, so they are not inlined everywhere; by default the functions in ``profiles``.
     """
-    if not all(both):
+    if not all(profiles):
         return ()
-    before, after = map(side_of, both)
-    by_key = rows_of((before.own, after.own))
-    by_key = {key: replace(row, callers=callers(key, before, after)) for key, row in by_key.items()}
+    before, after = map(build_costs, profiles)
+    by_key = cost_rows((before.own, after.own))
+    by_key = {key: replace(row, callers=main_callers(key, before, after)) for key, row in by_key.items()}
     rank = {key: abs(row.difference) for key, row in by_key.items()}
-    for group in moved(by_key, before, after):
-        remainder = abs(gained(group, by_key))
+    for group in exchange_groups(by_key, before, after):
+        remainder = abs(net_difference(group, by_key))
         for key, partner in group.items():
             by_key[key], rank[key] = replace(by_key[key], partner=partner[0]), remainder
-    rows = shortened([by_key[key] for key in sorted(by_key, key=lambda key: -rank[key])])
-    return tuple(marked(rows, both, change, functions_in(chain(*both)) if seen is None else seen) if change else rows)
+    rows = with_summary_row([by_key[key] for key in sorted(by_key, key=lambda key: -rank[key])])
+    names = functions_in(chain(*profiles)) if function_names is None else function_names
+    return tuple(with_commit_changes(rows, profiles, change, names) if change else rows)
 
 
-def rows_of(sides: Iterable[Tally], whole: float = 0.0) -> dict[Key, FunctionRow]:
-    """The functions of two builds; parts are of the difference of the ``whole``, by default of all of them together."""
-    before, after = sides
-    whole = whole or sum(after.cost.values()) - sum(before.cost.values())
+def cost_rows(builds: Iterable[FunctionCosts], total: float = 0.0) -> dict[FunctionKey, FunctionRow]:
+    """The functions of two builds with their costs; each part is a share of ``total``, by default the sum of all differences."""
+    before, after = builds
+    total = total or sum(after.cost.values()) - sum(before.cost.values())
     rows = {}
     for key in sorted(before.cost.keys() | after.cost.keys()):
-        low, high = before.cost.get(key, 0.0), after.cost.get(key, 0.0)
-        rows[key] = FunctionRow(*key, low, high, error(key, before, after), (high - low) / whole if whole else 0.0)
+        parent, culprit = before.cost.get(key, 0.0), after.cost.get(key, 0.0)
+        part = (culprit - parent) / total if total else 0.0
+        rows[key] = FunctionRow(*key, parent, culprit, difference_error(key, before, after), part)
     return rows
 
 
-def error(key: Key, before: Tally, after: Tally) -> float:
-    """The standard error of the difference of a function."""
-    counted = math.sqrt(sum(side.variance.get(key, side.least) for side in (before, after)))
-    pairs = [high.get(key, 0.0) - low.get(key, 0.0) for low, high in zip(before.rounds, after.rounds, strict=False)]
-    return max(counted, stdev(pairs) / math.sqrt(len(pairs))) if len(pairs) > 1 else counted
+def difference_error(key: FunctionKey, before: FunctionCosts, after: FunctionCosts) -> float:
+    """The standard error of the difference between the costs of a function in two builds."""
+    counted = math.sqrt(sum(build.variance.get(key, build.unsampled_variance) for build in (before, after)))
+    rounds = zip(before.rounds, after.rounds, strict=False)
+    differences = [culprit.get(key, 0.0) - parent.get(key, 0.0) for parent, culprit in rounds]
+    return max(counted, stdev(differences) / math.sqrt(len(differences))) if len(differences) > 1 else counted
 
 
-def callers(key: Key, before: Side, after: Side) -> tuple[str, ...]:
-    """The functions that call it, in the build in which it costs more; those with most of its cost first."""
-    side = max((after, before), key=lambda side: side.own.cost.get(key, 0.0))
-    above: Mapping[Key, float] = side.callers.get(key, {})
-    return tuple(function for function, _ in sorted(above, key=lambda each: (-above[each], each))[:CALLERS])
+def main_callers(key: FunctionKey, before: BuildCosts, after: BuildCosts) -> tuple[str, ...]:
+    """The callers of a function with most of its cost, largest share first, in the build in which the function costs more."""
+    build = max((after, before), key=lambda build: build.own.cost.get(key, 0.0))
+    costs: Mapping[FunctionKey, float] = build.costs_by_caller.get(key, {})
+    return tuple(function for function, _ in sorted(costs, key=lambda caller: (-costs[caller], caller))[:MAX_CALLERS])
 
 
-def moved(rows: Mapping[Key, FunctionRow], before: Side, after: Side) -> Iterator[Mapping[Key, Key]]:
-    """Groups of functions that exchanged cost: one that lost or gained, and those that it went to or came from.
+def exchange_groups(
+    rows: Mapping[FunctionKey, FunctionRow], before: BuildCosts, after: BuildCosts
+) -> Iterator[Mapping[FunctionKey, FunctionKey]]:
+    """Groups of functions that exchanged cost: a function that lost (or gained) cost, and its partners that gained (or lost) it.
 
-    Each function is mapped to that of the other side; the one, to the largest of the others. Where a function could be in
-    several groups, it is in the one whose costs agree best.
+    Each group maps a function to its partner: the first function to its largest partner, and each partner to the first
+    function. A function that fits into several groups is in the group whose costs agree best.
     """
-    least = SMALL * max(before.whole, after.whole)
-    beyond = [key for key, row in rows.items() if row.beyond_noise and abs(row.difference) > least]
-    free = sorted(beyond, key=lambda key: -abs(rows[key].difference))[:EXAMINED]
-    above = {key: {*before.callers.get(key, ()), *after.callers.get(key, ())} for key in free}
-    chains = bool(before.callers and after.callers)
-    with_calls = rows_of((before.inclusive, after.inclusive))
-    total = after.whole - before.whole
+    smallest_cost = MIN_MOVED_SHARE * max(before.total, after.total)
+    differing = [key for key, row in rows.items() if row.beyond_noise and abs(row.difference) > smallest_cost]
+    free = sorted(differing, key=lambda key: -abs(rows[key].difference))[:MAX_EXAMINED]
+    callers = {key: {*before.costs_by_caller.get(key, ()), *after.costs_by_caller.get(key, ())} for key in free}
+    have_callers = bool(before.costs_by_caller and after.costs_by_caller)
+    with_calls = cost_rows((before.inclusive, after.inclusive))
+    total = after.total - before.total
 
-    def near(one: Key, other: Key) -> bool:
-        if UNKNOWN in (one[1], other[1]):
+    def are_related(first: FunctionKey, second: FunctionKey) -> bool:
+        """Whether the functions call each other or share a caller, or are missing in one build."""
+        if UNKNOWN in (first[1], second[1]):
             return False
-        missing = [not rows[key].parent or not rows[key].culprit for key in (one, other)]
-        related = one in above[other] or other in above[one] or bool(above[one] & above[other])
-        return related or all(missing) or (any(missing) and not chains)
+        missing = [not rows[key].parent or not rows[key].culprit for key in (first, second)]
+        is_caller = first in callers[second] or second in callers[first] or bool(callers[first] & callers[second])
+        return is_caller or all(missing) or (any(missing) and not have_callers)
 
-    def kept(group: Sequence[Key]) -> bool:
-        """Whether the nearest function above all of them, or one of them, costs as much as before."""
-        shared = set.intersection(*(before.above.get(key, set()) | after.above.get(key, set()) for key in group))
-        nearest = max((with_calls[key] for key in shared), key=lambda row: depth(row.key, before, after), default=None)
-        largest = max(abs(rows[key].difference) for key in group)
-        slight = TOLERANCE * min(abs(total), largest)
-        if nearest is None or everything(nearest, before, after):
-            return True  # it calls everything else, too
-        return abs(nearest.difference) <= max(2 * nearest.error, slight)
+    def has_constant_total(group: Sequence[FunctionKey]) -> bool:
+        """Whether the nearest common ancestor of the group, or a member that calls the others, costs as much as before."""
+        shared = set.intersection(
+            *(before.ancestors.get(key, set()) | after.ancestors.get(key, set()) for key in group)
+        )
+        ancestors = (with_calls[key] for key in shared)
+        nearest = max(ancestors, key=lambda row: mean_depth(row.key, before, after), default=None)
+        tolerance = MOVED_TOLERANCE * min(abs(total), largest_difference(group))
+        if nearest is None or calls_almost_everything(nearest, before, after):
+            return True  # the ancestor calls everything else, too
+        return abs(nearest.difference) <= max(2 * nearest.error, tolerance)
 
-    groups = [group for key in free if (group := exchange(key, [one for one in free if near(key, one)], rows))]
-    while groups := [group for group in groups if kept(group)]:
-        best = min(groups, key=lambda group: abs(gained(group, rows)) / max(abs(rows[one].difference) for one in group))
+    def largest_difference(group: Sequence[FunctionKey]) -> float:
+        return max(abs(rows[key].difference) for key in group)
+
+    def all_groups() -> Iterator[list[FunctionKey]]:
+        return (exchange_partners(key, [other for other in free if are_related(key, other)], rows) for key in free)
+
+    groups = [group for group in all_groups() if group]
+    while groups := [group for group in groups if has_constant_total(group)]:
+        best = min(groups, key=lambda group: abs(net_difference(group, rows)) / largest_difference(group))
         free = [key for key in free if key not in best]
-        key, *others = best
-        yield {key: others[0], **dict.fromkeys(others, key)}
-        groups = [group for key in free if (group := exchange(key, [one for one in free if near(key, one)], rows))]
+        first, *partners = best
+        yield {first: partners[0], **dict.fromkeys(partners, first)}
+        groups = [group for group in all_groups() if group]
 
 
-def everything(row: FunctionRow, before: Side, after: Side) -> bool:
-    """Whether a function, whose costs are with all that it calls, calls almost all that has known callers."""
-    return row.parent >= ALL * before.root and row.culprit >= ALL * after.root
+def calls_almost_everything(row: FunctionRow, before: BuildCosts, after: BuildCosts) -> bool:
+    """Whether the costs of a function with its callees are almost the largest costs with callees, in both builds."""
+    return row.parent >= ALMOST_ALL * before.largest_inclusive and row.culprit >= ALMOST_ALL * after.largest_inclusive
 
 
-def exchange(key: Key, others: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> list[Key]:
-    """The function ``key`` and those of the others that together gained what it lost, or lost what it gained.
+def exchange_partners(
+    key: FunctionKey, candidates: Sequence[FunctionKey], rows: Mapping[FunctionKey, FunctionRow]
+) -> list[FunctionKey]:
+    """The function ``key``, and the candidates that together gained its lost cost, or lost its gained cost.
 
-    The largest of them is first. Empty where there are none.
+    The largest candidate follows ``key``. The result is empty if no candidates fit.
     """
-    own = rows[key].difference
-    chosen = [key]
-    for candidate in sorted(others, key=lambda candidate: (abs(own + rows[candidate].difference), candidate)):
-        wider = [*chosen, candidate]
-        opposite = rows[candidate].difference * own < 0
-        if opposite and gained(wider, rows) / own >= -slack(wider, rows) / abs(own):
-            chosen = wider
-    fits = len(chosen) > 1 and abs(gained(chosen, rows)) <= slack(chosen, rows)
-    return [key, *sorted(chosen[1:], key=lambda candidate: -abs(rows[candidate].difference))] if fits else []
+    own_difference = rows[key].difference
+    group = [key]
+    for candidate in sorted(candidates, key=lambda other: (abs(own_difference + rows[other].difference), other)):
+        wider = [*group, candidate]
+        is_opposite = rows[candidate].difference * own_difference < 0
+        net = net_difference(wider, rows)
+        if is_opposite and net / own_difference >= -exchange_tolerance(wider, rows) / abs(own_difference):
+            group = wider
+    is_balanced = len(group) > 1 and abs(net_difference(group, rows)) <= exchange_tolerance(group, rows)
+    return [key, *sorted(group[1:], key=lambda candidate: -abs(rows[candidate].difference))] if is_balanced else []
 
 
-def gained(keys: Iterable[Key], rows: Mapping[Key, FunctionRow]) -> float:
-    """The difference of several functions together."""
+def net_difference(keys: Iterable[FunctionKey], rows: Mapping[FunctionKey, FunctionRow]) -> float:
+    """The sum of the differences of several functions."""
     return sum(rows[key].difference for key in keys)
 
 
-def slack(keys: Sequence[Key], rows: Mapping[Key, FunctionRow]) -> float:
-    """By how much what was lost and what was gained may differ: by noise, and not by much."""
+def exchange_tolerance(keys: Sequence[FunctionKey], rows: Mapping[FunctionKey, FunctionRow]) -> float:
+    """The largest imbalance between lost and gained cost: two standard errors, and a third of the largest difference."""
     largest = max(abs(rows[key].difference) for key in keys)
     return min(2 * math.sqrt(sum(rows[key].error ** 2 for key in keys)), largest / 3)
 
 
-def shortened(rows: Sequence[FunctionRow]) -> Sequence[FunctionRow]:
-    """The first rows, and one for all others together."""
-    first, further = rows[:MOST], rows[MOST:]
+def with_summary_row(rows: Sequence[FunctionRow]) -> Sequence[FunctionRow]:
+    """The first ``MAX_ROWS`` rows, and one row with the sums of all further rows."""
+    first_rows, further = rows[:MAX_ROWS], rows[MAX_ROWS:]
     parent, culprit = sum(row.parent for row in further), sum(row.culprit for row in further)
-    others = FunctionRow(OTHERS, "", parent, culprit, whole(further)[1], sum(row.part for row in further))
-    return [*first, others] if further else first
+    error, part = total_difference(further)[1], sum(row.part for row in further)
+    return [*first_rows, FunctionRow(OTHER_FUNCTIONS, "", parent, culprit, error, part)] if further else first_rows
 
 
-def marked(
-    rows: Sequence[FunctionRow], both: Sides, change: ChangeFacts, seen: Collection[str]
+def with_commit_changes(
+    rows: Sequence[FunctionRow], profiles: ProfilesOfBoth, change: ChangeFacts, function_names: Collection[str]
 ) -> Iterator[FunctionRow]:
-    """The rows with what the commit changes: their own code, that of functions inlined into them, or what calls them.
+    """The rows with the commit's changes: to the function, to functions inlined into the function, or to its callers.
 
-    Functions of the binaries of `SYSTEM`, the kernel and libc, are not changed, whatever their names.
+    Functions of the kernel and of libc (``SYSTEM_BINARY``) count as unchanged, whatever their names.
     """
-    changed, bodies = of_change(change, seen, both)
-    own = changed | bodies.keys()
-    low, high = (under(own, runs) for runs in both)
+    changed, bodies = changed_and_inlined(change, function_names, profiles)
+    changed_names = changed | bodies.keys()
+    below_in_parent, below_in_culprit = (costs_below(changed_names, runs) for runs in profiles)
     for row in rows:
-        if row.function in own and not SYSTEM.match(row.binary):
+        if row.function in changed_names and not SYSTEM_BINARY.match(row.binary):
             is_changed = row.function in changed
             yield replace(row, changed=is_changed, inlined=() if is_changed else bodies[row.function])
             continue
-        before, after = (side.get(row.key, {}) for side in (low, high))
-        grown = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in own}
-        most = max(sorted(grown), key=lambda name: grown[name] * math.copysign(1, row.difference), default="")
-        enough = most and grown[most] * row.difference > MOSTLY * row.difference**2
-        yield replace(row, below=most) if enough else row
+        before, after = below_in_parent.get(row.key, {}), below_in_culprit.get(row.key, {})
+        growth = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in changed_names}
+        sign = math.copysign(1, row.difference)
+        cause = max(sorted(growth), key=lambda name: growth[name] * sign, default="")
+        is_main_cause = cause and growth[cause] * row.difference > MAIN_SHARE * row.difference**2
+        yield replace(row, below_changed=cause) if is_main_cause else row
 
 
-def of_change(change: ChangeFacts, seen: Collection[str], both: Sides) -> tuple[set[str], dict[str, tuple[str, ...]]]:
-    """The functions among ``seen`` that a commit changes, and those into which it changes something that is inlined.
+def changed_and_inlined(
+    change: ChangeFacts, function_names: Collection[str], profiles: ProfilesOfBoth
+) -> tuple[set[str], dict[str, tuple[str, ...]]]:
+    """The functions among ``function_names`` that a commit changes; and function → changed functions that are inlined into it.
 
-    Not one that calls everything else, and costs nothing itself: what is said to be inlined there may never run.
+    A function that calls everything else and has almost no self cost is not in the second result: functions that are said
+    to be inlined there may never run.
     """
-    wanted = {split(function)[1] for function in change.functions}
-    changed = {each for each in seen if split(each)[1] in wanted and any(same(each, one) for one in change.functions)}
-    before, after = map(side_of, both)
-    with_calls = rows_of((before.inclusive, after.inclusive))
-    around = {key for key, row in with_calls.items() if everything(row, before, after)}
-    empty = {key[0] for key in around if side_share(key, before) + side_share(key, after) < NAMED_PART}
-    return changed, {name: into for name, into in inlined(change, seen) if name not in empty}
+    short_names = {scope_and_name(function)[1] for function in change.functions}
+    named_alike = [name for name in function_names if scope_and_name(name)[1] in short_names]
+    changed = {name for name in named_alike if any(may_be_same(name, function) for function in change.functions)}
+    before, after = map(build_costs, profiles)
+    with_calls = cost_rows((before.inclusive, after.inclusive))
+    outermost = {key for key, row in with_calls.items() if calls_almost_everything(row, before, after)}
+    empty = {key[0] for key in outermost if own_share(key, before) + own_share(key, after) < NAMED_PART}
+    inlined = inlined_changes(change, function_names)
+    return changed, {name: inlined_names for name, inlined_names in inlined if name not in empty}
 
 
-def side_share(key: Key, side: Side) -> float:
-    """The share of the cost of a build that is a function's own."""
-    return side.own.cost.get(key, 0.0) / (side.whole or 1.0)
+def own_share(key: FunctionKey, build: BuildCosts) -> float:
+    """The self cost of a function as a share of the cost of the build."""
+    return build.own.cost.get(key, 0.0) / (build.total or 1.0)
 
 
-def under(own: Collection[str], profiles: Sequence[ProfileFacts]) -> Mapping[Key, Mapping[str, float]]:
-    """Function → cost per operation of its stacks by the nearest function above it that is among ``own``."""
+def costs_below(names: Collection[str], profiles: Sequence[ProfileFacts]) -> Mapping[FunctionKey, Mapping[str, float]]:
+    """Function → its nearest ancestor among ``names`` → cost per operation of the function below that ancestor."""
     operations = sum(run.operations for run in profiles)
-    costs: defaultdict[Key, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    costs: defaultdict[FunctionKey, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for run in profiles:
         for stack, cost in run.stacks.items():
-            *above, last = keys_of(stack)
-            callers = (function for function, binary in reversed(above) if not SYSTEM.match(binary))
-            if nearest := next((function for function in callers if function in own), None):
-                costs[last][nearest] += cost / operations
+            *outer_keys, leaf = stack_keys(stack)
+            callers = (function for function, binary in reversed(outer_keys) if not SYSTEM_BINARY.match(binary))
+            if nearest := next((function for function in callers if function in names), None):
+                costs[leaf][nearest] += cost / operations
     return costs
 
 
-def inlined(change: ChangeFacts, seen: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Each function among ``seen``, those of the profiles, with those that the commit changes and that are inlined into it.
+def inlined_changes(change: ChangeFacts, function_names: Collection[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Each function among ``function_names`` with the changed functions that are inlined into it, nearest callee first.
 
-    No profile contains these, and the source code says that it calls them, directly or by way of others that the
-    profiles lack, too. The nearest come first.
+    No profile contains an inlined function. The source code says that the function calls the inlined function, directly
+    or through other functions that no profile contains.
     """
-    named: dict[str, list[str]] = {}
-    for name in seen:
-        named.setdefault(split(name)[1], []).append(name)
+    names_by_short_name: dict[str, list[str]] = {}
+    for name in function_names:
+        names_by_short_name.setdefault(scope_and_name(name)[1], []).append(name)
     bodies_of: dict[str, dict[str, int]] = {}  # with their distance
     for function in change.functions:
-        if split(function)[1] in named:
+        if scope_and_name(function)[1] in names_by_short_name:
             continue
-        waiting, done = [(function, 0)], {function}
-        for callee, steps in waiting:
+        queue, visited = [(function, 0)], {function}
+        for callee, distance in queue:
             for caller in change.callers.get(callee, ()):
-                into = [name for name in named.get(split(caller)[1], ()) if same(name, caller)]
-                for name in into:
-                    bodies_of.setdefault(name, {}).setdefault(function, steps)
-                if not into and caller not in done:
-                    done.add(caller)
-                    waiting.append((caller, steps + 1))
+                named_alike = names_by_short_name.get(scope_and_name(caller)[1], ())
+                targets = [name for name in named_alike if may_be_same(name, caller)]
+                for name in targets:
+                    bodies_of.setdefault(name, {}).setdefault(function, distance)
+                if not targets and caller not in visited:
+                    visited.add(caller)
+                    queue.append((caller, distance + 1))
     return ((function, tuple(sorted(bodies, key=bodies.__getitem__))) for function, bodies in bodies_of.items())
-
-
-def whole(rows: Sequence[FunctionRow]) -> tuple[float, float]:
-    """The difference of all functions together, and its standard error."""
-    return sum(row.difference for row in rows), math.sqrt(sum(row.error**2 for row in rows))
-
-
-def part_error(some: Sequence[FunctionRow], rows: Sequence[FunctionRow], shared: float = 0.0) -> float:
-    """The standard error of the share of some rows in the whole difference; by the delta method.
-
-    ``shared`` is a relative error that the costs of all have in common: of a share of the difference as large as that of
-    the cost it changes nothing.
-    """
-    total, spread = whole(rows)
-    own, noise = whole(some)
-    if not total:
-        return math.inf
-    share = own / total
-    common = shared * (sum(row.culprit for row in some) - share * sum(row.culprit for row in rows))
-    error = (1 - share) ** 2 * noise**2 + share**2 * max(0.0, spread**2 - noise**2) + common**2
-    return math.sqrt(error) / abs(total)
-
-
-def telling_rows(rows: Sequence[FunctionRow]) -> list[FunctionRow]:
-    """The functions that differ beyond noise, without those whose cost has only moved."""
-    return [row for row in rows if row.beyond_noise and not row.partner and row.function != OTHERS]
-
-
-def exchanges(rows: Sequence[FunctionRow]) -> list[tuple[list[FunctionRow], list[FunctionRow]]]:
-    """The functions that lost cost to others, and these; the largest of each first."""
-    partners = {row.function: row.partner for row in rows if row.partner}
-    groups: dict[frozenset[str], tuple[list[FunctionRow], list[FunctionRow]]] = {}
-    for row in sorted(rows, key=lambda row: row.difference > 0):
-        if row.partner:  # two of a group have each other, all further ones the first of these
-            group = groups.setdefault(frozenset((row.partner, partners.get(row.partner, ""))), ([], []))
-            group[row.difference > 0].append(row)
-    by_size = ([sorted(side, key=lambda row: -abs(row.difference)) for side in group] for group in groups.values())
-    return [(sources, to) for sources, to in by_size if sources and to]

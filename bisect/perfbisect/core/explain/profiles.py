@@ -43,8 +43,8 @@ _CLONE = re.compile(
 
 def frame(function: str, binary: str) -> str:
     """A frame of a stack. ``function`` is empty where it is unknown, ``binary`` is a base name; "" is unknown, too."""
-    named = _FORBIDDEN.sub(":", binary).replace("(", "[").replace(")", "]") or UNKNOWN
-    return f"{_FORBIDDEN.sub(':', function)} ({named})" if function else f"[{named.strip('[]')}]"
+    binary_text = _FORBIDDEN.sub(":", binary).replace("(", "[").replace(")", "]") or UNKNOWN
+    return f"{_FORBIDDEN.sub(':', function)} ({binary_text})" if function else f"[{binary_text.strip('[]')}]"
 
 
 def read_frame(text: str) -> tuple[str, str]:
@@ -59,7 +59,7 @@ def read_frame(text: str) -> tuple[str, str]:
     return text, text[1:-1] if text.startswith("[") and text.endswith("]") else ""
 
 
-def frames(stack: str) -> tuple[str, ...]:
+def stack_frames(stack: str) -> tuple[str, ...]:
     """The frames of a stack, outermost first, without the program."""
     return tuple(stack.split(SEPARATOR)[1:])
 
@@ -76,15 +76,15 @@ LAMBDA = re.compile(r"::(?:\{lambda|\{\{closure|'lambda|\$_\d|\{unnamed).*")
 HASH = re.compile(r"::h[0-9a-f]{16}$")  # of Rust's symbols
 VERSION = re.compile(r"(?<=\w)@.*")  # "memcpy@plt", "memcpy@@GLIBC_2.14"
 QUALIFIERS = re.compile(r"(?:\s+(?:const|volatile|noexcept)|\s*&{1,2})+$")
-LAST = re.compile(r"(?:(?P<scope>[\w~$]+)(?:::|\.))?(?P<own>[\w~$]+)\s*$")
+LAST_NAME = re.compile(r"(?:(?P<scope>[\w~$]+)(?:::|\.))?(?P<own>[\w~$]+)\s*$")
 METHOD = re.compile(r"\(\*?(\w+)\)\.")  # of Go: "(*Tree)."
 # What the C library calls its own forms of a function, such as those for some processors.
-LIBRARY = re.compile(r"__(\w+?)_(?:avx|sse|ssse|evex|erms|asimd|neon|sve|zva)\w*|(?:__GI_)_*(\w+)")
-LONGEST = 80  # characters in a sentence
+LIBRARY_VARIANT = re.compile(r"__(\w+?)_(?:avx|sse|ssse|evex|erms|asimd|neon|sve|zva)\w*|(?:__GI_)_*(\w+)")
+MAX_SHORT_NAME = 80  # characters in a sentence
 OPENING, CLOSING = "(<[{", ")>]}"
 
 
-def split(function: str) -> tuple[str, str]:
+def scope_and_name(function: str) -> tuple[str, str]:
     """The innermost scope (a class or a namespace) and the own name of a function; "" where there is none.
 
     What a lambda does belongs to the function that contains it.
@@ -93,34 +93,34 @@ def split(function: str) -> tuple[str, str]:
     ('Page', 'insert')
     """
     text = HASH.sub("", LAMBDA.sub("", VERSION.sub("", source_name(function))))
-    if found := OPERATOR.search(text):
-        scope = LAST.search(flat(text[: found.start()]).removesuffix("::"))
-        return scope["own"] if scope else "", f"operator{found[1].replace(' ', '')}"
-    last = LAST.search(QUALIFIERS.sub("", flat(text)))
+    if operator := OPERATOR.search(text):
+        scope = LAST_NAME.search(without_brackets(text[: operator.start()]).removesuffix("::"))
+        return scope["own"] if scope else "", f"operator{operator[1].replace(' ', '')}"
+    last = LAST_NAME.search(QUALIFIERS.sub("", without_brackets(text)))
     return (last["scope"] or "", last["own"]) if last else ("", "")
 
 
-def flat(text: str) -> str:
+def without_brackets(text: str) -> str:
     """The text without what is in brackets of any kind: arguments, those of templates, and their like."""
-    depth, kept = 0, []
-    for place, letter in enumerate(text):
-        if letter in OPENING:
+    depth, outside_brackets = 0, []
+    for index, character in enumerate(text):
+        if character in OPENING:
             depth += 1
-        elif letter in CLOSING and not (letter == ">" and text[place - 1 : place] == "-"):
+        elif character in CLOSING and not (character == ">" and text[index - 1 : index] == "-"):
             depth -= 1
         elif depth <= 0:
-            kept.append(letter)
-    return "".join(kept)
+            outside_brackets.append(character)
+    return "".join(outside_brackets)
 
 
-def same(one: str, other: str) -> bool:
+def may_be_same(first: str, second: str) -> bool:
     """Whether two names can mean one function: their own names are equal, and their scopes where both have one."""
-    scope, own = split(one)
-    other_scope, other_own = split(other)
-    return bool(own) and own == other_own and (scope == other_scope or not (scope and other_scope))
+    scope, name = scope_and_name(first)
+    second_scope, second_name = scope_and_name(second)
+    return bool(name) and name == second_name and (scope == second_scope or not (scope and second_scope))
 
 
-def short(function: str) -> str:
+def short_name(function: str) -> str:
     """A name as people say it: with its innermost scope, without arguments and those of templates, and at most 80 characters.
 
     >>> short("void store::Page<int>::insert(std::string const&) const")
@@ -129,32 +129,35 @@ def short(function: str) -> str:
     'RangeIter::next'
     """
     text = source_name(function)
-    if found := LIBRARY.fullmatch(text):
-        return found[1] or found[2]
+    if library_function := LIBRARY_VARIANT.fullmatch(text):
+        return library_function[1] or library_function[2]
     plain = METHOD.sub(r"\1.", text)
     if text.startswith("<") and ">::" in text:  # of Rust: the type before the trait
         depth = list(
-            accumulate((letter == "<") - (letter == ">" and before != "-") for before, letter in pairwise(f" {text}"))
+            accumulate(
+                (character == "<") - (character == ">" and previous != "-")
+                for previous, character in pairwise(f" {text}")
+            )
         )
         end = depth.index(0) if 0 in depth else len(text) - 1
-        plain = flat(text[1:end]).partition(" as ")[0] + text[end + 1 :]
-    scope, own = split(plain)
-    between = "." if f"{scope}.{own}" in plain else "::"
-    name = f"{scope}{between * bool(scope)}{own}" if own else flat(text) or text
-    name = re.sub(r"\boperator(?=\w)", "operator ", name) + "::{lambda}" * bool(own and LAMBDA.search(text))
-    return name if len(name) <= LONGEST else f"{name[: LONGEST // 2]}…{name[1 - LONGEST // 2 :]}"
+        plain = without_brackets(text[1:end]).partition(" as ")[0] + text[end + 1 :]
+    scope, own_name = scope_and_name(plain)
+    between = "." if f"{scope}.{own_name}" in plain else "::"
+    name = f"{scope}{between * bool(scope)}{own_name}" if own_name else without_brackets(text) or text
+    name = re.sub(r"\boperator(?=\w)", "operator ", name) + "::{lambda}" * bool(own_name and LAMBDA.search(text))
+    return name if len(name) <= MAX_SHORT_NAME else f"{name[: MAX_SHORT_NAME // 2]}…{name[1 - MAX_SHORT_NAME // 2 :]}"
 
 
-Key = tuple[str, str]  # function and binary
-Sides = tuple[Sequence[ProfileFacts], Sequence[ProfileFacts]]  # profiles of the parent and of the culprit
+FunctionKey = tuple[str, str]  # function and binary
+ProfilesOfBoth = tuple[Sequence[ProfileFacts], Sequence[ProfileFacts]]  # profiles of the parent and of the culprit
 
 # The end of a stack in the scheduler of the kernel to which no function of a program has gone by itself.
-INTERRUPTED = re.compile(
+INTERRUPTED_STACK = re.compile(
     r";[^;]*(?:exit_to_user_mode|irqentry_exit|preempt_schedule|cond_resched|exit_to_usermode)[^;]* \(\[kernel\]\)(?:;_*schedule \(\[kernel\]\))*$"
 )
 # Binaries in which a thread waits for what called them.
-SYSTEM = re.compile(r"\[|lib(?:c|pthread|stdc\+\+|c\+\+|gomp)[-.]|ld-linux")
-KINDS = {  # of waits, by functions of the kernel
+SYSTEM_BINARY = re.compile(r"\[|lib(?:c|pthread|stdc\+\+|c\+\+|gomp)[-.]|ld-linux")
+WAIT_KINDS = {  # of waits, by functions of the kernel
     kind: re.compile(rf"(?:{functions})[^;]* \(\[kernel\]\)")
     for kind, functions in (
         ("locks (futex)", "futex"),
@@ -165,7 +168,7 @@ KINDS = {  # of waits, by functions of the kernel
 
 
 @lru_cache(maxsize=1 << 15)
-def key_of(text: str) -> Key:
+def function_key(text: str) -> FunctionKey:
     """The function of the source code that a frame is of, and its binary."""
     function, binary = read_frame(text)
     return source_name(function), binary
@@ -177,50 +180,58 @@ def functions_in(profiles: Iterable[ProfileFacts], *, inlined: bool = False) -> 
     Those that exact counts have told apart, but are ``inlined``, only if these are wanted.
     """
     stacks = {(stack, bool(run.samples) or inlined) for run in profiles for stack in run.stacks}
-    keys = {key_of(text) for stack, deep in stacks for text in frames(stack)[: None if deep else 1]}
-    return frozenset(function for function, binary in keys if not SYSTEM.match(binary))
+    keys = {
+        function_key(text) for stack, all_frames in stacks for text in stack_frames(stack)[: None if all_frames else 1]
+    }
+    return frozenset(function for function, binary in keys if not SYSTEM_BINARY.match(binary))
 
 
-def comparable(both: Sides, *, off_cpu: bool = False, counted: bool = False) -> Sides:
+def comparable_profiles(profiles: ProfilesOfBoth, *, off_cpu: bool = False, counted: bool = False) -> ProfilesOfBoth:
     """The profiles on (or off) CPU of both sides, or their counts, in one unit; empty lists where one side has none."""
-    low, high = ([run for run in runs if run.stacks and run.operations > 0 and run.off_cpu is off_cpu] for runs in both)
-    units = [run.unit for run in low if (run.unit == COUNTED) is counted and run.unit in {other.unit for other in high}]
-    return [run for run in low if run.unit in units[:1]], [run for run in high if run.unit in units[:1]]
+    parent, culprit = (
+        [run for run in runs if run.stacks and run.operations > 0 and run.off_cpu is off_cpu] for runs in profiles
+    )
+    units = [
+        run.unit for run in parent if (run.unit == COUNTED) is counted and run.unit in {other.unit for other in culprit}
+    ]
+    return [run for run in parent if run.unit in units[:1]], [run for run in culprit if run.unit in units[:1]]
 
 
-def of_kinds(run: ProfileFacts) -> ProfileFacts:
+def waits_by_kind(profile: ProfileFacts) -> ProfileFacts:
     """A profile off CPU with what is waited for in place of functions; waits of other kinds are left out."""
     stacks: dict[str, float] = {}
-    for stack, cost in run.stacks.items():
-        kind = next((kind for kind, pattern in KINDS.items() if pattern.search(stack)), "")
-        if kind and not INTERRUPTED.search(stack):
+    for stack, cost in profile.stacks.items():
+        kind = next((kind for kind, pattern in WAIT_KINDS.items() if pattern.search(stack)), "")
+        if kind and not INTERRUPTED_STACK.search(stack):
             stacks[f"waits;{kind} (all)"] = stacks.get(f"waits;{kind} (all)", 0.0) + cost
-    return replace(run, stacks=stacks)
+    return replace(profile, stacks=stacks)
 
 
-def called(run: ProfileFacts, factor: float = 1.0) -> ProfileFacts:
+def without_system_frames(profile: ProfileFacts, factor: float = 1.0) -> ProfileFacts:
     """A profile whose stacks end at the last function that is neither of the kernel nor of a language's library.
 
     Without those of threads that were interrupted.
     """
     stacks: dict[str, float] = {}
-    for stack, cost in run.stacks.items():
-        if INTERRUPTED.search(stack):
+    for stack, cost in profile.stacks.items():
+        if INTERRUPTED_STACK.search(stack):
             continue
         *above, last = stack.split(";")
-        while above and SYSTEM.match(read_frame(last)[1]):
+        while above and SYSTEM_BINARY.match(read_frame(last)[1]):
             *above, last = [*above]
         text = ";".join((*above, last))
         stacks[text] = stacks.get(text, 0.0) + factor * cost
-    return replace(run, stacks=stacks, off_cpu=False)
+    return replace(profile, stacks=stacks, off_cpu=False)
 
 
-MOST = 800  # stacks of one profile that keep their callers: those that cost most. All of them are kept in the history
-NAME = 400  # characters of a function's name
-FEW = 0.05  # share of what is missing up to which no note says so
+MAX_STACKS = (
+    800  # stacks of one profile that keep their callers: those that cost most. All of them are kept in the history
+)
+MAX_NAME = 400  # characters of a function's name
+NEGLIGIBLE_SHARE = 0.05  # share of what is missing up to which no note says so
 
 # Functions in which threads begin.
-ROOT = re.compile(
+THREAD_START = re.compile(
     r"_start|__libc_start.*|main|_dl_.*|.*start_thread.*|.*thread_start.*|_*clone3?|ret_from_fork.*|.*goexit.*|.*rt0_go.*|runtime\.m.*"
 )
 _SYMBOL = re.compile(r"(?P<symbol>.*?) \((?P<path>(?:/|\[|anon_inode|inlined|\S+\)$).*)\)")
@@ -232,7 +243,7 @@ _IN_PROCESS = frozenset({"[vdso]", "[vsyscall]", UNKNOWN})  # names in brackets 
 
 
 @dataclass(frozen=True, slots=True)
-class Folded:
+class FoldedStacks:
     """The stacks of one profile; costs in the unit of the event."""
 
     stacks: Mapping[str, float]  # as of ``ProfileFacts``
@@ -241,43 +252,43 @@ class Folded:
     alone: float  # share of the cost whose callers were not found
 
 
-def fold(lines: Iterable[str], per_unit: float = 1.0) -> Folded:
+def fold(lines: Iterable[str], per_unit: float = 1.0) -> FoldedStacks:
     """The stacks in what a host prints; ``per_unit`` is what their costs are divided by. Other lines are left out."""
     costs: dict[str, float] = {}
     samples = lost = 0
-    alone = 0.0
+    cost_without_callers = 0.0
     for line in lines:
-        cost, _, rest = line.partition("\t")
-        number, _, chain = rest.partition("\t")
+        cost, _, number_and_chain = line.partition("\t")
+        number, _, chain_text = number_and_chain.partition("\t")
         if cost == "lost":
             lost += int(number) if number.isdecimal() else 0
         elif cost.isdecimal() and number.isdecimal():
-            thread, *frames = chain.split("\t")
-            called = stack(frames)
-            text = SEPARATOR.join([program(thread), *called])
+            thread, *perf_chain = chain_text.split("\t")
+            frames_of_stack = chain_frames(perf_chain)
+            text = SEPARATOR.join([program_name(thread), *frames_of_stack])
             costs[text] = costs.get(text, 0.0) + int(cost) / per_unit
             samples += int(number)
-            alone += int(cost) / per_unit if ends_early(called, frames) else 0.0
-    whole = sum(costs.values())
-    return Folded(bounded(costs), samples, lost, alone / whole if whole else 0.0)
+            cost_without_callers += int(cost) / per_unit if lacks_callers(frames_of_stack, perf_chain) else 0.0
+    total = sum(costs.values())
+    return FoldedStacks(limited_stacks(costs), samples, lost, cost_without_callers / total if total else 0.0)
 
 
-def ends_early(called: Sequence[str], chain: Sequence[str]) -> bool:
+def lacks_callers(stack_of_frames: Sequence[str], perf_chain: Sequence[str]) -> bool:
     """Whether callers of a stack were not found: it begins neither where threads do nor in or below code that has no names.
 
     ``chain`` has the frames of perf, innermost first.
     """
-    function, binary = read_frame(called[0])
-    known = binary != KERNEL and not (function.startswith("[") or readable(chain[-1]).startswith("["))
-    return len(called) < 2 or (known and not ROOT.fullmatch(source_name(function)))
+    function, binary = read_frame(stack_of_frames[0])
+    has_names = binary != KERNEL and not (function.startswith("[") or stored_frame(perf_chain[-1]).startswith("["))
+    return len(stack_of_frames) < 2 or (has_names and not THREAD_START.fullmatch(source_name(function)))
 
 
-def program(thread: str) -> str:
+def program_name(thread: str) -> str:
     """The name of a program, from that of its thread."""
     return " ".join(thread.replace(SEPARATOR, ":").split()) or UNKNOWN
 
 
-def stack(chain: Iterable[str]) -> list[str]:
+def chain_frames(chain: Iterable[str]) -> list[str]:
     """The frames of a chain, outermost first.
 
     Addresses of one binary without symbols are one frame while they follow each other. Where nothing is known of the
@@ -285,7 +296,7 @@ def stack(chain: Iterable[str]) -> list[str]:
     """
     frames: list[str] = []
     for text in chain:
-        frame_text = readable(text)
+        frame_text = stored_frame(text)
         if not (frames and frames[-1] == frame_text and frame_text.startswith("[")):
             frames.append(frame_text)
     while len(frames) > 1 and UNKNOWN in (frames[-1], frames[-2] if frames[-1] == f"[{GENERATED}]" else ""):
@@ -293,19 +304,19 @@ def stack(chain: Iterable[str]) -> list[str]:
     return frames[::-1] or [UNKNOWN]
 
 
-def readable(text: str) -> str:
+def stored_frame(perf_frame: str) -> str:
     """A frame as it is kept, from one of perf."""
-    if text == RARE:
+    if perf_frame == RARE:
         return RARE
-    found = _SYMBOL.fullmatch(text)
-    symbol, path = (found["symbol"], found["path"]) if found else (text, UNKNOWN)
+    match = _SYMBOL.fullmatch(perf_frame)
+    symbol, path = (match["symbol"], match["path"]) if match else (perf_frame, UNKNOWN)
     symbol = "" if symbol == UNKNOWN else _VERSION.sub("", symbol.strip())
-    if len(symbol) > NAME:
-        symbol = f"{symbol[: NAME // 2]}…{symbol[1 - NAME // 2 :]}"
-    return frame(symbol, binary(path))
+    if len(symbol) > MAX_NAME:
+        symbol = f"{symbol[: MAX_NAME // 2]}…{symbol[1 - MAX_NAME // 2 :]}"
+    return frame(symbol, binary_name(path))
 
 
-def binary(path: str) -> str:
+def binary_name(path: str) -> str:
     """The base name of a binary, from the path that perf prints: a file, a part of the kernel, or memory without a file."""
     path = path.removesuffix(" (deleted)")
     name = path.rpartition("/")[2]
@@ -318,38 +329,38 @@ def binary(path: str) -> str:
     return name or UNKNOWN
 
 
-def bounded(costs: Mapping[str, float]) -> dict[str, float]:
+def limited_stacks(costs: Mapping[str, float]) -> dict[str, float]:
     """At most ``MOST`` stacks with their callers, and the functions of all others below ``RARE``. No cost is left out."""
     ranked = sorted(costs, key=lambda text: (-costs[text], text))
-    stacks = {text: costs[text] for text in ranked[:MOST]}
-    for text in ranked[MOST:]:
+    stacks = {text: costs[text] for text in ranked[:MAX_STACKS]}
+    for text in ranked[MAX_STACKS:]:
         thread, *frames = text.split(SEPARATOR)
-        short = SEPARATOR.join([thread, RARE, frames[-1]] if len(frames) > 1 else [thread, *frames])
-        stacks[short] = stacks.get(short, 0.0) + costs[text]
+        summarised = SEPARATOR.join([thread, RARE, frames[-1]] if len(frames) > 1 else [thread, *frames])
+        stacks[summarised] = stacks.get(summarised, 0.0) + costs[text]
     return stacks
 
 
-CALLS = 5000  # pairs of caller and callee that are kept, those with most calls
+MAX_CALL_PAIRS = 5000  # pairs of caller and callee that are kept, those with most calls
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
-def counts_of(short: Iterable[str], long: Iterable[str]) -> tuple[dict[str, float], dict[str, float]]:
+def counts_beyond(short: Iterable[str], long: Iterable[str]) -> tuple[dict[str, float], dict[str, float]]:
     """The stacks and the calls that were counted in a ``long`` execution and not in a ``short`` one, in what a host printed."""
-    beyond = counted(long) - counted(short)
+    difference = numbers_by_item(long) - numbers_by_item(short)
     calls: Counter[str] = Counter()
-    for what, number in beyond.items():
-        kind, *pair = what.split("\t")
+    for item, number in difference.items():
+        kind, *pair = item.split("\t")
         if kind == "calls" and len(pair) == 2:
-            calls[SEPARATOR.join(readable(each) for each in reversed(pair))] += number
-    stacks = fold(f"{number}\t{what}" for what, number in beyond.items()).stacks
-    return dict(stacks), {pair: float(number) for pair, number in calls.most_common(CALLS)}
+            calls[SEPARATOR.join(stored_frame(perf_frame) for perf_frame in reversed(pair))] += number
+    stacks = fold(f"{number}\t{item}" for item, number in difference.items()).stacks
+    return dict(stacks), {pair: float(number) for pair, number in calls.most_common(MAX_CALL_PAIRS)}
 
 
-def counted(lines: Iterable[str]) -> Counter[str]:
+def numbers_by_item(lines: Iterable[str]) -> Counter[str]:
     """What was counted → its number."""
     numbers: Counter[str] = Counter()
     for line in lines:
-        number, _, what = line.partition("\t")
+        number, _, item = line.partition("\t")
         if _NUMBER.fullmatch(number):
-            numbers[what] += int(number)
+            numbers[item] += int(number)
     return numbers

@@ -10,7 +10,7 @@ from markupsafe import escape
 from perfbisect.core.domain.facts import DiffPart
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.explain.evidence import Explanation, FunctionRow
-from perfbisect.core.explain.profiles import short, split
+from perfbisect.core.explain.profiles import scope_and_name, short_name
 from perfbisect.core.inference.classification import classify
 from perfbisect.report.document import Cell, Figure, Prose, Row, Section, Table, row
 from perfbisect.report.hunt_report import (
@@ -141,7 +141,11 @@ def set_in_diff(report: HuntReport, diff_of: DiffOf) -> Iterator[Section]:
 def functions(explanation: Explanation, files: Sequence[ChangedFile]) -> Iterator[Table]:
     """Tables of the functions whose costs differ most, with links to the hunks that change them."""
     for above, measured in function_costs(explanation):
-        notable = [function for function in measured if abs(function.part) >= SMALL or function.own or function.partner]
+        notable = [
+            function
+            for function in measured
+            if abs(function.part) >= SMALL or function.has_changed_code or function.partner
+        ]
         rows = [on_page(function, files, explanation.changed) for function in (notable or measured)[:LISTED]]
         yield Table(("function", *COSTS), tuple(rows), COSTS, (above,), "functions")
 
@@ -150,18 +154,18 @@ def on_page(function: FunctionRow, files: Sequence[ChangedFile], changed: Sequen
     """The row of a function, with a link to the hunk that changes it; ``changed``: all functions that the commit changes."""
     remarks = [function.binary, *notes(function, changed)]
     if function.callers:
-        remarks.append(f"called by {', '.join(map(short, function.callers[:3]))}")
+        remarks.append(f"called by {', '.join(map(short_name, function.callers[:3]))}")
     links = (place_of(name, files) for name in due_to(function))
     name = Cell(function.function, note="; ".join(remarks), link=next(filter(None, links), ""))
     error = f" ± {figure(2 * function.error)}" if function.error else ""
     parent, culprit, difference, part = costs_of(function)
     cells = (name, *row(parent, culprit, difference + error, part).cells)
-    return Row(cells, (function.parent, function.culprit), "changed" if function.own else "")
+    return Row(cells, (function.parent, function.culprit), "changed" if function.has_changed_code else "")
 
 
 def due_to(function: FunctionRow) -> tuple[str, ...]:
     """The changed functions that explain the cost of a function: itself, or changed functions inlined in it or called by it."""
-    return (function.function,) if function.changed else (*function.inlined, function.below)
+    return (function.function,) if function.changed else (*function.inlined, function.below_changed)
 
 
 def names_of(explanation: Explanation) -> tuple[str, ...]:
@@ -258,7 +262,7 @@ def is_in(hunk: PageHunk, part: DiffPart) -> bool:
 
 def any_of(functions: Sequence[str]) -> re.Pattern[str] | None:
     """The pattern of a definition or call of one of ``functions``; None if none has a name."""
-    names = dict.fromkeys(name for function in functions if (name := split(function)[1]))
+    names = dict.fromkeys(name for function in functions if (name := scope_and_name(function)[1]))
     return re.compile(rf"(?<![\w~])(?:{'|'.join(map(re.escape, names))})\s*\(") if names else None
 
 
