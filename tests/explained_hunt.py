@@ -13,7 +13,7 @@ from perfbisect.report.hunt_report import HuntReport, read_hunt
 from perfbisect.report.page import pages
 from perfbisect.report.profiles import HuntProfiles
 from perfbisect.store.history import History
-from perfbisect.wording.reasons import unknown
+from perfbisect.wording.reasons import open_questions
 
 PARENT, CULPRIT = sample.CANDIDATES[6], sample.CANDIDATES[sample.CULPRIT]
 WORK = "engine;main;run_workload;update_row"
@@ -73,7 +73,7 @@ def explained(history: History, hunt: int, plans: tuple[PlanRow, ...] = ()) -> H
     report = read_hunt(history, hunt, lambda sha: sample.COMMITS[sample.CANDIDATES.index(sha)])
     [change] = report.changes
     found = replace(EXPLANATION, plans=plans)
-    report.changes = (replace(change, explanation=found, unknown=tuple(unknown(found))),)
+    report.changes = (replace(change, explanation=found, unknown=tuple(open_questions(found))),)
     report.profiles = PROFILES
     return report
 

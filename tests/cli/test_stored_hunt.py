@@ -215,7 +215,7 @@ def test_there_must_be_a_verdict_that_names_a_commit(script: Script, stored: Sto
     leads = f"The most probable commit is {slow[:10]}, without a proof. To compare it with its parent: "
     assert f"{leads}bisect compare '{slow[:10]}^' {slow[:10]} " in exits(3, "why")
     stored([good, same, slow], [100, 100, 10])
-    helps = "No function is known to be the reason (it was not measured): measure it with `bisect why 3`."
+    helps = "No function is known to be the reason (it was not measured). To measure the reason: `bisect why 3`."
     assert helps in " ".join((shown := exits(0, "show")).split()) and "--variant" not in shown
     with closing(sqlite3.connect(seal / HISTORY)) as history, history:
         history.execute("delete from events where session_id = 3 and kind = 'HuntEnded'")

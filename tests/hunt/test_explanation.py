@@ -39,10 +39,10 @@ from perfbisect.hunt.explanation import (
     PARTS,
     StudyPart,
     exact_run_length,
+    explained_part,
     is_count_by_function,
     is_often_off_cpu,
     measure_reason,
-    part_of,
     store_changed_functions,
     visit_overhead,
 )
@@ -330,9 +330,9 @@ def test_every_event_for_the_reason_is_of_one_part() -> None:
         Profiled(0, replace(profile, unit="instructions", samples=0)),
         Counted(0, timed(1, 1.0), "core"),
     ]
-    assert [part_of(event) for event in events] == [part.name for part in PARTS]
+    assert [explained_part(event) for event in events] == [part.name for part in PARTS]
     assert [is_count_by_function(event) for event in events] == [False, False, False, False, True, False]
-    assert part_of(RunFinished(0, timed(1, 1.0))) == ""
+    assert explained_part(RunFinished(0, timed(1, 1.0))) == ""
 
 
 def test_instructions_are_counted_by_function_or_sampled() -> None:

@@ -10,7 +10,8 @@ from perfbisect.core.explain.calls import locate_difference, one_sided_calls
 from perfbisect.core.explain.evidence import Cause, Evidence, Explanation, Sureness
 from perfbisect.core.explain.functions import function_rows, off_cpu_rows
 from perfbisect.core.explain.profiles import functions_in, waits_by_kind
-from perfbisect.wording.functions import notes, sentences
+from perfbisect.wording.functions import sentences
+from perfbisect.wording.reasons import function_notes
 from pinned import pinned
 
 Samples = Mapping[tuple[str, ...], int]
@@ -175,8 +176,8 @@ def test_below_a_function_into_which_a_changed_one_is_inlined() -> None:
         place = locate_difference(both, rows, change, functions_in(chain(*both)))
         found = Explanation("p", "c", functions=rows, location=place, unit="us", changed=("less",), change_known=True)
         assert f"is in `copy`, called below `{around}`, {why}." in " ".join(sentences(found))
-        assert next(notes(rows[0], found.changed)) == f"below {around}, {inlined}"
-        assert next(notes(rows[0], (around,))) == f"below {around}, changed by this commit"
+        assert next(function_notes(rows[0], found.changed)) == f"below {around}, {inlined}"
+        assert next(function_notes(rows[0], (around,))) == f"below {around}, changed by this commit"
 
 
 def kernel(*functions: str) -> tuple[str, ...]:
@@ -195,7 +196,7 @@ def test_what_a_commit_waits_for() -> None:
     assert {row.function for row in rows} == {"locks (futex)", "storage", "others' answers (sockets, pipes)"}
     waits, waiting = off_cpu_rows(([parent] * 2, [culprit] * 2)), (Evidence(Cause.WAITING, None, Sureness.SURE),)
     found = Explanation("p", "c", waiting, waits=waits, kinds_of_waits=rows, unit="us")
-    assert "It waits 1.20 ms (± 72.0 µs) longer for locks (futex) in an operation." in sentences(found)
+    assert "In an operation, this commit waits 1.20 ms (± 72.0 µs) longer for locks (futex)." in sentences(found)
     assert "locks" not in " ".join(sentences(replace(found, classes=())))
 
 

@@ -34,7 +34,7 @@ from perfbisect.wording.quantities import (
     share,
     time_of_day,
 )
-from perfbisect.wording.reasons import LONG, abridged, times
+from perfbisect.wording.reasons import LONG_LIST, factor_text, with_short_lists
 from perfbisect.wording.table import columns, cut, table
 from perfbisect.wording.text import (
     UNSAFE,
@@ -122,13 +122,13 @@ def test_missing_values_counts_intervals_and_moments() -> None:
     assert [count(1, "run"), count(2300, "run"), count(0, "merge")] == ["1 run", "2,300 runs", "0 merges"]
     assert ratio(Interval(0.698, 0.712, 0.7264)) == "0.712 (0.698–0.726)"
     assert ratio(Interval(0.000424, 0.000623, 0.105)) == "0.000623 (0.000424–0.105)"
-    assert [times(Interval(size, size, size)) for size in (1.42, 0.5, 0.0712, 0.00692)] == [
+    assert [factor_text(Interval(size, size, size)) for size in (1.42, 0.5, 0.0712, 0.00692)] == [
         "×1.42",
         "×0.50",
         "×0.071",
         "×0.0069",
     ]
-    assert times(Interval(0.0068, 0.00692, 0.0071)) == "×0.0069"
+    assert factor_text(Interval(0.0068, 0.00692, 0.0071)) == "×0.0069"
     at = 1_700_000_000.7
     local = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
     assert f"{moment(at)} {time_of_day(at)}" == f"{local[:16]} {local[11:]}"
@@ -182,12 +182,14 @@ def test_small_drawings() -> None:
 def test_long_lists_of_values_are_shortened() -> None:
     """Lines of plans and how they are shown, in lists.txt."""
     pairs = [each.splitlines() for each in Path(__file__).with_name("lists.txt").read_text().split("\n\n")]
-    assert [abridged(plan) for plan, _ in pairs] == [shown for _, shown in pairs]
+    assert [with_short_lists(plan) for plan, _ in pairs] == [shown for _, shown in pairs]
 
 
-@given(st.lists(st.integers(), min_size=LONG, max_size=60), st.lists(st.integers(), min_size=LONG, max_size=60))
+@given(
+    st.lists(st.integers(), min_size=LONG_LIST, max_size=60), st.lists(st.integers(), min_size=LONG_LIST, max_size=60)
+)
 def test_every_list_of_a_line_is_shortened(one: list[int], other: list[int]) -> None:
     line = "a IN ({}) OR b IN ({})"
     shown = line.format(*(", ".join(map(str, [*each[:3]])) + f", … {len(each) - 3} more" for each in (one, other)))
-    assert abridged(line.format(*(", ".join(map(str, each)) for each in (one, other)))) == shown
-    assert abridged(shown) == shown
+    assert with_short_lists(line.format(*(", ".join(map(str, each)) for each in (one, other)))) == shown
+    assert with_short_lists(shown) == shown

@@ -34,7 +34,7 @@ from perfbisect.report.hunt_report import (
     function_costs,
     is_left_out,
 )
-from perfbisect.wording.functions import notes, one
+from perfbisect.wording.functions import an_operation
 from perfbisect.wording.glyphs import UNICODE, dumbbell
 from perfbisect.wording.quantities import (
     MISSING,
@@ -53,7 +53,7 @@ from perfbisect.wording.quantities import (
     slower_than,
     went,
 )
-from perfbisect.wording.reasons import plan_lines
+from perfbisect.wording.reasons import function_notes, plan_lines
 from perfbisect.wording.table import cut
 from perfbisect.wording.text import built_with, cited, metric_title, patched, printable, titled
 from perfbisect.wording.trials import ratio_title
@@ -250,7 +250,9 @@ def counters(explanation: Explanation) -> Iterator[Table]:
         )
     if rows:
         axis = "ratio of culprit to parent"
-        stands = f"An operation (o) is {one(explanation)}{' of the command' * (explanation.operation == 'run')}."
+        stands = (
+            f"An operation (o) is {an_operation(explanation)}{' of the command' * (explanation.operation == 'run')}."
+        )
         above = () if explanation.operation == "operation" else (stands,)
         yield Table(COUNTERS, tuple(rows), COUNTERS[1:], above, name="counters", axis=axis, minor=COUNTERS[-1:])
 
@@ -272,7 +274,7 @@ def function_tables(explanation: Explanation) -> Iterator[Table]:
                 cut(short_name(function.function), 48),
                 function.binary,
                 *costs_of(function),
-                "; ".join(notes(function, explanation.changed)),
+                "; ".join(function_notes(function, explanation.changed)),
             )
             for position, function in enumerate(measured)
             if position < LEAST or (position < LISTED and function.beyond_noise)

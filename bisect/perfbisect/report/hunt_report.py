@@ -181,7 +181,7 @@ class HuntReport:
         changes = [*map(self._change, all_steps(verdict) if verdict else self.state.found)]
         if verdict and changes and not self.listed.origin:
             command, studied = command_on("why", self.listed.id, self.history), bool(self.state.studied)
-            helps = reasons.what_helps(changes[0].explanation, command, studied=studied)
+            helps = reasons.missing_reason_advice(changes[0].explanation, command, was_measured=studied)
             changes[0] = replace(changes[0], unknown=tuple(filter(None, (*changes[0].unknown, helps))))
         return tuple(changes)
 
@@ -199,7 +199,7 @@ class HuntReport:
             tuple(map(self.candidate, step.parents)),
             explained,
             reasons.sentences(explained),
-            tuple(reasons.unknown(explained)),
+            tuple(reasons.open_questions(explained)),
             tuple(values_of(ordered, self.pairs_metric)),
         )
 

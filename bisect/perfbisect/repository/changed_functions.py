@@ -362,9 +362,7 @@ class CallerSearch:
                 break
             above = self.above(searched, macros)
             callers_of |= {name: tuple(above.get(name, ())) for name in searched}
-            callers = [
-                name for names in above.values() for name in names if not MACRO.fullmatch(scope_and_name(name)[1])
-            ]
+            callers = [name for name in chain(*above.values()) if not MACRO.fullmatch(scope_and_name(name)[1])]
             waiting = [name for name in callers if scope_and_name(name)[1] not in profiled_names]
         return {name: names for name, names in callers_of.items() if names}, len(dropped - callers_of.keys())
 

@@ -196,5 +196,5 @@ def why_of(state: SessionState, report: str) -> str:
     if step is None or not state.studied:
         return ""
     explanation = step_explanation(state, step)
-    helps = reasons.what_helps(explanation, report.replace(" show ", " why ", 1), studied=True)
+    helps = reasons.missing_reason_advice(explanation, report.replace(" show ", " why ", 1), was_measured=True)
     return f"Why {explanation.culprit[:10]}: {' '.join((*reasons.sentences(explanation), helps))}".rstrip()

@@ -1,9 +1,10 @@
-"""What functions of two profiles say of a change, in sentences: where it is, and what the code does in another way."""
+"""Sentences about functions: where the difference between two builds is, and what the code does differently."""
 
 import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.explain.calls import LARGEST_SHARE, PLACE_SHARE, STILL_CALLED_SHARE
@@ -24,400 +25,376 @@ from perfbisect.core.explain.profiles import GENERATED, SYSTEM_BINARY, may_be_sa
 from perfbisect.wording.quantities import amount, decimals, factor, percent, share
 from perfbisect.wording.text import listed, printable
 
-SAME = 1e-4  # share of all instructions below which a difference says nothing
-FEW = 0.05  # share of one of two reasons below which only the other is named
-MANY = 10.0  # times as much from which on no percentage is written
-NAMED = 3  # functions, and groups of them, in a sentence
-CALLS = 2  # that are new, or gone, in a sentence
-LEAST = 0.005  # share of the whole cost from which on a function that the commit changes is named
+MIN_CHANGE_SHARE = 1e-4  # smallest difference that is reported, as a share of all instructions
+MIN_REASON_SHARE = 0.05  # a reason with a smaller share is not named beside a second reason
+MIN_MULTIPLE = 10.0  # smallest ratio that is written as a factor and not as a percentage
+MAX_NAMES = 3  # functions that a sentence names
+MAX_CALLS = 2  # new or removed calls that a sentence names
+MIN_CHANGED_SHARE = 0.005  # smallest share of the total cost of a changed function that is named
 
 
-def sentences(found: Explanation) -> tuple[str, str]:
-    """Where the difference is, and what the code does in another way there; "" for what is not known."""
-    place = where(found)
-    return place, differently(found, place)
+def sentences(explanation: Explanation) -> tuple[str, str]:
+    """Two sentences: where the difference is, and what the code does differently; "" for an unknown part."""
+    location_text = location_sentence(explanation)
+    return location_text, behaviour_sentence(explanation, location_text)
 
 
-def where(found: Explanation) -> str:
-    """Where the difference is, and how it is reached from the diff: a sentence; "" where nothing says it.
+def location_sentence(explanation: Explanation) -> str:
+    """A sentence that says where the difference is and how the diff causes it; "" if that is unknown.
 
-    Of a commit that waits longer, where it waits. Profiles are of times: of a count they say nothing but what the functions cost
-    that the commit changes.
+    For a commit that waits longer, the sentence says where the program waits. Profiles show times. If the metric is
+    instructions, profiles only show the costs of the changed functions.
     """
-    ways: tuple[str, ...]
-    if found.metric == INSTRUCTIONS:
-        ways = (counted_place(found),)
-    elif found.location and found.location.top:
-        ways = (of_waits(found), of_cpu(found))
-    else:
-        ways = (of_waits(found), counted_place(found), of_cpu(found))
-    return next(filter(None, (*ways, of_counts(found), costs_of_changed(found))), "")
+    writers = [waiting_sentence, instruction_location, cpu_sentence]
+    if explanation.metric == INSTRUCTIONS:
+        writers = [instruction_location]
+    elif explanation.location and explanation.location.top:
+        writers = [waiting_sentence, cpu_sentence]
+    writers += [instruction_sentence, changed_functions_sentence]
+    return next(filter(None, (write(explanation) for write in writers)), "")
 
 
-def differently(found: Explanation, said: str) -> str:
-    """What the code does in another way, beside what was ``said`` of where: a sentence; "" where that is not known."""
-    called = found.location.calls if found.location else found.calls
-    ways = (
-        longer_for(found),
-        calls(called, said),
-        of_counts(found, said),
-        calls(called),
-        costs_of_changed(found, said),
+def behaviour_sentence(explanation: Explanation, location_text: str) -> str:
+    """A sentence that says what the code does differently and that differs from ``location_text``; "" if that is unknown."""
+    call_list = explanation.location.calls if explanation.location else explanation.calls
+    candidates = (
+        waiting_kind_sentence(explanation),
+        calls_sentence(call_list, location_text),
+        instruction_sentence(explanation, location_text),
+        calls_sentence(call_list),
+        changed_functions_sentence(explanation, location_text),
     )
-    return next((text for text in ways if text and text != said), "")
+    return next((text for text in candidates if text and text != location_text), "")
 
 
-def of_waits(found: Explanation) -> str:
-    """Where a commit waits longer."""
-    waits = waits_if_cause(found)
-    total, spread = total_difference(waits)
-    longer = [row for row in waits if row.difference > 0 and row.beyond_noise and row.function != OTHER_FUNCTIONS]
-    if not longer or total <= 2 * spread:
+def waiting_sentence(explanation: Explanation) -> str:
+    """A sentence that says where a commit waits longer; "" if it does not."""
+    waits = waits_if_cause(explanation)
+    total, error = total_difference(waits)
+    longer_waits = [row for row in waits if row.difference > 0 and row.beyond_noise and row.function != OTHER_FUNCTIONS]
+    if not longer_waits or total <= 2 * error:
         return ""
-    return single(replace(found, functions=waits, location=None), longer, "longer waiting")
+    return functions_sentence(replace(explanation, functions=waits, location=None), longer_waits, "longer waiting")
 
 
-def longer_for(found: Explanation) -> str:
-    """For what a commit waits longer."""
-    kind = next((row for row in found.kinds_of_waits if row.difference > 0 and row.beyond_noise), None)
-    if not kind or not of_waits(found):
+def waiting_kind_sentence(explanation: Explanation) -> str:
+    """A sentence that says what a commit waits longer for; "" if that is unknown."""
+    kind = next((row for row in explanation.kinds_of_waits if row.difference > 0 and row.beyond_noise), None)
+    if not kind or not waiting_sentence(explanation):
         return ""
-    return f"It waits {amount(kind.difference, 'us')} ({give_or_take(kind, 'us')}) longer for {kind.function} in {one(found)}."
+    longer = f"{amount(kind.difference, 'us')} ({error_margin(kind, 'us')}) longer"
+    return f"In {an_operation(explanation)}, this commit waits {longer} for {kind.function}."
 
 
-def give_or_take(row: FunctionRow, unit: str = "") -> str:
-    """Half of the 95 % interval of a difference, in two digits."""
+def error_margin(row: FunctionRow, unit: str = "") -> str:
+    """Half of the 95 % interval of a difference, with two digits: ± 1.2 µs."""
     return f"± {amount(float(f'{1.96 * row.error:.2g}'), unit)}"
 
 
-def one(found: Explanation) -> str:
-    """An operation, as a sentence goes on."""
-    name = found.operation
+def an_operation(explanation: Explanation) -> str:
+    """The operation of the workload inside a sentence: an operation, a run, 1,000 requests."""
+    name = explanation.operation
     return name if name[0].isdigit() else f"{'an' if name.startswith('o') else 'a'} {name}"
 
 
-def costs_of_changed(found: Explanation, said: str = "") -> str:
-    """The share of the whole cost that functions have which the commit changes, where none of them was ``said``."""
-    named = any(
-        quoted(name) in said for row in found.functions if row.has_changed_code for name in (row.function, *row.inlined)
-    )
-    shares = shares_of_changed(found)
-    return f"This commit changes {listed(shares)}." if shares and not named else ""
+def changed_functions_sentence(explanation: Explanation, location_text: str = "") -> str:
+    """A sentence with the changed functions and their costs; "" if ``location_text`` names a changed function."""
+    names = [[row.function, *row.inlined] for row in explanation.functions if row.has_changed_code]
+    is_named = any(quoted(name) in location_text for name in chain(*names))
+    shares = changed_shares(explanation)
+    return f"This commit changes {listed(shares)}." if shares and not is_named else ""
 
 
-def shares_of_changed(found: Explanation) -> list[str]:
-    """The functions that the commit changes, with their shares of the cost since: those that have a part of it."""
-    cost = sum(row.culprit for row in found.functions)
-    by_cost = sorted(found.functions, key=lambda row: -row.culprit)
-    rows = [row for row in by_cost if row.has_changed_code and row.culprit > LEAST * cost]
+def changed_shares(explanation: Explanation) -> list[str]:
+    """The changed functions with at least ``MIN_CHANGED_SHARE`` of the culprit's cost, and their shares, largest first."""
+    cost = sum(row.culprit for row in explanation.functions)
+    by_cost = sorted(explanation.functions, key=lambda row: -row.culprit)
+    rows = [row for row in by_cost if row.has_changed_code and row.culprit > MIN_CHANGED_SHARE * cost]
     return [
         f"{quoted(row.function if row.changed else row.inlined[0])} ({share(row.culprit / cost)} of the cost"
         f"{'' if row.changed else f', inlined into {quoted(row.function)}'})"
-        for row in rows[:NAMED]
+        for row in rows[:MAX_NAMES]
     ]
 
 
-def counted_place(found: Explanation) -> str:
-    """In or below which function of the diff most of a difference in instructions is; "" where one function alone has it."""
-    total, spread = total_difference(found.counts)
-    if abs(total) <= 2 * spread or any(row.part >= PLACE_SHARE for row in found.counts):
+def instruction_location(explanation: Explanation) -> str:
+    """A sentence with the changed function in or below which most of a difference in instructions is; "" if there is none.
+
+    It is also "" if a single function has most of the difference by its own instructions.
+    """
+    total, error = total_difference(explanation.counts)
+    if abs(total) <= 2 * error or any(row.part >= PLACE_SHARE for row in explanation.counts):
         return ""
     parts: dict[str, float] = {}
-    for row in found.counts:
+    for row in explanation.counts:
         name = row.function if row.changed else row.below_changed
         parts[name] = parts.get(name, 0.0) + row.part
-    carrying = [
-        name for name, part in parts.items() if PLACE_SHARE <= part <= LARGEST_SHARE and is_changed(name, found.changed)
-    ]
-    if not carrying:
-        return ""
-    text = f"{share(parts[carrying[0]])} of the {'loss' if total > 0 else 'gain'} in instructions is in or below"
-    return f"{text} {quoted(carrying[0])}, which this commit changes."
+    names = [name for name, part in parts.items() if PLACE_SHARE <= part <= LARGEST_SHARE]
+    for name in names:
+        if is_changed(name, explanation.changed):
+            text = f"{share(parts[name])} of the {'loss' if total > 0 else 'gain'} in instructions is in or below"
+            return f"{text} {quoted(name)}, which this commit changes."
+    return ""
 
 
-def of_counts(found: Explanation, said: str = "") -> str:
-    """A function that executes more instructions or fewer: that with most of the difference, or one of the diff that was not ``said``.
+def instruction_sentence(explanation: Explanation, earlier: str = "") -> str:
+    """A sentence about a function that executes more or fewer instructions; "" without counts or news.
 
-    What the commit has to do with it is left out where that was said.
+    The function has the largest difference, or the commit changes it and the ``earlier`` sentence does not name it. The
+    relation to the commit is left out if the ``earlier`` sentence has it.
     """
-    total, spread = total_difference(found.counts)
-    before = sum(row.parent for row in found.counts)
-    per = "a run" if found.whole_runs else "an operation"
-    if not found.counts:
+    total, error = total_difference(explanation.counts)
+    cost_before = sum(row.parent for row in explanation.counts)
+    unit = "a run" if explanation.whole_runs else "an operation"
+    if not explanation.counts:
         return ""
-    if abs(total) <= max(2 * spread, SAME * before):
-        less = percent((abs(total) + 2 * spread) / before)
-        return f"{per.capitalize()} executes as many instructions as before: they differ by less than {less}."
-    telling = [row for row in significant_rows(found.counts) if row.difference * total > 0]
-    explained = [row for row in telling if row.part >= FEW and (row.has_changed_code or row.below_changed)]
-    shown = [*telling[:1], *explained[:1]]  # many may have a little each
-    head, executed, _ = said.partition(" executes ")
-    for row in shown[::-1] if said and found.functions else shown:
+    if abs(total) <= max(2 * error, MIN_CHANGE_SHARE * cost_before):
+        limit = percent((abs(total) + 2 * error) / cost_before)
+        return f"{unit.capitalize()} executes as many instructions as before: the difference is less than {limit}."
+    significant = [row for row in significant_rows(explanation.counts) if row.difference * total > 0]
+    touched = (row for row in significant if row.has_changed_code or row.below_changed)
+    candidates = [*significant[:1], *[row for row in touched if row.part >= MIN_REASON_SHARE][:1]]
+    head, executed, _ = earlier.partition(" executes ")
+    for row in candidates[::-1] if earlier and explanation.functions else candidates:
         if not executed or quoted(row.function) not in head:
-            return executes(row, found, per, said)
-    if said or telling:
+            return execution_sentence(row, explanation, unit, earlier)
+    if earlier or significant:
         return ""
-    if gone := [row for row in found.counts if row.partner][:1]:
-        return f"Instructions moved from {quoted(gone[0].function)} to {quoted(gone[0].partner)}."
+    if moved_rows := [row for row in explanation.counts if row.partner][:1]:
+        return f"Instructions moved from {quoted(moved_rows[0].function)} to {quoted(moved_rows[0].partner)}."
     return "The difference in instructions is spread over many functions."
 
 
-def executes(row: FunctionRow, found: Explanation, per: str, said: str) -> str:
-    """How many more instructions a function executes in an operation, whether because of more calls or longer ones, and why."""
-    doubt = f" ({give_or_take(row)})" if 1.96 * row.error >= FEW * abs(row.difference) else ""
-    more = f"{amount(abs(row.difference))}{doubt} {'more' if row.difference > 0 else 'fewer'} instructions {per}"
+def execution_sentence(row: FunctionRow, explanation: Explanation, unit: str, earlier: str) -> str:
+    """A sentence with the additional instructions of a function, the change of its calls, and its relation to the commit."""
+    error_text = f" ({error_margin(row)})" if 1.96 * row.error >= MIN_REASON_SHARE * abs(row.difference) else ""
+    comparison = "more" if row.difference > 0 else "fewer"
+    amount_text = f"{amount(abs(row.difference))}{error_text} {comparison} instructions {unit}"
     if row.parent <= 0:
-        more = f"{amount(row.difference)} instructions {per}, and none before"
-    elif row.culprit >= MANY * row.parent:
-        more += f" (×{amount(row.culprit / row.parent)})"
-    elif 0 < row.culprit <= row.parent / MANY:
-        more += f" ({factor(row.culprit / row.parent)})"
+        amount_text = f"{amount(row.difference)} instructions {unit}, and none before"
+    elif row.culprit >= MIN_MULTIPLE * row.parent:
+        amount_text += f" (×{amount(row.culprit / row.parent)})"
+    elif 0 < row.culprit <= row.parent / MIN_MULTIPLE:
+        amount_text += f" ({factor(row.culprit / row.parent)})"
     else:
-        more += f" ({'+' if row.difference > 0 else '−'}{percent(abs(row.difference) / row.parent)})"
-    why = because(row, replace(found, functions=found.counts))
-    why = why or (unchanged(row, found) if found.change_known else "")
-    if re.search(rf"{re.escape(quoted(row.function))}( \(called by `[^`]*`\))?{re.escape(why)}", said):
-        why = ""
-    timed = (each for each in found.functions if each.key == row.key and each.beyond_noise and each.parent > 0)
-    often = "" if row.has_no_symbols else as_often(row)
-    if (time := next(timed, None)) and not of_instructions(row, time):
-        less = "less" if time.difference < 0 else "more"
-        but = "though it executes" if time.difference * row.difference < 0 else "but executes only"
-        taken = f"{percent(abs(time.difference) / time.parent)} {less} time, {but} {more}{often}"
-        return f"{quoted(row.function)} takes {taken}: memory or branches cost {less} there."
-    inlined = f", inlined into {quoted(row.inlined_into)}" if row.inlined_into else ""
-    comma = "," if inlined or why else ""
-    return f"{quoted(row.function)}{inlined}{why}{comma} executes {more}{often}."
+        amount_text += f" ({'+' if row.difference > 0 else '−'}{percent(abs(row.difference) / row.parent)})"
+    reason = change_note(row, replace(explanation, functions=explanation.counts))
+    reason = reason or (unchanged_note(row, explanation) if explanation.change_known else "")
+    if re.search(rf"{re.escape(quoted(row.function))}( \(called by `[^`]*`\))?{re.escape(reason)}", earlier):
+        reason = ""
+    timed_rows = (timed for timed in explanation.functions if timed.key == row.key and timed.beyond_noise)
+    frequency = "" if row.has_no_symbols else call_frequency(row)
+    if (timed := next((timed for timed in timed_rows if timed.parent > 0), None)) and not time_follows(row, timed):
+        direction = "less" if timed.difference < 0 else "more"
+        contrast = "though it executes" if timed.difference * row.difference < 0 else "but executes only"
+        time_text = f"{percent(abs(timed.difference) / timed.parent)} {direction} time, {contrast} {amount_text}"
+        return f"{quoted(row.function)} takes {time_text}{frequency}: memory or branches take {direction} time there."
+    inlined_text = f", inlined into {quoted(row.inlined_into)}" if row.inlined_into else ""
+    return f"{quoted(row.function)}{inlined_text}{reason}{',' * bool(inlined_text or reason)} executes {amount_text}{frequency}."
 
 
-def of_instructions(row: FunctionRow, time: FunctionRow) -> bool:
-    """Whether a function's instructions differ as its time does, at least by half of that, as far as samples show."""
-    if time.difference * row.difference < 0:
+def time_follows(counted: FunctionRow, timed: FunctionRow) -> bool:
+    """Whether the instructions of a function explain at least half of the log ratio of its time, within its error."""
+    if timed.difference * counted.difference < 0:
         return False
-    surely = time.parent + math.copysign(max(0.0, abs(time.difference) - 1.96 * time.error), time.difference)
-    if min(surely, row.parent, row.culprit) <= 0:
+    certain = max(0.0, abs(timed.difference) - 1.96 * timed.error)  # the least difference within the interval
+    time = timed.parent + math.copysign(certain, timed.difference)
+    if min(time, counted.parent, counted.culprit) <= 0:
         return True
-    return 2 * abs(math.log(row.culprit / row.parent)) >= abs(math.log(surely / time.parent))
+    return 2 * abs(math.log(counted.culprit / counted.parent)) >= abs(math.log(time / timed.parent))
 
 
-def as_often(row: FunctionRow) -> str:
-    """Whether a function is called more often, or each call executes more; "" where calls were not counted."""
+def call_frequency(row: FunctionRow) -> str:
+    """The changes of the number of calls of a function and of their length, as a clause; "" if calls were not counted."""
     if not (row.calls and min(row.calls) > 0 and row.parent > 0 and row.culprit > 0):
         return ""
-    often = math.log(row.calls[1] / row.calls[0])
-    each = math.log(row.culprit / row.parent) - often
-    if abs(often) <= FEW * abs(each):
-        return ", called as often"
+    calls = math.log(row.calls[1] / row.calls[0])
+    length = math.log(row.culprit / row.parent) - calls
+    if abs(calls) <= MIN_REASON_SHARE * abs(length):
+        return ", called as often as before"
     ratio = row.calls[1] / row.calls[0]
-    times = f"{amount(ratio) if ratio >= MANY else decimals(ratio, 1)} times as often"
-    less = f"{percent(abs(math.expm1(often)))} {'more' if often > 0 else 'less'} often"
-    called = (
-        f", called {less if often < 1 / 3 else times}" if ratio > STILL_CALLED_SHARE else ", hardly called any more"
-    )
-    if abs(each) <= FEW * abs(often):
-        return f"{called}, each call as long as before"
-    if each >= math.log(MANY):
-        return f"{called}, each call {amount(math.exp(each))} times as long"
-    return f"{called}, each call {percent(abs(math.expm1(each)))} {'longer' if each > 0 else 'shorter'}"
+    multiple = f"{amount(ratio) if ratio >= MIN_MULTIPLE else decimals(ratio, 1)} times as often"
+    percentage = f"{percent(abs(math.expm1(calls)))} {'more' if calls > 0 else 'less'} often"
+    frequency = f", called {percentage if calls < 1 / 3 else multiple}"
+    if ratio <= STILL_CALLED_SHARE:
+        frequency = ", almost never called any more"
+    if abs(length) <= MIN_REASON_SHARE * abs(calls):
+        return f"{frequency}, each call as long as before"
+    if length >= math.log(MIN_MULTIPLE):
+        return f"{frequency}, each call {amount(math.exp(length))} times as long"
+    return f"{frequency}, each call {percent(abs(math.expm1(length)))} {'longer' if length > 0 else 'shorter'}"
 
 
-def of_cpu(found: Explanation) -> str:
-    """The same of profiles on CPU."""
-    if not found.functions:
+def cpu_sentence(explanation: Explanation) -> str:
+    """A sentence that says where the difference in CPU time is, from on-CPU profiles; "" without profiles."""
+    if not explanation.functions:
         return ""
-    total, spread = total_difference(found.functions)
-    telling = significant_rows(found.functions)
-    if abs(total) <= 2 * spread:
-        told = [(row, amount(abs(row.difference), found.unit), row.difference > 0) for row in telling[:NAMED]]
-        names = [
-            f"{quoted(row.function)} ({size} {'more' if up else 'less'}{because(row, found)})" for row, size, up in told
-        ]
-        but = f", but that of single functions does: {listed(names)}" if names else next(moved(found), "")
-        return f"The cost of {one(found)} does not differ beyond noise in profiles{but}."
+    total, error = total_difference(explanation.functions)
+    significant = significant_rows(explanation.functions)
+    if abs(total) <= 2 * error:
+        names = []
+        for row in significant[:MAX_NAMES]:
+            change = f"{amount(abs(row.difference), explanation.unit)} {'more' if row.difference > 0 else 'less'}"
+            names.append(f"{quoted(row.function)} ({change}{change_note(row, explanation)})")
+        exception = f", but single functions do: {listed(names)}" if names else next(moved_costs(explanation), "")
+        return f"In profiles, the cost of {an_operation(explanation)} does not differ beyond noise{exception}."
     kind = "loss" if total > 0 else "gain"
-    if found.location:
-        return within(found, found.location, kind)
-    if same_way := [row for row in telling if 0 < row.part <= LARGEST_SHARE]:
-        return single(found, same_way, kind)
-    rows = [
-        row for row in found.functions if row.part >= NAMED_PART and not row.partner and row.function != OTHER_FUNCTIONS
-    ]
+    if explanation.location:
+        return cpu_location(explanation, explanation.location, kind)
+    if same_direction := [row for row in significant if 0 < row.part <= LARGEST_SHARE]:
+        return functions_sentence(explanation, same_direction, kind)
+    rows = [row for row in explanation.functions if row.part >= NAMED_PART and not row.partner]
+    rows = [row for row in rows if row.function != OTHER_FUNCTIONS][:MAX_NAMES]
     if not rows:
-        return f"The {kind} is spread over many functions: none of them has a part beyond noise."
-    names = [f"{quoted(row.function)} ({share(row.part)}{because(row, found)})" for row in rows[:NAMED]]
-    return f"No single function has a part of the {kind} beyond noise; it may be in {listed(names)}."
+        return f"The {kind} is spread over many functions: no single function has a part beyond noise."
+    names = [f"{quoted(row.function)} ({share(row.part)}{change_note(row, explanation)})" for row in rows]
+    return f"No single function has a part of the {kind} beyond noise; the {kind} may be in {listed(names)}."
 
 
-def within(found: Explanation, place: DifferenceLocation, kind: str) -> str:
-    """In or below which functions the loss or the gain is."""
-    top, inner = place.top, place.innermost
-    some = inner if top is None else top
-    own = next((row for row in found.functions if row.key == inner.key), inner) if place.by_own_code else some
-    together = (
-        place.changed_functions
-        if top and not top.has_changed_code and all(0 < row.part <= 1 for row in place.changed_functions)
-        else ()
-    )
-    text = f"{doubt(together or [own])}{extent(together or [own], found)} of the {kind} is"
+def cpu_location(explanation: Explanation, location: DifferenceLocation, kind: str) -> str:
+    """A sentence with the functions in or below which the loss or the gain is (``kind``)."""
+    top, innermost, changed = location.top, location.innermost, location.changed_functions
+    row = innermost if top is None else top
+    if location.by_own_code:
+        row = next((row for row in explanation.functions if row.key == innermost.key), innermost)
+    is_sum = top and not top.has_changed_code and all(0 < function.part <= 1 for function in changed)
+    rows = (changed if is_sum else ()) or [row]
+    beginning = f"{doubt_prefix(rows)}{share_with_interval(rows, explanation)} of the {kind} is"
     if top is None:
-        further = (
-            place.changed_functions[0]
-            if place.changed_functions and NAMED_PART <= place.changed_functions[0].part <= 1
-            else None
-        )
-        also = of_diff(own, found)
-        if further:
-            also = f"; {share(further.part)} is in or below {quoted(further.function)}{because(further, found)}"
-        into = "in" if place.by_own_code else "below"
-        return f"{text} {into} {quoted(inner.function)}{caller(own)}{unchanged(inner, found)}{also}."
+        further = changed_elsewhere(row, explanation)
+        if changed and NAMED_PART <= changed[0].part <= 1:
+            note = change_note(changed[0], explanation)
+            further = f"; {share(changed[0].part)} is in or below {quoted(changed[0].function)}{note}"
+        preposition = "in" if location.by_own_code else "below"
+        notes = f"{caller_note(row)}{unchanged_note(innermost, explanation)}{further}"
+        return f"{beginning} {preposition} {quoted(innermost.function)}{notes}."
     if not top.has_changed_code:
-        parts = [f" ({share(row.part)})" if 0 < row.part <= 1 else "" for row in place.changed_functions]
-        names = [f"{quoted(row.function)}{part}" for row, part in zip(place.changed_functions, parts, strict=True)][
-            :NAMED
-        ]
-        costs = [sum(row.parent for row in found.functions), sum(row.culprit for row in found.functions)]
-        around = (
-            "" if min(top.parent / costs[0], top.culprit / costs[1]) >= ALMOST_ALL else f" below {quoted(top.function)}"
-        )
-        return f"{text}{around or ' in or below'}{', in' * bool(around)} functions that this commit changes: {', '.join(names)}."
-    if inner.key == top.key:
-        return f"{text} {'in' if place.by_own_code else 'in or below'} {quoted(top.function)}{because(top, found)}."
-    into = "in" if place.by_own_code else "in or below"
-    return f"{text} {into} {quoted(inner.function)}{stripped(inner)}, called below {quoted(top.function)}{because(top, found)}."
+        parts = [f" ({share(function.part)})" if 0 < function.part <= 1 else "" for function in changed]
+        names = [f"{quoted(function.function)}{part}" for function, part in zip(changed, parts, strict=True)]
+        parent = sum(function.parent for function in explanation.functions)
+        culprit = sum(function.culprit for function in explanation.functions)
+        is_everything = min(top.parent / parent, top.culprit / culprit) >= ALMOST_ALL
+        where = " in or below" if is_everything else f" below {quoted(top.function)}, in"
+        return f"{beginning}{where} functions that this commit changes: {', '.join(names[:MAX_NAMES])}."
+    preposition, note = "in" if location.by_own_code else "in or below", change_note(top, explanation)
+    if innermost.key == top.key:
+        return f"{beginning} {preposition} {quoted(top.function)}{note}."
+    callee = f"{quoted(innermost.function)}{no_symbols_note(innermost)}"
+    return f"{beginning} {preposition} {callee}, called below {quoted(top.function)}{note}."
 
 
-def calls(some: Sequence[Call], said: str = "") -> str:
-    """What is not called any more, and what is called newly; "" where the latter alone was ``said``."""
+def calls_sentence(call_list: Sequence[Call], earlier: str = "") -> str:
+    """A sentence with removed and new calls; "" if all calls are new and named in the ``earlier`` sentence."""
 
-    def named(calls: Sequence[Call], side: str, end: str) -> list[str]:
-        shown = [f"{quoted(call.function)} ({share(call.share)} of the cost {side})" for call in calls[:CALLS]]
+    def phrases(calls: Sequence[Call], build: str, end: str) -> list[str]:
+        shown = [f"{quoted(call.function)} ({share(call.share)} of the {build}'s cost)" for call in calls[:MAX_CALLS]]
         return [f"{listed(shown)} {'is' if len(shown) == 1 else 'are'} {end}"] if shown else []
 
-    if said and all(call.new and quoted(call.function) in said for call in some):
+    if earlier and all(call.new and quoted(call.function) in earlier for call in call_list):
         return ""
-    gone, new = ([call for call in some if call.new is side] for side in (False, True))
-    before = named(gone, "before", "not called any more" + " (or inlined now)" * any(call.inlined for call in gone))
-    how = "instead" if gone else "now"
-    since = named(new, "since", f"called {how}" + " (or inlined before)" * any(call.inlined for call in new))
-    return f"{'; '.join((*before, *since))}." if before or since else ""
+    removed, added = ([call for call in call_list if call.new is is_new] for is_new in (False, True))
+    removal = "no longer called" + " (or now inlined)" * any(call.inlined for call in removed)
+    addition = f"called {'instead' if removed else 'now'}" + " (or was inlined)" * any(call.inlined for call in added)
+    text = "; ".join((*phrases(removed, "parent", removal), *phrases(added, "culprit", addition)))
+    return f"{text}." if text else ""
 
 
-def single(found: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
-    """Where the loss or the gain is by the own costs of functions; ``rows`` have a part of it each, the largest first."""
-    by_commit = [row for row in rows if row.has_changed_code or row.below_changed]
+def functions_sentence(explanation: Explanation, rows: Sequence[FunctionRow], kind: str) -> str:
+    """A sentence that says where the loss or the gain is (``kind``), by self costs; ``rows`` have the largest part first."""
+    touched = [row for row in rows if row.has_changed_code or row.below_changed]
     first = rows[0]
-    named = [row for row in by_commit if row.part >= NAMED_PART or row is first][:NAMED]
+    named = [row for row in touched if row.part >= NAMED_PART or row is first][:MAX_NAMES]
     if first in named or sum(row.part for row in named) >= 1 / 2:
+        text = f"or below functions that this commit changes: {', '.join(map(listed_function, named))}"
         if len(named) == 1:
-            text = f"is in {quoted(named[0].function)}{because(named[0], found)}"
-        else:
-            text = f"is in or below functions that this commit changes: {', '.join(each(row) for row in named)}"
-        return f"{doubt(named)}{extent(named, found)} of the {kind} {text}."
-    few = 1 if by_commit or first.has_no_symbols or first.part >= 1 / 2 else NAMED
-    some = [row for row in rows if row is first or (row.part >= NAMED_PART and not row.has_no_symbols)][:few]
-    name = listed([*map(each, some)]) if some[1:] else f"{quoted(first.function)}{caller(first)}"
-    text = f"{doubt(some)}{extent(some, found)} of the {kind} is in {name}{unchanged(first, found)}"
-    if by_commit and not first.has_no_symbols:
-        return f"{text}; {share(sum(row.part for row in by_commit))} is in or below functions that it changes."
-    return f"{text}{of_diff(first, found)}."
+            text = f"{quoted(named[0].function)}{change_note(named[0], explanation)}"
+        return f"{doubt_prefix(named)}{share_with_interval(named, explanation)} of the {kind} is in {text}."
+    max_names = 1 if touched or first.has_no_symbols or first.part >= 1 / 2 else MAX_NAMES
+    named = [row for row in rows if row is first or (row.part >= NAMED_PART and not row.has_no_symbols)][:max_names]
+    names = listed([*map(listed_function, named)]) if named[1:] else f"{quoted(first.function)}{caller_note(first)}"
+    text = f"{doubt_prefix(named)}{share_with_interval(named, explanation)} of the {kind} is in {names}"
+    text += unchanged_note(first, explanation)
+    if touched and not first.has_no_symbols:
+        return f"{text}; {share(sum(row.part for row in touched))} is in or below functions that this commit changes."
+    return f"{text}{changed_elsewhere(first, explanation)}."
 
 
-def caller(row: FunctionRow) -> str:
-    """Of a function in a library that all use or in the kernel: what calls it."""
-    known = row.callers and SYSTEM_BINARY.match(row.binary) and not row.has_no_symbols
-    return f" (called by {quoted(row.callers[0])})" if known else ""
+def caller_note(row: FunctionRow) -> str:
+    """The main caller of a function of the kernel or of libc, as a clause; "" for other functions."""
+    has_system_caller = row.callers and SYSTEM_BINARY.match(row.binary) and not row.has_no_symbols
+    return f" (called by {quoted(row.callers[0])})" if has_system_caller else ""
 
 
-def unchanged(row: FunctionRow, found: Explanation) -> str:
-    """That the commit does not change a function, as far as that is known."""
-    return stripped(row) or (", which this commit does not change" if found.change_known else "")
+def unchanged_note(row: FunctionRow, explanation: Explanation) -> str:
+    """The clause that a function has no symbols or is not changed by the commit; "" if the changes are unknown."""
+    return no_symbols_note(row) or (", which this commit does not change" if explanation.change_known else "")
 
 
-def of_diff(row: FunctionRow, found: Explanation) -> str:
-    """The functions of the diff, which the place is none of: a few, or the first of what a binary without symbols may hide."""
-    hidden = row.has_no_symbols or any(name.startswith("[") for name in row.callers[:1])
-    names, more = [*map(quoted, found.changed[:NAMED])], len(found.changed) - NAMED
-    names = shares_of_changed(found) or ([*names, *([f"{more} more"] * (more > 0))] if hidden or more <= 0 else [])
-    it = "this commit" if row.has_no_symbols else "it"
-    return f"; {it} changes {listed(names)}" if found.change_known and names else ""
+def changed_elsewhere(row: FunctionRow, explanation: Explanation) -> str:
+    """A clause with the changed functions, for a location that the commit does not change; "" for too many without costs."""
+    may_hide_changed = row.has_no_symbols or any(name.startswith("[") for name in row.callers[:1])
+    names, further = [*map(quoted, explanation.changed[:MAX_NAMES])], len(explanation.changed) - MAX_NAMES
+    names = ([*names, *([f"{further} more"] * (further > 0))]) if may_hide_changed or further <= 0 else []
+    names = changed_shares(explanation) or names
+    return f"; this commit changes {listed(names)}" if explanation.change_known and names else ""
 
 
-def stripped(row: FunctionRow) -> str:
-    """Why the functions of a binary cannot be told apart; "" if they can."""
-    why = ", code that the program generates as it runs" if row.binary == GENERATED else ", which has no symbols"
-    return why if row.has_no_symbols else ""
+def no_symbols_note(row: FunctionRow) -> str:
+    """The reason why the functions of a binary cannot be distinguished, as a clause; "" if they can."""
+    reason = ", code that the program generates at run time" if row.binary == GENERATED else ", which has no symbols"
+    return reason if row.has_no_symbols else ""
 
 
-def because(row: FunctionRow, found: Explanation) -> str:
-    """What the commit has to do with the function."""
+def change_note(row: FunctionRow, explanation: Explanation) -> str:
+    """The relation of a function to the commit, as a clause; "" if there is none."""
     if row.changed:
         return ", which this commit changes"
     if row.inlined:
-        bodies = ([body for body in row.inlined if not body.isupper()] or [*row.inlined])[:NAMED]  # without flags
-        names, are = listed([quoted(body) for body in bodies]), "is" if len(bodies) == 1 else "are"
-        return f", into which {names} {are} inlined, which this commit changes"
+        bodies = ([body for body in row.inlined if not body.isupper()] or [*row.inlined])[:MAX_NAMES]  # without flags
+        names, verb = listed([quoted(body) for body in bodies]), "is" if len(bodies) == 1 else "are"
+        return f", into which {names} {verb} inlined, which this commit changes"
     if not row.below_changed:
         return ""
-    above = next(
-        (other for other in found.functions if other.function == row.below_changed and other.has_changed_code), None
-    )
-    if above is None:
-        above = replace(row, changed=is_changed(row.below_changed, found.changed), below_changed="")
-    why = because(above, found) or ", into which a function that this commit changes is inlined"
-    return f", called below {quoted(row.below_changed)}{why}"
+    ancestors = (function for function in explanation.functions if function.function == row.below_changed)
+    if (ancestor := next((function for function in ancestors if function.has_changed_code), None)) is None:
+        ancestor = replace(row, changed=is_changed(row.below_changed, explanation.changed), below_changed="")
+    reason = change_note(ancestor, explanation) or ", into which a function that this commit changes is inlined"
+    return f", called below {quoted(row.below_changed)}{reason}"
 
 
 def is_changed(function: str, changed: Collection[str]) -> bool:
-    """Whether the function is one of those that the commit changes."""
-    return any(may_be_same(function, one) for one in changed)
+    """Whether a function is among the ``changed`` functions."""
+    return any(may_be_same(function, changed_name) for changed_name in changed)
 
 
-def each(row: FunctionRow) -> str:
-    """A function in a list, with its part and what the commit has to do with it."""
-    more = f", below {quoted(row.below_changed)}" if row.below_changed else ""
-    more = f", with {quoted(row.inlined[0])} inlined" if row.inlined else more
-    return f"{quoted(row.function)} ({share(row.part)}{more})"
+def listed_function(row: FunctionRow) -> str:
+    """A function in a list, with its share of the difference and its relation to the commit."""
+    note = f", below {quoted(row.below_changed)}" if row.below_changed else ""
+    note = f", with {quoted(row.inlined[0])} inlined" if row.inlined else note
+    return f"{quoted(row.function)} ({share(row.part)}{note})"
 
 
-def moved(found: Explanation) -> Iterator[str]:
-    """Costs that some functions lost and others gained, as a sentence goes on."""
-    for sources, to in cost_exchanges(found.functions):
-        cost = min(abs(sum(row.difference for row in side)) for side in (sources, to))
-        before, after = (listed([quoted(row.function) for row in side]) for side in (sources, to))
-        yield f"; {amount(cost, found.unit)} of it moved from {before} to {after}"
+def moved_costs(explanation: Explanation) -> Iterator[str]:
+    """Clauses with the costs that moved between functions."""
+    for sources, targets in cost_exchanges(explanation.functions):
+        cost = min(abs(sum(row.difference for row in exchanged)) for exchanged in (sources, targets))
+        old, new = (listed([quoted(row.function) for row in exchanged]) for exchanged in (sources, targets))
+        yield f"; {amount(cost, explanation.unit)} moved from {old} to {new}"
 
 
-def extent(some: Sequence[FunctionRow], found: Explanation) -> str:
-    """The share of the difference that some functions have, with its 95 % interval where that is wider than a digit."""
-    part, half = sum(row.part for row in some), 1.96 * part_error(some, found.functions, found.shared_error)
-    if half < 0.005:
-        return share(part)
-    return f"{share(part)} ({100 * (part - half):.0f} to {share(part + half)})".replace("(-", "(−")
+def share_with_interval(part_rows: Sequence[FunctionRow], explanation: Explanation) -> str:
+    """The share of some functions in the difference, with its 95 % interval unless that is narrower than 1 %."""
+    part = sum(row.part for row in part_rows)
+    half = 1.96 * part_error(part_rows, explanation.functions, explanation.shared_error)
+    return share(part) if half < 0.005 else f"{share(part)} ({share(part - half)[:-2]} to {share(part + half)})"
 
 
-def doubt(rows: Sequence[FunctionRow]) -> str:
-    """A word of doubt, where the difference is not far beyond noise."""
-    total, spread = total_difference(rows)
-    return "" if abs(total) >= SURE_ERRORS * spread else "Probably: "
+def doubt_prefix(rows: Sequence[FunctionRow]) -> str:
+    """ "Probably: " for a difference within ``SURE_ERRORS`` standard errors; otherwise ""."""
+    total, error = total_difference(rows)
+    return "" if abs(total) >= SURE_ERRORS * error else "Probably: "
 
 
 def quoted(function: str) -> str:
-    """The name of a function in a sentence; it comes from a binary or a source of any origin."""
+    """The short name of a function in backquotes, safe to print: binaries and sources may contain any names."""
     return f"`{printable(short_name(function))}`"
-
-
-def notes(row: FunctionRow, changed: Collection[str]) -> Iterator[str]:
-    """What is known of a function beside its cost, for a table; ``changed`` are all functions that the commit changes."""
-    if row.changed:
-        yield "changed by this commit"
-    if row.inlined:
-        yield f"{listed([*map(short_name, row.inlined[:NAMED])])}, changed by this commit, {'is' if len(row.inlined) == 1 else 'are'} inlined"
-    if row.below_changed:
-        inlined = "into which a function that this commit changes is inlined"
-        yield f"below {short_name(row.below_changed)}, {'changed by this commit' if is_changed(row.below_changed, changed) else inlined}"
-    if row.inlined_into:
-        yield f"inlined into {short_name(row.inlined_into)}"
-    if called := as_often(row):
-        yield called.removeprefix(", ")
-    if row.partner:
-        yield f"cost moved {'from' if row.difference > 0 else 'to'} {short_name(row.partner)}"

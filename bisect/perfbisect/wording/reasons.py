@@ -2,12 +2,22 @@
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.explain.classes import PER_INSTRUCTION
-from perfbisect.core.explain.evidence import BUSY, TIME, Cause, CounterRow, Evidence, Explanation, PlanRow, Sureness
+from perfbisect.core.explain.evidence import (
+    BUSY,
+    TIME,
+    Cause,
+    CounterRow,
+    Evidence,
+    Explanation,
+    FunctionRow,
+    PlanRow,
+    Sureness,
+)
 from perfbisect.core.explain.explanation import (
     FUNCTIONS,
     NO_COUNTERS,
@@ -16,29 +26,40 @@ from perfbisect.core.explain.explanation import (
     is_mostly_by_more_calls,
     suspected_functions,
 )
-from perfbisect.core.explain.profiles import GENERATED, KERNEL
+from perfbisect.core.explain.profiles import GENERATED, KERNEL, short_name
 from perfbisect.wording import functions
 from perfbisect.wording.quantities import count, ratio, two_digits
 from perfbisect.wording.text import listed, printable
 
 NOTHING = {
-    "": "Nothing that was counted differs enough between the two to say why.",
+    "": "No counter differs enough between the two builds to show the reason.",
     NO_RUNS: "There are no runs of both builds to compare.",
 }
-SENTENCES = 3  # of a reason, at most
-PARTS = ("plans", "profiles", "waits", "instructions", "counters", FUNCTIONS)  # of what is measured for it
-LINKED = "linking without -s, and no strip"
+MAX_SENTENCES = 3  # of a reason
+PARTS = ("plans", "profiles", "waits", "instructions", "counters", FUNCTIONS)  # of the measurement of a reason
+KEEP_SYMBOLS = "linking without -s, and no strip"
 NO_NAMES = (
-    "Not known: which generated code it is, because the program says no names of it; get it by: an option of the program that"
-    " writes a map for perf (perf-PID.map) or a jitdump."
+    "Not known: which generated code is slower, because the program does not name generated functions. To find out: an option"
+    " of the program that writes a map for perf (perf-PID.map) or a jitdump."
 )
-# Options of a compiler that change the speed of all functions.
+# Compiler options that change the speed of all functions.
 OPTION = re.compile(r"-(?:O\w*|f[\w=-]+|m[\w=.-]+|DNDEBUG)")
-PARSED = (".c", ".h", ".cc", ".cpp", ".cxx", ".hh", ".hpp", ".hxx", ".rs", ".go")  # files whose functions are known
-LONGER = "`bisect why --max-time 1h`"
-POINTS = {"storage": "storage", "lock": "contention", "scheduler": "the scheduler"}
+PARSED_SUFFIXES = (
+    ".c",
+    ".h",
+    ".cc",
+    ".cpp",
+    ".cxx",
+    ".hh",
+    ".hpp",
+    ".hxx",
+    ".rs",
+    ".go",
+)  # files whose functions are known
+MORE_TIME = "`bisect why --max-time 1h`"
+WAIT_CAUSES = {"storage": "storage", "lock": "contention", "scheduler": "the scheduler"}
 HEDGES = {Sureness.SURE: "", Sureness.LIKELY: "Probably: ", Sureness.POSSIBLE: "Possibly: "}
-FURTHER = {
+FACTOR_NAMES = {
     Cause.INSTRUCTIONS: "the number of instructions per operation",
     Cause.MEMORY: "the number of instructions per cycle",
     Cause.WAITING: "waiting",
@@ -48,215 +69,270 @@ FURTHER = {
 }
 
 
-def sentences(found: Explanation) -> tuple[str, ...]:
-    """Why, in three sentences at most: what it is, where it is, and what the code does in another way."""
-    plans = [sentence(evidence) for evidence in found.classes if evidence.cause is Cause.PLAN]
-    main, further = [evidence for evidence in found.classes if evidence.cause is not Cause.PLAN], []
-    for evidence in main[1:]:
+def sentences(explanation: Explanation) -> tuple[str, ...]:
+    """The reason of a change in at most three sentences: the class, the location, and what the code does differently."""
+    plan_sentences = [class_sentence(evidence) for evidence in explanation.classes if evidence.cause is Cause.PLAN]
+    main_classes, further_factors = (
+        [evidence for evidence in explanation.classes if evidence.cause is not Cause.PLAN],
+        [],
+    )
+    for evidence in main_classes[1:]:
         exact = any(row.name == PER_INSTRUCTION for row in evidence.rows)
-        factor = "the time of an instruction" if exact else FURTHER[evidence.cause]
-        further.append(factor + (f" ({named(evidence.rows[0])})" if evidence.rows else ""))
-    if main and not (main[0].rows or main[0].detail) and (found.location or is_explained_by_change(found)):
-        main = []  # profiles say why
-    also = f"; in part also {', '.join(further)}." if further else "."
-    bloat = (
+        factor = "the time of an instruction" if exact else FACTOR_NAMES[evidence.cause]
+        further_factors.append(factor + (f" ({named_factor(evidence.rows[0])})" if evidence.rows else ""))
+    if (
+        main_classes
+        and not (main_classes[0].rows or main_classes[0].detail)
+        and (explanation.location or is_explained_by_change(explanation))
+    ):
+        main_classes = []  # profiles say why
+    addition = f"; in part also {', '.join(further_factors)}." if further_factors else "."
+    more_code = (
         "other options of the compiler"
-        if options(found)
+        if compiler_options_sentence(explanation)
         else "more calls"
-        if is_mostly_by_more_calls(found)
+        if is_mostly_by_more_calls(explanation)
         else "code bloat"
     )
-    first = [sentence(evidence, bloat, found.operation).removesuffix(".") + also for evidence in main[:1]]
-    where, how = functions.sentences(found)
-    how = outside(found) or how
-    said = (*plans, *first, where, how)
-    return tuple(text for text in said if text)[:SENTENCES]
+    main_sentences = [
+        class_sentence(evidence, more_code, explanation.operation).removesuffix(".") + addition
+        for evidence in main_classes[:1]
+    ]
+    location_text, behaviour_text = functions.sentences(explanation)
+    behaviour_text = other_changes(explanation) or behaviour_text
+    texts = (*plan_sentences, *main_sentences, location_text, behaviour_text)
+    return tuple(text for text in texts if text)[:MAX_SENTENCES]
 
 
-def outside(found: Explanation) -> str:
-    """What a commit changes outside of functions: a sentence; "" where functions say why."""
-    beside = f"Outside of functions, {replaced(found)}." if found.lines and not is_explained_by_change(found) else ""
-    return options(found) or no_function(found) or beside
+def other_changes(explanation: Explanation) -> str:
+    """A sentence about changes outside of functions, such as compiler options; "" if functions explain the change."""
+    other_lines = (
+        f"Outside of functions, {replaced_line(explanation)}."
+        if explanation.lines and not is_explained_by_change(explanation)
+        else ""
+    )
+    return compiler_options_sentence(explanation) or no_function_sentence(explanation) or other_lines
 
 
-def no_function(found: Explanation) -> str:
-    """That a commit changes no function, and the files that it does change."""
-    if not found.paths:
+def no_function_sentence(explanation: Explanation) -> str:
+    """A sentence that the commit changes no function, with the changed files; "" if it changes functions."""
+    if not explanation.paths:
         return ""
-    if found.lines:
-        return f"The commit changes no function: {replaced(found)}."
-    files = listed([f"`{printable(path)}`" for path in found.paths[: functions.NAMED]])
-    if not found.sources:
+    if explanation.lines:
+        return f"The commit changes no function: {replaced_line(explanation)}."
+    files = listed([f"`{printable(path)}`" for path in explanation.paths[: functions.MAX_NAMES]])
+    if not explanation.sources:
         return f"The commit changes no compiled code: it changes {files}."
-    if all(path.endswith(PARSED) for path in found.paths):
+    if all(path.endswith(PARSED_SUFFIXES) for path in explanation.paths):
         return f"The commit changes no function: it changes data, types, or the default of a setting in {files}."
     return f"The commit changes no function of C, C++, Rust or Go: it changes {files}."
 
 
-def options(found: Explanation) -> str:
-    """Which options of the compiler a commit changes: these change all functions."""
-    for path, before, since in found.lines:
-        old, new = ([word for word in text.split() if OPTION.fullmatch(word)] for text in (before, since))
-        gone, come = (
-            [f"`{printable(word)}`" for word in own if word not in other] for own, other in ((old, new), (new, old))
+def compiler_options_sentence(explanation: Explanation) -> str:
+    """A sentence about the compiler options that a commit changes; "" if it changes none. Options affect all functions."""
+    for path, old_text, new_text in explanation.lines:
+        old_options, new_options = (
+            [word for word in text.split() if OPTION.fullmatch(word)] for text in (old_text, new_text)
         )
-        if gone or come:
-            instead = (
-                f"{listed(come)} in place of {listed(gone)}" if gone and come else listed(come) or f"no {listed(gone)}"
+        removed, added = (
+            [f"`{printable(word)}`" for word in these if word not in absent]
+            for these, absent in ((old_options, new_options), (new_options, old_options))
+        )
+        if removed or added:
+            change = (
+                f"{listed(added)} in place of {listed(removed)}"
+                if removed and added
+                else listed(added) or f"no {listed(removed)}"
             )
-            return f"The compiler gets {instead} since, by `{printable(path)}`."
+            return f"This commit sets compiler options in `{printable(path)}`: {change}."
     return ""
 
 
-def replaced(found: Explanation) -> str:
-    """The first line that a commit changes outside of functions, as a sentence goes on."""
-    path, before, since = (printable(text) for text in found.lines[0])
-    more = f" (and {count(len(found.lines) - 1, 'more line')})" if found.lines[1:] else ""
-    return f"in `{path}`, `{before}` is `{since}` now{more}"
+def replaced_line(explanation: Explanation) -> str:
+    """A clause with the first line that a commit changes outside of functions: in `Makefile`, `-O2` is now `-O0`."""
+    path, old, new = (printable(text) for text in explanation.lines[0])
+    further_lines = f" (and {count(len(explanation.lines) - 1, 'more line')})" if explanation.lines[1:] else ""
+    return f"in `{path}`, `{old}` is now `{new}`{further_lines}"
 
 
-def unknown(found: Explanation) -> Iterator[str]:
-    """What was not measured, or is not known or excluded, a sentence each: why, and how it is got, where anything helps."""
-    for text in found.missing:
-        part, colon, why = text.partition(": ")
-        yield f"Not measured: {part}, because {why}" if colon and part in PARTS else text
-    for row in (row for row in found.functions[:1] if row.has_no_symbols and row.beyond_noise):
+def open_questions(explanation: Explanation) -> Iterator[str]:
+    """Sentences about parts that were not measured, are unknown, or are excluded; each with the reason and a remedy."""
+    for text in explanation.missing:
+        part, separator, reason = text.partition(": ")
+        yield f"Not measured: {part}, because {reason}" if separator and part in PARTS else text
+    for row in (row for row in explanation.functions[:1] if row.has_no_symbols and row.beyond_noise):
         yield (
             NO_NAMES
             if row.binary == GENERATED
-            else f"Not known: which functions of {row.binary}, because it has no symbols; get it by: {LINKED}."
+            else f"Not known: which functions of {row.binary} differ, because it has no symbols. To find out: {KEEP_SYMBOLS}."
         )
-    slower = next((row.ratio.middle for row in found.counters if row.name == TIME), 1.0)
-    explained = is_explained_by_change(found)
-    if found.change_known and not explained and (rows := suspected_functions(found, slower)):
-        names = listed([functions.quoted(row.function) for row in rows[: functions.NAMED]])
-        yield f"Not known: whether it is in {names}, because of the noise of profiles; get it by: {LONGER}."
-    if found.change_known and not (explained or found.plans) and (out := [*excluded(found)]):
-        yield f"Excluded: {listed(out)}."
-        if found.layouts is None and not any(evidence.cause is Cause.INSTRUCTIONS for evidence in found.classes):
-            yield f"Not excluded: {FURTHER[Cause.LAYOUT]}, because no other layout was measured."
+    slower = next((row.ratio.middle for row in explanation.counters if row.name == TIME), 1.0)
+    is_explained = is_explained_by_change(explanation)
+    if explanation.change_known and not is_explained and (rows := suspected_functions(explanation, slower)):
+        names = listed([functions.quoted(row.function) for row in rows[: functions.MAX_NAMES]])
+        yield f"Not known: whether the change is in {names}, because profiles are too noisy. To find out: {MORE_TIME}."
+    if (
+        explanation.change_known
+        and not (is_explained or explanation.plans)
+        and (excluded_names := [*excluded_causes(explanation)])
+    ):
+        yield f"Excluded: {listed(excluded_names)}."
+        if explanation.layouts is None and not any(
+            evidence.cause is Cause.INSTRUCTIONS for evidence in explanation.classes
+        ):
+            yield f"Not excluded: {FACTOR_NAMES[Cause.LAYOUT]}, because only the usual layout was measured."
 
 
-def excluded(found: Explanation) -> Iterator[str]:
-    """What can have caused less than half of a change of the time of an operation."""
-    rows = {row.name: row for row in found.counters}
-    causes = {evidence.cause for evidence in found.classes}
+def excluded_causes(explanation: Explanation) -> Iterator[str]:
+    """The causes that explain less than half of the change of the time of an operation, with their ratios."""
+    rows = {row.name: row for row in explanation.counters}
+    causes = {evidence.cause for evidence in explanation.classes}
     change = abs(math.log(rows[TIME].ratio.middle)) if TIME in rows else 0.0
     for cause, name in (Cause.INSTRUCTIONS, "instructions/o"), (Cause.MEMORY, "ipc"), (Cause.WAITING, BUSY):
         row = rows.get(name)
         ends = (row.ratio.low, row.ratio.high) if row and cause not in causes else ()
         if row and ends and all(0 < end < math.inf and abs(math.log(end)) < change / 2 for end in ends):
-            yield f"{FURTHER[cause]} ({row.name} {ratio(row.ratio)})"
-    if found.layouts and found.layouts.ratio.excludes_one:
-        yield f"{FURTHER[Cause.LAYOUT]} ({ratio(found.layouts.ratio)} in {count(found.layouts.compared, 'layout')})"
+            yield f"{FACTOR_NAMES[cause]} ({row.name} {ratio(row.ratio)})"
+    if explanation.layouts and explanation.layouts.ratio.excludes_one:
+        yield f"{FACTOR_NAMES[Cause.LAYOUT]} ({ratio(explanation.layouts.ratio)} in {count(explanation.layouts.compared, 'layout')})"
 
 
-def what_helps(found: Explanation, command: str, *, studied: bool) -> str:
-    """Why no reason is known, and the ``command`` that measures it; "" where one is."""
-    classified = found.classes and found.classes[0].cause is not Cause.UNKNOWN
-    if classified or found.plans or found.functions or found.counts:
+def missing_reason_advice(explanation: Explanation, command: str, *, was_measured: bool) -> str:
+    """A sentence with the reason for which no function is known, and the ``command`` that measures it; "" if one is known."""
+    has_class = explanation.classes and explanation.classes[0].cause is not Cause.UNKNOWN
+    if has_class or explanation.plans or explanation.functions or explanation.counts:
         return ""
-    causes = [cause for cause in found.missing if cause != NO_COUNTERS]
-    if studied and not causes:
+    causes = [cause for cause in explanation.missing if cause != NO_COUNTERS]
+    if was_measured and not causes:
         return "No function is known to be the reason."
-    why = printable(causes[0].rstrip(".")) if studied else "it was not measured"
-    return f"No function is known to be the reason ({why}): measure it with `{command}`."
+    reason = printable(causes[0].rstrip(".")) if was_measured else "it was not measured"
+    return f"No function is known to be the reason ({reason}). To measure the reason: `{command}`."
 
 
-def sentence(evidence: Evidence, bloat: str = "", operation: str = "operation") -> str:
-    """One class, with its numbers and how sure it is; ``bloat`` is what more instructions are called."""
+def class_sentence(evidence: Evidence, more_code: str = "", operation: str = "operation") -> str:
+    """A sentence about a class of change, with its numbers and its sureness; ``more_code`` names additional instructions."""
     if evidence.cause is Cause.PLAN:
-        return "A statement is executed in another way: its plan differs between the two."
+        return "The server executes a statement differently: its plan differs between the two builds."
     if not evidence.rows:
         return NOTHING[evidence.detail]
-    row, *more = evidence.rows
-    up, size, detail = row.ratio.middle > 1, times(row.ratio), evidence.detail
-    with_it = f", with {', '.join(map(named, more))}" if more else ""
+    row, *further = evidence.rows
+    is_more, factor, detail = row.ratio.middle > 1, factor_text(row.ratio), evidence.detail
+    further_text = f", with {', '.join(map(named_factor, further))}" if further else ""
     match evidence.cause:
         case Cause.INSTRUCTIONS:
-            amount = f"more instructions per {operation} ({bloat})" if up else f"fewer instructions per {operation}"
-            text = f"It executes {amount}: {size}"
-        case Cause.MEMORY if detail == KERNEL:
-            text = (
-                f"It takes {'more' if up else 'less'} CPU time in the kernel: {size} for each instruction outside of it"
+            amount = (
+                f"more instructions per {operation} ({more_code})" if is_more else f"fewer instructions per {operation}"
             )
+            text = f"This commit executes {amount}: {factor}"
+        case Cause.MEMORY if detail == KERNEL:
+            more = "more" if is_more else "less"
+            text = f"This commit takes {more} CPU time in the kernel: {factor} per instruction outside of the kernel"
         case Cause.MEMORY if row.name == PER_INSTRUCTION:
-            slower = " (slower memory, or a slower clock)" if up else ""
-            text = f"It takes {'more' if up else 'less'} CPU time for each instruction{slower}: {size}"
+            slower = " (slower memory, or a slower clock)" if is_more else ""
+            text = f"This commit takes {'more' if is_more else 'less'} CPU time per instruction{slower}: {factor}"
         case Cause.MEMORY:
-            amount = "more instructions per cycle" if up else "fewer instructions per cycle (memory-system bloat)"
-            text = f"It executes {amount}: {size}{f', by the {detail}' if detail else ''}{with_it}"
+            amount = "more instructions per cycle" if is_more else "fewer instructions per cycle (memory-system bloat)"
+            text = f"This commit executes {amount}: {factor}{f', by the {detail}' if detail else ''}{further_text}"
         case Cause.WAITING:
-            pointing = f"{with_it}; that points to {POINTS[detail]}" if detail else ""
-            text = f"It waits {'longer' if up else 'less'}: {size} the time for its CPU time{pointing}"
+            conclusion = f"{further_text}; that points to {WAIT_CAUSES[detail]}" if detail else ""
+            text = f"This commit waits {'longer' if is_more else 'less'}: time/CPU time {factor}{conclusion}"
         case Cause.CLOCK:
-            text = f"The clock of the processor ran {'faster' if up else 'slower'}: {size}; that is not the commit"
+            text = f"The processor clock was {'faster' if is_more else 'slower'}: {factor}; the commit is not the cause"
         case Cause.LAYOUT:
-            same = "the same instructions are executed in other time"
-            text = f"The placement of its code may be the only difference: {same} ({row.name} {size}){with_it}"
+            same = "the same instructions take a different time"
+            text = f"Code placement may be the only difference: {same} ({row.name} {factor}){further_text}"
         case _:
-            text = f"It computes {'longer' if up else 'less long'}, rather than waits: CPU time per {operation} {size}"
-    counted = min(counter.share for counter in evidence.rows)
-    partly = f" (counted {counted:.0%} of the time, and extrapolated)" if counted < 1 else ""
-    return f"{HEDGES[evidence.sure]}{text}{partly}."
+            text = f"This commit mainly computes {'longer' if is_more else 'less'}: CPU time per {operation} {factor}"
+    counted_share = min(counter.share for counter in evidence.rows)
+    counted_text = f" (counted {counted_share:.0%} of the time, and extrapolated)" if counted_share < 1 else ""
+    return f"{HEDGES[evidence.sure]}{text}{counted_text}."
 
 
-def named(row: CounterRow) -> str:
-    """A ratio with its name."""
-    return f"{row.name} {times(row.ratio)}"
+def named_factor(row: CounterRow) -> str:
+    """A counter's name with its ratio: cs/o ×1.42 (1.38 to 1.47)."""
+    return f"{row.name} {factor_text(row.ratio)}"
 
 
-def times(ratio: Interval) -> str:
-    """A ratio as people say it, with its interval where it has one; one near 1 has two digits of its change, one near 0 two digits.
+def factor_text(ratio: Interval) -> str:
+    """A ratio with its interval, if it has one. A ratio near 1 has two digits of its change, a ratio near 0 two digits.
 
-    >>> times(Interval(1.38, 1.42, 1.47))
+    >>> factor_text(Interval(1.38, 1.42, 1.47))
     '×1.42 (1.38 to 1.47)'
-    >>> times(Interval(0.0, 1.00213, math.inf))
+    >>> factor_text(Interval(0.0, 1.00213, math.inf))
     '×1.0021'
-    >>> times(Interval(0.0068, 0.00692, 0.0071))
+    >>> factor_text(Interval(0.0068, 0.00692, 0.0071))
     '×0.0069'
     """
     change = abs(ratio.middle - 1)
-    places = two_digits(min(change, ratio.middle), least=2)
-    low, middle, high = (f"{end:.{places}f}" for end in (ratio.low, ratio.middle, ratio.high))
+    decimals = two_digits(min(change, ratio.middle), least=2)
+    low, middle, high = (f"{end:.{decimals}f}" for end in (ratio.low, ratio.middle, ratio.high))
     has_interval = ratio.low > 0 and ratio.high < math.inf and ratio.high - ratio.low > change / 50
     return f"×{middle} ({low} to {high})" if has_interval else f"×{middle}"
 
 
-def _step(text: str) -> str:
-    """A line of a plan, as far indented as it was: that says which step belongs to which."""
+def function_notes(row: FunctionRow, changed: Collection[str]) -> Iterator[str]:
+    """The facts about a function beside its cost, for a table; ``changed`` are all functions that the commit changes."""
+    if row.changed:
+        yield "changed by this commit"
+    if row.inlined:
+        names, verb = (
+            listed([*map(short_name, row.inlined[: functions.MAX_NAMES])]),
+            "is" if len(row.inlined) == 1 else "are",
+        )
+        yield f"{names}, changed by this commit, {verb} inlined"
+    if row.below_changed:
+        is_changed = functions.is_changed(row.below_changed, changed)
+        note = "changed by this commit" if is_changed else "into which a function that this commit changes is inlined"
+        yield f"below {short_name(row.below_changed)}, {note}"
+    if row.inlined_into:
+        yield f"inlined into {short_name(row.inlined_into)}"
+    if frequency := functions.call_frequency(row):
+        yield frequency.removeprefix(", ")
+    if row.partner:
+        yield f"cost moved {'from' if row.difference > 0 else 'to'} {short_name(row.partner)}"
+
+
+def _plan_line(text: str) -> str:
+    """A line of a plan, safe to print, with its indentation, which shows the parent of a step."""
     return " " * (len(text) - len(text.lstrip(" "))) + printable(text)
 
 
 VALUE = re.compile(r"'(?!\{)(?:[^']|'')*'|(?<![\w.])(?:-?\d[\d.]*|\(?\$\d+\)?)(?:::\w+)?(?!\w)")  # not a quoted array
-LISTED = 3  # values of a list that are shown
-LONG = 8  # values of a list that is shortened
+SHOWN_VALUES = 3  # values of a list that are shown
+LONG_LIST = 8  # values of a list that is shortened
 
 
 def plan_lines(rows: Sequence[PlanRow]) -> Iterator[str]:
-    """Each statement, the plan before the commit, and the plan since."""
+    """The lines of each statement, its plan before the commit, and its plan since the commit."""
     for index, row in enumerate(rows):
         if index:
             yield ""
-        yield from map(_step, row.statement.splitlines())
+        yield from map(_plan_line, row.statement.splitlines())
         for title, plan in (("before", row.parent), ("since", row.culprit)):
             for number, line in enumerate(plan.splitlines()):
-                yield f"  {'' if number else title:8}{_step(abridged(line))}"
+                yield f"  {'' if number else title:8}{_plan_line(with_short_lists(line))}"
 
 
-def abridged(line: str) -> str:
-    """A line of a plan in which long lists of values have only their first ones, and how many more there are."""
+def with_short_lists(line: str) -> str:
+    """A line of a plan in which long lists of values are shortened to the first values and the number of further values."""
     values = list(VALUE.finditer(line))
-    starts = [0, *(place for place, (left, right) in enumerate(pairwise(values), 1) if not _listed(line, left, right))]
-    kept, shown = [], 0
+    starts = [
+        0,
+        *(
+            index
+            for index, (previous, next_value) in enumerate(pairwise(values), 1)
+            if not _is_comma_between(line, previous, next_value)
+        ),
+    ]
+    parts, shown = [], 0
     for first, following in pairwise([*starts, len(values)]):
-        if following - first >= LONG:
-            kept.append(line[shown : values[first + LISTED - 1].end()])
-            kept.append(f", … {following - first - LISTED} more")
+        if following - first >= LONG_LIST:
+            parts.append(line[shown : values[first + SHOWN_VALUES - 1].end()])
+            parts.append(f", … {following - first - SHOWN_VALUES} more")
             shown = values[following - 1].end()
-    return "".join((*kept, line[shown:]))
+    return "".join((*parts, line[shown:]))
 
 
-def _listed(line: str, left: re.Match[str], right: re.Match[str]) -> bool:
-    """Whether there is only a comma between two values."""
-    return line[left.end() : right.start()].strip() == ","
+def _is_comma_between(line: str, first: re.Match[str], second: re.Match[str]) -> bool:
+    """Whether the text between two values is a comma."""
+    return line[first.end() : second.start()].strip() == ","

@@ -101,7 +101,7 @@ def test_what_was_said_of_a_function_is_not_said_again() -> None:
     times = [Profiled(1, profile(commit, {("main", "hash"): n})) for commit, n in (("p", 5000), ("c", 9000))]
     of_time, of_counts = sentences(explanation([*times, *change("hash", hash=440.0)], "p", "c"))
     assert of_time.endswith(" of the loss is in `hash`, which this commit changes.")
-    assert of_counts == "`hash` executes 40 more instructions an operation (+10 %), called as often."
+    assert of_counts == "`hash` executes 40 more instructions an operation (+10 %), called as often as before."
 
 
 @pytest.mark.parametrize("calls", [2.0, 0.001])
@@ -120,8 +120,10 @@ def test_a_function_that_costs_too_little_for_samples_is_called_yet(calls: float
     ]
     change = ChangedFunctions(1, ChangeFacts("c", "p", ("insert",), files=1))
     _, said = sentences(explanation([*times, *events, change], "p", "c"))
-    gone = "`copy` (51 % of the cost before) is not called any more."
-    assert said.endswith("396 fewer instructions an operation (×0.010), called as often." if calls > 1 else gone)
+    gone = "`copy` (51 % of the parent's cost) is no longer called."
+    assert said.endswith(
+        "396 fewer instructions an operation (×0.010), called as often as before." if calls > 1 else gone
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,15 +137,15 @@ def test_a_function_that_costs_too_little_for_samples_is_called_yet(calls: float
 def test_instructions_that_do_not_explain_the_time(cost: float, how: str) -> None:
     times = [Profiled(1, profile(commit, {("main", "hash@bench"): n})) for commit, n in (("p", 9000), ("c", 5000))]
     _, said = sentences(explanation([*times, *change("hash", hash=cost)], "p", "c"))
-    beside = ": memory or branches cost less there." if "time" in how else "."
-    assert said == f"`hash` {how}, called as often{beside}"
+    beside = ": memory or branches take less time there." if "time" in how else "."
+    assert said == f"`hash` {how}, called as often as before{beside}"
 
 
 def test_that_the_commit_does_not_change_a_function_of_a_library_is_said_once() -> None:
     copy = "copy@libc.so.6"
     times = [Profiled(1, profile(commit, {("@kv", copy): n})) for commit, n in (("p", 5000), ("c", 9000))]
     of_time, of_counts = sentences(explanation([*times, *change("hash", **{copy: 90.0})], "p", "c"))
-    assert of_time.endswith("`copy` (called by `[kv]`), which this commit does not change; it changes `hash`.")
+    assert of_time.endswith("`copy` (called by `[kv]`), which this commit does not change; this commit changes `hash`.")
     assert of_counts.startswith("`copy` executes 50 more")
 
 

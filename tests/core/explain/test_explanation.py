@@ -28,7 +28,7 @@ from perfbisect.core.explain.evidence import (
 )
 from perfbisect.core.explain.explanation import NO_COUNTERS, explanation
 from perfbisect.core.explain.functions import function_rows
-from perfbisect.wording.reasons import sentence, sentences, unknown
+from perfbisect.wording.reasons import class_sentence, open_questions, sentences
 
 
 def sampled(commit: str, reported: float | None = None, **costs: int) -> Profiled:
@@ -74,7 +74,7 @@ BOTH = changed(100_000, instructions=1.5, cycles=1.95, task_clock=2.0)
         pytest.param([run()] * 3, [BLOATED] * 3, Cause.INSTRUCTIONS, "×1.42", id="more instructions"),
         pytest.param([run()] * 3, [MISSING] * 3, Cause.MEMORY, "by the data TLB … dTLB-load-misses/o ×6.00", id="memory"),
         pytest.param(
-            [run()] * 3, [changed(140_000, cycles=1.0, task_clock=1.43)] * 3, Cause.CLOCK, "ran slower: ×0.70", id="clock"
+            [run()] * 3, [changed(140_000, cycles=1.0, task_clock=1.43)] * 3, Cause.CLOCK, "was slower: ×0.70", id="clock"
         ),
         pytest.param([run()] * 3, [changed(110_000, context_switches=4.0)] * 3, Cause.WAITING, "contention", id="locks"),
         pytest.param(
@@ -103,9 +103,9 @@ def exactly(instructions: float) -> RunFacts:
 
 def test_exact_counts_say_why_without_any_time() -> None:
     for factor, said in (
-        (1.14, "It executes more instructions per operation (code bloat): ×1.14."),
-        (1.00213, "It executes more instructions per operation (code bloat): ×1.0021."),
-        (0.5, "It executes fewer instructions per operation: ×0.50."),
+        (1.14, "This commit executes more instructions per operation (code bloat): ×1.14."),
+        (1.00213, "This commit executes more instructions per operation (code bloat): ×1.0021."),
+        (0.5, "This commit executes fewer instructions per operation: ×0.50."),
     ):
         assert explained([exactly(1e9)], [exactly(factor * 1e9)]) == (Cause.INSTRUCTIONS, said)
 
@@ -115,15 +115,16 @@ def test_without_instruction_counts_cpu_time_still_tells_computing_from_waiting(
     idle = run(100_000, {**few, "task-clock": 4_800.0, "context-switches": 2e5})
     cause, said = explained([run(counters=few)], [run(100_000, few)])
     assert (
-        cause is Cause.UNKNOWN
-        and said == "Possibly: It computes longer, rather than waits: CPU time per operation ×2.00."
+        cause is Cause.UNKNOWN and said == "Possibly: This commit mainly computes longer: CPU time per operation ×2.00."
     )
     found = explanation([], "p", "c", ([run(counters=few)], [idle]))
     assert found.classes[0].cause is Cause.WAITING and found.missing == (NO_COUNTERS,)
     failed = Unexplained("instructions", "run: it ended with status 1: no room. Try more")
     found = explanation([failed], "p", "c", ([run(counters=few)], [run(100_000, few)]))
     assert found.missing == (f"instructions: {failed.reason}",), "the host counts them, as far as is known"
-    assert [*unknown(found)] == ["Not measured: instructions, because run: it ended with status 1: no room. Try more"]
+    assert [*open_questions(found)] == [
+        "Not measured: instructions, because run: it ended with status 1: no room. Try more"
+    ]
 
 
 def timed_and_counted(cpu: float, instructions: float) -> Explanation:
@@ -139,16 +140,24 @@ def timed_and_counted(cpu: float, instructions: float) -> Explanation:
 @pytest.mark.parametrize(
     ("cpu", "instructions", "said"),
     [
-        (1.3, 1.3, r"It executes more instructions per operation \(code bloat\): ×1\.30\.$"),
-        (1.305, 1.3, r"It executes more instructions per operation \(code bloat\): ×1\.30\.$"),  # cpu/o varies by more
-        (1.3, 1.0, r"It takes more CPU time for each instruction \(slower memory, or a slower clock\): ×1\.30 \("),
+        (1.3, 1.3, r"This commit executes more instructions per operation \(code bloat\): ×1\.30\.$"),
+        (
+            1.305,
+            1.3,
+            r"This commit executes more instructions per operation \(code bloat\): ×1\.30\.$",
+        ),  # cpu/o varies by more
+        (1.3, 1.0, r"This commit takes more CPU time per instruction \(slower memory, or a slower clock\): ×1\.30 \("),
         (
             1.8,
             1.3,
-            r"It takes more CPU time for .*×1\.38 \(.*\); in part also the number of instructions per operation",
+            r"This commit takes more CPU time per .*×1\.38 \(.*\); in part also the number of instructions per operation",
         ),
-        (1.8, 1.45, r"It executes more .*×1\.45; in part also the time of an instruction \(cpu/instruction ×1\.24"),
-        (1 / 1.3, 1.0, r"It takes less CPU time for each instruction: ×0\.77 \("),
+        (
+            1.8,
+            1.45,
+            r"This commit executes more .*×1\.45; in part also the time of an instruction \(cpu/instruction ×1\.24",
+        ),
+        (1 / 1.3, 1.0, r"This commit takes less CPU time per instruction: ×0\.77 \("),
     ],
 )
 def test_exact_counts_separate_more_code_from_all_else(cpu: float, instructions: float, said: str) -> None:
@@ -163,9 +172,9 @@ def test_exact_counts_lack_the_kernel_so_that_its_time_is_not_that_of_instructio
     after = {**before, ("main", "print", "write@libc.so.6", "vfs_write@[kernel]"): 4500}
     rows = function_rows(([profile("p", before)], [profile("c", after)]))
     counters = timed_and_counted(2.4, 1.0).counters
-    said = [sentence(classify(counters, functions=functions)[0]) for functions in (rows, ())]
-    assert said[0].startswith("It takes more CPU time in the kernel: ×2.40 (")
-    assert said[1].startswith("It takes more CPU time for each instruction")
+    said = [class_sentence(classify(counters, functions=functions)[0]) for functions in (rows, ())]
+    assert said[0].startswith("This commit takes more CPU time in the kernel: ×2.40 (")
+    assert said[1].startswith("This commit takes more CPU time per instruction")
 
 
 def on_a_busy_host(time: float, cpu: float, **counters: float) -> RunFacts:
@@ -189,7 +198,7 @@ def test_waiting_is_weighed_by_time_where_other_load_takes_the_processor() -> No
     for (parent, culprit), cause, said in (
         (synced, Cause.WAITING, "points to storage"),
         (locked, Cause.WAITING, "points to contention"),  # and a few reads of others
-        *((each, Cause.UNKNOWN, "computes longer, rather than waits") for each in (twice, busier, computing)),
+        *((each, Cause.UNKNOWN, "mainly computes longer") for each in (twice, busier, computing)),
     ):
         found, text = explained([parent] * 3, [culprit] * 3)
         assert found is cause and said in text
@@ -258,7 +267,7 @@ def test_a_number_is_a_count_of_operations_only_if_it_is_one(
 def test_few_samples_say_nothing() -> None:
     found = explanation([sampled("p", scan=2), sampled("c", scan=40), changes("scan")], "p", "c", ([run()], [BLOATED]))
     assert (found.functions, found.location) == ((), None)
-    [said] = unknown(found)
+    [said] = open_questions(found)
     assert said.startswith("Not measured: profiles, because there are 2 of the parent and 40 of the culprit")
 
 
@@ -277,11 +286,11 @@ def test_few_samples_say_nothing() -> None:
         ({"paths": ("config.c",), "files": 1, "note": "ctags failed."}, ""),
         (
             {"paths": ("Makefile",), "lines": (("Makefile", "CFLAGS ?= -g -O2", "CFLAGS ?= -g -O3"),)},
-            "The compiler gets `-O3` in place of `-O2` since, by `Makefile`.",
+            "This commit sets compiler options in `Makefile`: `-O3` in place of `-O2`.",
         ),
         (
             {"paths": ("Makefile",), "lines": (("Makefile", "LIBS = -ltinfo", "LIBS ="), ("Makefile", "a", "b"))},
-            "The commit changes no function: in `Makefile`, `LIBS = -ltinfo` is `LIBS =` now (and 1 more line).",
+            "The commit changes no function: in `Makefile`, `LIBS = -ltinfo` is now `LIBS =` (and 1 more line).",
         ),
     ],
 )
@@ -345,7 +354,7 @@ def test_the_reason_explains_the_metric_that_was_hunted() -> None:
     """Counts rose by 1.2 %; the timed runs happen to wait less, by no more than noise."""
     events = counted(busy(56.0, 60.0, 58.0), busy(50.0, 57.0, 48.0))
     found = explanation(events, "p", "c", ([exactly(1e9)], [exactly(1.012e9)]), RISE, "instructions/o")
-    assert sentences(found) == ("It executes more instructions per operation (code bloat): ×1.012.",)
+    assert sentences(found) == ("This commit executes more instructions per operation (code bloat): ×1.012.",)
     assert [each.cause for each in found.classes] == [Cause.INSTRUCTIONS]
 
 
@@ -495,21 +504,21 @@ def test_the_same_instructions_and_moved_counters_of_the_front_end_make_a_suspic
 def test_what_profiles_say_needs_no_counters() -> None:
     loss = FunctionRow("f", "engine", 1000.0, 2000.0, error=10.0, part=1.0, changed=True)
     alone = Explanation("p", "c", (Evidence(Cause.UNKNOWN, None, Sureness.POSSIBLE),))
-    assert sentences(alone)[0].startswith("Nothing that was counted differs enough")
+    assert sentences(alone)[0].startswith("No counter differs enough")
     assert sentences(replace(alone, functions=(loss,), unit="us"))[0].endswith("`f`, which this commit changes.")
 
 
 def test_functions_without_names_say_how_to_get_them() -> None:
     for binary, how in (("jit", "perf-PID.map"), ("kv", "linking without -s")):
         rows = (FunctionRow(f"[{binary}]", binary, 1000.0, 2000.0, error=10.0, part=1.0),)
-        [said] = unknown(Explanation("p", "c", functions=rows, unit="us"))
+        [said] = open_questions(Explanation("p", "c", functions=rows, unit="us"))
         assert said.startswith("Not known: which ") and how in said
 
 
 def test_another_plan_is_said_first() -> None:
     found = classify(counter_rows({"": [run()]}, {"": [BLOATED]}), plans=(PlanRow("SELECT", "index", "scan"),))
     assert [each.cause for each in found] == [Cause.PLAN, Cause.INSTRUCTIONS]
-    assert sentences(Explanation("p", "c", found))[0].startswith("A statement is executed in another way")
+    assert sentences(Explanation("p", "c", found))[0].startswith("The server executes a statement differently")
 
 
 def changes(function: str) -> ChangedFunctions:
@@ -521,7 +530,7 @@ def changes(function: str) -> ChangedFunctions:
     [
         (Layouts(Interval(0.93, 0.95, 0.97), 12, 11), "the placement of code (0.950 (0.930–0.970) in 12 layouts)."),
         (Layouts(Interval(0.93, 0.98, 1.03), 12, 7), "and waiting (time/cpu 1.001 (0.999–1.003))."),
-        (None, "Not excluded: the placement of code, because no other layout was measured."),
+        (None, "Not excluded: the placement of code, because only the usual layout was measured."),
     ],
 )
 def test_that_no_function_explains_it_is_an_answer(layouts: Layouts | None, tail: str) -> None:
@@ -537,23 +546,23 @@ def test_that_no_function_explains_it_is_an_answer(layouts: Layouts | None, tail
         for name in ("insert", "scan")
     )
     assert sentences(of_another)[-1].endswith(
-        " of the loss is in `scan`, which this commit does not change; it changes `insert`."
+        " of the loss is in `scan`, which this commit does not change; this commit changes `insert`."
     )
     unprofiled = explanation([changes("insert")], "p", "c", (parent, culprit), replace(LOSS, layouts=layouts))
     assert len(sentences(unprofiled)) == 1, "functions are not excluded where none was profiled"
-    said = " ".join(unknown(of_another))
+    said = " ".join(open_questions(of_another))
     assert said.startswith("Excluded: the number of instructions per operation (")
     assert said.endswith(tail)
-    assert not [*unknown(its_own)]
+    assert not [*open_questions(its_own)]
     change = changes("insert")
     option = replace(change, facts=replace(change.facts, lines=(("Makefile", "LIBS = -lm -lreadline", "LIBS = -lm"),)))
     linked = explanation([*profiles, option], "p", "c", (parent, culprit), replace(LOSS, layouts=layouts))
-    assert sentences(linked)[-1] == "Outside of functions, in `Makefile`, `LIBS = -lm -lreadline` is `LIBS = -lm` now."
+    assert sentences(linked)[-1] == "Outside of functions, in `Makefile`, `LIBS = -lm -lreadline` is now `LIBS = -lm`."
     slow = replace(
         changes("scan"), facts=replace(change.facts, lines=(("Makefile", "CFLAGS = -g -O3", "CFLAGS = -g -O0"),))
     )
     unoptimised = explanation([*profiles, slow], "p", "c", (parent, culprit), replace(LOSS, layouts=layouts))
-    assert sentences(unoptimised)[-1] == "The compiler gets `-O0` in place of `-O3` since, by `Makefile`."
+    assert sentences(unoptimised)[-1] == "This commit sets compiler options in `Makefile`: `-O0` in place of `-O3`."
 
 
 def test_a_function_of_the_diff_that_noise_may_hide_is_not_excluded() -> None:
@@ -562,8 +571,8 @@ def test_a_function_of_the_diff_that_noise_may_hide_is_not_excluded() -> None:
     )
     events = sampled("p", scan=900, hash=100), sampled("c", scan=900, hash=105), changes("hash")
     even = Layouts(Interval(0.93, 0.95, 0.97), 12, 11)
-    said, _ = unknown(explanation(events, "p", "c", (parent, culprit), replace(LOSS, layouts=even)))
-    assert said.startswith("Not known: whether it is in `hash`, because of the noise of profiles; get it by: ")
+    said, _ = open_questions(explanation(events, "p", "c", (parent, culprit), replace(LOSS, layouts=even)))
+    assert said.startswith("Not known: whether the change is in `hash`, because profiles are too noisy. To find out: ")
 
 
 def test_pairs_that_were_recorded_elsewhere() -> None:

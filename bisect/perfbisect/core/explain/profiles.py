@@ -1,20 +1,20 @@
-"""Profiles as folded stacks: how a frame is written, what names of functions mean, and how stacks are made from what perf prints. Pure.
+"""Profiles as folded stacks: the format of a frame, function names, and the conversion of perf's output to stacks. Pure.
 
-A stack of ``ProfileFacts`` is "program;outermost;…;innermost". Its first part is the name of the program, or of its
-thread. Each other part is a frame: "function (binary)", such as "row_search_mvcc (mysqld)" or "vfs_read ([kernel])".
-Where a binary has no symbol for an address, the frame is its name in brackets, "[libz.so.1]": all such addresses are one
-frame. Neither part contains a semicolon or the end of a line. ``RARE`` stands for all callers of a stack that has cost
-too little to be kept whole.
+A stack of ``ProfileFacts`` is "program;outermost;…;innermost". The first part is the name of the program, or of its
+thread. Each further part is a frame: "function (binary)", such as "row_search_mvcc (mysqld)" or "vfs_read ([kernel])".
+If a binary has no symbol for an address, the frame is the name of the binary in brackets, "[libz.so.1]", so all such
+addresses are one frame. No part contains a semicolon or a line end. ``RARE`` replaces the callers of a stack that costs
+too little to be stored completely.
 
-Names of functions are those of a symbol table, demangled, or those of the source code.
+Function names are demangled names of a symbol table, or names of the source code.
 
-Stacks are folded from the call chains that ``perf script`` prints. A host has added up equal chains
-(``lab/measure/profiles.py``), so that what it prints is short. Each of its lines has a cost, the number of samples, the
-name of the thread and the frames, innermost first, with tabs between them; a frame is "symbol (path)", as of perf, or
-``RARE`` for callers that it left out. A line "lost N" tells how many samples the kernel has dropped.
+Stacks are folded from the call chains that ``perf script`` prints. The host adds up equal chains
+(``lab/measure/profiles.py``), so its output is short. Each line has a cost, the number of samples, the name of the thread
+and the frames, innermost first, separated by tabs. A frame is "symbol (path)", as perf prints it, or ``RARE`` for callers
+that the host left out. A line "lost N" has the number of samples that the kernel dropped.
 
-Of instructions that are counted one by one, a host (``lab/measure/counting.py``) prints the same lines, and
-"N calls CALLEE CALLER". All of an execution is counted; of two, what the longer one has beyond the shorter.
+For exact counts of instructions, a host (``lab/measure/counting.py``) prints the same lines, and lines
+"N calls CALLEE CALLER". The counts are those of a long execution minus those of a short execution.
 """
 
 import re
@@ -26,23 +26,23 @@ from itertools import accumulate, pairwise
 
 from perfbisect.core.domain.facts import ProfileFacts
 
-SEPARATOR = ";"  # of the parts of a stack
-COUNTED = "instructions"  # unit of the costs of counts
-KERNEL, UNKNOWN = "[kernel]", "[unknown]"  # binaries that are no files
+SEPARATOR = ";"  # between the parts of a stack
+COUNTED = "instructions"  # the unit of exact counts
+KERNEL, UNKNOWN = "[kernel]", "[unknown]"  # binaries that are not files
 RARE = "[rare stacks]"
-GENERATED = "jit"  # the binary of code that a program generates as it runs: "[jit]" where it has no names
-NO_CALLERS = frozenset({UNKNOWN, RARE})  # frames that call nothing: their functions are not known
+GENERATED = "jit"  # the binary of code that a program generates at run time: "[jit]" for code without names
+NO_CALLERS = frozenset({UNKNOWN, RARE})  # frames of unknown functions
 
 _FRAME = re.compile(r"(?P<function>.+) \((?P<binary>[^()]+)\)")
 _FORBIDDEN = re.compile(r"[;\r\n]")
-# What compilers append to the name of a part or a special form of a function; demanglers write it as " [clone .cold]".
+# Suffixes that compilers append to parts and special forms of a function; demanglers write " [clone .cold]".
 _CLONE = re.compile(
     r"(?: \[clone \.[\w.]+\])+$|(?<=\w)(?:\.(?:cold|part|isra|constprop|lto_priv|llvm|localalias|ipa_split|unlikely)(?:\.\d+)*)+$"
 )
 
 
 def frame(function: str, binary: str) -> str:
-    """A frame of a stack. ``function`` is empty where it is unknown, ``binary`` is a base name; "" is unknown, too."""
+    """A frame of a stack. ``binary`` is a base name. An empty ``function`` or ``binary`` is unknown."""
     binary_text = _FORBIDDEN.sub(":", binary).replace("(", "[").replace(")", "]") or UNKNOWN
     return f"{_FORBIDDEN.sub(':', function)} ({binary_text})" if function else f"[{binary_text.strip('[]')}]"
 
@@ -50,7 +50,7 @@ def frame(function: str, binary: str) -> str:
 def read_frame(text: str) -> tuple[str, str]:
     """The function and the binary of a frame.
 
-    Of "[libz.so.1]" these are "[libz.so.1]" and "libz.so.1"; of a program's name, they are the name and "".
+    For "[libz.so.1]" they are "[libz.so.1]" and "libz.so.1"; for a program's name they are the name and "".
     """
     if match := _FRAME.fullmatch(text):
         return match["function"], match["binary"]
@@ -60,12 +60,12 @@ def read_frame(text: str) -> tuple[str, str]:
 
 
 def stack_frames(stack: str) -> tuple[str, ...]:
-    """The frames of a stack, outermost first, without the program."""
+    """The frames of a stack, outermost first, without the program's name."""
     return tuple(stack.split(SEPARATOR)[1:])
 
 
 def source_name(function: str) -> str:
-    """The function of the source code: without what the compiler appends to a part of it or a form of it, ".cold"."""
+    """The function's name in the source code, without suffixes of the compiler such as ".cold"."""
     return _CLONE.sub("", function)
 
 
@@ -78,18 +78,18 @@ VERSION = re.compile(r"(?<=\w)@.*")  # "memcpy@plt", "memcpy@@GLIBC_2.14"
 QUALIFIERS = re.compile(r"(?:\s+(?:const|volatile|noexcept)|\s*&{1,2})+$")
 LAST_NAME = re.compile(r"(?:(?P<scope>[\w~$]+)(?:::|\.))?(?P<own>[\w~$]+)\s*$")
 METHOD = re.compile(r"\(\*?(\w+)\)\.")  # of Go: "(*Tree)."
-# What the C library calls its own forms of a function, such as those for some processors.
+# Names of processor-specific forms of a function in the C library.
 LIBRARY_VARIANT = re.compile(r"__(\w+?)_(?:avx|sse|ssse|evex|erms|asimd|neon|sve|zva)\w*|(?:__GI_)_*(\w+)")
 MAX_SHORT_NAME = 80  # characters in a sentence
 OPENING, CLOSING = "(<[{", ")>]}"
 
 
 def scope_and_name(function: str) -> tuple[str, str]:
-    """The innermost scope (a class or a namespace) and the own name of a function; "" where there is none.
+    """The innermost scope (a class or a namespace) and the unqualified name of a function; "" if there is none.
 
-    What a lambda does belongs to the function that contains it.
+    A lambda belongs to the function that contains it.
 
-    >>> split("void store::Page<int>::insert(std::string const&) const [clone .cold]")
+    >>> scope_and_name("void store::Page<int>::insert(std::string const&) const [clone .cold]")
     ('Page', 'insert')
     """
     text = HASH.sub("", LAMBDA.sub("", VERSION.sub("", source_name(function))))
@@ -101,7 +101,7 @@ def scope_and_name(function: str) -> tuple[str, str]:
 
 
 def without_brackets(text: str) -> str:
-    """The text without what is in brackets of any kind: arguments, those of templates, and their like."""
+    """The text without brackets of any kind and their contents: arguments, template arguments."""
     depth, outside_brackets = 0, []
     for index, character in enumerate(text):
         if character in OPENING:
@@ -114,18 +114,18 @@ def without_brackets(text: str) -> str:
 
 
 def may_be_same(first: str, second: str) -> bool:
-    """Whether two names can mean one function: their own names are equal, and their scopes where both have one."""
+    """Whether two names can mean the same function: equal unqualified names, and equal scopes if both have a scope."""
     scope, name = scope_and_name(first)
     second_scope, second_name = scope_and_name(second)
     return bool(name) and name == second_name and (scope == second_scope or not (scope and second_scope))
 
 
 def short_name(function: str) -> str:
-    """A name as people say it: with its innermost scope, without arguments and those of templates, and at most 80 characters.
+    """A function's name with its innermost scope, without arguments and template arguments, in at most 80 characters.
 
-    >>> short("void store::Page<int>::insert(std::string const&) const")
+    >>> short_name("void store::Page<int>::insert(std::string const&) const")
     'Page::insert'
-    >>> short("<alloc::btree::RangeIter<K,V> as core::iter::Iterator>::next")
+    >>> short_name("<alloc::btree::RangeIter<K,V> as core::iter::Iterator>::next")
     'RangeIter::next'
     """
     text = source_name(function)
@@ -169,15 +169,15 @@ WAIT_KINDS = {  # of waits, by functions of the kernel
 
 @lru_cache(maxsize=1 << 15)
 def function_key(text: str) -> FunctionKey:
-    """The function of the source code that a frame is of, and its binary."""
+    """The name of a frame's function in the source code, and the binary."""
     function, binary = read_frame(text)
     return source_name(function), binary
 
 
 def functions_in(profiles: Iterable[ProfileFacts], *, inlined: bool = False) -> frozenset[str]:
-    """The names of all functions in the stacks of profiles, on CPU and off it, but for those of the binaries of `SYSTEM`.
+    """The names of all functions in on-CPU and off-CPU profiles, except functions of the kernel and libc (``SYSTEM_BINARY``).
 
-    Those that exact counts have told apart, but are ``inlined``, only if these are wanted.
+    ``inlined`` includes functions that are inlined and only appear in exact counts.
     """
     stacks = {(stack, bool(run.samples) or inlined) for run in profiles for stack in run.stacks}
     keys = {
@@ -187,7 +187,7 @@ def functions_in(profiles: Iterable[ProfileFacts], *, inlined: bool = False) -> 
 
 
 def comparable_profiles(profiles: ProfilesOfBoth, *, off_cpu: bool = False, counted: bool = False) -> ProfilesOfBoth:
-    """The profiles on (or off) CPU of both sides, or their counts, in one unit; empty lists where one side has none."""
+    """The on-CPU (or off-CPU) profiles or the counts of both builds in the same unit; empty lists if a build has none."""
     parent, culprit = (
         [run for run in runs if run.stacks and run.operations > 0 and run.off_cpu is off_cpu] for runs in profiles
     )
@@ -198,7 +198,7 @@ def comparable_profiles(profiles: ProfilesOfBoth, *, off_cpu: bool = False, coun
 
 
 def waits_by_kind(profile: ProfileFacts) -> ProfileFacts:
-    """A profile off CPU with what is waited for in place of functions; waits of other kinds are left out."""
+    """An off-CPU profile with the kinds of waits in place of functions; waits of unknown kinds are left out."""
     stacks: dict[str, float] = {}
     for stack, cost in profile.stacks.items():
         kind = next((kind for kind, pattern in WAIT_KINDS.items() if pattern.search(stack)), "")
@@ -208,9 +208,9 @@ def waits_by_kind(profile: ProfileFacts) -> ProfileFacts:
 
 
 def without_system_frames(profile: ProfileFacts, factor: float = 1.0) -> ProfileFacts:
-    """A profile whose stacks end at the last function that is neither of the kernel nor of a language's library.
+    """A profile whose stacks end at the last function outside of the kernel and of a language's library.
 
-    Without those of threads that were interrupted.
+    Stacks of interrupted threads are left out. Costs are multiplied by ``factor``.
     """
     stacks: dict[str, float] = {}
     for stack, cost in profile.stacks.items():
@@ -244,7 +244,7 @@ _IN_PROCESS = frozenset({"[vdso]", "[vsyscall]", UNKNOWN})  # names in brackets 
 
 @dataclass(frozen=True, slots=True)
 class FoldedStacks:
-    """The stacks of one profile; costs in the unit of the event."""
+    """The stacks of one profile, with costs in the unit of the event."""
 
     stacks: Mapping[str, float]  # as of ``ProfileFacts``
     samples: int
@@ -253,7 +253,7 @@ class FoldedStacks:
 
 
 def fold(lines: Iterable[str], per_unit: float = 1.0) -> FoldedStacks:
-    """The stacks in what a host prints; ``per_unit`` is what their costs are divided by. Other lines are left out."""
+    """The stacks in a host's output, with costs divided by ``per_unit``; other lines are ignored."""
     costs: dict[str, float] = {}
     samples = lost = 0
     cost_without_callers = 0.0
@@ -274,9 +274,9 @@ def fold(lines: Iterable[str], per_unit: float = 1.0) -> FoldedStacks:
 
 
 def lacks_callers(stack_of_frames: Sequence[str], perf_chain: Sequence[str]) -> bool:
-    """Whether callers of a stack were not found: it begins neither where threads do nor in or below code that has no names.
+    """Whether outer callers of a stack are missing: the stack begins neither in a thread's first function nor in unnamed code.
 
-    ``chain`` has the frames of perf, innermost first.
+    ``perf_chain`` has perf's frames, innermost first.
     """
     function, binary = read_frame(stack_of_frames[0])
     has_names = binary != KERNEL and not (function.startswith("[") or stored_frame(perf_chain[-1]).startswith("["))
@@ -284,15 +284,15 @@ def lacks_callers(stack_of_frames: Sequence[str], perf_chain: Sequence[str]) -> 
 
 
 def program_name(thread: str) -> str:
-    """The name of a program, from that of its thread."""
+    """The name of a program, from the name of its thread."""
     return " ".join(thread.replace(SEPARATOR, ":").split()) or UNKNOWN
 
 
 def chain_frames(chain: Iterable[str]) -> list[str]:
     """The frames of a chain, outermost first.
 
-    Addresses of one binary without symbols are one frame while they follow each other. Where nothing is known of the
-    outermost ones, as of code that a just-in-time compiler made, the stack begins below them.
+    Consecutive addresses of a binary without symbols are one frame. Unknown outermost frames are left out, as callers of
+    code of a just-in-time compiler.
     """
     frames: list[str] = []
     for text in chain:
@@ -305,7 +305,7 @@ def chain_frames(chain: Iterable[str]) -> list[str]:
 
 
 def stored_frame(perf_frame: str) -> str:
-    """A frame as it is kept, from one of perf."""
+    """The stored form of a frame that perf printed."""
     if perf_frame == RARE:
         return RARE
     match = _SYMBOL.fullmatch(perf_frame)
@@ -317,7 +317,7 @@ def stored_frame(perf_frame: str) -> str:
 
 
 def binary_name(path: str) -> str:
-    """The base name of a binary, from the path that perf prints: a file, a part of the kernel, or memory without a file."""
+    """The base name of a binary, from the path that perf prints for a file, the kernel, or memory without a file."""
     path = path.removesuffix(" (deleted)")
     name = path.rpartition("/")[2]
     if _COMPILED.fullmatch(path):
@@ -330,7 +330,7 @@ def binary_name(path: str) -> str:
 
 
 def limited_stacks(costs: Mapping[str, float]) -> dict[str, float]:
-    """At most ``MOST`` stacks with their callers, and the functions of all others below ``RARE``. No cost is left out."""
+    """The costliest ``MAX_STACKS`` stacks, and the functions of all further stacks below ``RARE``. No cost is left out."""
     ranked = sorted(costs, key=lambda text: (-costs[text], text))
     stacks = {text: costs[text] for text in ranked[:MAX_STACKS]}
     for text in ranked[MAX_STACKS:]:
@@ -345,7 +345,7 @@ _NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def counts_beyond(short: Iterable[str], long: Iterable[str]) -> tuple[dict[str, float], dict[str, float]]:
-    """The stacks and the calls that were counted in a ``long`` execution and not in a ``short`` one, in what a host printed."""
+    """The stacks and the calls of a ``long`` execution beyond those of a ``short`` execution, from the output of a host."""
     difference = numbers_by_item(long) - numbers_by_item(short)
     calls: Counter[str] = Counter()
     for item, number in difference.items():
@@ -357,7 +357,7 @@ def counts_beyond(short: Iterable[str], long: Iterable[str]) -> tuple[dict[str, 
 
 
 def numbers_by_item(lines: Iterable[str]) -> Counter[str]:
-    """What was counted → its number."""
+    """Counted item → its number, from lines "NUMBER<tab>ITEM"; other lines are ignored."""
     numbers: Counter[str] = Counter()
     for line in lines:
         number, _, item = line.partition("\t")

@@ -26,8 +26,8 @@ from perfbisect.report.hunt_report import (
 from perfbisect.report.page import pages
 from perfbisect.report.page.charts import by_second, of_pairs, of_runs, posterior
 from perfbisect.report.page.flame_graph import flame_graph
-from perfbisect.wording.functions import notes
 from perfbisect.wording.quantities import count, figure, scale
+from perfbisect.wording.reasons import function_notes
 from perfbisect.wording.text import metric_title, titled
 
 HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@ ?(.*)")
@@ -152,7 +152,7 @@ def functions(explanation: Explanation, files: Sequence[ChangedFile]) -> Iterato
 
 def on_page(function: FunctionRow, files: Sequence[ChangedFile], changed: Sequence[str]) -> Row:
     """The row of a function, with a link to the hunk that changes it; ``changed``: all functions that the commit changes."""
-    remarks = [function.binary, *notes(function, changed)]
+    remarks = [function.binary, *function_notes(function, changed)]
     if function.callers:
         remarks.append(f"called by {', '.join(map(short_name, function.callers[:3]))}")
     links = (place_of(name, files) for name in due_to(function))
