@@ -522,7 +522,7 @@ HEADER = KnownFailure("it does not compile", Known("a header", Flags("-include x
             OWN,
             EndFailed("bad fails"),
             RAN,
-            r"Correct --run, or install .*, and begin a new hunt: it uses the same builds again\.",
+            r"Correct --run, or install .*, and begin a new hunt: builds are used again\.",
         ),
         (
             OWN,

@@ -88,7 +88,7 @@ class SessionAttempt:
     held: Mapping[str, HostLock]
     # Index of a hunt that cannot go on → the error; None: the session is not a resumed one.
     resume_failures: Mapping[int, PerfBisectError] | None = None
-    # Only the reason of a verdict is measured, for this number of seconds; 0: the usual time; None: the session goes on.
+    # Seconds for the reason of a verdict, which alone is measured; 0: the usual time; None: the session goes on.
     reason_seconds: float | None = None
     # Limit of the policy (``max_runs``) → how much more the hunts of a resumed session may spend.
     added_limits: Mapping[str, float] = field(default_factory=dict)
@@ -98,8 +98,9 @@ class SessionAttempt:
     def carry_out(self, setups: Mapping[int, SessionSetup]) -> tuple[HuntOutcome, ...]:
         """Carry out the session and show every event, until each member has ended. Returns the end of each hunt.
 
-        ``setups`` are the setups of the members that go on, by their indexes. Raises Interrupted or the failure, with the command
-        that continues the session. If new options mend a build, or an output is recognised, the work goes on with new setups.
+        ``setups`` are the setups of the members that go on, by their indexes. Raises Interrupted or the failure, with
+        the command that continues the session. If new options mend a build, or an output is recognised, the work goes
+        on with new setups.
         """
         history, numbers, failures = self.history, self.numbers, self.resume_failures or {}
         logs = [SavedLog(history, number) for number in numbers]
@@ -302,13 +303,13 @@ class SessionAttempt:
         if not isinstance(failure, EndFailed):
             return f"All measurements are kept; to continue: {self._resume_command}"
         if settings.quick and isinstance(cause, RunFailed):
-            return "Correct --run, or install the programs that it needs, and begin a new hunt: it uses the same builds again."
+            return "Correct --run, or install the programs that it needs, and begin a new hunt: builds are used again."
         by_option = settings.quick and settings.quick.build is not None
         correction = "Correct --build and begin a new hunt" if by_option else "Correct the recipe"
         return f"{correction}; or install what the machine lacks. To continue: {self._resume_command}"
 
     def _interruption_of_reason(self, numbers: Sequence[int], verdicts: Sequence[Verdict]) -> Interrupted:
-        """The interruption of the studies of a reason; its exit status is that of the verdicts."""
+        """The interruption of the studies of a reason; it has the exit status of the verdicts."""
         commands = " and ".join(command_on("why", str(number), self.history.path) for number in numbers)
         verdict = "The verdict is final" if len(numbers) == 1 else "The verdicts are final"
         interruption = Interrupted(f"Interrupted. {verdict}; to measure the rest of the reason: {commands}")
@@ -353,9 +354,9 @@ def verdict_of(history: History, number: int) -> Verdict | None:
 
 
 def refuse_imported(history: History, session: int, consequence: str, name: str = "") -> None:
-    """Raise UsageError for a hunt, or a trial of that ``name``, of another user, whose settings have commands and paths.
+    """Raise UsageError for a hunt, or a trial of that ``name``, of another user: its settings have commands.
 
-    ``consequence`` says what cannot be done with the session.
+    ``consequence`` is a clause of the message, such as "it cannot be resumed here".
     """
     if owner := history.origin(session):
         relation, if_own = "imported from", ""

@@ -1,13 +1,13 @@
 """Carries out the hunts of a batch, each by a process of its own, as many at once as their hosts allow.
 
-A signal, a lack of memory or an error ends one process, but not the others. Each process is a `bisect run` as in a terminal, with
-the same locks, and goes on if this process ends. This process reads the states of the hunts from the history, as `bisect watch`
-does.
+A signal, a lack of memory or an error ends one process, but not the others. Each process is a `bisect run` as in a
+terminal, with the same locks, and goes on if this process ends. This process reads the states of the hunts from the
+history, as `bisect watch` does.
 
-A host measures for one hunt at a time. Hunts begin in the order of the file. A hunt begins only on hosts that no earlier hunt
-waits for, so each hunt begins at some time. A hunt with a choice of hosts prefers the home of its range: hosts on which hunts of
-the range were built, and whose builds it can share. If the home is busy, the hunt leaves a free host to hunts of ranges without a
-home, and takes the free host only if no such hunt waits.
+A host measures for one hunt at a time. Hunts begin in the order of the file. A hunt begins only on hosts that no
+earlier hunt waits for, so each hunt begins at some time. A hunt with a choice of hosts prefers the home of its range:
+hosts on which hunts of the range were built, and whose builds it can share. If the home is busy, the hunt leaves a free
+host to hunts of ranges without a home, and takes the free host only if no such hunt waits.
 """
 
 import json
@@ -163,8 +163,8 @@ def carry_out(
 ) -> None:
     """Carry out all tasks, as many at once as hosts allow. Afterwards each task has its stage, status and failure.
 
-    ``show`` is called when a task may have changed. ``locked_hosts`` returns the hosts that a hunt locks to measure on one host; it
-    is called once for each hunt and host. Raises KeyboardInterrupt after all processes have stopped.
+    ``show`` is called when a task may have changed. ``locked_hosts`` returns the hosts that a hunt locks to measure on
+    one host; it is called once for each hunt and host. Raises KeyboardInterrupt after all processes have stopped.
     """
 
     @cache
@@ -205,13 +205,13 @@ def tasks_to_start(
 ) -> dict[Task, Hosts]:
     """The tasks that start now, each with its hosts.
 
-    ``busy`` are hosts in use. ``homes`` are the hosts that hunts of each range have used. ``needed_hosts`` returns the hosts that
-    a hunt locks to measure on a choice of hosts.
+    ``busy`` are hosts in use. ``homes`` are the hosts that hunts of each range have used. ``needed_hosts`` returns the
+    hosts that a hunt locks to measure on a choice of hosts.
     """
-    taken, started = set(busy), dict[Task, Hosts]()
+    busy_hosts, started = set(busy), dict[Task, Hosts]()
     range_homes = {name: set(locked_sets) for name, locked_sets in homes.items()}
     for only_at_home in (True, False):
-        held = set(taken)  # also the hosts that earlier tasks wait for
+        held = set(busy_hosts)  # also the hosts that earlier tasks wait for
         for task in waiting:
             if task in started:
                 continue
@@ -222,7 +222,7 @@ def tasks_to_start(
                 started[task] = min(free, key=lambda hosts: locked_of[hosts] not in home)
                 locked = locked_of[started[task]]
                 home.add(locked)
-                taken |= {*locked}
+                busy_hosts |= {*locked}
                 held |= {*locked}
             elif len(locked_of) == 1:
                 held |= {*locked_of[task.choices[0]]}
@@ -244,7 +244,7 @@ def ending_on_error(task: Task, history: History) -> Iterator[None]:
 
 
 def is_claimed(task: Task, history: History) -> bool:
-    """Whether a process works on a hunt of a batch that has no number yet. If the hunt has one now, the task gets it."""
+    """Whether a process works on a batch's hunt without a number. If the hunt has a number now, the task gets it."""
     if task.hunt is not None or task.batch is None:
         return False
     stored = read_batch(history, task.batch).hunts[task.number]
@@ -333,7 +333,7 @@ def end(task: Task, status: int, history: History) -> None:
 
 
 def last_error(log: Path, start: int = 0) -> str:
-    """The last error in a log after its first ``start`` bytes; the last line if there is no error, "" if there is no log."""
+    """The last error in a log after its first ``start`` bytes; without an error the last line, without a log ""."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(start, log.stat().st_size - TAIL))
         lines = file.read().decode(errors="replace").splitlines()
@@ -344,7 +344,7 @@ def last_error(log: Path, start: int = 0) -> str:
 
 @contextmanager
 def stopping_processes(tasks: Sequence[Task]) -> Iterator[None]:
-    """At the end of a block, stop the processes that still run, as by Ctrl-C. Ctrl-C then kills them, which loses no data.
+    """At the end of a block, stop running processes, as by Ctrl-C. Ctrl-C then kills them, which loses no data.
 
     The signal is SIGTERM, because programs that a script has started in the background ignore SIGINT.
     """

@@ -1,11 +1,12 @@
 """The driver of a session: its preparations, the orders of its plan through the loop, and the work after a verdict.
 
-A session has one or several *members*, each with a log of its own: hunts of several workloads over one range, a single hunt, or a
-trial. The plan of the session gives the orders; each order names its workload.
+A session has one or several *members*, each with a log of its own: hunts of several workloads over one range, a single
+hunt, or a trial. The plan of the session gives the orders; each order names its workload.
 
-In a session of several hunts, a build or a failed build is an event in the logs of all hunts without a verdict. A run or a
-failed run is an event of the hunt whose order it was. Hunts for several results of one command share its runs: the log of each
-hunt has the value of its own result. Therefore each log is the complete log of one hunt, which can be read alone.
+In a session of several hunts, a build or a failed build is an event in the logs of all hunts without a verdict. A run
+or a failed run is an event of the hunt whose order it was. Hunts for several results of one command share its runs: the
+log of each hunt has the value of its own result. Therefore each log is the complete log of one hunt, which can be read
+alone.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from perfbisect.hunt.lifecycle import SessionLifecycle
 
 T = TypeVar("T")
-Numbered = tuple[int, TimedEvent]  # the number of a member, and what happened
+Numbered = tuple[int, TimedEvent]  # the number of a member, and its event
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,8 @@ class SessionMember:
     lifecycle: "SessionLifecycle | None"  # None: the member has ended
     verdict: Verdict | None = None
     failure: PerfBisectError | None = None
-    # Looks for another metric if the metric of the hunt does not tell the ends apart. Takes the ratio of the ends, and whether
-    # the search has ended with it. Returns the problem with which the search goes on, or None.
+    # Looks for another metric if the metric of the hunt does not tell the ends apart. Takes the ratio of the ends, and
+    # whether the search has ended with it. Returns the problem with which the search goes on, or None.
     change_metric: Callable[[Interval, bool], Generator[TimedEvent, None, SearchProblem | None]] | None = None
     diff_lifecycle: "SessionLifecycle | None" = None  # of a search in a diff, which has several rounds
     has_tried_metric: bool = False  # whether another metric was looked for because the search would take very many runs
@@ -100,15 +101,15 @@ class SessionMember:
         return self.lifecycle is not None and self.verdict is None and self.failure is None
 
     def log_decision(self, event: Decided) -> Iterator[TimedEvent]:
-        """Store a decision, and the events that follow from it: a choice of pairing, a forecast, a warning about the runs.
+        """Store a decision and its consequences: a choice of pairing, a forecast, a warning about the runs.
 
         The forecast and the warning are stored once in a hunt.
         """
         earlier_purpose = self.log.state.purpose
         yield self.log.append(event)
-        ways, stored = event.decision.ways, self.log.state.pairing
-        if ways and (not stored or stored.by_cpu or stored.together is not ways.together):
-            yield self.log.append(pairing_chosen(ways))
+        pairing, stored = event.decision.ways, self.log.state.pairing
+        if pairing and (not stored or stored.by_cpu or stored.together is not pairing.together):
+            yield self.log.append(pairing_chosen(pairing))
         search_begins = earlier_purpose is Purpose.ENDS and not self.has_forecast
         if self.problem and search_begins and (cost := expected_cost(self.problem, event.decision, self.log.state)):
             self.has_forecast = True
@@ -247,7 +248,7 @@ class Driver:
         return [number for number, member in enumerate(self.members) if member.is_open]
 
     def _member_number(self, workload: int | None) -> int:
-        """The number of the member whose event it is: the only member, the member of the workload, or the latest open member."""
+        """The number of an event's member: the only member, the workload's member, or the latest open member."""
         if len(self.members) == 1:
             return 0
         if workload is not None:
@@ -281,7 +282,7 @@ class Driver:
             member.problem, member.verdict, member.change_metric = problem, None, None
 
     def _copy_builds(self, number: int, member: SessionMember) -> Generator[Numbered]:
-        """Store the builds of other hunts that the log of a hunt lacks, because the hunt had failed or had not begun."""
+        """Store builds of other hunts that a hunt's log lacks, because the hunt had failed or had not begun."""
         logged_commits = {event.facts.commit for _, event in member.log.entries if is_of_build(event)}
         commits = {*member.problem.commits} if member.problem else set()
         for source in self.members:
@@ -302,7 +303,7 @@ class Driver:
                 logged_commits.add(commit)
 
     def _events_of(self, number: int, events: Generator[TimedEvent, None, T]) -> Generator[Numbered, None, T | None]:
-        """Events of one member with its number. Returns their result; None if the member fails and other members go on."""
+        """Events of one member, with its number. Returns their result; None if only this member fails."""
         self._current = number
         try:
             with closing(events):
@@ -348,8 +349,8 @@ def has_further_runs(member: SessionMember) -> bool:
 def as_build_for_another(event: Event) -> Event:
     """The event of a build, for the log of a hunt that has not ordered the build.
 
-    The event keeps the seconds of the build, from which the search derives the cost of builds. They do not count as seconds that
-    the hunt has spent.
+    The event keeps the seconds of the build, from which the search derives the cost of builds. They do not count as
+    seconds that the hunt has spent.
     """
     if isinstance(event, BuildFinished):
         return replace(event, facts=replace(event.facts, reused=True))

@@ -1,8 +1,8 @@
 """Carries out hunts for the drops of a stored comparison.
 
-All drops between the same two builds are hunted in one session, with common builds. Each hunt is stored with the comparison when
-it begins. Therefore an interrupted call can be repeated: hunts with a verdict are not repeated, begun hunts continue, and the
-others begin.
+All drops between the same two builds are hunted in one session, with common builds. Each hunt is stored with the
+comparison when it begins. Therefore an interrupted call can be repeated: hunts with a verdict are not repeated, begun
+hunts continue, and the others begin.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -85,7 +85,7 @@ class HuntedComparison:
 
 
 def candidates_between(settings: Settings, subjects: Sequence[TrialBuild]) -> dict[str, int | str]:
-    """The title of each pair of neighbouring builds → the number of candidates between them, or why there can be no hunt.
+    """Title of two neighbouring builds → the number of candidates between them, or why there can be no hunt.
 
     Raises UsageError if there can be no hunt between any builds.
     """
@@ -112,7 +112,7 @@ def candidates_between(settings: Settings, subjects: Sequence[TrialBuild]) -> di
 
 
 def huntable_drops(path: Path | None, trial: SessionState) -> list[Drop]:
-    """The drops of a comparison whose builds have several candidates between them, so that a hunt can find the commit."""
+    """The drops of a comparison that a hunt can explain: there are several candidates between their builds."""
     with closing(History.open(path, read_only=True)) as history, suppress(PerfBisectError):
         comparison = read_comparison(history, trial.name, DropOptions())
         drops = find_drops_to_hunt(trial, comparison.settings.policy.min_effect)
@@ -193,18 +193,18 @@ def hunt_drops(name: str, caller: Caller, how: DropOptions) -> list[DropHunt | N
         policy = replace(stored.policy, min_effect=comparison.settings.policy.min_effect)
         # Stored, so that a repeated call has the same options.
         history.update_settings(comparison.trial.id, replace(stored, policy=policy))
-        again = (
+        how_to_continue = (
             f"to continue: {command_on('compare', name, caller.path)} --hunt{'' if how.explain else ' --no-explain'}"
         )
-        comparison, _ = hunt_all(history, partial(read_comparison, history, name, how), caller, again)
+        comparison, _ = hunt_all(history, partial(read_comparison, history, name, how), caller, how_to_continue)
         return [comparison.hunt_of(drop) for span in comparison.ranges() for drop in span.drops]
 
 
 def hunt_all(history: History, read: Callable[[], T], caller: Caller, how_to_continue: str) -> tuple[T, bool]:
     """Hunt all ranges of a comparison. Returns the comparison at the end, and whether all hunts have ended.
 
-    ``read`` reads the comparison again before each hunt. If a range cannot be hunted, the caller's ``say`` gets the reason, and the
-    next range follows. Raises Interrupted with ``how_to_continue``.
+    ``read`` reads the comparison again before each hunt. If a range cannot be hunted, the caller's ``say`` gets the
+    reason, and the next range follows. Raises Interrupted with ``how_to_continue``.
     """
     tried, all_ended = set[tuple[int, int, int]](), True
     while True:
@@ -321,8 +321,8 @@ def comparison_of_ends(settings: Settings, outputs: Sequence[Output], waiting: W
 def settings_of_changed_results(settings: Settings, trial: SessionState) -> dict[int, Settings]:
     """The settings of hunts for the results in which both ends differ, by the numbers of the results in a comparison.
 
-    Only changes in the direction of the hunt count. ``settings`` are of a hunt for all results. The false discovery rate is
-    controlled over all results.
+    Only changes in the direction of the hunt count. ``settings`` are of a hunt for all results. The false discovery
+    rate is controlled over all results.
     """
     policy, metric = settings.policy, trial.request.metric
     names, changed = [work.name for work in trial.request.works], list[str]()
@@ -335,10 +335,10 @@ def settings_of_changed_results(settings: Settings, trial: SessionState) -> dict
 
 
 def with_measured_ends(setup: SessionSetup, log: Sequence[Event], run_filter: tuple[str, ...]) -> SessionSetup:
-    """The setup of a hunt for one result, with the builds and runs of its ends from the log of a comparison just before.
+    """The setup of a hunt for one result, with the builds and runs of its ends from a comparison's log.
 
-    ``run_filter`` is the filter of the comparison's runs. The setup gets no runs if good is no ancestor of bad, because such a
-    hunt begins with the merge base.
+    ``run_filter`` is the filter of the comparison's runs. The setup gets no runs if good is no ancestor of bad, because
+    such a hunt begins with the merge base.
     """
     output, span, events = setup.settings.output, setup.span, dict[tuple[str, type[Event]], Event]()
     assert output

@@ -1,11 +1,11 @@
-"""Measures after the verdict why the culprit is slower: culprit and parent run again, interleaved. See ``core/explain``.
+"""Measures after the verdict why the culprit is slower: culprit and parent run again. See ``core/explain``.
 
-The studies follow each other: see ``PARTS``. The events of a study are stored in the log of the hunt. They change no verdict,
-because no decision reads them. Measurements of an earlier attempt are not repeated. If a study fails, an event says why, and
-the next study follows; the failed study is repeated when the reason is measured again.
+The studies follow each other: see ``PARTS``. The events of a study are stored in the log of the hunt. They change no
+verdict, because no decision reads them. Measurements of an earlier attempt are not repeated. If a study fails, an event
+says why, and the next study follows; the failed study is repeated when the reason is measured again.
 
-At the end, the functions of the source code that the culprit changes are read from the user's clone, and stored as an event.
-Therefore a report needs no repository.
+At the end, the functions of the source code that the culprit changes are read from the user's clone, and stored as an
+event. Therefore a report needs no repository.
 """
 
 from collections import Counter
@@ -129,7 +129,7 @@ def is_located(explanation: Explanation) -> bool:
 
 
 def exact_run_length(state: SessionState) -> int:
-    """The number of operations of a hunt's exactly counted runs, which is equal for both builds; 0 if there are none."""
+    """The operations of a hunt's exactly counted runs, a number that is equal for both builds; 0 without counts."""
     studied = [event.facts for event in state.studied if isinstance(event, Counted)]
     return next((run.events for run in (*studied, *runs_of_hunt(state)) if run.counted), 0)
 
@@ -210,7 +210,7 @@ class ReasonStudy:
     log: SavedLog
     workers_of: WorkersOf
     workload: Workload
-    host: str  # the host with most runs of the culprit, on which the parent was measured, too; "" if there is only one host
+    host: str  # the host with most runs of the culprit, which has measured the parent, too; "": the only host
     visit_overhead: float  # seconds of most visits outside of timed runs
     measured: Sequence[int]  # the candidates that have runs on the host, oldest first
 
@@ -231,8 +231,8 @@ def measure_reason(
 ) -> Generator[TimedEvent]:
     """Carry out the studies of the reason of a verdict's first step, except measurements that the log already has.
 
-    ``hunt_count`` is the number of hunts of the session, which have shared its time. The studies may take ``seconds``; 0: the
-    usual shares of the hunt's time.
+    ``hunt_count`` is the number of hunts of the session, which have shared its time. The studies may take ``seconds``;
+    0: the usual shares of the hunt's time.
     """
     if (step := first_step(verdict)) is None:
         return
@@ -264,8 +264,8 @@ def measure_reason(
 def measure_part(part: StudyPart, study: ReasonStudy, allowed: float) -> Generator[TimedEvent]:
     """Measure the rounds of a study that the log lacks, for at most ``allowed`` seconds.
 
-    A round is begun only if it will probably end in time: its turns are assumed to take as long as the longest turn so far,
-    or, before the first turn, as long as a visit of the search. A round that has begun is finished.
+    A round is begun only if it will probably end in time: its turns are assumed to take as long as the longest turn so
+    far, or, before the first turn, as long as a visit of the search. A round that has begun is finished.
     """
     state, workload, builds = study.log.state, study.workload, study.builds
     turn_counts = turns_done([event for event in state.studied if part.has(event)])
@@ -357,7 +357,7 @@ def turns_done(events: Iterable[Counted | Profiled | Planned]) -> Counter[int]:
 
 
 def visit_overhead(events: Sequence[tuple[float, Event]]) -> float:
-    """The seconds of a hunt's visits outside of timed runs: the upper quartile over runs, as not each run begins a visit."""
+    """The seconds of a hunt's visits outside of timed runs: upper quartile over runs, as some runs begin no visit."""
     overheads = sorted(
         later - earlier - event.facts.seconds
         for (earlier, _), (later, event) in pairwise(events)

@@ -1,8 +1,8 @@
 """The unfit hosts, by their fitness checks (``hunt/trials/checks.py``).
 
-A fitness check is an A/A whose settings have the name FITNESS_CHECK. The fitness of a host is derived from these trials, and is
-not stored. If the user accepts the present level of a host, the name of its latest check becomes ACCEPTED_CHECK. Therefore an
-acceptance is exported and removed with its check.
+A fitness check is an A/A whose settings have the name FITNESS_CHECK. The fitness of a host is derived from these
+trials, and is not stored. If the user accepts the present level of a host, the name of its latest check becomes
+ACCEPTED_CHECK. Therefore an acceptance is exported and removed with its check.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ def fitness_by_machine(path: Path | None, machines: Iterable[str] = ("",)) -> Fi
 
 
 def unfit_hosts(path: Path | None, machines: Iterable[str] = ("",)) -> dict[str, str]:
-    """The unfit machines among these, by default among all; each with a sentence that says why, and how to accept it."""
+    """The unfit machines among these, by default among all → a sentence that says why, and how to accept it."""
     latest = {name: fitness[-1] for name, fitness in fitness_by_machine(path, machines).items()}
     return {name: unfit_host(name, fitness.unfit) for name, fitness in latest.items() if fitness.unfit}
 

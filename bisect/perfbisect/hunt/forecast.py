@@ -1,8 +1,8 @@
 """The forecast of hunts before they begin: builds, runs, time and disk, and the commands for both ends (`--dry-run`).
 
-The commands are composed by the modules that would run them, but they are not run. The hosts are only asked for memory, cores,
-compiler, counters of perf, the user and a free port. The checkout and small files, which would be copied to the host, are made in a
-temporary folder of this machine. Its path is then replaced by the path of the host's root folder.
+The commands are composed by the modules that would run them, but they are not run. The hosts are only asked for memory,
+cores, compiler, counters of perf, the user and a free port. The checkout and small files, which would be copied to the
+host, are made in a temporary folder of this machine. Its path is then replaced by the path of the host's root folder.
 """
 
 from collections import deque
@@ -81,7 +81,7 @@ class ListingRequest:
 def forecast_line(path: Path | None, hunts: Sequence[Settings], span: CommitRange, host: Host) -> str:
     """A line with the probable builds, runs, time and disk of hunts over one range.
 
-    The noise, and the costs of builds and runs, are those of earlier hunts in the history at ``path``.
+    The noise, and the costs of builds and runs, come from earlier hunts in the history at ``path``.
     """
     policy, choices = hunts[0].policy, len(span.graph.candidates)
     builds, runs_text, more_parts = likely_builds(choices, policy), "; runs: not known before the ends are measured", []
@@ -110,8 +110,8 @@ def forecast_line(path: Path | None, hunts: Sequence[Settings], span: CommitRang
 def dry_run_lines(path: Path | None, hunts: Sequence[Settings]) -> Iterator[str]:
     """The lines of --dry-run for hunts over one range: the forecast, then a script with the commands.
 
-    The script has all commands for the bad end, and the commands for the good end and for further workloads that differ from these.
-    The forecast uses earlier hunts in the history at ``path``.
+    The script has all commands for the bad end, and the commands for the good end and for further workloads that differ
+    from these. The forecast uses earlier hunts in the history at ``path``.
     """
     settings, *further_hunts = hunts
     recipes = load_requested(settings)
@@ -181,7 +181,7 @@ def _plans(request: ListingRequest, scratch: LocalHost) -> tuple[CommandGroup, t
     name = request.settings.variant or builder.variant
     variant = variant_of(builder, name)
     tools, namespace = Toolchain("", "", ""), ""
-    with suppress(EnvironmentFailure):  # the listing needs no compiler; `bisect doctor` shows what is missing
+    with suppress(EnvironmentFailure):  # the listing needs no compiler; `bisect doctor` lists missing tools
         tools = toolchain(host, variant)
         namespace = cache_namespace(host, tools.processor)
     entry = msgspec.structs.replace(entry, jobs=entry.jobs or ask(host, CORES) or 1)
@@ -263,9 +263,9 @@ def _served(service: Service | None, *lines: str) -> Iterator[str]:
     if service is None:
         yield from lines
         return
-    [ready] = _steps(service, [service.recipe.ready])
+    [ready_check] = _steps(service, [service.recipe.ready])
     yield f"{_with_environment(service.argv(service.recipe.start), service.env, service.cpus)} {IN_BACKGROUND}"
-    yield f"until {ready}; do sleep 0.1; done"
+    yield f"until {ready_check}; do sleep 0.1; done"
     yield from lines
     yield from _steps(service, [service.recipe.stop]) if service.recipe.stop else ["kill -s TERM SERVER"]
 

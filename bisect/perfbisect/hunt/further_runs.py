@@ -1,14 +1,14 @@
 """Runs of a hunt outside of its search: runs of given commits that its log lacks.
 
-`--metric auto`: if time does not tell both ends apart, the hunt goes on by instructions, if the instructions of both ends
-differ. They are counted exactly if the hosts can count. Otherwise the hunt uses the instructions that perf has recorded with the
-timed runs.
+`--metric auto`: if time does not tell both ends apart, the hunt goes on by instructions, if the instructions of both
+ends differ. They are counted exactly if the hosts can count. Otherwise the hunt uses the instructions that perf has
+recorded with the timed runs.
 
 Runs after a verdict do not change the verdict. They say more about the named commit:
 
 * A culprit that was named by exact counts is timed beside its parents. The verdict then says whether QPS confirms it.
-* A commit that differs by code placement alone is counted beside its parents, if the hosts can count. The verdict then says
-  whether the commit executes the same instructions.
+* A commit that differs by code placement alone is counted beside its parents, if the hosts can count. The verdict then
+  says whether the commit executes the same instructions.
 """
 
 import math
@@ -71,7 +71,7 @@ def runs_of(log: SavedLog, commit: str, *, counted: bool = False) -> list[RunFac
 def count_instructions(
     order: Measure, problem: SearchProblem, append: Append[LabEvent, TimedEvent], workers: WorkersFor
 ) -> Generator[TimedEvent]:
-    """Carry out an order by exact counts. If the host cannot count, a warning says so, and the hunt goes on without counts."""
+    """Carry out an order by exact counts. If the host cannot count, a warning says so, and the hunt goes on."""
     try:
         yield from run(FixedPlan(iter([order])), append, workers(problem.commits))
     except (EnvironmentFailure, UsageError) as error:
@@ -85,7 +85,7 @@ COUNTED_RUNS = 1  # of a commit that differs by code placement, and of each comm
 def confirming_runs(
     verdict: Verdict, problem: SearchProblem, log: SavedLog, workers: WorkersFor
 ) -> Generator[TimedEvent]:
-    """Time a culprit and its parents, or count the instructions of a commit that moves code and of the commits compared."""
+    """Time a culprit and its parents; or count instructions of a commit that moves code, and of its parents."""
     match verdict:
         case Found(step):
             nodes = (step.candidate, *step.parents)
@@ -113,9 +113,9 @@ def setup_by_instructions(
 ) -> Generator[TimedEvent, None, SessionSetup | None]:
     """The setup with which a hunt goes on by instructions, whose settings are stored as the hunt's settings.
 
-    None if the instructions of the ends do not differ or cannot be counted. ``time`` is the ratio of the ends by the workload's
-    metric; ``has_ended``: the search by that metric has ended. An interrupted hunt counts only the missing runs when it
-    is resumed.
+    None if the instructions of the ends do not differ or cannot be counted. ``time`` is the ratio of the ends by the
+    workload's metric; ``has_ended``: the search by that metric has ended. An interrupted hunt counts only the missing
+    runs when it is resumed.
     """
     settings = setup.settings
     policy = replace(settings.policy, direction=Direction.RISE)
@@ -153,7 +153,7 @@ def instructions_of_ends(
 ) -> Generator[TimedEvent, None, Shown | None]:
     """The difference of both ends in instructions, as the counting workers count them exactly; None if it is not known.
 
-    Without counting workers, the instructions are those that perf has recorded with the timed runs of the log.
+    Without counting workers, the instructions come from perf's records of the timed runs in the log.
     """
     ends = [problem.commits[0], problem.commits[-1]]
     if counting_workers is None:

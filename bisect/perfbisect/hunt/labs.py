@@ -53,7 +53,7 @@ class SessionLabs:
     locks: HostLocks  # by which all labs of the session share its hosts
 
     def workers(self, commits: tuple[str, ...], study: StudyMaker | None = None) -> Workers[LabEvent]:
-        """The hosts of the hunt as workers that measure these commits; with ``study``, they carry it out in place of timed runs."""
+        """The hosts of the hunt as workers that measure these commits: by timed runs, or by a ``study``."""
         return workers_of({0: self}, commits, study)
 
     def _finished_builds(self, host: str = "") -> list[BuildFinished]:
@@ -98,7 +98,7 @@ class SessionLabs:
         builds: BuildsMade | None,
         seeds: LayoutSeeds | None,
     ) -> Lab:
-        """The lab of a hunt on the host of that number; ``stop`` cancels its work, ``seeds`` are of randomized layouts."""
+        """The lab of a hunt on the host of that number; ``stop`` cancels it, ``seeds`` are of randomized layouts."""
         site, settings = stoppable(self.setup.hosts[number], stop), self.setup.settings
         name = site.host.name
         earlier_facts = (facts for event in self.earlier_starts for facts in event.hosts)
@@ -176,10 +176,10 @@ def workers_of(
     *,
     together: bool = False,
 ) -> Workers[LabEvent]:
-    """The hosts of a session as workers: with the labs of its hunts, which share all builds, or with the lab of a trial.
+    """The hosts of a session as workers, with the labs of its hunts, which share builds, or a trial's lab.
 
-    ``commits`` are the candidates. With ``study``, it is carried out in place of timed runs. ``together``: the session has
-    several hunts, although ``hunts`` may be a single open hunt of them.
+    ``commits`` are the candidates. With ``study``, it is carried out in place of timed runs. ``together``: the session
+    has several hunts, although ``hunts`` may be a single open hunt of them.
     """
     first = next(iter(hunts.values()))
     sites, is_trial = first.setup.hosts, bool(first.setup.request.works)
@@ -199,19 +199,19 @@ def workers_of(
         return lab_of_several(labs) if together else labs[0]
 
     def worker(lab: Callable[[threading.Event], Lab], *measured_on: PreparedHost) -> MeasuringWorker:
-        stop = threading.Event()
+        stop_event = threading.Event()
         # Build hosts that build ahead are workers of their own, which subscribe to these events and kill their jobs.
-        used = [
+        hosts = [
             host
             for site in measured_on
             for host in (site.host, *(() if common_build_hosts else (builder.host for builder in site.build_hosts)))
         ]
 
         def kill_jobs() -> None:
-            for host in used:
+            for host in hosts:
                 kill_all(host)
 
-        return MeasuringWorker(used[0].name, lab(stop), stop, partial(connection_events, used), kill_jobs)
+        return MeasuringWorker(hosts[0].name, lab(stop_event), stop_event, partial(connection_events, hosts), kill_jobs)
 
     if is_trial:  # one worker, because visits follow each other even if hosts are compared
         return ThreadWorkers(worker(first.lab_of_trial, *sites))

@@ -61,7 +61,7 @@ REMEMBERED = 30 * 86400.0  # seconds for which a failed build is not tried again
 class SessionLifecycle:
     """The preparations and the end of a trial, or of one hunt of a session.
 
-    After ``opening``, its ``problem`` and its ``labs`` are those of the search.
+    After ``opening``, ``problem`` is the input of the search, and ``labs`` measure its candidates.
     """
 
     def __init__(
@@ -76,7 +76,8 @@ class SessionLifecycle:
     ) -> None:
         """``hunt_count`` is the number of hunts of the session, which share the time for reasons.
 
-        With ``reason_seconds``, the hunt has a verdict, and only its reason is measured, for this time; 0: the usual time.
+        With ``reason_seconds``, the hunt has a verdict, and only its reason is measured, for this time; 0: the usual
+        time.
         """
         self.log, self.setup = log, setup
         self._held, self._locks, self._is_resumed = held, locks, is_resumed
@@ -126,7 +127,7 @@ class SessionLifecycle:
         return True
 
     def change_metric(self, time: Interval, has_ended: bool) -> Generator[TimedEvent, None, SearchProblem | None]:
-        """The problem of a search by instructions, if they tell the ends apart; else None. See ``setup_by_instructions``."""
+        """The problem of a search by instructions; None if they do not tell the ends apart."""
         assert self.problem, "a hunt has a problem"
         changed = yield from setup_by_instructions(
             self.setup, self.problem, self.log, time, lambda setup: self._labs_of(setup).workers, has_ended=has_ended
@@ -140,12 +141,12 @@ class SessionLifecycle:
 
     @property
     def has_new_needs(self) -> bool:
-        """Whether a failed build of a search in a diff shows a new need of a part, so that its parts must be ordered again."""
+        """Whether a failed build shows a new need of a part of a diff, so that its parts must be ordered again."""
         parts, errors = self.setup.parts, build_errors(event for _, event in self.log.entries)
         return parts is not None and not parts.present.proven and bool(parts.new_needs(errors))
 
     def next_round(self, verdict: Verdict) -> Generator[TimedEvent, None, SearchProblem | None]:
-        """The problem of the next round of a search in a diff, after the verdict of the present round; None after the last."""
+        """The problem of the next round in a diff, after the verdict of the present round; None after the last."""
         parts, log = self.setup.parts, self.log
         assert parts, "a hunt for commits has one round"
         assert self.problem, "a hunt has a problem"
@@ -162,7 +163,7 @@ class SessionLifecycle:
         return self.problem
 
     def closing(self, verdict: Verdict | None) -> Generator[TimedEvent]:
-        """The end of a trial; or the further runs of a hunt, its end with the verdict, and the studies of its reason."""
+        """The end of a trial; or a hunt's further runs, its end with the verdict, and the studies of its reason."""
         log, setup, problem = self.log, self.setup, self.problem
         if not (problem and verdict):
             yield log.append(SessionEnded(fitness=fitness_facts(log.state)))
@@ -240,8 +241,8 @@ def merge_base_equals_good(
 ) -> Generator[TimedEvent, None, bool]:
     """Measure whether the merge base is as fast as good.
 
-    Returns false if that is inconclusive; then the hunt has ended. Raises UsageError if the merge base has another speed: there
-    is a change between the merge base and good.
+    Returns false if that is inconclusive; then the hunt has ended. Raises UsageError if the merge base has another
+    speed: there is a change between the merge base and good.
     """
     base, good = problem.commits[0][:10], settings.good_commit[:10]
     verdict = yield from compare_merge_base(problem, started, settings.good_commit, log, workers_for)

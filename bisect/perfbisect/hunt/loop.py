@@ -1,10 +1,11 @@
 """The loop of all sessions: a planner gives orders, workers carry them out, and a log stores the events.
 
-Hunts, trials and simulated hunts differ only in their planner, workers and log. Every event is in the log before the loop
-yields it, and the planner is asked for the next order after that. Therefore a killed session goes on exactly at the end of its
-log.
+Hunts, trials and simulated hunts differ only in their planner, workers and log. Every event is in the log before the
+loop yields it, and the planner is asked for the next order after that. Therefore a killed session goes on exactly at
+the end of its log.
 
-Build hosts make builds while hosts measure. Both are workers with consecutive numbers: first the hosts, then the build hosts.
+Build hosts make builds while hosts measure. Both are workers with consecutive numbers: first the hosts, then the build
+hosts.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -49,7 +50,7 @@ class NextAction:
     def of(
         cls, decision: Decision, decided: Decided, workload: int | None = None, *, several: bool = False
     ) -> "NextAction":
-        """The action for a decision of the search; if the session has ``several`` hunts, the others go on after a verdict."""
+        """The action for a decision of the search; with ``several`` hunts, the others go on after a verdict."""
         order = decision.order
         if not isinstance(order, Measure):
             return cls(None, decided, ends_at_once=isinstance(order, Found), workload=workload, asks_again=several)
@@ -93,22 +94,22 @@ class Workers(Protocol[E_co]):
 
     @property
     def builds_between(self) -> bool:
-        """Whether hosts that have nothing to measure may build; if no build host is left, hosts then make all builds."""
+        """Whether hosts without an order may build. If no build host is left, hosts then make all builds."""
 
     def begin(self, build: BuildOrder) -> None:
-        """Begin a build on its build host, which must be free. All hosts have the build before BuildFinished arrives."""
+        """Begin a build on its build host, which must be free. All hosts have the build when BuildFinished arrives."""
 
     def build_seconds(self, build_host: int) -> float:
         """The seconds since the present build of a build host began."""
 
     def cancel(self, build_host: int) -> None:
-        """Cancel the present build of a build host, and return at once. ``OrderEnded`` is the last event of that build."""
+        """Cancel the present build of a build host; returns at once. The build's last event is ``OrderEnded``."""
 
     def next(self) -> tuple[int, E_co | OrderEnded]:
-        """Wait for the next event of a worker, or the end of an order or a build. Returns the number of the worker, too.
+        """Wait for the next event, or the end of an order or a build; returns the worker's number and the event.
 
-        The worker does not go on before the next call. Raises exceptions of the worker, except EnvironmentFailure, which is
-        the ``failure`` of ``OrderEnded``.
+        The worker does not go on before the next call. Raises exceptions of the worker, except EnvironmentFailure,
+        which is the ``failure`` of ``OrderEnded``.
         """
 
     def stop(self) -> None:
@@ -122,9 +123,9 @@ Append = Callable[[E | Decided | PairingChosen | Warned, int | None], T]
 def run(planner: Planner, append: Append[E, T], workers: Workers[E]) -> Generator[T]:
     """Carry out the orders of a planner until it has no more. Yields the result of ``append`` for each event.
 
-    A host that fails gets no further order. Raises the failure of the last host, or of a host that the planner cannot do
-    without. If all build hosts have failed, hosts that may build make the builds; otherwise the failure is raised. If the only
-    build host is out of reach, hosts build until it is back.
+    A host that fails gets no further order. Raises the failure of the last host, or of a host that the planner cannot
+    do without. If all build hosts have failed, hosts that may build make the builds; otherwise the failure is raised.
+    If the only build host is out of reach, hosts build until it is back.
     """
     states = _WorkerStates(workers)
     is_asked = (
@@ -277,7 +278,7 @@ class SearchPlanner:
     situation: Callable[[Fleet], Situation]
 
     def next(self, fleet: Fleet) -> NextAction:
-        """The next action. A culprit ends the hunt at once; other verdicts wait for orders that are being carried out."""
+        """The next action. A culprit ends the hunt at once; other verdicts wait for the present orders."""
         decision = decide(self.situation(fleet))
         return NextAction.of(decision, Decided(decision, fleet))
 

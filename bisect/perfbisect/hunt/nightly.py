@@ -1,8 +1,8 @@
 """A night of a watched branch: its tip is compared with earlier tips, and drops of the branch are hunted.
 
-All data are in the history. The line of a branch consists of its nights: comparisons whose request has the branch, with the same
-settings. Each hunt of the line belongs to a night. Therefore an interrupted call can be repeated: a tip is measured once, begun
-hunts continue, and a drop is hunted once.
+All data are in the history. The line of a branch consists of its nights: comparisons whose request has the branch, with
+the same settings. Each hunt of the line belongs to a night. Therefore an interrupted call can be repeated: a tip is
+measured once, begun hunts continue, and a drop is hunted once.
 """
 
 import fcntl
@@ -46,8 +46,8 @@ class Watch:
     def nights(self, history: History) -> list[SessionState]:
         """The nights of the line, oldest first, since the last change of a workload.
 
-        Nights whose tip the repository no longer has, because the branch was rewritten, are left out: their tips can neither be
-        built nor be an end of a hunt. Raises UsageError if a night was made by another user.
+        Nights whose tip the repository no longer has, because the branch was rewritten, are left out: their tips can
+        neither be built nor be an end of a hunt. Raises UsageError if a night was made by another user.
         """
         trials, key = history.intact_trials(NIGHTS, [self.branch]), line_key(self.settings)
         of_works = (trial for trial in trials if [work.name for work in trial.request.works] == [*self.works])
@@ -117,7 +117,7 @@ class BranchComparison(HuntedComparison):
         return cls(trial, settings, line, drops, newest)
 
     def store_hunt(self, history: History, drop: Drop, hunt: int) -> None:
-        """Store that a hunt has begun; if tonight's comparison has both ends, as the hunt of a drop of that comparison."""
+        """Store that a hunt has begun; if tonight's comparison has both ends, as a hunt for a drop of tonight."""
         number_of = {build.commit: number for number, build in enumerate(self.tonight.request.subjects)}
         first, last = (number_of.get(self.trial.request.subjects[number].commit) for number in (drop.first, drop.last))
         drop_tonight = None if first is None or last is None else (drop.work, first, last)

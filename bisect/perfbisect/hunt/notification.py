@@ -1,7 +1,7 @@
 """Notifications about sessions: a command of the user gets each verdict, and the central history gets the logs.
 
-A failure of the command or of a push does not stop a session. The log is in the local history, and a later push sends the missing
-events.
+A failure of the command or of a push does not stop a session. The log is in the local history, and a later push sends
+the missing events.
 """
 
 import os
@@ -54,9 +54,9 @@ class Notifier:
 def notifying(command: Sequence[str], path: Path | None, warn: Callable[[str], None]) -> Iterator[Notifier]:
     """Notify about the sessions of a block when they end with a verdict or a failure; not when they are interrupted.
 
-    Within the block, the notifier must be called with the name of each session that has begun in the history at ``path``. A hunt
-    whose verdict comes before the end of the block can be notified about earlier. No notification is sent about a session that
-    failed before it had begun. A failure of the command is a warning.
+    Within the block, the notifier must be called with the name of each session that has begun in the history at
+    ``path``. A hunt whose verdict comes before the end of the block can be notified about earlier. No notification is
+    sent about a session that failed before it had begun. A failure of the command is a warning.
     """
     notifier = Notifier(command, path, warn)
 
@@ -87,8 +87,8 @@ def _notify(command: Sequence[str], path: Path | None, name: str, failure: str) 
 def run(command: Sequence[str], data: str, limit: float = TIME_LIMIT) -> str:
     """Run a command with ``data`` on its standard input; returns why it failed, "" if it did not.
 
-    The output of the command is discarded, except the last line of its standard error, which is a part of the reason. The command
-    and its processes are killed after ``limit`` seconds, and when this process is interrupted.
+    The output of the command is discarded, except the last line of its standard error, which is a part of the reason.
+    The command and its processes are killed after ``limit`` seconds, and when this process is interrupted.
     """
     try:
         process = subprocess.Popen(
@@ -119,19 +119,19 @@ LAST_PUSH = 30.0  # seconds; the end of a session waits this long for its last p
 def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) -> Iterator[None]:
     """Within a block, push sessions of the history at ``path`` once a minute; at its end, push all sessions.
 
-    Nothing is pushed if no central history is configured. If the last push fails, ``warn`` is called with the reason and the
-    command that pushes later.
+    Nothing is pushed if no central history is configured. If the last push fails, ``warn`` is called with the reason
+    and the command that pushes later.
     """
     central = load_configuration().central
     if not central.address:
         yield
         return
-    stop, failed = threading.Event(), list[str]()
+    stop_event, failed = threading.Event(), list[str]()
 
     def work() -> None:
-        while not stop.is_set():
+        while not stop_event.is_set():
             attempt(path, sessions, central.address, running=True)
-            stop.wait(PUSH_INTERVAL)
+            stop_event.wait(PUSH_INTERVAL)
         failed[:] = attempt(path, sessions, central.address, running=False)
 
     thread = threading.Thread(target=work, name="push", daemon=True)
@@ -139,7 +139,7 @@ def pushing(path: Path, sessions: Sequence[int], warn: Callable[[str], None]) ->
     try:
         yield
     finally:
-        stop.set()
+        stop_event.set()
         thread.join(LAST_PUSH)
         if thread.is_alive():
             failed[:] = [f"it has not answered within {LAST_PUSH:.0f} s."]
@@ -161,7 +161,7 @@ def origin_of(name_option: str | None) -> str:
 
 
 def attempt(path: Path, sessions: Sequence[int], address: str, *, running: bool) -> list[str]:
-    """Push sessions once, and all other missing sessions unless these are ``running``. Returns sentences about failures.
+    """Push sessions once; unless they are ``running``, push all others, too. Returns sentences about failures.
 
     Failures of other sessions are left out, because these sessions have reported them.
     """

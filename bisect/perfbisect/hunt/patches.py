@@ -1,7 +1,7 @@
 """Builds of the local repository that are no commits of it: commits with patches, and the states of a search in a diff.
 
-Patches are tried on commits before anything is built. A search in the diff of a commit builds states between the commit and
-its parent, until it has found the part of the diff that makes the build slower.
+Patches are tried on commits before anything is built. A search in the diff of a commit builds states between the commit
+and its parent, until it has found the part of the diff that makes the build slower.
 """
 
 import re
@@ -42,7 +42,7 @@ MAX_TRIED_COMMITS = 100  # commits on which a patch is tried, beside the ends of
 
 
 def patches_of(settings: Settings, builder: Builder) -> tuple[Patch, ...]:
-    """The patches that builds get, in the order in which they are applied: first the recipe's, then the patches of --patch.
+    """The patches of builds, in the order in which they are applied: the recipe's, then those of --patch.
 
     Raises UsageError if two patches have one name, or if patches or flags are given although nothing is built.
     """
@@ -83,12 +83,12 @@ class _PatchTrial:
 def check_patches(
     patches: tuple[Patch, ...], settings: Settings, builder: Builder, span: CommitRange, *, is_range: bool
 ) -> tuple[Warned, ...]:
-    """Apply the patches to the ends of a range, in a temporary repository. Returns warnings about patches without effect.
+    """Try the patches on the ends of a range, in a temporary repository. Returns warnings about idle patches.
 
-    A patch of --patch that applies to neither end is also tried on up to 100 commits of the range that change its files.
-    A patch has no effect if it changes only paths that the recipe ignores. ``is_range`` is false for a trial, whose builds
-    are all tried. Raises UsageError for a text that is no patch, and if a patch of --patch applies to no commit. A patch of
-    the recipe may apply to no commit. The user's repository is not changed.
+    A patch of --patch that applies to neither end is also tried on up to 100 commits of the range that change its
+    files. A patch has no effect if it changes only paths that the recipe ignores. ``is_range`` is false for a trial,
+    whose builds are all tried. Raises UsageError for a text that is no patch, and if a patch of --patch applies to no
+    commit. A patch of the recipe may apply to no commit. The user's repository is not changed.
     """
     if not patches:
         return ()
@@ -113,8 +113,8 @@ def check_patches(
                 target = f"no commit of {settings.good}..{settings.bad}" if is_range else "none of these commits"
                 raise UsageError(
                     f"The patch {patch.name} applies to {target}: {trial.refusals[patch.name]}.",
-                    "A patch is applied as by `git apply`, from the top of the tree. Make the patch with `git diff` in this"
-                    " repository.",
+                    "A patch is applied as by `git apply`, from the top of the tree. Make the patch with `git diff`"
+                    " in this repository.",
                 )
     no_effect = f"changes only paths that the recipe of {builder.name} ignores: the builds are the same without it"
     names = [patch.name for patch in trial.patches if patch.name in trial.applicable - trial.effective]
@@ -122,7 +122,7 @@ def check_patches(
 
 
 def guilty_steps(verdict: Verdict) -> tuple[int, int] | None:
-    """The first and the last step of those among which the verdict of a round has the slow step; None: it names none."""
+    """The first and the last suspected step, by the verdict of a round; None if the verdict names no step."""
     match verdict:
         case Found(step):
             return min(step.parents, default=step.candidate - 1) + 1, step.candidate
@@ -135,18 +135,19 @@ def guilty_steps(verdict: Verdict) -> tuple[int, int] | None:
 def needs_from_error(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
     """The needs that the error of a failed build shows: pairs of a part of the state and a part that this part needs.
 
-    If the error has a file and a line, one side of each pair is the part at that line. Otherwise, or if no other part has a
-    word of that error, each pair is of two parts that have one word of the error. The set is empty if the error shows nothing.
+    If the error has a file and a line, one side of each pair is the part at that line. Otherwise, or if no other part
+    has a word of that error, each pair is of two parts that have one word of the error. The set is empty if the error
+    shows nothing.
     """
     return _needs_at_line(diff, state, error) or _needs_by_words(diff, state, error)
 
 
 def _needs_at_line(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
-    """Pairs of the part at the line of an error and the parts on the other side of the state that have a word of the error.
+    """Pairs of the part at an error's line and parts, on the other side of the state, with a word of the error.
 
-    The state may have the part: then the part needs parts outside of the state, which define the words. If the part would
-    replace the line, the parts of the state do not build without it. If no part has a quoted word, the words of the line
-    count.
+    The state may have the part: then the part needs parts outside of the state, which define the words. If the part
+    would replace the line, the parts of the state do not build without it. If no part has a quoted word, the words of
+    the line count.
     """
     location = LOCATION.search(error)
     hit = part_at(diff, location[1], int(location[2]), state) if location else None
@@ -177,8 +178,8 @@ def _needs_at_line(diff: CommitDiff, state: frozenset[int], error: str) -> set[t
 def _needs_by_words(diff: CommitDiff, state: frozenset[int], error: str) -> set[tuple[int, int]]:
     """Pairs of a part of the state and a part outside of it that have one word of an error.
 
-    The words are tried in groups until pairs are found: first quoted words that only one side of the diff has, then all quoted
-    words, then all words and names of files. Words that many parts have are ignored.
+    The words are tried in groups until pairs are found: first quoted words that only one side of the diff has, then all
+    quoted words, then all words and names of files. Words that many parts have are ignored.
     """
     quoted, (old_words, new_words) = QUOTED.findall(error), diff.words
     of_one_side = [word for word in quoted if (word in old_words) is not (word in new_words)]
@@ -195,15 +196,15 @@ def _needs_by_words(diff: CommitDiff, state: frozenset[int], error: str) -> set[
 
 
 def need_pairs(part: int, partners: Iterable[int], state: frozenset[int]) -> set[tuple[int, int]]:
-    """Pairs of a part with each of its partners on the other side of a state: the part inside of the state comes first."""
+    """Pairs of a part and each of its partners outside or inside of a state; the part inside comes first."""
     return {(part, partner) if part in state else (partner, part) for partner in partners}
 
 
 def part_at(diff: CommitDiff, path: str, line: int, state: frozenset[int]) -> tuple[int, str] | None:
-    """The part at a line of a file as the file is in a state, and the text of that line; None if the line is of no part.
+    """The part at a line of a file in a state, and the text of the line; None if the line is of no part.
 
-    Lines are counted from 1. A line is a part's if the part is in the state and has added it, or is not in the state and would
-    replace it. ``path`` may be longer or shorter than the path in the repository.
+    Lines are counted from 1. A line is a part's if the part is in the state and has added it, or is not in the state
+    and would replace it. ``path`` may be longer or shorter than the path in the repository.
     """
     sides = [(number, entry) for number, file in enumerate(diff.files) for entry in (file.before, file.after) if entry]
     matching = (
@@ -253,7 +254,7 @@ class PartSearch:
     present: Round
     learnt: Learnt
     named: Round | None = None  # the round whose verdict named the part that is being proven
-    # A round of the proof that a spent budget has ended. Until the budget is raised, the named part is shown in its place.
+    # A round of the proof that a spent budget has ended; the named part is shown until the budget is raised.
     unfinished_proof: Round | None = None
 
     @classmethod
@@ -279,7 +280,7 @@ class PartSearch:
                     self.advance(verdict, errors)
                 if self.span.candidates != logged_states:
                     raise CannotGoOn(
-                        "The search in the diff cannot go on, because this version of bisect divides the diff in another way.",
+                        "The search in the diff cannot go on: this version of bisect divides the diff in another way.",
                         "Begin a new search with: bisect narrow",
                     )
                 verdict = None
@@ -305,7 +306,7 @@ class PartSearch:
         return {(part, needed) for part, needed in pairs if needed not in self.learnt[part]}
 
     def advance(self, verdict: Verdict, errors: Mapping[str, tuple[str, ...]]) -> bool:
-        """Go on to the next round, after the verdict of the present round. Returns false if the present round is the last.
+        """Go on to the next round, after the verdict of the present one. Returns false if that is the last.
 
         ``errors`` are the errors of commits that do not build, by hash.
         """
@@ -338,7 +339,8 @@ class PartSearch:
     def with_parts(self, started: SessionStarted) -> SessionStarted:
         """The first event of an attempt, with the parts of the diff that each state of the present round adds.
 
-        In a proof, it also has the two commits of the proof, each with the number of parts that it needs beside the named ones.
+        In a proof, it also has the two commits of the proof, each with the number of parts that it needs beside the
+        named ones.
         """
         commits, present = self.commits, self.present
         proven, all_parts = present.proven, commits.diff.all_parts

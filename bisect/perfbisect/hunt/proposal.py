@@ -60,9 +60,10 @@ class KnownRepository:
 def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) -> RepositoryProposal | KnownRepository:
     """The recipe that ``bisect init`` proposes for the repository at ``path``, or the recipe that exists already.
 
-    The user has named the path, or is in that folder (``is_named`` false). ``name``: the name of the new recipe, which is then
-    proposed even if a recipe exists. ``program``: a program that may be the benchmark, beside programs that are called like one.
-    Raises UsageError if there is no repository, no range, no way to build or no benchmark, and for a name that cannot be used.
+    The user has named the path, or is in that folder (``is_named`` false). ``name``: the name of the new recipe, which
+    is then proposed even if a recipe exists. ``program``: a program that may be the benchmark, beside programs that are
+    called like one. Raises UsageError if there is no repository, no range, no way to build or no benchmark, and for a
+    name that cannot be used.
     """
     repo = open_repository(path, named=is_named)
     url = configured(repo, "remote.origin.url")
@@ -111,7 +112,7 @@ def tree_of(repo: Repository, commit: str, listed: Listing, program: str = "") -
 
 
 def _known_repository(repo: Repository, url: str, tree: Tree, range_: ProposedRange) -> KnownRepository | None:
-    """The repository with its existing recipe: a builder with the same URL, or whose programs the tree builds; None without."""
+    """The repository with its recipe, by the URL or by the programs that the tree builds; None without a recipe."""
     builders = load_builders()
     address, programs = _canonical(url), defined_programs(tree)
     matching = [
@@ -143,7 +144,7 @@ def _revision(version: str, range_: ProposedRange) -> str:
 
 
 def _canonical(url: str) -> str:
-    """A URL without protocol, user and ending, which is equal for all URLs of one repository: github.com/mysql/mysql-server."""
+    """The common part of all URLs of one repository, such as github.com/mysql/mysql-server."""
     scp = re.fullmatch(r"(?:[^@/]*@)?([^:/]+):(?!//)(.*)", url)
     text = f"{scp[1]}/{scp[2]}" if scp else re.sub(r"^[a-z+]+://(?:[^@/]*@)?", "", url)
     return text.rstrip("/").removesuffix(".git").lower()
@@ -164,7 +165,7 @@ def _checked_name(name: str, *, is_option: bool) -> str:
 
 
 def _version(repo: Repository, ends: Sequence[str]) -> list[str]:
-    """The command that prints the version of a tree, if both ends have a file VERSION with only a version; else empty."""
+    """The command that prints a tree's version, if both ends have a file VERSION with only that; else empty."""
     texts = [git(repo, "cat-file", "blob", f"{commit}:VERSION", allowed=(0, 128)) for commit in ends]
     is_version = all(re.fullmatch(r"\s*v?[0-9]+(?:\.[0-9]+)+\S*\s*", text) for text in texts)
     return ["cat", "{source}/VERSION"] if is_version else []

@@ -24,8 +24,8 @@ def resolve_settings(
 ) -> Settings:
     """The settings of a hunt with the values that recipe and repository determine: metric, clone, variant, commits.
 
-    ``direction``: the direction of the hunted change; None: the direction that makes the metric worse. Errors in names are raised
-    before a repository is cloned.
+    ``direction``: the direction of the hunted change; None: the direction that makes the metric worse. Errors in names
+    are raised before a repository is cloned.
     """
     settings = with_repository(settings)
     builder, workload = load_requested(settings)
@@ -159,9 +159,9 @@ def resolve_commits(
 def choose_system(git: Repository, builder: Builder, commits: Mapping[str, str], settings: Settings) -> str:
     """The build system for a range with these ends (revision → commit); "" if no build system is used.
 
-    No build system is used if the recipe has commands, or if --run is given without a recipe for trees that have no build system:
-    these are measured as they are checked out. Raises UsageError if a tree lacks the build system of the recipe, if a tree has no
-    build system, and if options for a build system have no effect.
+    No build system is used if the recipe has commands, or if --run is given without a recipe for trees that have no
+    build system: these are measured as they are checked out. Raises UsageError if a tree lacks the build system of the
+    recipe, if a tree has no build system, and if options for a build system have no effect.
     """
     without_recipe = settings.quick is not None and settings.quick.build == ()  # --run without --build
     build = Build() if without_recipe else build_of(builder)

@@ -66,8 +66,8 @@ class SearchProblem:
     def situation(self, state: SessionState, fleet: Fleet = ALL_FREE, *, shared: bool = False) -> Situation:
         """The input of the next decision, from the state of a log.
 
-        ``shared``: the hunt is one of several, which share builds. Runs that were timed before instructions were counted are no
-        readings, but count as spent.
+        ``shared``: the hunt is one of several, which share builds. Runs that were timed before instructions were
+        counted are no readings, but count as spent.
         """
         chosen, policy = state.pairing, self.policy
         if self.hosts:  # each host has builds of its own, so a build may be stale on one host and clean on another
@@ -122,13 +122,13 @@ def run_search(
 
 
 def many_runs_warning(problem: SearchProblem, decision: Decision, log: SavedLog) -> Warned | None:
-    """A warning that the hunt will probably take 300 runs or more; None if it will not, or if its noise is not known yet.
+    """A warning that the hunt will probably take 300 runs or more; None if it will not, or its noise is unknown.
 
-    The hunt goes on in any case. If exact counts show the change, too, they find the culprit, and timed runs only prove it:
-    then the number of runs is that of a search among two candidates.
+    The hunt goes on in any case. If exact counts show the change, too, they find the culprit, and timed runs only prove
+    it. Then the expected number of runs is calculated for a search among two candidates.
     """
     ends = ([run for run in log.state.runs_like(problem.commits[end]) if run.counted] for end in (0, -1))
-    shown = shown_by(*ends) if problem.prior.count_cost else None
+    difference = shown_by(*ends) if problem.prior.count_cost else None
     effect, noise = decision.belief.effect, decision.belief.noise
     order, runs = decision.order, [event.facts for _, event in log.entries if isinstance(event, RunFinished)]
     if not isinstance(order, Measure) or not decision.evidence or not effect.known:  # no readings of this kind yet
@@ -136,7 +136,7 @@ def many_runs_warning(problem: SearchProblem, decision: Decision, log: SavedLog)
     if sum(bool(run.layout) is order.fresh and not run.counted for run in runs) < MIN_NOISE_RUNS:
         return None
     change = max(abs(math.expm1(math.log(effect.middle))), problem.policy.min_effect)
-    counts = shown and shown.clear and LEAST * abs(math.log(effect.middle)) <= shown.loss
+    counts = difference and difference.clear and LEAST * abs(math.log(effect.middle)) <= difference.loss
     candidates = 2 if counts else len(problem.commits)
     needed = expected_runs(candidates, min(change, CAP), noise, problem.prior.build_cost)
     if needed < MANY:
@@ -145,7 +145,7 @@ def many_runs_warning(problem: SearchProblem, decision: Decision, log: SavedLog)
     text = f"{varying}, so a search for a change of {percent(change)} takes some {float(f'{needed:.1g}'):,.0f} runs"
     return Warned(
         text,
-        "Fewer runs are enough on a quieter host, or with exact counts (--metric instructions/o) if the host can count.",
+        "A quieter host needs fewer runs; and so do exact counts (--metric instructions/o), if the host can count.",
     )
 
 
@@ -207,8 +207,8 @@ def log_opening(
 ) -> Iterator[TimedEvent]:
     """Store the events before a search: ``started``, unless the session has begun already, and the skipped candidates.
 
-    ``failed`` are builds that failed in earlier hunts, which are not tried again except at the ends. ``left_out`` are commits
-    that the user has excluded.
+    ``failed`` are builds that failed in earlier hunts, which are not tried again except at the ends. ``left_out`` are
+    commits that the user has excluded.
     """
     if started:
         yield log.append(started)
@@ -239,9 +239,9 @@ def replay(
 ) -> Iterator[tuple[int, Decision]]:
     """Decide again at each decision of a log, under the rules of ``problem``; no host is used.
 
-    Yields pairs of the number of runs of the range so far and the decision, up to the first verdict, which has the counts of
-    instructions that followed it. Decisions by an earlier metric are left out. ``shared``: the hunt is known to be one of
-    several; otherwise that is assumed if the log has builds that were made for another hunt.
+    Yields pairs of the number of runs of the range so far and the decision, up to the first verdict, which has the
+    counts of instructions that followed it. Decisions by an earlier metric are left out. ``shared``: the hunt is known
+    to be one of several; otherwise that is assumed if the log has builds that were made for another hunt.
     """
     metric_changes = [index for index, (_, event) in enumerate(events) if isinstance(event, MetricChosen)]
     last_change = metric_changes[-1] if metric_changes else -1

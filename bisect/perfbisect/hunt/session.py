@@ -2,10 +2,11 @@
 
     outcomes = begin(setups, Caller(path of the history, open_view, waiting, begun))
 
-Each hunt has a log and a verdict of its own. Several hunts have the same range, builder and host; in the history they are a batch
-without a file (`bisect show b3`). ``open_view`` takes the titles of the hunts by their numbers, and returns a view. An outcome has
-the number of its hunt, and the verdict or the failure. A hunt fails alone if its workload fails at an end of the range. A failure of
-the whole session (the host, Ctrl-C) is raised, with the command that resumes the session.
+Each hunt has a log and a verdict of its own. Several hunts have the same range, builder and host; in the history they
+are a batch without a file (`bisect show b3`). ``open_view`` takes the titles of the hunts by their numbers, and returns
+a view. An outcome has the number of its hunt, and the verdict or the failure. A hunt fails alone if its workload fails
+at an end of the range. A failure of the whole session (the host, Ctrl-C) is raised, with the command that resumes the
+session.
 """
 
 import math
@@ -48,7 +49,7 @@ from perfbisect.store.prior_data import read_costs, read_kept, read_noise
 from perfbisect.wording.verdicts import exit_status
 
 Leased = Callable[[Settings, Mapping[str, str]], AbstractContextManager[None]]
-"""Leases the hosts of a session for a block. The mapping has the address at which each host has measured before, if any."""
+"""Leases the hosts of a session for a block. The mapping has the addresses of hosts that have measured before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Resumption:
 
     change_settings: Callable[[Settings], Settings]  # stored settings → the settings with which the session goes on
     lease: Leased | None = None
-    # Only the reason of a verdict is measured, for this number of seconds; 0: the usual time; None: the session goes on.
+    # Seconds for the reason of a verdict, which alone is measured; 0: the usual time; None: the session goes on.
     reason_seconds: float | None = None
     # Limit of the policy (``max_runs``) → how much more the hunts may spend. Other limits do not change.
     added_limits: Mapping[str, float] = field(default_factory=dict)
@@ -68,8 +69,8 @@ def begin(
 ) -> tuple[HuntOutcome, ...]:
     """Begin hunts or a trial, and carry them out to their ends. Returns how each hunt has ended.
 
-    ``in_batch``: the batch of a file to which a single hunt belongs, and its number there. ``replaced``: the number of a hunt
-    that is removed from the history once the new hunts have begun.
+    ``in_batch``: the batch of a file to which a single hunt belongs, and its number there. ``replaced``: the number of
+    a hunt that is removed from the history once the new hunts have begun.
     """
     first = setups[0]
     with lock_hosts(first.hosts, first.purpose, caller.waiting) as held, closing(History.open(caller.path)) as history:
@@ -78,12 +79,12 @@ def begin(
         unfit = (Warned(f"Host {why}") for why in unfit_hosts(history.path, machines).values())
         warnings = (*(() if trial else disk_warnings(history, first)), *unfit)
         setups = [replace(setup, warnings=(*setup.warnings, *warnings)) for setup in setups]
-        ready = [with_prebuilt(setup, caller.say) if trial else new_hunt(history, setup) for setup in setups]
+        complete_setups = [with_prebuilt(setup, caller.say) if trial else new_hunt(history, setup) for setup in setups]
         with history.transaction() as db:
-            numbers, batch = store_sessions(history, ready, in_batch)
+            numbers, batch = store_sessions(history, complete_setups, in_batch)
             if replaced:  # after the new hunts, so that none of them gets the number of the removed hunt
                 remove(db, replaced)
-        return SessionAttempt(history, caller, numbers, batch, held).carry_out(dict(enumerate(ready)))
+        return SessionAttempt(history, caller, numbers, batch, held).carry_out(dict(enumerate(complete_setups)))
 
 
 def new_hunt(history: History, setup: SessionSetup) -> SessionSetup:
@@ -128,7 +129,7 @@ def disk_warnings(history: History, setup: SessionSetup) -> tuple[Warned, ...]:
 def store_sessions(
     history: History, setups: Sequence[SessionSetup], in_batch: tuple[int, int] | None
 ) -> tuple[list[int], Batch | None]:
-    """Store new sessions, and their batch if there are several, in one transaction. Returns their numbers and the batch."""
+    """Store new sessions, and the batch of several, in one transaction. Returns the numbers and the batch."""
     at, folder = CLOCK.now(), str(Path.cwd())
     batch_entries = [in_batch] if in_batch else []
     with history.transaction():  # so that a hunt that has begun is always in its batch
@@ -144,8 +145,8 @@ def store_sessions(
 def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumption) -> tuple[HuntOutcome, ...]:
     """Continue a hunt (by number), a trial (by name), or the open hunts of a ``batch``, at the ends of their logs.
 
-    A hunt that cannot go on fails, and the others go on. If no hunt can go on, the error of the first is raised: CannotGoOn if
-    new runs could not be compared with the earlier runs. Raises UsageError for a trial that is complete.
+    A hunt that cannot go on fails, and the others go on. If no hunt can go on, the error of the first is raised:
+    CannotGoOn if new runs could not be compared with the earlier runs. Raises UsageError for a trial that is complete.
     """
     with ExitStack() as stack:
         history = stack.enter_context(closing(History.open(caller.path)))

@@ -1,5 +1,5 @@
-"""The hosts of a session: leased if they are leases, connected and checked before builds, locked during the session, and cleaned
-up at its end.
+"""The hosts of a session: leased if they are leases, connected and checked before builds, locked during the session,
+and cleaned up at its end.
 """
 
 import re
@@ -56,8 +56,8 @@ class BuildHostChecks:
     def prepare(self, entry: HostEntry, host: Host) -> tuple[tuple[BuildHost, ...], tuple[Warned, ...]]:
         """The build hosts of ``host``, in the order of hosts.toml, and the warnings of new checks.
 
-        Raises EnvironmentFailure if a build host lacks a tool, or if the build hosts would make different binaries of a commit;
-        UsageError if their builds do not run on ``host``.
+        Raises EnvironmentFailure if a build host lacks a tool, or if the build hosts would make different binaries of a
+        commit; UsageError if their builds do not run on ``host``.
         """
         if self.builder.build is None or not entry.built_elsewhere:
             return (), ()
@@ -186,8 +186,9 @@ def other_processor(host: Host, build_host: Host, builder: Builder, variant: str
 def build_ahead(entries: Sequence[HostEntry]) -> bool:
     """Whether the hosts of a hunt (``entries``) have the same build hosts, which then build ahead.
 
-    Otherwise each host has at most one build host, which builds when the host needs a build. Raises UsageError if a host has
-    several build hosts and other hosts of the hunt do not have the same, or if a host of the hunt is one of them.
+    Otherwise each host has at most one build host, which builds when the host needs a build. Raises UsageError if a
+    host has several build hosts and other hosts of the hunt do not have the same, or if a host of the hunt is one of
+    them.
     """
     measuring = {entry.name for entry in entries}
     sets = {frozenset(entry.built_elsewhere) for entry in entries}
@@ -208,10 +209,10 @@ def lock_hosts(
 ) -> Iterator[dict[str, HostLock]]:
     """Hold the locks of all hosts of a session during a block; yields the locks by the hosts' names.
 
-    Other sessions see the ``purpose`` in a lock. The locks are taken in the order of the machines, so that two hunts cannot
-    deadlock. Before they are released, builds that are left running on build hosts are ended, and the last visit's copy of the
-    data is removed. After a failure the copy stays, because it may show the cause. Raises UsageError if two names lead to one
-    root folder.
+    Other sessions see the ``purpose`` in a lock. The locks are taken in the order of the machines, so that two hunts
+    cannot deadlock. Before they are released, builds that are left running on build hosts are ended, and the last
+    visit's copy of the data is removed. After a failure the copy stays, because it may show the cause. Raises
+    UsageError if two names lead to one root folder.
     """
     build_hosts = [build_host.host for site in sites for build_host in site.build_hosts]
     hosts = {host.name: host for host in (*build_hosts, *(site.host for site in sites))}
@@ -261,10 +262,10 @@ def leased_hosts(
 ) -> Iterator[None]:
     """Lease the hosts of these names that are leases. Within the block, ``host.registry.connect`` connects to them.
 
-    First, leases of killed sessions are released. A machine on which the session has measured is requested again, because its
-    level is known. Hosts with the same features are leased together if the scheduler can do so. Hosts with more features are
-    leased first, because fewer machines have them; so all sessions lease in the same order. Two sessions may still wait for each
-    other if machines are leased one by one, or have the features of several groups.
+    First, leases of killed sessions are released. A machine on which the session has measured is requested again,
+    because its level is known. Hosts with the same features are leased together if the scheduler can do so. Hosts with
+    more features are leased first, because fewer machines have them; so all sessions lease in the same order. Two
+    sessions may still wait for each other if machines are leased one by one, or have the features of several groups.
     """
     leases.free_abandoned(say)
     leased_names = _leased_names(names, hosts_path, terms.builders)
@@ -277,8 +278,8 @@ def leased_hosts(
 def _lease_fit_machines(request: LeaseRequest, show: Show, say: Say, unfit: Mapping[str, str]) -> ExitStack:
     """Lease machines, none of which is unfit; the result releases them.
 
-    Unfit machines stay leased until then, because the scheduler would lend the same machines again. Raises EnvironmentFailure
-    if the scheduler lends only unfit machines.
+    Unfit machines stay leased until then, because the scheduler would lend the same machines again. Raises
+    EnvironmentFailure if the scheduler lends only unfit machines.
     """
     request = replace(request, nodes={name: node for name, node in request.nodes.items() if node not in unfit})
     with ExitStack() as unfit_leases:

@@ -1,4 +1,4 @@
-"""The setup of a session: its recipes are loaded, its range is read, its hosts are checked.
+"""The setup of a session: recipes are loaded, the range is read, hosts are checked.
 
 Commits that --skip leaves out of a range are never built, and count neither as fast nor as slow.
 """
@@ -59,7 +59,7 @@ class SessionSetup:
     ] = ()  # all workloads: of the trial, of all hunts, or of the hunts that a trial proves
     untouched: tuple[str, ...] = ()  # suspected paths that no commit of the range touches
     parts: PartSearch | None = None  # the search in the diff of a commit; ``span`` is its present round
-    # Of a hunt: filter of the runs → builds (by commit) and runs (by visit) of its ends, from a comparison just before
+    # Of a hunt: filter of the runs → builds (by commit) and runs (by visit) of its ends, of a comparison before
     measured_ends: Mapping[tuple[str, ...], Sequence[tuple[str, Event]]] = field(default_factory=dict)
     # Of a trial:
     request: TrialRequest = SEARCH  # the builds and workloads of the rounds
@@ -72,11 +72,11 @@ class SessionSetup:
     def set_up(
         cls, requested: Sequence[Settings], waiting: WaitCallback | None = None, begun: Sequence[Recipes] = ()
     ) -> tuple["SessionSetup", ...]:
-        """The setups of hunts that differ only in their workloads: the recipes are loaded once, and the hosts checked once.
+        """The setups of hunts that differ only in their workloads. Recipes are loaded once, and hosts are checked once.
 
-        With ``waiting``, a host is checked when no other session measures on it. ``begun`` are the recipes of all hunts of
-        the session, first the hunts that go on: builds may be trained with the workloads of all hunts. Raises UsageError and
-        EnvironmentFailure.
+        With ``waiting``, a host is checked when no other session measures on it. ``begun`` are the recipes of all hunts
+        of the session, first the hunts that go on: builds may be trained with the workloads of all hunts. Raises
+        UsageError and EnvironmentFailure.
         """
         recipes = begun or [load_requested(settings) for settings in requested]
         first, builder, measured = requested[0], recipes[0][0], tuple(workload for _, workload in recipes)
@@ -276,13 +276,13 @@ class SessionSetup:
 
 
 def shared_builds() -> SharedBuilds | None:
-    """The shared builds of the user's configuration; None if it has none. Raises RecipeError for a wrong configuration."""
+    """The shared builds of the user's configuration; None without any. Raises RecipeError for a wrong configuration."""
     shared = load_configuration().shared
     return SharedBuilds(shared.builds, shared.secret()) if shared.builds else None
 
 
 def options_without_effect(setup: SessionSetup) -> Iterator[Warned]:
-    """A warning about --time and --warmup, if runs have a fixed number of operations because they are counted exactly."""
+    """A warning about --time and --warmup, if runs have a fixed length because they are counted exactly."""
     options = [f"--{name}" for name in ("time", "warmup") if name in setup.settings.overrides]
     if options and setup.settings.prior.exact and counting.has_length(setup.workload):
         yield Warned(
@@ -314,7 +314,8 @@ def with_layouts(setup: SessionSetup) -> SessionSetup:
 def with_counts_beside(setup: SessionSetup) -> SessionSetup:
     """The setup; in a hunt by time, its first host also counts instructions if it can.
 
-    A workload that cannot be counted exactly, such as a server's, is counted during timed runs if the processor has counters.
+    A workload that cannot be counted exactly, such as a server's, is counted during timed runs if the processor has
+    counters.
     """
     settings, (first, *further_hosts) = setup.settings, setup.hosts
     may_count = settings.counts and settings.choose_metric and not settings.prior.exact and not setup.request.works
@@ -327,7 +328,7 @@ def with_counts_beside(setup: SessionSetup) -> SessionSetup:
 
 
 def host_classes(entries: Sequence[HostEntry]) -> tuple[str, ...]:
-    """The class of each host, by default its name; empty for a single host. Raises UsageError if a host is given twice."""
+    """The class of each host, by default its name; empty for one host. Raises UsageError for a repeated host."""
     names = [entry.name for entry in entries]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"Host {twice[0]} is given twice.", "Give each host once.")

@@ -1,11 +1,11 @@
 """Carries out the hunts of a batch as jobs of Slurm: submits, lists and cancels jobs by Slurm's commands.
 
-Slurm decides the queue, its order, limits, dependencies and accounts. Leased nodes of hosts.toml are another way to use Slurm: see
-``host.leases``.
+Slurm decides the queue, its order, limits, dependencies and accounts. Leased nodes of hosts.toml are another way to use
+Slurm: see ``host.leases``.
 
-A job is `bisect run` on its node, with the host ``local``. If the node can write this history, the job stores the hunt and its end
-here, and a job that is submitted or started again resumes the hunt. Otherwise the hunt is in the node's own history and begins
-anew with each job; then only Slurm's states of the job are known here.
+A job is `bisect run` on its node, with the host ``local``. If the node can write this history, the job stores the hunt
+and its end here, and a job that is submitted or started again resumes the hunt. Otherwise the hunt is in the node's own
+history and begins anew with each job; then only Slurm's states of the job are known here.
 """
 
 import math
@@ -74,8 +74,8 @@ def check_commands(command: str = "sbatch") -> None:
 def sbatch(options: Sequence[str], script: str, arguments: Sequence[str]) -> str:
     """Submit a job that runs a script with arguments; returns the number of the job.
 
-    The script gets each argument with a point before it, because sbatch takes a lone colon as a separator of two jobs. Raises
-    EnvironmentFailure with Slurm's message if Slurm refuses the job.
+    The script gets each argument with a point before it, because sbatch takes a lone colon as a separator of two jobs.
+    Raises EnvironmentFailure with Slurm's message if Slurm refuses the job.
     """
     # The script is the same for all jobs, because sbatch would find options in it: also in a name with a line #SBATCH.
     # With the --, an option without its value takes the -- as its value, and not the script.
@@ -87,7 +87,7 @@ def sbatch(options: Sequence[str], script: str, arguments: Sequence[str]) -> str
 
 
 def job_states(jobs: Collection[str]) -> dict[str, JobState]:
-    """The states of the jobs that Slurm knows. Slurm forgets most ended jobs after minutes, unless it keeps accounts."""
+    """The states of the jobs that Slurm knows. Slurm forgets ended jobs after minutes, unless it keeps accounts."""
     numbers = ",".join([*jobs, *jobs])  # twice, because squeue fails for a single number that it does not know
     fields = "JobID:30,State:30,exit_code:30,Reason:80"
     queued = _run(["squeue", "--noheader", "--states=all", f"--jobs={numbers}", f"--Format={fields}"]) if jobs else ""
@@ -116,7 +116,7 @@ def cancel(jobs: Collection[str]) -> None:
 
 
 def _run(command: Sequence[str], text: str = "") -> str:
-    """The output of a command of Slurm. Raises UsageError if there is no such command, EnvironmentFailure if it fails."""
+    """The output of a command of Slurm. Raises UsageError if the command is missing, EnvironmentFailure if it fails."""
     check_commands(command[0])
     status, printed = run_briefly(command, text, TIME_LIMIT)
     if status:
@@ -126,8 +126,8 @@ def _run(command: Sequence[str], text: str = "") -> str:
 
 NOTICE = 120  # seconds between SIGTERM and the time limit of a job
 
-# Status 4 says that the hunt could not begin. Python's own status 1 would be taken for a verdict. The job itself makes its log,
-# because patterns in sbatch's --output cannot be quoted.
+# Status 4 says that the hunt could not begin. Python's own status 1 would be taken for a verdict. The job itself makes
+# its log, because patterns in sbatch's --output cannot be quoted.
 SCRIPT = """\
 #!/bin/sh
 for word; do set -- "$@" "${word#.}"; shift; done

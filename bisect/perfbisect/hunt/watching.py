@@ -1,6 +1,7 @@
 """Follow hunts of other processes in a view, by reading the history until the hunts end. Nothing is written.
 
-A history does not store that a run begins, but views show the present run. Therefore these events are added to the events read.
+A history does not store that a run begins, but views show the present run. Therefore these events are added to the
+events read.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -112,8 +113,8 @@ class FollowedHunt:
 class CompletedEvents:
     """Adds the RunStarted events to the stored events of a hunt, which must be given in order.
 
-    A run begins once its order is given, its builds are made and the run before it has ended. Its expected duration is not known
-    here. After a verdict, the studies of its reason are shown as runs.
+    A run begins once its order is given, its builds are made and the run before it has ended. Its expected duration is
+    not known here. After a verdict, the studies of its reason are shown as runs.
     """
 
     hosts: tuple[str, ...] = ()

@@ -84,13 +84,13 @@ class EventQueue(Generic[E]):
             raise Cancelled
 
     def next(self, seconds: float = threading.TIMEOUT_MAX) -> tuple[int, E]:
-        """The next event and its host; the event before it counts as handled. Raises Empty after this number of seconds."""
+        """The next event and its host; the event before it counts as handled. Raises Empty after ``seconds``."""
         self._latest.set()
         host, event, self._latest = self._arrived.get(timeout=seconds)
         return host, event
 
     def close(self, threads: Collection[threading.Thread]) -> None:
-        """Take no more events, and wait at most PATIENCE seconds for the end of ``threads``, which are being cancelled."""
+        """Take no more events, and wait at most PATIENCE seconds for the ends of cancelled ``threads``."""
         self._closed = True
         seconds_left = PATIENCE
         while seconds_left > 0 and (alive := [thread for thread in threads if thread.is_alive()]):

@@ -1,9 +1,10 @@
-"""The builds in the arguments of `bisect compare`: revisions, and prebuilt binaries as NAME=PATH; each may have a variant of
-the compiler's settings or a configuration of the server: REV, REV@VARIANT, REV+CONFIG, REV@VARIANT+CONFIG, NAME=PATH+CONFIG.
+"""The builds in the arguments of `bisect compare`: revisions, and prebuilt binaries as NAME=PATH; each may have a
+variant of the compiler's settings or a configuration of the server: REV, REV@VARIANT, REV+CONFIG, REV@VARIANT+CONFIG,
+NAME=PATH+CONFIG.
 
-Revisions such as ``HEAD@{1}`` or a tag ``v1+2``, and paths of configurations, may contain @ and +. Therefore a word that is
-a revision, or a path that exists, is not divided. Any other word is cut at the last + before a known configuration; then,
-unless the rest is a revision, at the last @ before a known variant.
+Revisions such as ``HEAD@{1}`` or a tag ``v1+2``, and paths of configurations, may contain @ and +. Therefore a word
+that is a revision, or a path that exists, is not divided. Any other word is cut at the last + before a known
+configuration; then, unless the rest is a revision, at the last @ before a known variant.
 """
 
 import re
@@ -53,7 +54,7 @@ def divided(
     is_config: Callable[[str], bool],
     is_revision: Callable[[str], bool] = lambda _: False,
 ) -> Word:
-    """The parts of a word. ``is_config`` returns whether a text is the name of a configuration, or the path of a file."""
+    """The parts of a word. ``is_config`` returns whether a text is a configuration's name, or a file's path."""
     revision, config = (word, "") if is_revision(word) else cut(word, "+", is_config)
     revision, variant = (revision, "") if is_revision(revision) else cut(revision, "@", variants.__contains__)
     return Word(revision, variant, config)
@@ -72,8 +73,8 @@ def read_builds(
 ) -> tuple[Settings, list[TrialBuild]]:
     """The settings, with the repository and commits of the revisions among the builds; and the builds to compare.
 
-    Raises UsageError for fewer than two builds, for a repeated name, for a file or folder that does not exist, and for an
-    unknown variant or configuration.
+    Raises UsageError for fewer than two builds, for a repeated name, for a file or folder that does not exist, and for
+    an unknown variant or configuration.
     """
     is_here = load_host(settings.host, settings.hosts_path).is_here
     subjects = [named(word, settings.host, builder, is_here=is_here) for word in words]
@@ -116,7 +117,7 @@ def read_builds(
 
 
 def refuse(repo: Repository, builder: Builder, word: str, is_revision: Callable[[str], bool]) -> None:
-    """Raise UsageError for a word that is no revision: for an unknown configuration or variant at its end, or for all of it."""
+    """Raise UsageError for a word that is no revision, or that ends in an unknown configuration or variant."""
     head, plus, config = word.rpartition("+")
     if plus and is_revision(cut(head, "@", builder.variants.__contains__)[0]):
         raise unknown_config(builder, config)
@@ -139,7 +140,7 @@ def has(repo: Repository, revision: str, release_tags: Sequence[str]) -> bool:
 
 
 def configured(subject: TrialBuild, builder: Builder) -> TrialBuild:
-    """The build with the name or path, and the hash, of its configuration, if any. Raises UsageError if it is not valid."""
+    """The build with the path and the hash of its configuration, if any. Raises UsageError for an invalid one."""
     if not subject.config:
         return subject
     config = subject.config if subject.config in builder.configs else str(local(subject.config))
@@ -147,7 +148,7 @@ def configured(subject: TrialBuild, builder: Builder) -> TrialBuild:
 
 
 def check_words(words: Sequence[str], settings: Settings, builder: Builder) -> None:
-    """Raise UsageError unless ``words`` name builds for one host, or the builder builds nothing and no build is named."""
+    """Raise UsageError unless ``words`` name builds for one host, or are empty and the builder builds nothing."""
     if builder.installed and words:
         raise UsageError(
             f"Nothing of {builder.name} is built, so {words[0]} is no build of it.",
@@ -178,7 +179,7 @@ def hosts_as_builds(settings: Settings, builder: Builder, *, least: int) -> tupl
 
 
 def named(word: str, host: str, builder: Builder, *, is_here: bool) -> TrialBuild:
-    """The build of a word; ``is_here``: whether the host is this machine. Raises UsageError for a path that cannot be right."""
+    """The build of a word; ``is_here``: the host is this machine. Raises UsageError for an impossible path."""
     name, is_path, path = word.partition("=")
     if not is_path:
         return TrialBuild(word)

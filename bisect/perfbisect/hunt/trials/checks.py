@@ -35,10 +35,10 @@ def check_hosts(
 ) -> bool:
     """Make the due checks of hosts, one after the other. Returns whether no check failed.
 
-    With ``like`` each host is checked at once, with these settings. By default it is checked if a day has passed, with the
-    settings of its latest check; a host without a check, with the latest settings of any host. ``lease`` holds the lease of
-    a host for a block. The caller says what is measured, and why a host is not checked: it cannot be reached, or another
-    session measures there. Raises Interrupted.
+    With ``like`` each host is checked at once, with these settings. By default it is checked if a day has passed, with
+    the settings of its latest check; a host without a check, with the latest settings of any host. ``lease`` holds the
+    lease of a host for a block. The caller's ``say`` is called for each host, also with the reason why a host is not
+    checked: it cannot be reached, or another session measures on it. Raises Interrupted.
     """
     all_checked = True
     for name in names:
@@ -76,7 +76,7 @@ def due(name: str, path: Path | None, like: Settings | None) -> Settings | None:
 
 
 def plan_of(like: Settings, name: str, hosts_path: str | Path, waiting: WaitCallback | None) -> SessionSetup:
-    """The setup of a host's A/A with the good end of ``like``. Raises UsageError if its metric does not show a host's speed."""
+    """The setup of a host's A/A with the good end of ``like``. Raises UsageError for a metric that is no speed."""
     if not is_speed(like.metric):
         raise UsageError(f"{like.metric} does not show how fast a host is.", "Check it like an A/A in another metric.")
     settings = replace(
@@ -87,8 +87,8 @@ def plan_of(like: Settings, name: str, hosts_path: str | Path, waiting: WaitCall
     builder = requested_builder(settings)
     workloads = requested_workloads(settings, builder, settings.workload)
     [workload] = [with_overrides(entry, settings.overrides) for entry in workloads.values()]
-    used = [key for key in LONGEST if not workload.command or f"{{{key}}}" in str(workload.command)]
-    shorter = {key: min(LONGEST[key], getattr(workload, key)) for key in used}
+    placeholders = [key for key in LONGEST if not workload.command or f"{{{key}}}" in str(workload.command)]
+    shorter = {key: min(LONGEST[key], getattr(workload, key)) for key in placeholders}
     settings = replace(settings, overrides={**settings.overrides, **shorter})
     subjects = [TrialBuild(settings.good, settings.good_commit)]
     if builder.installed:

@@ -1,8 +1,9 @@
-"""Setups of the sessions after a verdict: the proof, and the search for the part of the culprit's diff that made it slower.
+"""Setups of the sessions after a verdict: the proof, and the search for the part of the culprit's diff that made it
+slower.
 
-The proof measures the good end, the bad end, and the bad end without the culprit; the search measures states between the
-culprit and its parent. Reverted and partial states are temporary commits in a repository beside the user's. All other
-settings are those of the hunt, so that its builds are reused.
+The proof measures the good end, the bad end, and the bad end without the culprit; the search measures states between
+the culprit and its parent. Reverted and partial states are temporary commits in a repository beside the user's. All
+other settings are the hunt's, so that its builds are reused.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -84,7 +85,8 @@ def unnamed(history: History, hunt: int, verdict: Verdict | None) -> UsageError:
 def proof_setup(
     claim: Claim, rounds: int, runs: int, waiting: WaitCallback | None, say: Callable[[str], None]
 ) -> Iterator[SessionSetup]:
-    """The setup of a proof; its commit without the culprit exists until the end of the block. ``say`` is called with remarks.
+    """The setup of a proof; its commit without the culprit exists until the end of the block. ``say`` is called with
+    remarks.
 
     Raises NotReverted if that commit cannot be made, UsageError if the repository lacks a commit of the hunt.
     """
@@ -106,9 +108,7 @@ def proof_setup(
         if derived.beside:
             say(f"lines that later commits added next to the reverted lines stay: {', '.join(derived.beside)}")
         if derived.kept:
-            say(
-                f"these files have conflicts, and stay as in bad, because no build reads them: {', '.join(derived.kept)}"
-            )
+            say(f"these files have conflicts and stay as in bad, as no build reads them: {', '.join(derived.kept)}")
         names = ", ".join(commit[:10] for commit in commits)
         builds = (
             TrialBuild(settings.good, settings.good_commit),
@@ -132,10 +132,12 @@ def check_commits_exist(repository: Repository, commits: Sequence[str], hunt: in
 
 
 def culprits_of(history: History, hunt: int | str | None, minutes: float, say: Callable[[str], None]) -> list[Settings]:
-    """The settings of searches in the diffs of culprits: of a hunt (None: the latest with a culprit), or of a batch (b3).
+    """The settings of searches in the diffs of culprits: of a hunt (None: the latest with a culprit), or of a batch
+    (b3).
 
-    The range of a search is from the culprit's parent to the culprit. ``minutes`` limits each search; 0: no limit. ``say`` is
-    called with the searches, if there are several, and with failures. Raises UsageError if there is no culprit.
+    The range of a search is from the culprit's parent to the culprit. ``minutes`` limits each search; 0: no limit.
+    ``say`` is called with the searches, if there are several, and with failures. Raises UsageError if there is no
+    culprit.
     """
     if isinstance(hunt, str):
         numbers = [member.hunt for member in read_batch(history, int(hunt[1:])).hunts if member.hunt]
@@ -147,8 +149,8 @@ def culprits_of(history: History, hunt: int | str | None, minutes: float, say: C
                 failures.append(str(failure))
         if not searches:
             reasons = "\n".join(failures) or "None of its hunts has begun."
-            shown = command_on("show", hunt, history.path)
-            raise UsageError(f"No hunt of {hunt} has named a culprit.\n{reasons}", f"See the hunts: {shown}")
+            show_command = command_on("show", hunt, history.path)
+            raise UsageError(f"No hunt of {hunt} has named a culprit.\n{reasons}", f"See the hunts: {show_command}")
         for reason in failures:
             say(f"Not searched: {reason}")
     else:
@@ -159,8 +161,8 @@ def culprits_of(history: History, hunt: int | str | None, minutes: float, say: C
         if batch and any(named_steps(verdict_of(history, number)) for number in further):
             command = command_on("narrow", batch.name, history.path)
             say(
-                f"The search is in the culprit of hunt {searched}, of {searches[0].workload}. Other hunts of its session named"
-                f" culprits, too. To search in all: {command}"
+                f"The search is in the culprit of hunt {searched}, of {searches[0].workload}. Other hunts of its session"
+                f" named culprits, too. To search in all: {command}"
             )
     for search in searches if searches[1:] else ():
         say(f"Hunt {search.narrows}, of {search.workload}: the diff of {search.bad}")

@@ -1,7 +1,9 @@
-"""Trials, which measure in rounds without a search: a comparison, an A/A, a proof, a series of releases, a night of a branch.
+"""Trials, which measure in rounds without a search: a comparison, an A/A, a proof, a series of releases, a night of a
+branch.
 
-A trial's design is set up like a hunt. Its plan orders the missing builds, then the rounds: in a round each build is visited
-once for each workload. An order is one visit; the order and the events of its runs have the workload and the round.
+A trial's design is set up like a hunt. Its plan orders the missing builds, then the rounds: in a round each build is
+visited once for each workload. An order is one visit; the order and the events of its runs have the workload and the
+round.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,8 +52,8 @@ class RoundsPlan:
         """Orders of the missing builds, then of the visits of the remaining rounds.
 
         A night whose tip cannot be built ends without a visit, because another attempt would fail, too. Raises
-        EnvironmentFailure if the baseline or all other builds cannot be built (in a series of releases: if fewer than two
-        can), and at the end if nothing could be measured.
+        EnvironmentFailure if the baseline or all other builds cannot be built (in a series of releases: if fewer than
+        two can), and at the end if nothing could be measured.
         """
         trial, request = self.log.state, self.setup.request
         for number in range(len(request.subjects)):
@@ -86,7 +88,7 @@ class RoundsPlan:
                     yield Measure(plan, Purpose.ENDS, workload=work, round=number, together=trial.together)
 
     def _both_ways(self) -> Iterator[Measure | PairingChosen]:
-        """Interleaved rounds and paired runs of the first two builds, until one way is known to be better; then the choice."""
+        """Interleaved and paired runs of the first two builds, until one way is known to be better; then the choice."""
         trial, request = self.log.state, self.setup.request
         commits = [subject.commit or subject.name for subject in request.subjects[:2]]
         if request.pairing is not Pairing.AUTO or trial.pairing or len(set(commits)) < 2:
@@ -105,8 +107,8 @@ class RoundsPlan:
         readings = observations(
             entries, {name: node for node, name in enumerate(commits)}, request.metric, self.log.began
         )
-        if not trial.pairing and (ways := better_way(readings)):
-            yield pairing_chosen(ways, *(subject.name for subject in request.subjects[:2]))
+        if not trial.pairing and (comparison := better_way(readings)):
+            yield pairing_chosen(comparison, *(subject.name for subject in request.subjects[:2]))
 
     def _check_builds(self) -> None:
         request = self.log.state.request
@@ -201,12 +203,13 @@ WORTH_BOTH = 3  # rounds; with fewer, comparing both ways would cost more than i
 
 def pairing_of(trial: TrialDesign, setup: SessionSetup) -> Pairing:
     """How the builds may be compared: interleaved if they are hosts, need labs of their own, or are counted."""
-    ways, asked = {(subject.variant, subject.config) for subject in trial.subjects}, setup.settings.policy.pairing
-    if setup.builder.installed or len(ways) > 1 or setup.settings.prior.exact:
+    kinds = {(subject.variant, subject.config) for subject in trial.subjects}
+    requested = setup.settings.policy.pairing
+    if setup.builder.installed or len(kinds) > 1 or setup.settings.prior.exact:
         return Pairing.INTERLEAVED
     if trial.kind is TrialType.NOISE:
-        return Pairing.INTERLEAVED if asked is Pairing.INTERLEAVED else Pairing.AUTO  # both ways
-    return Pairing.INTERLEAVED if asked is Pairing.AUTO and trial.rounds < WORTH_BOTH else asked
+        return Pairing.INTERLEAVED if requested is Pairing.INTERLEAVED else Pairing.AUTO  # both ways
+    return Pairing.INTERLEAVED if requested is Pairing.AUTO and trial.rounds < WORTH_BOTH else requested
 
 
 def unused(subjects: Sequence[TrialBuild], configs: Sequence[ServerConfig]) -> Iterator[Warned]:
