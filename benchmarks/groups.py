@@ -104,7 +104,7 @@ class _Group:
         for world, observations in zip(self.worlds, self.seen, strict=True):
             ends = Measure((Share(world.graph.size - 1, runs), Share(0, runs)), Purpose.ENDS)
             for event in world.measure(ends):
-                observations.append(replace(event, for_another=True) if isinstance(event, Reading) else event)
+                observations.append(replace(event, of_another_hunt=True) if isinstance(event, Reading) else event)
             world.runs = 0
 
 
@@ -113,7 +113,7 @@ def beside(world: World, run: Observation) -> Iterator[Reading]:
     if isinstance(run, Reading) and run.partner is None:
         made, layout = world.runs, world.link(run.candidate, run.host) if run.layout else 0
         if (value := world.run(run.candidate, run.host, layout=layout)) is not None:
-            yield replace(run, value=value, layout=layout, for_another=True)
+            yield replace(run, value=value, layout=layout, of_another_hunt=True)
         world.runs = made
 
 

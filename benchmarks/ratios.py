@@ -19,7 +19,7 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Interval
 from perfbisect.core.domain.settings import Policy
 from perfbisect.core.inference.observations import Reading
-from perfbisect.core.inference.relative_speed import by_measuring_way, relative_speeds
+from perfbisect.core.inference.relative_speed import candidate_ratios, split_by_measurement_kind
 from perfbisect.simulate.host_model import Habits, HostSpeed
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.scenario import Scenario
@@ -79,8 +79,8 @@ def rows(world: Scenario, seed: int) -> Iterator[Row]:
     drawn = world.world(seed)
     bad, speed = drawn.graph.size - 1, HostSpeed(world.habits, seed, 0)
     seen = hunt(drawn, Policy(layouts=seed % 4 == 0, max_runs=300), most_orders=300).observations
-    shown = relative_speeds(seen, bad)
-    sorts = [[one for one in alike if isinstance(one, Reading)] for _, alike in by_measuring_way(seen)]
+    shown = candidate_ratios(seen, bad)
+    sorts = [[one for one in alike if isinstance(one, Reading)] for _, alike in split_by_measurement_kind(seen)]
     for candidate in sorted({each.candidate for alike in sorts for each in alike} - {0}):
         # the last sort that has both is shown
         own = [one for one in sorts if {0, candidate} <= {each.candidate for each in one}][-1]

@@ -104,7 +104,7 @@ def _one_at_a_time(world: World, policy: Policy, repeats: int) -> Verdict:
 def _next(reach: Ancestry, left: NDArray[np.bool_], skipped: set[int], rng: np.random.Generator) -> int | None:
     """The commit to test; None if none of the remaining ones can be tested."""
     top = int(np.flatnonzero(left)[-1])  # known to be slow: it is the bad end, or was tested
-    below = np.nan_to_num(reach.sums(left.astype(np.float64)))
+    below = np.nan_to_num(reach.ancestor_sums(left.astype(np.float64)))
     even = np.where(left, np.minimum(below, left.sum() - below), -1.0)
     even[top] = -1.0
     if not skipped:

@@ -31,7 +31,7 @@ from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import Found, Inconclusive, Measure, NotReproduced, Purpose, Share
 from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import COUNTED, WITH_RUNS, Direction, Policy, Settings
-from perfbisect.core.inference.classification import effect_of
+from perfbisect.core.inference.classification import step_ratio_in_metric
 from perfbisect.core.inference.instruction_counts import COUNTS
 from perfbisect.errors import EndFailed, NotCounted, PerfBisectError, RunFailed, UsageError
 from perfbisect.hunt.driver import Driver, HuntsPlanner, SessionMember, lab_of_several
@@ -358,7 +358,7 @@ def test_the_verdict_has_what_is_known_of_time_and_the_report_the_change(log: Sa
     state = fold(kept(log))
     assert isinstance(state.verdict, Found) and state.started
     assert (state.started.metric, state.pairing) == (INSTRUCTIONS, None)
-    timed = effect_of(state, state.verdict.step, "qps")
+    timed = step_ratio_in_metric(state, state.verdict.step, "qps")
     assert timed and not timed.excludes_one
     assert hunt.runs.count((NAMES[CULPRIT], False)) >= TIMED_RUNS
 

@@ -161,7 +161,7 @@ def test_git_bisect_splits_as_git_does(git: Repo) -> None:
     reach, left = Ancestry(graph), np.arange(graph.size) > 0
     chosen = rules._next(reach, left, set(), np.random.default_rng(0))
     assert chosen is not None
-    below = reach.sums(left.astype(float))[chosen]
+    below = reach.ancestor_sums(left.astype(float))[chosen]
     assert max(below, 80 - below) - 1 == int(fields["bisect_nr"])
 
 

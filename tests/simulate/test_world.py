@@ -217,8 +217,8 @@ def test_cpu_time_does_not_show_what_the_cores_give_nor_what_a_build_waits() -> 
     assert (values.std(), cpu.std()) == pytest.approx((0.05, 0.0014), rel=0.2)
     assert cpu.mean() == pytest.approx(-0.05, abs=0.001)
     turns = readings(world.measure(Measure(BOTH, Purpose.ENDS)))
-    least = {end: min(each.waits for each in turns if each.candidate == end) for end in (0, 20)}
+    least = {end: min(each.log_wait for each in turns if each.candidate == end) for end in (0, 20)}
     assert least[20] - least[0] == pytest.approx(0.05, abs=0.003)
-    assert [each.cpu for each in turns if each.candidate == 20] == pytest.approx([-0.05] * 200)
+    assert [each.cpu_value for each in turns if each.candidate == 20] == pytest.approx([-0.05] * 200)
     plain = World(Graph.line(20), {7: -0.1}, Habits(), seed=5).measure(Measure(BOTH, Purpose.ENDS))
-    assert {each.cpu for each in readings(plain)} == {None}
+    assert {each.cpu_value for each in readings(plain)} == {None}

@@ -20,7 +20,7 @@ from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import CodePlacement, Found, Interval, Measure, Purpose, Share, Verdict
 from perfbisect.core.domain.settings import COUNTED, Direction
-from perfbisect.core.inference.instruction_counts import COUNTS, Shown, commits_of_step, shown_by
+from perfbisect.core.inference.instruction_counts import COUNTS, InstructionChange, commits_of_step, instruction_change
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.hunt.loop import Append, FixedPlan, run
 from perfbisect.hunt.search_problem import SavedLog, SearchProblem, TimedEvent, WorkersFor
@@ -126,9 +126,9 @@ def setup_by_instructions(
     if settings.metric == INSTRUCTIONS or (exact and not counted and is_too_long_to_count(changed, problem, log)):
         return None
     difference = yield from instructions_of_ends(problem, log, workers_of(changed) if exact else None)
-    if difference is None or not difference.clear:
+    if difference is None or not difference.is_clear:
         return None
-    if not difference.large(policy) or not difference.explains(time, settings.metric, policy):
+    if not difference.is_large(policy) or not difference.may_explain(time, settings.metric, policy):
         if has_ended and difference.ratio > 1 + COUNTED:
             yield log.append(Warned(*not_taken(difference, settings.metric, policy)))
         return None
@@ -150,7 +150,7 @@ def is_too_long_to_count(setup: SessionSetup, problem: SearchProblem, log: Saved
 
 def instructions_of_ends(
     problem: SearchProblem, log: SavedLog, counting_workers: WorkersFor | None
-) -> Generator[TimedEvent, None, Shown | None]:
+) -> Generator[TimedEvent, None, InstructionChange | None]:
     """The difference of both ends in instructions, as the counting workers count them exactly; None if it is not known.
 
     Without counting workers, the instructions come from perf's records of the timed runs in the log.
@@ -158,12 +158,12 @@ def instructions_of_ends(
     ends = [problem.commits[0], problem.commits[-1]]
     if counting_workers is None:
         timed = ([run for run in runs_of(log, end) if not (run.round or run.layout)] for end in ends)
-        return shown_by(*timed)
+        return instruction_change(*timed)
     difference = None
     for runs_each in range(1, COUNTS + 1):
         if order := order_of_missing_runs(problem, log, (0, len(problem.commits) - 1), runs_each, counted=True):
             yield from count_instructions(order, problem, log.append, counting_workers)
-        difference = shown_by(*(runs_of(log, end, counted=True) for end in ends))
+        difference = instruction_change(*(runs_of(log, end, counted=True) for end in ends))
         if difference is None or difference.ratio < 1 + min(COUNTED, problem.policy.of_counts().min_effect) / 2:
             break
     return difference

@@ -27,8 +27,8 @@ from perfbisect.core.domain.orders import ALL_FREE, Decision, Fleet, Interval, M
 from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
 from perfbisect.core.inference.analysis import PLAIN
-from perfbisect.core.inference.instruction_counts import shown_by, with_counts
-from perfbisect.core.inference.observations import count_runs, observations
+from perfbisect.core.inference.instruction_counts import instruction_change, with_count_result
+from perfbisect.core.inference.observations import count_runs, read_observations
 from perfbisect.core.search.acquisition import detectable_effect, expected_runs
 from perfbisect.core.search.counts import LEAST
 from perfbisect.core.search.decide import decide, likely_builds, likely_runs
@@ -80,7 +80,9 @@ class SearchProblem:
         spent = Spent(excluded + (sum(not run.counted for run in runs) if self.prior.exact else 0))
         by_cpu = chosen is not None and chosen.by_cpu
         node = {commit: index for index, commit in enumerate(self.commits)}
-        readings = observations(state.log, node, self.metric, state.began, self.hosts, self.build_hosts, by_cpu=by_cpu)
+        readings = read_observations(
+            state.log, node, self.metric, state.began, self.hosts, self.build_hosts, by_cpu=by_cpu
+        )
         proofs = frozenset(node[sha] for sha in state.proofs if sha in node)
         situation = Situation(self.graph, readings, policy, self.prior, fleet, shared=shared, spent_by_others=spent)
         return replace(situation, clean=state.clean, proofs=proofs)
@@ -128,7 +130,7 @@ def many_runs_warning(problem: SearchProblem, decision: Decision, log: SavedLog)
     it. Then the expected number of runs is calculated for a search among two candidates.
     """
     ends = ([run for run in log.state.runs_like(problem.commits[end]) if run.counted] for end in (0, -1))
-    difference = shown_by(*ends) if problem.prior.count_cost else None
+    difference = instruction_change(*ends) if problem.prior.count_cost else None
     effect, noise = decision.belief.effect, decision.belief.noise
     order, runs = decision.order, [event.facts for _, event in log.entries if isinstance(event, RunFinished)]
     if not isinstance(order, Measure) or not decision.evidence or not effect.known:  # no readings of this kind yet
@@ -136,7 +138,7 @@ def many_runs_warning(problem: SearchProblem, decision: Decision, log: SavedLog)
     if sum(bool(run.layout) is order.fresh and not run.counted for run in runs) < MIN_NOISE_RUNS:
         return None
     change = max(abs(math.expm1(math.log(effect.middle))), problem.policy.min_effect)
-    counts = difference and difference.clear and LEAST * abs(math.log(effect.middle)) <= difference.loss
+    counts = difference and difference.is_clear and LEAST * abs(math.log(effect.middle)) <= difference.log_rise
     candidates = 2 if counts else len(problem.commits)
     needed = expected_runs(candidates, min(change, CAP), noise, problem.prior.build_cost)
     if needed < MANY:
@@ -230,7 +232,7 @@ def log_verdict(
     suspects: tuple[Commit, ...] = (),
 ) -> TimedEvent:
     """Store the verdict of a hunt, with the instructions that were counted of its commits, as the end of the hunt."""
-    counted = with_counts(verdict, problem.commits, log.entries)
+    counted = with_count_result(verdict, problem.commits, log.entries)
     return log.append(SessionEnded(counted, reason_follows, suspects=suspects))
 
 
@@ -257,7 +259,7 @@ def replay(
             decision = decide(situation)
             order = decision.order
             if not isinstance(order, Measure):
-                decision = replace(decision, order=with_counts(order, problem.commits, log))
+                decision = replace(decision, order=with_count_result(order, problem.commits, log))
             yield count_runs(situation.observations), decision
             if not isinstance(order, Measure):
                 return

@@ -13,7 +13,7 @@ from perfbisect.core.domain.events import Commit, Event, SessionStarted, Warned
 from perfbisect.core.domain.facts import LEFT_OUT, HostFacts, SkipFacts
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.settings import SEARCH, WITH_RUNS, Patch, Settings, TrialRequest, TrialType
-from perfbisect.core.inference.ancestry import with_suspicions
+from perfbisect.core.inference.ancestry import with_suspected_weights
 from perfbisect.errors import UsageError
 from perfbisect.host.lock import WaitCallback, machine
 from perfbisect.host.protocol import Host
@@ -356,7 +356,7 @@ def read_hunt_range(settings: Settings, builder: Builder) -> tuple[CommitRange, 
     ends, first_parent = (settings.good_commit, settings.bad_commit), settings.first_parent
     span = read_range(repository, *ends, builder.ignore, first_parent=first_parent)
     touching = commits_touching(repository, *ends, settings.suspects, first_parent=first_parent)
-    suspicious = replace(span, graph=with_suspicions(span.graph, span.candidates, touching, settings.suspects))
+    suspicious = replace(span, graph=with_suspected_weights(span.graph, span.candidates, touching, settings.suspects))
     return suspicious, tuple(path for path in settings.suspects if not touching[path])
 
 

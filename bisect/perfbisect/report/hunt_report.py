@@ -29,7 +29,7 @@ from perfbisect.core.domain.session_state import SessionState, Tested, fold
 from perfbisect.core.domain.settings import Settings
 from perfbisect.core.explain.evidence import Explanation, FunctionRow
 from perfbisect.core.explain.explanation import profiles_with_operations, step_explanation, waits_if_cause
-from perfbisect.core.inference.classification import Classification, ratios
+from perfbisect.core.inference.classification import Classification, ratios_to_good
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.profiles import HuntProfiles, profiles
 from perfbisect.store.batches import batch_together
@@ -145,7 +145,7 @@ class HuntReport:
     @cached_property
     def ratios(self) -> dict[str, Interval]:
         """The metric of each measured commit relative to the good end."""
-        return ratios(self.state, self.settings.metric, self.state.hosts, self.settings.prior.host_classes)
+        return ratios_to_good(self.state, self.settings.metric, self.state.hosts, self.settings.prior.host_classes)
 
     @property
     def teller(self) -> Teller:

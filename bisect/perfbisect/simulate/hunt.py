@@ -8,7 +8,7 @@ from perfbisect.core.domain.events import Decided, PairingChosen, Warned
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, BuildOrder, Decision, Fleet, Measure, Purpose, Verdict, Ways
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, PriorKnowledge
-from perfbisect.core.inference.observations import Built, Observation, Reading, count_runs, without
+from perfbisect.core.inference.observations import Built, Observation, Reading, count_runs, without_candidates
 from perfbisect.core.search.clean_builds import incremental_builds
 from perfbisect.core.search.pairing import with_cpu_time
 from perfbisect.core.search.situation import Situation, Spent
@@ -62,7 +62,7 @@ class MemoryLog:
 
     def _set_aside(self, candidates: Collection[int]) -> None:
         """Drop the observations of these candidates, whose builds no longer count."""
-        observations = without(self.observations, candidates)
+        observations = without_candidates(self.observations, candidates)
         self.aside += count_runs(self.observations) - count_runs(observations)
         self.observations = observations
 

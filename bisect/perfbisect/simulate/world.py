@@ -157,7 +157,9 @@ class World:
             middle = (self.clock(order.host) - seconds / 2) / 60
             cpu = value + self.habits.kept * (self._stalled(first) - self._stalled(second))
             visit = first, value + unfair, middle, self.runs, order.host, seconds
-            observations.append(Reading(*visit, layout=layout, partner=second, cpu=cpu if self.habits.waits else None))
+            observations.append(
+                Reading(*visit, layout=layout, partner=second, cpu_value=cpu if self.habits.waits else None)
+            )
         return observations
 
     def _with_waits(self, reading: Reading) -> Reading:
@@ -167,7 +169,7 @@ class World:
         for_others = self.habits.waits * float(self._generator(RandomDraw.WAITS, reading.candidate).exponential())
         stalled = self._stalled(reading.candidate)
         return replace(
-            reading, value=reading.value - for_others, cpu=reading.value + stalled, waits=for_others + stalled
+            reading, value=reading.value - for_others, cpu_value=reading.value + stalled, log_wait=for_others + stalled
         )
 
     def _stalled(self, candidate: int) -> float:

@@ -29,7 +29,7 @@ from perfbisect.core.domain.session_state import SessionState, fold
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.core.domain.trials import pairs_to_try, rounds_to_do, visits
 from perfbisect.core.explain.explanation import step_explanation
-from perfbisect.core.inference.classification import hunt_observations, ratios
+from perfbisect.core.inference.classification import hunt_observations, ratios_to_good
 from perfbisect.core.inference.relative_speed import step_ratio
 from perfbisect.ui.session_view import ActiveBuild, ActiveRun, ExpectedRuns, OrderPhase, SessionView, TimedEvent, bits
 from perfbisect.wording import reasons
@@ -142,7 +142,7 @@ def with_ratios(view: SessionView) -> SessionView:
     """The view with the ratios from all runs so far: the only slow function here."""
     if view.hunt is None:
         return view
-    by_commit = ratios(view.state, view.metric, view.state.hosts, view.hunt.host_classes)
+    by_commit = ratios_to_good(view.state, view.metric, view.state.hosts, view.hunt.host_classes)
     return replace(view, ratios=by_commit, layouts=layouts_so_far(view))
 
 

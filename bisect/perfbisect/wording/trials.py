@@ -13,7 +13,7 @@ from perfbisect.core.domain.orders import Ways
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import GAIN
 from perfbisect.core.domain.trials import counting
-from perfbisect.core.inference.classification import ratios
+from perfbisect.core.inference.classification import ratios_to_good
 from perfbisect.core.stats.fitness import Fault, Unfit
 from perfbisect.core.stats.paired_comparison import (
     BAD,
@@ -77,7 +77,7 @@ def part_proofs(state: SessionState) -> Iterator[str]:
     started = state.started
     if not started or not started.proofs:
         return
-    known = ratios(state, state.metric, state.hosts, started.host_classes)
+    known = ratios_to_good(state, state.metric, state.hosts, started.host_classes)
     what, good = f"{metric_title(state.metric)}{by_cpu(state.pairing)}", state.commits[0][:10]
     (_, needed), (_, users) = started.proofs
     alone = f"with {count(needed, 'part')} that it needs to build" if needed else "alone"

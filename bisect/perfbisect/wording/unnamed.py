@@ -12,7 +12,7 @@ from perfbisect.wording.quantities import change, count, duration, percent, rati
 from perfbisect.wording.text import metric_title
 
 if TYPE_CHECKING:
-    from perfbisect.core.inference.instruction_counts import Shown
+    from perfbisect.core.inference.instruction_counts import InstructionChange
 
 REASONS = {
     Reason.UNBUILDABLE: "the commits that would separate the candidates do not {fail}",
@@ -96,21 +96,21 @@ def what_next(known: Inconclusive, skip_of: SkipOf, hunt: int) -> str:
     return f"Try next: {NEXT[known.reason].format(succeed=fail.replace(' or ', ' and '), again=again, hunt=named)}"
 
 
-def changed_over(shown: "Shown", usual: str, time: Interval) -> str:
+def changed_over(shown: "InstructionChange", usual: str, time: Interval) -> str:
     """That a hunt goes on by instructions."""
     seen = f"{metric_title(usual)}, of which bad has {ratio(time)} of good, is not enough to find it"
     return f"The metric is {INSTRUCTIONS} from here on, which shows {shown_by(shown)}; {seen}."
 
 
-def shown_by(one: "Shown") -> str:
+def shown_by(one: "InstructionChange") -> str:
     """The change, and the noise that it is seen in."""
     noise = "less than 0.01 %" if one.noise < 0.0001 else percent(one.noise)
     return f"{change(one.ratio)}, where runs are taken to vary by {noise}"
 
 
-def not_taken(shown: "Shown", usual: str, policy: Policy) -> tuple[str, str]:
+def not_taken(shown: "InstructionChange", usual: str, policy: Policy) -> tuple[str, str]:
     """Why a rise of the instructions is not hunted, and how it is."""
-    small = not shown.large(policy)
+    small = not shown.is_large(policy)
     seen = "that is no change of interest" if small else f"{metric_title(usual)} may show another change than this one"
     option = f" {smaller_option(shown.ratio)}" * small
     return f"{INSTRUCTIONS} shows {shown_by(shown)}: {seen}", f"To hunt it: --metric {INSTRUCTIONS}{option}"

@@ -23,8 +23,8 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.session_state import SessionState
-from perfbisect.core.inference.classification import Classification, effect_of
-from perfbisect.core.inference.instruction_counts import RESOLVED, shown_by
+from perfbisect.core.inference.classification import Classification, step_ratio_in_metric
+from perfbisect.core.inference.instruction_counts import RESOLVED, instruction_change
 from perfbisect.wording.quantities import NOTHING, chance, change, count, figure, percent, ratio
 from perfbisect.wording.text import cited, listed, metric_title, printable
 from perfbisect.wording.trials import by_cpu, part_proofs
@@ -153,7 +153,7 @@ class Teller:
         if not is_speed(self.metric):
             state, classes = self.state, self.state.started.host_classes if self.state.started else ()
             # What the step does to the metric of the workload; None where that was not measured.
-            yield self.in_time(effect_of(state, step, state.chosen.usual, state.hosts, classes), step.ratio)
+            yield self.in_time(step_ratio_in_metric(state, step, state.chosen.usual, state.hosts, classes), step.ratio)
         yield self.proof(step)
         yield from part_proofs(self.state)
         yield from self.in_layouts(step)
@@ -227,18 +227,20 @@ class Teller:
         if self.metric == INSTRUCTIONS:
             return
         good, bad = ([run for run in self.state.runs_like(self.state.commits[end]) if run.counted] for end in (0, -1))
-        ends = shown_by(good, bad)
+        ends = instruction_change(good, bad)
         if step is None:
             if ends:
                 yield f"Counted, {executed('bad', 'good', ends.ratio)}."
             return
         after = [run for run in self.state.runs_like(self.state.commits[step.candidate]) if run.counted]
         parents = {p: self.state.runs_like(self.state.commits[p]) for p in step.parents}
-        known = {p: shown_by([run for run in runs if run.counted], after) for p, runs in parents.items()}
+        known = {p: instruction_change([run for run in runs if run.counted], after) for p, runs in parents.items()}
         if compared := {p: own for p, own in known.items() if own}:
-            parent, own = min(compared.items(), key=lambda each: abs(each[1].loss))  # a merge has what its branches had
+            parent, own = min(
+                compared.items(), key=lambda each: abs(each[1].log_rise)
+            )  # a merge has what its branches had
             than = "its parent" if step.parents == (parent,) and not step.stand_ins else self.commit_of(parent).short
-            whole = ends and abs(own.loss - ends.loss) <= WHOLE * abs(ends.loss)
+            whole = ends and abs(own.log_rise - ends.log_rise) <= WHOLE * abs(ends.log_rise)
             between = f"; {executed('bad', 'good', ends.ratio)}" if ends else ""
             yield f"Counted, {executed('it', than, own.ratio)}{ALL_OF_IT if whole else between}."
 

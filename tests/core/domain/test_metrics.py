@@ -21,7 +21,7 @@ from perfbisect.core.domain.metrics import (
 )
 from perfbisect.core.domain.orders import SAME, UNKNOWN, Inconclusive, Interval, NotReproduced, Reason
 from perfbisect.core.domain.settings import COUNTED, Policy
-from perfbisect.core.inference.instruction_counts import ratio_of_indistinct_ends, shown_by
+from perfbisect.core.inference.instruction_counts import instruction_change, ratio_of_indistinct_ends
 from perfbisect.errors import UsageError
 from perfbisect.lab.measure import perf
 
@@ -151,21 +151,31 @@ NOT_HUNTED = [
 
 def test_more_instructions_are_hunted_where_they_may_be_all_that_time_shows() -> None:
     for added, time, metric in HUNTED + NOT_HUNTED:
-        shown = shown_by(executing(1000.0, 1000.0), executing(*[1000.0 * (1 + added)] * 2))
-        assert shown and shown.exact
-        hunted = shown.clear and shown.large(USUAL) and shown.explains(Interval(*time), metric, USUAL)
+        shown = instruction_change(executing(1000.0, 1000.0), executing(*[1000.0 * (1 + added)] * 2))
+        assert shown and shown.are_counts_exact
+        hunted = shown.is_clear and shown.is_large(USUAL) and shown.may_explain(Interval(*time), metric, USUAL)
         assert hunted is ((added, time, metric) in HUNTED)
 
 
 def test_what_counts_show() -> None:
-    shown = shown_by(executing(1000.0), executing(1012.0))
-    assert shown and shown.clear and not shown.large(Policy(min_effect=0.02)) and shown.large(Policy(min_effect=0.01))
-    varying = shown_by(executing(1000.0, 1003.0), executing(1100.0, 1104.0))
-    assert varying and not varying.clear, "as of a program that runs for a given time"
+    shown = instruction_change(executing(1000.0), executing(1012.0))
+    assert (
+        shown
+        and shown.is_clear
+        and not shown.is_large(Policy(min_effect=0.02))
+        and shown.is_large(Policy(min_effect=0.01))
+    )
+    varying = instruction_change(executing(1000.0, 1003.0), executing(1100.0, 1104.0))
+    assert varying and not varying.is_clear, "as of a program that runs for a given time"
     timed = executing(1000.0, 1001.0, counted="")
-    assert shown_by(timed, timed) is shown_by(executing(1000.0), []) is shown_by([], []) is None, "too few, or none"
+    assert (
+        instruction_change(timed, timed)
+        is instruction_change(executing(1000.0), [])
+        is instruction_change([], [])
+        is None
+    ), "too few, or none"
     blank = [replace(run, counters={}) for run in executing(*VARIES, counted="")]
-    assert shown_by(blank, blank) is None
+    assert instruction_change(blank, blank) is None
 
 
 PERF = "{:.0f},,instructions:u,{:.0f},100.00,,\n812.31,msec,task-clock,812310000,100.00,0.801,CPUs utilized\n"
@@ -180,9 +190,9 @@ def test_instructions_of_timed_runs_are_judged_by_their_variation(added: float, 
         assert [each["instructions"] for each in counters] == [pytest.approx(1e6 * of, rel=0.05)] * 3
         return [replace(run, counters=each) for run, each in zip(executing(*VARIES, counted=""), counters, strict=True)]
 
-    shown = shown_by(timed(1.0), timed(1 + added))
-    assert shown and not shown.exact
-    assert (shown.clear and shown.large(USUAL)) is clear
+    shown = instruction_change(timed(1.0), timed(1 + added))
+    assert shown and not shown.are_counts_exact
+    assert (shown.is_clear and shown.is_large(USUAL)) is clear
 
 
 WIDE = Interval(0.9, 1.0, 1.1)

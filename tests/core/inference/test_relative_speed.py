@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Found, Inconclusive, Interval, NotReproduced
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
-from perfbisect.core.inference.noise_model import behaviour
+from perfbisect.core.inference.noise_model import weigh_readings
 from perfbisect.core.inference.observations import Built, Observation, Reading
-from perfbisect.core.inference.record import arrange
-from perfbisect.core.inference.relative_speed import Speeds, leading_class, relative_speeds, speeds
-from perfbisect.core.inference.state_space import fit
+from perfbisect.core.inference.record import arrange_observations
+from perfbisect.core.inference.relative_speed import BuildSpeeds, candidate_ratios, leading_host_class, speeds_of_fit
+from perfbisect.core.inference.state_space import fit_levels
 from simulated_worlds import decide
 
 LEVELS = st.floats(-0.5, 0.5)
@@ -31,9 +31,9 @@ def alternating(noise: list[float], drop: float) -> list[Reading]:
     ]
 
 
-def fitted(readings: Sequence[Reading]) -> Speeds:
-    record = arrange(readings, Policy(), 1)
-    return speeds(record, fit(record, behaviour(record, 0, 1).weight))
+def fitted(readings: Sequence[Reading]) -> BuildSpeeds:
+    record = arrange_observations(readings, Policy(), 1)
+    return speeds_of_fit(record, fit_levels(record, weigh_readings(record, 0, 1).weight))
 
 
 def near(interval: Interval, other: Interval, tolerance: float = 1e-5) -> bool:
@@ -48,7 +48,7 @@ runs = st.builds(alternating, st.lists(st.floats(-0.05, 0.05), min_size=6, max_s
 @settings(max_examples=15, deadline=None)
 def test_neither_unit_nor_order_matters(readings: list[Reading], shift: float, random: Random) -> None:
     moved = [Reading(one.candidate, one.value + shift, one.at, one.visit) for one in readings]
-    assert near(relative_speeds(readings, 1)[1], relative_speeds(random.sample(moved, len(moved)), 1)[1])
+    assert near(candidate_ratios(readings, 1)[1], candidate_ratios(random.sample(moved, len(moved)), 1)[1])
 
 
 @given(runs)
@@ -63,17 +63,17 @@ def test_exchanging_the_two_inverts_the_interval(readings: list[Reading]) -> Non
 @given(LEVELS)
 @settings(max_examples=15, deadline=None)
 def test_without_noise_the_ratio_is_exact(drop: float) -> None:
-    interval = relative_speeds(alternating([0.0] * 8, drop), 1)[1]
+    interval = candidate_ratios(alternating([0.0] * 8, drop), 1)[1]
     assert (interval.low, interval.high) == pytest.approx((math.exp(drop), math.exp(drop)), abs=1e-6)
 
 
 def test_neither_a_host_that_slows_down_steadily_nor_an_outlier_moves_the_ratio() -> None:
     slowing = alternating([-0.02 * turn + 0.001 * (-1) ** (turn // 2) for turn in range(16)], 0.0)
-    interval = relative_speeds(slowing, 1)[1]
+    interval = candidate_ratios(slowing, 1)[1]
     assert interval.low < 1 < interval.high < interval.low + 0.05, "though the host changed by 27 %"
     noise = [0.004 * math.sin(7 * turn) for turn in range(20)]
-    calm = relative_speeds(alternating(noise, -0.1), 1)[1]
-    wild = relative_speeds(alternating([*noise[:9], -0.8, *noise[10:]], -0.1), 1)[1]
+    calm = candidate_ratios(alternating(noise, -0.1), 1)[1]
+    wild = candidate_ratios(alternating([*noise[:9], -0.8, *noise[10:]], -0.1), 1)[1]
     assert wild.middle == pytest.approx(calm.middle, abs=0.01)
     assert wild.high - wild.low < 0.1
 
@@ -83,13 +83,13 @@ def test_builds_are_compared_through_what_was_measured_in_between() -> None:
     first = alternating([0.001 * (turn % 3) for turn in range(12)], 0.0)
     later = alternating([-0.1 + 0.001 * (turn % 3) for turn in range(12)], -0.2)
     later = [replace(each, candidate=each.candidate + 1, at=each.at + 300, visit=each.visit + 20) for each in later]
-    assert relative_speeds(first + later, 2)[2].middle == pytest.approx(math.exp(-0.2), abs=0.02)
+    assert candidate_ratios(first + later, 2)[2].middle == pytest.approx(math.exp(-0.2), abs=0.02)
 
 
 def test_a_single_run_has_the_interval_of_a_run_however_far_it_is_from_both_ends() -> None:
     """Its weight in the fit says that it is suspicious, not that its build is unknown."""
     ends = alternating([0.004 * math.sin(7 * turn) for turn in range(12)], -0.1)
-    found = relative_speeds([*ends, Reading(2, 7.5, 12.0, 12), Reading(3, 6.95, 13.0, 13)], 1)
+    found = candidate_ratios([*ends, Reading(2, 7.5, 12.0, 12), Reading(3, 6.95, 13.0, 13)], 1)
     far, close = (math.log(found[build].high / found[build].low) for build in (2, 3))
     assert far == pytest.approx(close, rel=0.2)
 
@@ -98,7 +98,7 @@ def test_without_a_repeated_run_there_is_no_interval() -> None:
     each_once = [Reading(0, 7.0, 0.0, 0), Reading(1, 6.9, 1.0, 1)]
     good_alone = [Reading(0, 7.0, float(at), at) for at in range(4)]
     for seen in ([], [Reading(1, 7.0, 0.0, 0)] * 3, each_once, good_alone):
-        assert relative_speeds(seen, 1) == {}
+        assert candidate_ratios(seen, 1) == {}
     once = fitted(each_once).ratio(1, 0)
     assert (once.low, once.middle, once.high) == (0.0, pytest.approx(math.exp(-0.1)), math.inf)
 
@@ -106,7 +106,7 @@ def test_without_a_repeated_run_there_is_no_interval() -> None:
 def test_equal_binaries_have_one_ratio() -> None:
     readings = alternating([0.001, -0.001, 0.002, 0.0, -0.002, 0.001], -0.1)
     equal = [Built(1, 9.0), Built(2, 9.0, same_as=1), Built(3, 9.0, same_as=0)]
-    found = relative_speeds([*equal, *readings, Reading(2, 6.9, 8.0, 8)], 1)
+    found = candidate_ratios([*equal, *readings, Reading(2, 6.9, 8.0, 8)], 1)
     assert found == {1: found[1], 2: found[1]}, "3 has the binary of good"
 
 
@@ -126,7 +126,7 @@ def test_hosts_of_different_speeds_are_compared_by_their_ratios() -> None:
     """The second is five times as fast; 2 was measured there only."""
     readings = host(0, (0, 0.0), (1, -0.1)) + host(1, (0, 1.6), (2, 1.4))
     for classes in (("x", "x"), ("x", "y")):
-        found = relative_speeds(readings, 1, classes)
+        found = candidate_ratios(readings, 1, classes)
         middles = {build: ratio.middle for build, ratio in found.items()}
         assert middles == pytest.approx({1: math.exp(-0.1), 2: math.exp(-0.2)}, abs=0.003)
         assert found[2].high - found[2].low < 0.02
@@ -134,17 +134,17 @@ def test_hosts_of_different_speeds_are_compared_by_their_ratios() -> None:
 
 def test_a_build_that_shares_no_host_with_good_has_no_ratio() -> None:
     readings = host(0, (0, 0.0), (1, -0.1)) + host(1, (2, 1.4), (3, 1.3))
-    assert relative_speeds(readings, 1).keys() == {1}
-    assert relative_speeds(readings + host(1, (1, 1.5)), 1).keys() == {1, 2, 3}, "compared through 1"
+    assert candidate_ratios(readings, 1).keys() == {1}
+    assert candidate_ratios(readings + host(1, (1, 1.5)), 1).keys() == {1, 2, 3}, "compared through 1"
 
 
 def test_of_several_host_classes_the_first_with_a_clear_difference_is_shown() -> None:
     readings = host(0, (0, 0.0), (1, 0.0), (2, 0.0)) + host(1, (0, 1.6), (1, 1.4))
-    found = relative_speeds(readings, 1, ("x", "y"))
+    found = candidate_ratios(readings, 1, ("x", "y"))
     assert (found[1].middle, found[2].middle) == pytest.approx((math.exp(-0.2), 1.0), abs=0.003), "2 was on x alone"
     same, slower, unknown = Interval(0.99, 1.0, 1.01), Interval(0.8, 0.9, 0.95), Interval(0.0, 0.9, math.inf)
     pairs = ((same, slower), (None, same), (unknown, slower), (), (None, None))
-    assert [leading_class(each) for each in pairs] == [1, 1, 1, 0, 0]
+    assert [leading_host_class(each) for each in pairs] == [1, 1, 1, 0, 0]
 
 
 World = Callable[[np.random.Generator], list[Reading]]
@@ -202,7 +202,7 @@ def test_the_interval_contains_the_truth_as_often_as_it_says(name: str) -> None:
     contained = [
         interval.low <= math.exp(-0.05 * build) <= interval.high
         for _ in range(400)
-        for build, interval in relative_speeds(WORLDS[name](random), 1).items()
+        for build, interval in candidate_ratios(WORLDS[name](random), 1).items()
     ]
     assert 0.93 <= np.mean(contained) <= 0.985
 
@@ -211,11 +211,11 @@ def test_runs_in_fresh_layouts_are_compared_among_themselves() -> None:
     usual = [Reading(v, level, 1.0 * at, at) for at in range(0, 9, 3) for v, level in ((0, 7.0), (1, 6.8))]
     levels = enumerate((6.9, 6.9, 6.7))
     fresh = [Reading(v, x + 0.01 * (at % 2), 20.0 + at, 20 + at, layout=at + 1) for v, x in levels for at in range(6)]
-    shown = relative_speeds([*usual, *fresh], 1)
-    assert near(shown[1], relative_speeds(fresh, 1)[1])  # what is being learned, and no longer what misled
+    shown = candidate_ratios([*usual, *fresh], 1)
+    assert near(shown[1], candidate_ratios(fresh, 1)[1])  # what is being learned, and no longer what misled
     assert (shown[1].middle, shown[2].middle) == pytest.approx((1.0, math.exp(-0.2)), rel=0.01)
     alone = [seen for seen in fresh if seen.candidate != 0]
-    assert near(relative_speeds([*usual, *alone], 1)[1], relative_speeds(usual, 1)[1])
+    assert near(candidate_ratios([*usual, *alone], 1)[1], candidate_ratios(usual, 1)[1])
 
 
 def test_pairs_that_no_other_pair_links_with_good_have_no_ratio() -> None:
@@ -223,8 +223,8 @@ def test_pairs_that_no_other_pair_links_with_good_have_no_ratio() -> None:
         return [Reading(build, value + each, 10.0 * at, at, partner=partner) for at, each in enumerate(WIGGLE)]
 
     apart = pairs(3, 0, -0.2) + pairs(2, 1, -0.1)
-    assert relative_speeds(apart, 3).keys() == {3}
-    assert relative_speeds(apart + pairs(1, 3, 0.05), 3)[2].middle == pytest.approx(math.exp(-0.25), abs=0.003)
+    assert candidate_ratios(apart, 3).keys() == {3}
+    assert candidate_ratios(apart + pairs(1, 3, 0.05), 3)[2].middle == pytest.approx(math.exp(-0.25), abs=0.003)
 
 
 LINE = Graph.line(10)
@@ -261,7 +261,7 @@ def test_bad_against_good_is_that_of_the_table(
     prior = PriorKnowledge(noise=rules[1], host_classes=classes)
     for end in range(len(observations), len(observations) - 8, -3):
         decision = decide(LINE, observations[:end], Policy(direction=rules[0]), prior)
-        table = relative_speeds(observations[:end], 10, classes)
+        table = candidate_ratios(observations[:end], 10, classes)
         assert near(decision.belief.effect, table[10], 1e-7)
         if isinstance(decision.order, NotReproduced | Inconclusive):
             assert near(decision.order.ratio, table[10], 1e-7)
@@ -270,7 +270,7 @@ def test_bad_against_good_is_that_of_the_table(
 def test_a_change_right_after_good_has_the_ratio_of_the_table() -> None:
     observations = readings([1, 0, 0, 1] * 8, {0: 0.0, 1: -0.2})
     order = decide(Graph.line(1), observations, Policy()).order
-    assert isinstance(order, Found) and near(order.step.ratio, relative_speeds(observations, 1)[1], 1e-7)
+    assert isinstance(order, Found) and near(order.step.ratio, candidate_ratios(observations, 1)[1], 1e-7)
     once = decide(LINE, readings([10, 0], STEP), Policy(max_runs=2)).order
     assert isinstance(once, Inconclusive) and math.isinf(once.ratio.high), "runs that were not repeated bound nothing"
 
@@ -281,4 +281,4 @@ def test_readings_corrected_for_an_older_branch_leave_bad_against_good_as_it_was
     observations = readings([6, 0, 0, 6, 1, 0, 0, 1, 1, 0, 0, 1, 5, 6, 3, 0, 5, 3, 6, 0, 4, 5, 1, 0], level)
     decision = decide(OLDER, observations, Policy())
     assert any("older than good" in text for text in decision.belief.warnings)
-    assert near(decision.belief.effect, relative_speeds(observations, 6)[6], 1e-7)
+    assert near(decision.belief.effect, candidate_ratios(observations, 6)[6], 1e-7)

@@ -31,8 +31,8 @@ from perfbisect.core.domain.orders import (
     Step,
 )
 from perfbisect.core.domain.session_state import SessionState, fold
-from perfbisect.core.inference.classification import Classification, classify, ratios, side_by_interval
-from perfbisect.core.inference.observations import Built, observations
+from perfbisect.core.inference.classification import Classification, classify, ratios_to_good, side_by_interval
+from perfbisect.core.inference.observations import Built, read_observations
 
 SHAS = tuple(f"{n:040x}" for n in range(4))
 HOST = HostFacts("a", "", 2, 1024, "", "")
@@ -131,15 +131,15 @@ def test_ratios_are_those_to_the_baseline() -> None:
     state = measured((0, 1000.0), (3, 700.0))
     for candidate, like in ((1, 0), (2, 3)):
         state.add(2000.0, built(candidate, SHAS[like]))
-    bad = ratios(state, "qps")[SHAS[3]]
+    bad = ratios_to_good(state, "qps")[SHAS[3]]
     assert bad.low < 0.7 < bad.high
-    assert ratios(state, "qps") == {SHAS[1]: Interval(1.0, 1.0, 1.0), SHAS[2]: bad, SHAS[3]: bad}
-    assert ratios(SessionState(), "qps") == {}
+    assert ratios_to_good(state, "qps") == {SHAS[1]: Interval(1.0, 1.0, 1.0), SHAS[2]: bad, SHAS[3]: bad}
+    assert ratios_to_good(SessionState(), "qps") == {}
 
 
 def test_classifications_without_a_belief_follow_the_intervals() -> None:
     state = measured((0, 1000.0), (1, 995.0), (2, 702.0), (3, 700.0))
-    found = [classify(state, sha, ratios(state, "qps")) for sha in SHAS]
+    found = [classify(state, sha, ratios_to_good(state, "qps")) for sha in SHAS]
     assert found == [Classification.BASELINE, Classification.GOOD, Classification.BAD, Classification.BAD]
 
 
@@ -185,6 +185,6 @@ def test_what_was_not_measured_is_built_or_skipped() -> None:
 def test_a_build_of_a_build_host_is_there_for_every_host(hosts: tuple[str, ...]) -> None:
     log = [(100.0, built(number, "1", host=name)) for number, name in enumerate(("b1", "b2", "n"))]
     node = {sha: number for number, sha in enumerate(SHAS)}
-    first, second, third = observations(log, node, "qps", 0.0, hosts, ("b1", "b2"))
+    first, second, third = read_observations(log, node, "qps", 0.0, hosts, ("b1", "b2"))
     assert (first, second) == (Built(0, 5.0, build_host=0), Built(1, 5.0, 0, build_host=1))
     assert third == (Built(2, 5.0, None, 1) if hosts else Built(2, 5.0, 0)), "a host's own build is there on that host"

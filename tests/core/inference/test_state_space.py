@@ -11,15 +11,21 @@ from hypothesis import strategies as st
 
 from perfbisect.core.domain.orders import UNKNOWN, Interval
 from perfbisect.core.domain.settings import Policy
-from perfbisect.core.inference.noise_model import USUAL, behaviour
+from perfbisect.core.inference.noise_model import USUAL, weigh_readings
 from perfbisect.core.inference.observations import Built, Observation, Reading
-from perfbisect.core.inference.record import Record, arrange, beyond_bounds, stopped_side, unite_stopped_runs
-from perfbisect.core.inference.relative_speed import open_ended, relative_speeds
-from perfbisect.core.inference.state_space import Levels, fit, levels_of
+from perfbisect.core.inference.record import (
+    Record,
+    arrange_observations,
+    move_beyond_bounds,
+    side_of_stopped_runs,
+    unite_stopped_runs,
+)
+from perfbisect.core.inference.relative_speed import candidate_ratios, with_open_bounds
+from perfbisect.core.inference.state_space import Levels, fit_levels, levels_for_search
 
 
 def estimate(record: Record, weight: np.ndarray) -> Levels:
-    return levels_of(fit(record, weight))
+    return levels_for_search(fit_levels(record, weight))
 
 
 def readings(seed: int, count: int = 24, hosts: int = 1) -> list[Observation]:
@@ -47,7 +53,7 @@ def _keep_all(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_keep_all")
 @pytest.mark.parametrize("seed", range(2))
 def test_levels_are_generalised_least_squares(seed: int) -> None:
-    record = arrange(readings(seed), Policy(), 10)
+    record = arrange_observations(readings(seed), Policy(), 10)
     levels = estimate(record, np.ones(len(record.value)))
     x, squares = (record.build[:, None] == np.arange(3)).astype(float), []
     for law, (size, memory, _) in enumerate(USUAL.drifts):
@@ -73,7 +79,7 @@ def test_runs_of_one_visit_share_its_effect(hosts: int) -> None:
             seen += [Reading(build, float(rng.normal()), 4.0 * start + run + 0.3 * host, 100 * host + start, host)
                      for run in range(int(rng.integers(1, 4)))]  # fmt: skip
     seen.sort(key=lambda reading: reading.at)  # type: ignore[union-attr]
-    record = arrange(seen, Policy(), 10)
+    record = arrange_observations(seen, Policy(), 10)
     levels = estimate(record, np.ones(len(seen)))
     assert levels.pace == 1.0
     shared = record.visit[:, None] == record.visit[None]
@@ -92,7 +98,7 @@ def test_probabilities_sum_to_one_and_drift_is_noticed() -> None:
     rng = np.random.default_rng(1)
     values = np.sin(np.arange(80) / 12) * 0.05 + rng.normal(size=80) * 0.005
     seen = [Reading(i % 2 * 10, values[i], float(i), i) for i in range(80)]
-    levels = estimate(arrange(seen, Policy(), 10), np.ones(80))
+    levels = estimate(arrange_observations(seen, Policy(), 10), np.ones(80))
     assert levels.probability.sum() == pytest.approx(1) and levels.probability @ (levels.drift > 0) > 0.99
     assert np.sqrt(levels.variance.min()) < 0.012  # the noise that is left once the drift is known
 
@@ -100,7 +106,7 @@ def test_probabilities_sum_to_one_and_drift_is_noticed() -> None:
 def test_hosts_may_differ_by_a_constant() -> None:
     rng, turns = np.random.default_rng(2), enumerate([(0, 0), (1, 10), (1, 0), (0, 10)] * 6)
     seen = [Reading(v, 0.3 * host - 0.01 * v + rng.normal() * 0.002, float(i), i, host) for i, (host, v) in turns]
-    levels = estimate(arrange(seen, Policy(), 10), np.ones(len(seen)))
+    levels = estimate(arrange_observations(seen, Policy(), 10), np.ones(len(seen)))
     assert levels.probability @ (levels.mean[:, 0] - levels.mean[:, 1]) == pytest.approx(0.1, abs=0.01)
 
 
@@ -109,7 +115,7 @@ def test_hosts_may_differ_by_a_constant() -> None:
 @pytest.mark.parametrize("kept", [1.0, 0.4])
 def test_what_is_known_of_a_host_given_the_levels(hosts: int, kept: float) -> None:
     """Drift after the last reading, plus the host's offset, against conditioning by the dense covariance."""
-    record = arrange(readings(7, hosts=hosts), Policy(), 10)
+    record = arrange_observations(readings(7, hosts=hosts), Policy(), 10)
     levels = estimate(record, np.ones(len(record.value)))
     x = (record.build[:, None] == np.arange(3)).astype(float)
     for law, (size, memory, _) in enumerate(USUAL.drifts):
@@ -122,18 +128,18 @@ def test_what_is_known_of_a_host_given_the_levels(hosts: int, kept: float) -> No
             since = (record.at[mine].max() - record.at) / (memory * levels.pace)
             cross = mine * (size**2 * kept * np.exp(-since) + USUAL.host_offset**2 * (host > 0))
             weight = np.linalg.solve(dense, cross)
-            of_levels, error = levels.present.at(host, law, kept)
+            of_levels, error = levels.present.speed_at(host, law, kept)
             assert np.allclose(of_levels, weight @ x, atol=1e-6)
             total = kept**2 * size**2 + USUAL.host_offset**2 * (host > 0)
             assert error == pytest.approx(total - weight @ cross, abs=1e-5)
-    of_levels, error = levels.present.at(5, 0, 1.0)
+    of_levels, error = levels.present.speed_at(5, 0, 1.0)
     assert not of_levels.any() and error == USUAL.host_offset**2, "of a host without readings nothing is known"
 
 
 def test_equal_binaries_share_their_readings() -> None:
     builds = [Built(3, 9.0), Built(7, 9.0, same_as=3)]
-    record = arrange([*builds, Reading(7, 0.1, 1.0, 1), Reading(3, 0.2, 2.0, 2)], Policy(), 10)
-    assert record.builds == (3,) and record.runs(7) == record.runs(3) == 2
+    record = arrange_observations([*builds, Reading(7, 0.1, 1.0, 1), Reading(3, 0.2, 2.0, 2)], Policy(), 10)
+    assert record.builds == (3,) and record.run_count(7) == record.run_count(3) == 2
 
 
 NOISE = (0.004, -0.011, 0.007, -0.002, 0.013, -0.009)
@@ -151,25 +157,25 @@ def readings_unusual(good: int, stopped: int, *, sign: int = -1) -> list[Reading
 def test_the_noise_is_that_of_the_other_builds_however_many_runs_were_stopped(good: int, stopped: int) -> None:
     noise = []
     for count in (1, stopped):
-        record = arrange(readings_unusual(good, count), Policy(), 1)
-        levels = estimate(record, behaviour(record, 0, 1).weight)
+        record = arrange_observations(readings_unusual(good, count), Policy(), 1)
+        levels = estimate(record, weigh_readings(record, 0, 1).weight)
         noise.append((levels.noise, levels.freedom))
         assert levels.runs.tolist() == pytest.approx([good, count], rel=0.3)
     assert noise[0] == pytest.approx(noise[1], rel=0.05)
-    ordinary = arrange([replace(each, bound=0) for each in readings_unusual(good, 12)], Policy(), 1)
+    ordinary = arrange_observations([replace(each, bound=0) for each in readings_unusual(good, 12)], Policy(), 1)
     assert estimate(ordinary, np.ones(good + 12)).noise < 0.8 * noise[0][0], "as values they would hide the noise"
 
 
 @pytest.mark.parametrize(("sign", "low", "high"), [(-1, 0.0, 0.22), (1, 4.5, math.inf)])
 def test_the_ratio_of_a_build_whose_runs_were_stopped_has_one_end(sign: int, low: float, high: float) -> None:
-    ratio = relative_speeds(readings_unusual(5, 2, sign=sign), 1)[1]
+    ratio = candidate_ratios(readings_unusual(5, 2, sign=sign), 1)[1]
     assert ratio.bound == sign and ratio.known and low <= ratio.low and ratio.high <= high
     assert 0.2 <= min(ratio.high, 1 / max(ratio.low, 0.1)) < 0.23, "about the bound, and no farther"
 
 
 def test_one_stopped_run_among_many_is_an_outlier() -> None:
     seen = [Reading(at % 2, -0.1 * (at % 2) + NOISE[at // 2], at, at) for at in range(12)]
-    ratio = relative_speeds([*seen, Reading(1, BOUND, 20, 20, bound=-1)], 1)[1]
+    ratio = candidate_ratios([*seen, Reading(1, BOUND, 20, 20, bound=-1)], 1)[1]
     assert (ratio.bound, ratio.middle) == (0, pytest.approx(math.exp(-0.1), abs=0.02))
 
 
@@ -177,7 +183,7 @@ def test_which_end_is_open() -> None:
     known = Interval(0.4, 0.5, 0.6)
     below, above = Interval(0.0, 0.5, 0.6), Interval(0.4, 0.5, math.inf)
     ends = ((0, 0), (-1, 0), (0, 1), (1, 0), (0, -1), (-1, -1))
-    assert [open_ended(known, *each) for each in ends] == [
+    assert [with_open_bounds(known, *each) for each in ends] == [
         known,
         below,
         below,
@@ -185,18 +191,18 @@ def test_which_end_is_open() -> None:
         above,
         Interval(0, 0.5, math.inf),
     ]
-    assert [open_ended(known, *each).known for each in ends] == [True] * 5 + [False]
+    assert [with_open_bounds(known, *each).known for each in ends] == [True] * 5 + [False]
     assert not UNKNOWN.known, "what is unknown is no bound"
     assert [Interval(*ends).bound for ends in ((0.0, 1.0, math.inf), (0.1, 0.2, 0.3), (0.0, 0.2, 0.3))] == [0, 0, -1]
 
 
 def test_stopped_runs_of_a_build_become_one_reading_on_each_host() -> None:
     seen = [Reading(0, 0.0, 0, 0), *(Reading(1, BOUND, run, run, run % 2, bound=-1) for run in range(1, 6))]
-    record = arrange(seen, Policy(), 1)
+    record = arrange_observations(seen, Policy(), 1)
     fewer, weight, repeated = unite_stopped_runs(record, np.ones(6))
     assert fewer.value.tolist() == pytest.approx([0.0, BOUND, BOUND])
     assert (weight.tolist(), repeated) == ([1.0, 3.0, 2.0], 3.0)
-    assert [stopped_side(record, build) for build in (0, 1, 2)] == [0, -1, 0]
-    none = arrange(readings_unusual(3, 0), Policy(), 1)
+    assert [side_of_stopped_runs(record, build) for build in (0, 1, 2)] == [0, -1, 0]
+    none = arrange_observations(readings_unusual(3, 0), Policy(), 1)
     assert unite_stopped_runs(none, weight[:1]) == (none, weight[:1], 0.0), "without a stopped run nothing is touched"
-    assert beyond_bounds(record, 1.0).value.tolist() == pytest.approx([0.0] + 5 * [BOUND - 1])
+    assert move_beyond_bounds(record, 1.0).value.tolist() == pytest.approx([0.0] + 5 * [BOUND - 1])

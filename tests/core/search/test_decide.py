@@ -26,13 +26,13 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.settings import COUNTED, Direction, Policy, PriorKnowledge
-from perfbisect.core.inference.analysis import CAP, least
-from perfbisect.core.inference.ancestry import hypotheses
-from perfbisect.core.inference.noise_model import behaviour
+from perfbisect.core.inference.analysis import CAP, min_log_change
+from perfbisect.core.inference.ancestry import separate_hypotheses
+from perfbisect.core.inference.noise_model import weigh_readings
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
 from perfbisect.core.inference.posterior import infer
-from perfbisect.core.inference.record import arrange
-from perfbisect.core.inference.state_space import fit, levels_of
+from perfbisect.core.inference.record import arrange_observations
+from perfbisect.core.inference.state_space import fit_levels, levels_for_search
 from perfbisect.core.search.decide import likely_builds, likely_runs
 from perfbisect.core.search.situation import Budget
 from perfbisect.simulate.hunt import HuntResult, hunt
@@ -101,14 +101,14 @@ def test_numbering_commits_differently_changes_nothing(state, random) -> None:
 def test_classes_lose_nothing(state) -> None:
     """The posterior is the same as when every candidate is a class of its own."""
     graph, seen = state
-    record = arrange(seen, POLICY, graph.size - 1)
-    groups = hypotheses(graph, record)
-    levels = levels_of(fit(record, behaviour(record, 0, graph.size - 1).weight))
-    quick = groups.spread(infer(levels, groups, 0.3).culprit)
+    record = arrange_observations(seen, POLICY, graph.size - 1)
+    groups = separate_hypotheses(graph, record)
+    levels = levels_for_search(fit_levels(record, weigh_readings(record, 0, graph.size - 1).weight))
+    quick = groups.candidate_probabilities(infer(levels, groups, 0.3).culprit)
     possible = np.flatnonzero(groups.weight)
     of = np.where(groups.weight > 0, np.searchsorted(possible, np.arange(graph.size)), -1)
-    single = replace(groups, of=of, slow=groups.slow[:, groups.of[possible]], prior=groups.weight[possible])
-    assert np.allclose(single.spread(infer(levels, single, 0.3).culprit), quick, atol=1e-9)
+    single = replace(groups, class_of=of, slow=groups.slow[:, groups.class_of[possible]], prior=groups.weight[possible])
+    assert np.allclose(single.candidate_probabilities(infer(levels, single, 0.3).culprit), quick, atol=1e-9)
 
 
 TURNS = [Reading(v, -0.1 * (v > 0) + 0.002 * (i % 3), float(i), i) for i, v in enumerate([0, 10] * 6)]
@@ -184,7 +184,7 @@ def order(*candidates: int) -> Measure:
 )  # fmt: skip
 def test_what_failed_in_an_earlier_hunt_costs_none_of_the_builds(more: list[Observation], left: int) -> None:
     policy = Policy(max_builds=4)
-    budget = Budget(arrange([*REMEMBERED, *ENDS, *more], policy, BAD), policy, ALL_FREE)
+    budget = Budget(arrange_observations([*REMEMBERED, *ENDS, *more], policy, BAD), policy, ALL_FREE)
     assert budget.may_build
     assert budget.builds_allowed(order(0, *range(40, 40 + left)))
     assert not budget.builds_allowed(order(0, *range(40, 41 + left)))
@@ -192,8 +192,8 @@ def test_what_failed_in_an_earlier_hunt_costs_none_of_the_builds(more: list[Obse
 
 def test_what_took_no_time_says_nothing_of_what_a_build_costs() -> None:
     reused = [Built(candidate, 0.0) for candidate in range(1, 9)]
-    record = arrange([*REMEMBERED, *ENDS, *reused, Built(30, 300.0)], Policy(), BAD)
-    assert record.build_runs(10.0) == 5
+    record = arrange_observations([*REMEMBERED, *ENDS, *reused, Built(30, 300.0)], Policy(), BAD)
+    assert record.build_cost_in_runs(10.0) == 5
 
 
 EXACT = PriorKnowledge(exact=True)
@@ -339,4 +339,4 @@ def test_budgets_bound_what_is_foreseen() -> None:
 ])  # fmt: skip
 def test_a_size_that_is_asked_for_is_meant_as_it_is_printed(way: Direction, typed: bool, size: float) -> None:
     """25 % is from 4 to 3, and from 4 to 5."""
-    assert least(Policy(direction=way, min_effect=0.25, typed=typed)) == pytest.approx(abs(math.log(size)))
+    assert min_log_change(Policy(direction=way, min_effect=0.25, typed=typed)) == pytest.approx(abs(math.log(size)))

@@ -84,7 +84,7 @@ def test_every_decision_of_a_group(members: list[Situation], ended: int) -> None
     record, policy = members[number].record, members[number].policy
     candidates = {share.candidate for share in decision.order.plan}
     assert candidates.isdisjoint(record.skipped) and len(candidates) == len(decision.order.plan)
-    new = candidates - record.there
+    new = candidates - record.built_on_any_host
     runs = sum(len(each.record.value) for each in members)
     if policy.max_runs:
         assert runs + sum(share.runs for share in decision.order.plan) <= policy.max_runs
@@ -92,7 +92,7 @@ def test_every_decision_of_a_group(members: list[Situation], ended: int) -> None
         assert not new or len(record.attempted | new) <= policy.max_builds
     left = [each.record for i, each in enumerate(members) if i not in out]
     bad = members[0].bad
-    assert not new or new & {0, bad} or all(min(each.runs(0), each.runs(bad)) for each in left)
+    assert not new or new & {0, bad} or all(min(each.run_count(0), each.run_count(bad)) for each in left)
 
 
 def chosen(members: Sequence[Situation], *ended: int, fleet: Fleet = Fleet()) -> tuple[int, Measure]:  # noqa: B008
@@ -198,7 +198,7 @@ def test_common_runs_prove_a_common_culprit_once() -> None:
     fresh = [[each for each in seen if isinstance(each, Reading) and each.layout] for seen in outcome.observations]
     pairs = [{each.candidate for each in readings} for readings in fresh]
     assert {19, 20} <= pairs[0] == pairs[1] and {43, 44} <= pairs[2], "of all that want some by then"
-    assert 0 in [sum(not each.for_another for each in readings) for readings in fresh[:2]]
+    assert 0 in [sum(not each.of_another_hunt for each in readings) for readings in fresh[:2]]
     assert sum(outcome.runs) < 1.6 * max(each.runs for each in alone), "one proof more"
 
 

@@ -19,10 +19,10 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
-from perfbisect.core.inference.analysis import PROVEN, PairwiseProof, _centre, _variance, pairwise_proofs
+from perfbisect.core.inference.analysis import PROVEN, PairwiseProof, _centre, _variance_of_centre, pairwise_proofs
 from perfbisect.core.inference.observations import Built, Observation, Reading
-from perfbisect.core.inference.record import arrange
-from perfbisect.core.inference.state_space import fit, levels_of
+from perfbisect.core.inference.record import arrange_observations
+from perfbisect.core.inference.state_space import fit_levels, levels_for_search
 from perfbisect.core.search.single_change import decide_single_change
 from perfbisect.core.search.situation import Budget, Situation
 from perfbisect.simulate.hunt import HuntResult, hunt
@@ -162,7 +162,7 @@ def test_hosts_at_once_do_not_overspend(rules: Policy, most: int, classes: tuple
 
 def test_orders_of_other_hosts_are_charged_in_advance() -> None:
     ends = [Built(0, 9.0), Built(100, 9.0), Reading(0, 0.0, 1.0, 0), Reading(100, -0.1, 2.0, 1)]
-    record = arrange(ends, Policy(), 100)
+    record = arrange_observations(ends, Policy(), 100)
     other = Measure((Share(50, 3), Share(0, 2)), Purpose.SEARCH, 1)
     fleet, lost = Fleet((other,), (2,)), Fleet(gone=(2,))
     order = Measure((Share(25, 4),), Purpose.SEARCH)
@@ -186,7 +186,10 @@ def test_builds_of_every_host_tell_what_a_build_costs() -> None:
     """The first two of each host are made with an empty compiler cache."""
     cold = [Built(v, 1000.0, host=host) for host in range(3) for v in (0, 100)]
     warm = [Built(50, seconds, host=host) for seconds, host in ((60.0, 1), (80.0, 2), (99.0, 2))]
-    assert arrange([*cold, *warm, Reading(0, 0.0, 1.0, 0, 0, 10.0)], Policy(), 100).build_runs(10.0) == 7
+    assert (
+        arrange_observations([*cold, *warm, Reading(0, 0.0, 1.0, 0, 0, 10.0)], Policy(), 100).build_cost_in_runs(10.0)
+        == 7
+    )
 
 
 def test_references_are_builds_that_the_host_has() -> None:
@@ -209,14 +212,14 @@ def proof(offset: float, drop: float, *turns: list[int]) -> PairwiseProof:
     for number, builds in enumerate(zip(*turns, strict=True)):
         for host, build in enumerate(builds):
             seen.append(Reading(build, offset * host - drop * (build == 5), number + 0.1 * host, len(seen), host))
-    record = arrange(seen, Policy(), 5)
-    [found] = pairwise_proofs(record, levels_of(fit(record, np.ones(len(record.value)))), 5, [4])
+    record = arrange_observations(seen, Policy(), 5)
+    [found] = pairwise_proofs(record, levels_for_search(fit_levels(record, np.ones(len(record.value)))), 5, [4])
     return found
 
 
 def test_the_runs_of_other_hosts_do_not_stand_between_those_of_a_proof() -> None:
     shown = proof(0.01, 0.1, [5, 4] * 4, [0] * 8, [0] * 8, [0] * 8)
-    assert (shown.runs, shown.proven) == (3, True)
+    assert (shown.runs, shown.is_proven) == (3, True)
 
 
 def test_a_faster_host_proves_nothing() -> None:
@@ -229,6 +232,9 @@ def test_a_faster_host_proves_nothing() -> None:
 def test_a_proof_by_chance_is_as_rare_as_its_standard_errors_say(runs: int) -> None:
     """Of culprits that do not differ from their parents, of known noise: 1.4 % are 2.2 standard errors away, 0.023 % 3.5."""
     values, samples = np.random.default_rng(runs).normal(size=(2, 20_000, runs)), 20_000
-    far = [(_centre(low) - _centre(high)) / math.sqrt(2 * _variance(runs)) for low, high in zip(*values, strict=True)]
+    far = [
+        (_centre(low) - _centre(high)) / math.sqrt(2 * _variance_of_centre(runs))
+        for low, high in zip(*values, strict=True)
+    ]
     assert np.std(far) == pytest.approx(1.0, abs=0.015)
     assert sum(each > PROVEN for each in far) / samples == pytest.approx(0.0139, abs=0.003)

@@ -18,14 +18,14 @@ from perfbisect.core.inference.ancestry import (
     Ancestry,
     Hypotheses,
     ancestry_of,
-    bounded_weight,
-    hypotheses,
-    with_suspicions,
+    bound_weight,
+    separate_hypotheses,
+    with_suspected_weights,
 )
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.inference.posterior import Posterior, Prediction, Separation, infer, predict
-from perfbisect.core.inference.record import arrange
-from perfbisect.core.inference.state_space import Levels, fit, levels_of
+from perfbisect.core.inference.posterior import Posterior, Prediction, Separation, infer, predict_levels
+from perfbisect.core.inference.record import arrange_observations
+from perfbisect.core.inference.state_space import Levels, fit_levels, levels_for_search
 from perfbisect.core.search.build_forecast import build_cost, chance_to_build
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.stats.distributions import binary_entropy, integrated_information, label_information
@@ -64,16 +64,16 @@ def seen_of(levels: dict[int, float], runs: int = 6, noise: float = 0.004) -> li
 
 
 def believed(seen: list[Observation], bad: int = BAD, drop: float = DROP) -> tuple[Levels, Hypotheses, Posterior]:
-    record = arrange(seen, Policy(), bad)
-    levels = levels_of(fit(record, np.ones(len(record.value))))
-    groups = hypotheses(Graph.line(bad), record)
+    record = arrange_observations(seen, Policy(), bad)
+    levels = levels_for_search(fit_levels(record, np.ones(len(record.value))))
+    groups = separate_hypotheses(Graph.line(bad), record)
     return levels, groups, infer(levels, groups, drop, 0.004)
 
 
 def test_a_combination_of_levels_is_predicted_as_one_joint_distribution() -> None:
     """Weights on a build itself leave nothing to be read; weights on others add their uncertainty."""
     levels, groups, posterior = believed(seen_of({0: 0.0, 8: 0.0, BAD: -DROP}))
-    seen = predict(levels, groups, posterior, [8, 14], [1, -1])
+    seen = predict_levels(levels, groups, posterior, [8, 14], [1, -1])
     good, self_, bad = np.eye(3)
     read = _read(seen, [np.zeros(3), self_, good, bad])
     assert (read.between[0, 1], read.within[0, 1]) == pytest.approx((0, 0), abs=1e-6)
@@ -88,19 +88,19 @@ def test_a_combination_of_levels_is_predicted_as_one_joint_distribution() -> Non
 
 def _read(seen: Prediction, weights: Sequence[Array]) -> Separation:
     """Of readings of every candidate less each of these combinations of levels."""
-    every = [seen.against(*(np.tile(w, (seen.candidates, 1)),) * 2, np.ones((seen.candidates, 1))) for w in weights]
+    every = [seen.separation(*(np.tile(w, (seen.candidates, 1)),) * 2, np.ones((seen.candidates, 1))) for w in weights]
     columns = (np.hstack([getattr(one, name) for one in every]) for name in ("above", "between", "within"))
     return Separation(*columns)
 
 
 def test_trust_goes_evenly_from_one_combination_to_the_other() -> None:
     levels, groups, posterior = believed(seen_of({0: 0.0, 5: -0.01, 8: 0.0, 15: -DROP, BAD: -DROP}))
-    seen = predict(levels, groups, posterior, [8, 14, 5], [2, -1, 1])
+    seen = predict_levels(levels, groups, posterior, [8, 14, 5], [2, -1, 1])
     one, other = np.random.default_rng(3).random((2, 3, 5))
     trust = np.array([[0.0, 0.3, 1.0]] * 3)
-    mixed = seen.against(one, other, trust)
+    mixed = seen.separation(one, other, trust)
     for column, share in enumerate(trust[0]):
-        plain = seen.against(share * one + (1 - share) * other, np.zeros((3, 5)), np.ones((3, 1)))
+        plain = seen.separation(share * one + (1 - share) * other, np.zeros((3, 5)), np.ones((3, 1)))
         for name in ("above", "between", "within"):
             assert getattr(mixed, name)[:, column] == pytest.approx(getattr(plain, name)[:, 0]), name
 
@@ -128,7 +128,7 @@ def test_a_level_half_way_leaves_both_sides_open(level: float) -> None:
     """The build may be fast, slowed by its layout, or slow, sped up by it."""
     shares = {0: 0.0, 9: 0.0, 10: level, 11: 1.0, BAD: 1.0}
     _, groups, posterior = believed(seen_of({v: -share * DROP for v, share in shares.items()}, noise=0.002))
-    culprit = groups.spread(posterior.culprit)[[10, 11]]
+    culprit = groups.candidate_probabilities(posterior.culprit)[[10, 11]]
     assert culprit.sum() > 0.9 and culprit.min() > 0.04
 
 
@@ -137,7 +137,7 @@ def test_no_layout_explains_a_bad_end_that_is_many_times_slower() -> None:
     bad, drop = 3000, 1.1
     levels = dict.fromkeys((0, 1500, 2250, bad - 1), 0.0) | {bad: -drop}
     _, groups, posterior = believed(seen_of(levels, runs=3, noise=0.15), bad, drop)
-    assert groups.spread(posterior.culprit)[bad] > 0.99
+    assert groups.candidate_probabilities(posterior.culprit)[bad] > 0.99
 
 
 def test_that_nothing_changed_is_weighed() -> None:
@@ -191,10 +191,10 @@ def test_each_build_host_has_a_compiler_cache_of_its_own() -> None:
     near = [(500, 500.0, 0), (510, 20.0, 0), (750, 250.0, 1), (720, 45.0, 1), (875, 125.0, 1)]
     now = situation([Built(v, seconds, build_host=host) for v, seconds, host in first + near])
     assert now.record.caches == {0: {0, 500, 510}, 1: {1000, 750, 720, 875}}
-    assert [attempt.seconds for attempt in now.record.builds_after(1)] == [seconds for _, seconds, _ in near]
+    assert [attempt.seconds for attempt in now.record.builds_with_warm_cache(1)] == [seconds for _, seconds, _ in near]
     own, other = (build_cost(now, [505, 870], build_host=host) for host in (0, 1))
     assert own[0] < other[0] and other[1] < own[1]
-    assert now.record.made(0) == {0, 1000, 500, 510, 750, 720, 875}, "every host gets them"
+    assert now.record.builds_on(0) == {0, 1000, 500, 510, 750, 720, 875}, "every host gets them"
 
 
 def test_on_a_line_by_distance_and_room() -> None:
@@ -232,7 +232,7 @@ def test_failures_on_a_trunk_and_on_a_branch() -> None:
 def test_heights_and_pieces(graph: Graph) -> None:
     reach = ancestry_of(graph)
     marked = np.random.default_rng(1).choice(graph.size, 20, replace=False).tolist()
-    segment, below = reach.cut(marked)
+    segment, below = reach.cut_into_pieces(marked)
     height = [0] * graph.size
     for v in range(graph.size):
         parents = graph.parents_of(v)
@@ -282,7 +282,7 @@ def test_agrees_with_the_slow_answer(parents: list[tuple[int, ...]], random) -> 
     reach, square = Ancestry(Graph.of(parents)), slow_ancestors(parents)
     weight = np.array([random.random() for _ in parents])
     assert np.array_equal([reach.ancestors(v) for v in range(len(parents))], square)
-    assert np.allclose(reach.sums(weight), square @ weight, rtol=1e-5)
+    assert np.allclose(reach.ancestor_sums(weight), square @ weight, rtol=1e-5)
 
 
 @given(histories(), st.randoms(use_true_random=False))
@@ -292,7 +292,7 @@ def test_large_graphs_are_exact_on_the_trunk_and_where_weight_is_left(parents, r
         patch.setattr(module, "DENSE", 3)
         reach, square = Ancestry(Graph.of(parents)), slow_ancestors(parents)
         weight = np.array([random.random() for _ in parents])
-        sums = reach.sums(weight)
+        sums = reach.ancestor_sums(weight)
         known = ~np.isnan(sums)
         assert np.allclose(sums[known], (square @ weight)[known], rtol=1e-5)
         v = len(parents) - 1
@@ -302,7 +302,7 @@ def test_large_graphs_are_exact_on_the_trunk_and_where_weight_is_left(parents, r
         few = np.where(reach.segment == reach.segment[-1], weight, 0.0)
         if reach.segments <= module.DENSE**2:  # one segment with weight is few enough
             for some in (few, 2 * few):  # and from the columns kept
-                assert np.allclose(reach.sums(some), square @ some, rtol=1e-5)
+                assert np.allclose(reach.ancestor_sums(some), square @ some, rtol=1e-5)
     assert Ancestry(Graph.line(1000)).segments == 1
 
 
@@ -310,14 +310,14 @@ QUIET = Habits(noise=0.005, layout=0.002, outliers=0.0)
 
 
 def suspecting(commits: Mapping[str, Sequence[str]], **weights: float) -> Graph:
-    return with_suspicions(Graph.line(40), [f"c{i}" for i in range(41)], commits, weights)
+    return with_suspected_weights(Graph.line(40), [f"c{i}" for i in range(41)], commits, weights)
 
 
 def test_odds_are_bounded() -> None:
     graph = suspecting({"a": ["c3"], "b": ["c3", "c4"]}, a=1e9, b=1e-9)
     assert graph.weight[3] / graph.weight[4] == pytest.approx(BOUND)
     assert (graph.weight[0], graph.weight[5]) == (0.0, 1.0)
-    assert (bounded_weight(2.0), bounded_weight(0.5)) == pytest.approx((2.0, 0.5))
+    assert (bound_weight(2.0), bound_weight(0.5)) == pytest.approx((2.0, 0.5))
     two = suspecting({"a": ["c3"], "b": ["c3"]}, a=2.0, b=3.0)
     assert two.weight[3] == 3.0, "the largest weight of a commit counts"
 

@@ -10,8 +10,8 @@ from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Decision, Found, Measure, NotReproduced, Purpose, Ways
 from perfbisect.core.domain.settings import PAIRS_FIRST, Pairing, Policy
-from perfbisect.core.inference.observations import Observation, Reading, observations
-from perfbisect.core.inference.relative_speed import by_measuring_way, relative_speeds
+from perfbisect.core.inference.observations import Observation, Reading, read_observations
+from perfbisect.core.inference.relative_speed import candidate_ratios, split_by_measurement_kind
 from perfbisect.core.search.pairing import better_way
 from perfbisect.simulate.hunt import hunt
 from perfbisect.simulate.world import Habits, World
@@ -76,7 +76,7 @@ def test_a_change_that_only_waits_is_found_though_rounds_are_compared_by_cpu_tim
     for seed in range(6):
         outcome = hunt(World(LINE, {26: -0.03}, waiting, seed=seed), AUTO)
         assert found(outcome.verdict).candidate == 26
-        by_cpu = [each.by_cpu for each in outcome.observations if isinstance(each, Reading)]
+        by_cpu = [each.with_cpu_time for each in outcome.observations if isinstance(each, Reading)]
         decision = decide(LINE, by_cpu, PAIRED)
         switched += decision.ways is not None and decision.ways.waits
         if decision.ways:
@@ -178,7 +178,7 @@ def test_the_way_is_looked_at_again_as_readings_come_in(
     """What the user asked for stays."""
     seen = readings(noise, (0.01, -0.01, 0.008, -0.012, *later))
     if by_cpu:
-        seen = [each if each.partner is None else replace(each, cpu=each.value).by_cpu for each in seen]
+        seen = [each if each.partner is None else replace(each, cpu_value=each.value).with_cpu_time for each in seen]
     chosen, asked = (decide(Graph.line(20), seen, Policy(pairing=before, chosen=each)) for each in (True, False))
     assert (chosen.ways.together if chosen.ways else None) is after
     assert isinstance(chosen.order, Measure) and isinstance(asked.order, Measure)
@@ -217,7 +217,7 @@ def test_cpu_time_is_compared_unless_the_ends_are_seen_to_wait_differently(
     seen = []
     for at, each in enumerate(readings(0.1, (0.01, -0.01, 0.008, -0.012))):
         waits = (bad if each.candidate else good)[at % 3] if each.partner is None else 0.0
-        seen.append(replace(each, cpu=each.value + waits, waits=waits))
+        seen.append(replace(each, cpu_value=each.value + waits, log_wait=waits))
     ways = decide(Graph.line(20), seen, AUTO).ways
     assert (ways is not None and ways.by_cpu) is by_cpu
 
@@ -227,14 +227,14 @@ def test_both_runs_of_a_round_are_one_reading() -> None:
     for metric, by_cpu, value, cpu in (
         ("qps", False, -0.6931, -0.0513), ("latency", True, 0.0513, 0.0513), ("cpu/o", False, 0.0513, None)
     ):  # fmt: skip
-        (reading,) = observations(log, {"good": 0, "bad": 1}, metric, 0.0, by_cpu=by_cpu)
+        (reading,) = read_observations(log, {"good": 0, "bad": 1}, metric, 0.0, by_cpu=by_cpu)
         assert isinstance(reading, Reading) and (reading.candidate, reading.partner) == (1, 0)
-        assert (reading.value, reading.cpu) == pytest.approx((value, cpu), abs=1e-4)
+        assert (reading.value, reading.cpu_value) == pytest.approx((value, cpu), abs=1e-4)
 
 
 def test_a_ratio_compares_readings_made_in_one_way() -> None:
     world = World(LINE, {26: -0.05}, replace(SHARED, own_noise=0.001), seed=1)
     seen = [*hunt(world, AUTO).observations]
-    assert [model.rounds for model, _ in by_measuring_way(seen)] == [False, True]
-    shown, alone = (relative_speeds(each, LINE.size - 1)[LINE.size - 1] for each in (seen, rounds(seen)))
+    assert [model.paired for model, _ in split_by_measurement_kind(seen)] == [False, True]
+    shown, alone = (candidate_ratios(each, LINE.size - 1)[LINE.size - 1] for each in (seen, rounds(seen)))
     assert shown == alone and shown.high - shown.low < 0.02

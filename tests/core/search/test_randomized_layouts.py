@@ -26,10 +26,10 @@ from perfbisect.core.domain.orders import (
     Step,
 )
 from perfbisect.core.domain.settings import Direction, Policy, PriorKnowledge
-from perfbisect.core.inference.instruction_counts import commits_of_step, with_counts
-from perfbisect.core.inference.noise_model import without_modes
+from perfbisect.core.inference.instruction_counts import commits_of_step, with_count_result
+from perfbisect.core.inference.noise_model import remove_modes
 from perfbisect.core.inference.observations import Built, Observation, Reading
-from perfbisect.core.inference.record import Record, arrange
+from perfbisect.core.inference.record import Record, arrange_observations
 from perfbisect.core.search.randomized_layouts import FEWEST
 from perfbisect.simulate.hunt import HuntResult, hunt
 from perfbisect.simulate.world import Habits, World
@@ -166,7 +166,7 @@ def record(values: dict[int, list[float]]) -> Record:
     """Readings of some builds, in turns."""
     rows = [(place, build, value) for build, of in values.items() for place, value in enumerate(of)]
     seen = [Reading(v, value, float(at), at, layout=place + 1) for at, (place, v, value) in enumerate(sorted(rows))]
-    return arrange(seen, Policy(), BAD)
+    return arrange_observations(seen, Policy(), BAD)
 
 
 def drawn(rng: np.random.Generator, level: float, runs: int, gap: float, noise: float = 0.01) -> list[float]:
@@ -180,11 +180,11 @@ def test_readings_of_both_modes_become_alike(seed: int, gap: float, change: floa
     rng = np.random.default_rng(seed)
     values = {0: drawn(rng, unit, 8, gap), BAD: drawn(rng, unit + change, 8, gap)}
     seen = record(values)
-    raised, trust = without_modes(seen, 0, BAD)
+    raised, trust = remove_modes(seen, 0, BAD)
     certain = trust > 0.5
     assert certain.mean() > 0.8
     for build, level in ((0, unit), (BAD, unit + change)):
-        own = [at for at in seen.readings(build) if certain[at]]
+        own = [at for at in seen.reading_positions(build) if certain[at]]
         assert raised.value[own] == pytest.approx(level, abs=0.05) and raised.value[own].std() < 0.02
 
 
@@ -194,7 +194,7 @@ def test_what_is_spread_broadly_is_hardly_ever_taken_for_modes(spread: float, ch
     rng, changed = np.random.default_rng(0), 0
     for _ in range(20):
         seen = record({0: drawn(rng, 2.0, runs, 0.0, spread), BAD: drawn(rng, 2.0 + change, runs, 0.0, spread)})
-        changed += bool((without_modes(seen, 0, BAD)[0].value != seen.value).any())
+        changed += bool((remove_modes(seen, 0, BAD)[0].value != seen.value).any())
     assert changed <= 1
 
 
@@ -202,22 +202,22 @@ def test_one_reading_of_a_build_is_judged_by_the_two_that_are_compared() -> None
     rng = np.random.default_rng(1)
     ends = {0: drawn(rng, 0.0, 10, 0.15), BAD: drawn(rng, -0.05, 10, 0.15)}
     for value, fast in ((0.0, 0.0), (-0.05, -0.05), (-0.15, 0.0), (-0.2, -0.05)):
-        raised, trust = without_modes(seen := record({**ends, 4: [value]}), 0, BAD)
-        [at] = seen.readings(4)
+        raised, trust = remove_modes(seen := record({**ends, 4: [value]}), 0, BAD)
+        [at] = seen.reading_positions(4)
         assert raised.value[at] == pytest.approx(fast, abs=0.02) and trust[at] > 0.9
 
 
 def test_a_reading_that_either_mode_explains_hardly_counts() -> None:
     rng = np.random.default_rng(1)
     ends = {0: drawn(rng, 0.0, 20, 0.1), BAD: drawn(rng, -0.1, 20, 0.1)}
-    _, trust = without_modes(seen := record({**ends, 4: [-0.1]}), 0, BAD)
-    assert trust[seen.readings(4)[0]] < 0.1
-    assert trust[seen.readings(0)].min() > 0.5
+    _, trust = remove_modes(seen := record({**ends, 4: [-0.1]}), 0, BAD)
+    assert trust[seen.reading_positions(4)[0]] < 0.1
+    assert trust[seen.reading_positions(0)].min() > 0.5
 
 
 def test_few_readings_show_no_modes() -> None:
     for runs in (1, 2, 3):
-        raised, trust = without_modes(seen := record({0: [0.0, -0.15, 0.0][:runs], BAD: [0.0, -0.15]}), 0, BAD)
+        raised, trust = remove_modes(seen := record({0: [0.0, -0.15, 0.0][:runs], BAD: [0.0, -0.15]}), 0, BAD)
         assert (raised.value == seen.value).all() and (trust == 1).all()
 
 
@@ -249,7 +249,7 @@ def test_every_parent_counts() -> None:
         ([*one_binary, ran("good", 1000), merge, main], True),
         ([made("side", "a"), made("main", "a"), side, merge], True),
     ):
-        found = with_counts(PLACEMENT, COMMITS, log)
+        found = with_count_result(PLACEMENT, COMMITS, log)
         assert isinstance(found, CodePlacement) and found.same_counts is same
     assert commits_of_step(MERGE, COMMITS, []) == ("merge", "side", "main")
     one_of_equal_binaries = commits_of_step(MERGE, COMMITS, [*one_binary, made("main", "a")])
@@ -258,4 +258,4 @@ def test_every_parent_counts() -> None:
 
 def test_other_verdicts_and_a_step_without_parents_stay() -> None:
     for verdict in (NotReproduced(ALIKE, 0.02), CodePlacement(Step(3, 0.97, ALIKE, ()), ALIKE, 0.02)):
-        assert with_counts(verdict, COMMITS, [ran("merge", 1000)]) is verdict
+        assert with_count_result(verdict, COMMITS, [ran("merge", 1000)]) is verdict

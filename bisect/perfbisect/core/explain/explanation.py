@@ -36,7 +36,7 @@ from perfbisect.core.explain.evidence import (
 )
 from perfbisect.core.explain.functions import NAMED_PART, function_rows, off_cpu_rows
 from perfbisect.core.explain.profiles import COUNTED, ProfilesOfBoth, comparable_profiles, functions_in, waits_by_kind
-from perfbisect.core.inference.observations import counted_exactly
+from perfbisect.core.inference.observations import has_exact_counts
 from perfbisect.core.stats.distributions import Z_975, Student
 
 MIN_ROUNDS = 3  # smallest number of rounds of a counter group from which intervals are computed
@@ -76,7 +76,7 @@ def step_explanation(state: SessionState, step: Step) -> Explanation:
 
     The screen and the report show the explanation. The measurement of the reason ends when the explanation is certain.
     """
-    runs = state.runs_of(step, exact=counted_exactly(state.log, state.metric))
+    runs = state.runs_of(step, exact=has_exact_counts(state.log, state.metric))
     parent = state.commits[step.parents[0]] if step.parents else ""
     return explanation(state.studied, parent, state.commits[step.candidate], runs, step, state.metric)
 

@@ -22,12 +22,12 @@ from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import Belief, Interval, Measure, NotReproduced, Purpose, Share
 from perfbisect.core.domain.settings import CAP, Direction, Policy
 from perfbisect.core.inference.ancestry import Hypotheses, ancestry_of
-from perfbisect.core.inference.host_jumps import between_jumps
-from perfbisect.core.inference.noise_model import USUAL, Behaviour, NoiseModel, judge_readings
+from perfbisect.core.inference.host_jumps import split_hosts_at_jumps
+from perfbisect.core.inference.noise_model import USUAL, NoiseModel, ReadingWeights, judge_readings
 from perfbisect.core.inference.posterior import BASE, CHANGE, Posterior, infer
-from perfbisect.core.inference.record import BEYOND, Record, beyond_bounds
-from perfbisect.core.inference.relative_speed import Speeds, speeds, speeds_of
-from perfbisect.core.inference.state_space import Fit, Levels, fit, levels_of
+from perfbisect.core.inference.record import BEYOND, Record, move_beyond_bounds
+from perfbisect.core.inference.relative_speed import BuildSpeeds, fit_speeds, speeds_of_fit
+from perfbisect.core.inference.state_space import LevelFit, Levels, fit_levels, levels_for_search
 from perfbisect.core.stats.distributions import Student
 
 CLEAR = ((4, 20, 40), (2.1, 1.9, 1.7))  # (runs, standard errors from which on the ends are taken to differ)
@@ -50,34 +50,35 @@ class Contrast:
     freedom: float
     runs: float  # weighted runs of the build with fewer runs
     noise: float  # s.d. of a run, without drift
-    layout: float = 0.0  # variance in ``error`` that does not average out over repetitions
+    layout_variance: float = 0.0  # variance in ``error`` that does not average out over repetitions
 
     @property
-    def clear(self) -> float:
-        """The drop in standard errors of a normal distribution with the same p-value as Student's."""
+    def normal_score(self) -> float:
+        """The drop in standard errors, as the quantile of the normal distribution with the p-value of Student's."""
         return Student(self.freedom).normal_score(self.drop / self.error)
 
     @property
-    def bar(self) -> float:
-        """The standard errors asked for: fewer after more runs, and if layout, not noise, is most of the error."""
-        return float(min(np.interp(self.runs, *CLEAR), np.interp(self.layout / self.error**2, *CLEAR_OF_LAYOUT)))
+    def required_score(self) -> float:
+        """The ``normal_score`` that a clear difference needs: less after more runs, and if the error is mostly layout."""
+        layout_share = self.layout_variance / self.error**2
+        return float(min(np.interp(self.runs, *CLEAR), np.interp(layout_share, *CLEAR_OF_LAYOUT)))
 
     @property
-    def detectable(self) -> float:
+    def detectable_drop(self) -> float:
         """The smallest drop that would have been shown, as a fraction."""
         return float(-np.expm1(-(SHOWN + POWER) * self.error))
 
-    def above(self, drop: float) -> float:
+    def probability_above(self, drop: float) -> float:
         """The probability that the true drop is larger than ``drop``."""
         return Student(self.freedom).cdf((self.drop - drop) / self.error)
 
     def ratio(self, sign: float) -> Interval:
-        """The metric of the second build relative to the first, for decisions (relative_speed.py has what is shown)."""
+        """The metric of the second build relative to the first, for decisions; shown ratios are from relative_speed.py."""
         return Interval.around(-sign * self.drop, Student(self.freedom).quantile() * self.error)
 
 
-def contrast(levels: Levels, first: int, second: int) -> Contrast:
-    """The difference of two builds, which are rows of ``levels``, averaged over laws of noise and sizes of layout."""
+def contrast_of_builds(levels: Levels, first: int, second: int) -> Contrast:
+    """The contrast of the builds in rows ``first`` and ``second`` of ``levels``, averaged over noise and layout."""
     direction = np.zeros(levels.mean.shape[1])
     direction[first], direction[second] = 1.0, -1.0
     drops = levels.mean @ direction
@@ -91,19 +92,19 @@ def contrast(levels: Levels, first: int, second: int) -> Contrast:
     return Contrast(mean, float(np.sqrt(variance)), freedom, runs, noise, layout)
 
 
-def least(policy: Policy) -> float:
-    """The smallest change of interest, in log units."""
+def min_log_change(policy: Policy) -> float:
+    """The smallest change of interest under ``policy``, in log units."""
     of_rise = policy.typed and policy.direction is not Direction.DROP
     return max(float(np.log1p(policy.min_effect) if of_rise else -np.log1p(-policy.min_effect)), 1e-4)
 
 
-def first_look(bad: int, model: NoiseModel) -> Measure:
+def first_end_runs(bad: int, model: NoiseModel) -> Measure:
     """The order of the first runs of both ends."""
-    return _both(bad, model.first_runs[0], model)
+    return _end_runs(bad, model.first_runs[0], model)
 
 
-def _both(bad: int, runs: int, model: NoiseModel) -> Measure:
-    return model.order((Share(bad, runs), Share(0, runs)), Purpose.ENDS)
+def _end_runs(bad: int, runs: int, model: NoiseModel) -> Measure:
+    return model.measurement((Share(bad, runs), Share(0, runs)), Purpose.ENDS)
 
 
 NOISY = 0.05  # s.d. of one run above which a host is called noisy
@@ -113,9 +114,8 @@ DRIFTING = 0.9  # probability of drift above which a host is said to drift
 def prior_belief(graph: Graph, model: NoiseModel = USUAL) -> Belief:
     """The belief before both ends were measured."""
     culprit = graph.weight / max(graph.weight.sum(), 1e-300)
-    return Belief(
-        culprit, 0.5, model.noise, Interval.around(0.0, 2 * BASE), slow=_without_nan(ancestry_of(graph).sums(culprit))
-    )
+    slow = _without_nan(ancestry_of(graph).ancestor_sums(culprit))
+    return Belief(culprit, 0.5, model.guessed_noise, Interval.around(0.0, 2 * BASE), slow=slow)
 
 
 def _without_nan(slow: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -124,17 +124,17 @@ def _without_nan(slow: NDArray[np.float64]) -> NDArray[np.float64]:
     return result
 
 
-def warnings(levels: Levels, behaviour: Behaviour, several: float) -> tuple[str, ...]:
-    """Short sentences for the user about the host and the range."""
+def host_warnings(levels: Levels, weights: ReadingWeights, several: float) -> tuple[str, ...]:
+    """Sentences for the user about a host that is noisy, drifts or has two speeds, and about several changes."""
     sentences = []
-    if behaviour.two_speeds:
+    if weights.two_speeds:
         sentences.append("the host runs at two speeds: readings fall into two groups")
     if float(levels.probability @ (levels.drift > 0)) > DRIFTING:
         sentences.append("the host drifts; builds are compared only with neighbours in time")
     if levels.noise > NOISY:
         sentences.append(f"runs of one build vary by {100 * levels.noise:.0f} %")
-    if behaviour.outliers > max(1, 0.03 * len(behaviour.weight)):
-        sentences.append(f"{behaviour.outliers} readings are far from the others of their build and hardly count")
+    if weights.outliers > max(1, 0.03 * len(weights.weight)):
+        sentences.append(f"{weights.outliers} readings are far from the others of their build and hardly count")
     if several > 0.9:
         sentences.append("there is more than one change in the range; the largest is hunted first (--all: every one)")
     return tuple(sentences)
@@ -151,16 +151,16 @@ class Analysis:
 
     graph: Graph
     policy: Policy
-    read: Record  # before ``judge_readings``
+    raw_record: Record  # before ``judge_readings``
     record: Record
     levels: Levels
-    fitted: Fit
-    groups: Hypotheses
+    fitted: LevelFit
+    hypotheses: Hypotheses
     posterior: Posterior
     ends: Contrast
-    behaviour: Behaviour
+    reading_weights: ReadingWeights
     by_distance: tuple[Posterior, ...]  # by distance of stopped runs beyond their bounds; empty if none was stopped
-    subrange: bool  # whether the range is a part of one that was searched for its largest change
+    is_subrange: bool  # whether the range is a part of one that was searched for its largest change
 
     @property
     def model(self) -> NoiseModel:
@@ -168,15 +168,15 @@ class Analysis:
         return self.levels.model
 
     @cached_property
-    def speeds(self) -> Speeds:
+    def speeds(self) -> BuildSpeeds:
         """The levels for the ratios that are shown, fitted between jumps of the hosts; decisions do not depend on jumps."""
-        parted = between_jumps(self.read, self.model)
-        if parted is self.read:
-            return speeds(self.record, self.fitted)
-        return speeds_of(parted, 0, self.record.name(self.graph.size - 1), self.model)
+        parted = split_hosts_at_jumps(self.raw_record, self.model)
+        if parted is self.raw_record:
+            return speeds_of_fit(self.record, self.fitted)
+        return fit_speeds(parted, 0, self.record.name_of_build(self.graph.size - 1), self.model)
 
     @cached_property
-    def effect(self) -> Interval:
+    def end_ratio(self) -> Interval:
         """The metric of the bad end relative to the good end."""
         return self.speeds.ratio(self.graph.size - 1, 0)
 
@@ -184,101 +184,100 @@ class Analysis:
     def belief(self) -> Belief:
         """The belief that views and the record show."""
         posterior = self.posterior
-        culprit = self.groups.spread(posterior.culprit)
-        slow = self.groups.reach.sums(culprit)
-        slow[list(self.record.builds)] = self.groups.slow @ posterior.culprit
+        culprit = self.hypotheses.candidate_probabilities(posterior.culprit)
+        slow = self.hypotheses.ancestry.ancestor_sums(culprit)
+        slow[list(self.record.builds)] = self.hypotheses.slow @ posterior.culprit
         change = float(np.clip(posterior.change, 1 - CAP, CAP))
-        noticed = warnings(self.levels, self.behaviour, posterior.several)
+        noticed = host_warnings(self.levels, self.reading_weights, posterior.several)
         return Belief(
-            culprit, change, self.levels.noise, lambda: self.effect, noticed, _without_nan(slow), posterior.several
+            culprit, change, self.levels.noise, lambda: self.end_ratio, noticed, _without_nan(slow), posterior.several
         )
 
     @property
-    def searching(self) -> bool:
-        """Whether a build between the ends was measured; false in a subrange, where another search may have measured it."""
-        ends = (0, self.record.name(self.graph.size - 1))
-        return not self.subrange and any(b not in ends for b in self.record.builds)
+    def has_search_begun(self) -> bool:
+        """Whether a build between the ends was measured; false in a subrange, whose builds another search may have measured."""
+        ends = (0, self.record.name_of_build(self.graph.size - 1))
+        return not self.is_subrange and any(b not in ends for b in self.record.builds)
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether more runs of the ends would add nothing."""
-        return self.ends.runs >= self.model.most or self.ends.layout > SETTLED * self.ends.error**2
+        return self.ends.runs >= self.model.most_end_runs or self.ends.layout_variance > SETTLED * self.ends.error**2
 
     @property
-    def differ(self) -> bool:
+    def ends_differ(self) -> bool:
         """Whether the ends differ clearly enough to begin the search, or to continue it if it has begun."""
-        return self.ends.clear >= (STILL if self.searching else self.ends.bar)
+        return self.ends.normal_score >= (STILL if self.has_search_begun else self.ends.required_score)
 
     @property
-    def nothing(self) -> bool:
-        """Whether to give up: a change worth a search is unlikely, or more runs of the ends could not show it."""
-        ends, smallest = self.ends, least(self.policy)
-        if ends.runs < self.model.fewest:
+    def should_give_up(self) -> bool:
+        """Whether a change of interest is unlikely, or cannot be shown by more runs of the ends."""
+        ends, smallest = self.ends, min_log_change(self.policy)
+        if ends.runs < self.model.fewest_end_runs:
             return False
-        promised = max(smallest, self.model.promised * ends.noise)
-        above = ends.above(smallest)
-        unlikely = ends.above(promised) < UNLIKELY or above < UNLIKELY / 5
-        unchanged = self.posterior.change < UNCHANGED and not (self.model.rounds and above > POSSIBLE)
-        return unlikely or unchanged or (self.settled and not self.differ)
+        promised = max(smallest, self.model.change_to_show * ends.noise)
+        above = ends.probability_above(smallest)
+        unlikely = ends.probability_above(promised) < UNLIKELY or above < UNLIKELY / 5
+        unchanged = self.posterior.change < UNCHANGED and not (self.model.paired and above > POSSIBLE)
+        return unlikely or unchanged or (self.is_settled and not self.ends_differ)
 
     @property
     def not_reproduced(self) -> NotReproduced:
-        """The verdict that the ends do not differ as the policy asks, with the smallest change that would have been shown."""
-        return NotReproduced(self.effect, self.ends.detectable, (), self.policy.min_effect, self.policy.direction)
+        """The verdict that the ends do not differ, with the smallest change that would have been shown."""
+        policy = self.policy
+        return NotReproduced(self.end_ratio, self.ends.detectable_drop, (), policy.min_effect, policy.direction)
 
-    def second_look(self, build_cost: float) -> Measure | None:
-        """More runs of both ends if they do not differ plainly, or None; more if a build is dear (``build_cost`` is in runs)."""
-        bad = self.record.name(self.graph.size - 1)
-        lacking = self.model.first_runs[build_cost > CHEAP] - min(self.record.runs(0), self.record.runs(bad))
-        if lacking <= 0 or self.searching or self.ends.drop > PLAIN * self.ends.noise:
+    def second_end_runs(self, build_cost: float) -> Measure | None:
+        """The order of the lacking first runs of both ends, more if builds are dear; None if the ends differ plainly."""
+        bad = self.record.name_of_build(self.graph.size - 1)
+        lacking = self.model.first_runs[build_cost > CHEAP] - min(self.record.run_count(0), self.record.run_count(bad))
+        if lacking <= 0 or self.has_search_begun or self.ends.drop > PLAIN * self.ends.noise:
             return None
-        return _both(self.graph.size - 1, lacking, self.model)
+        return _end_runs(self.graph.size - 1, lacking, self.model)
 
-    def further_look(self) -> Measure:
-        """The order of enough runs of both ends to make their difference clear, at most about as many as before."""
-        ends = self.ends
-        needed = ends.runs * ((1.1 * ends.bar / max(ends.clear, 0.3)) ** 2 - 1)
-        runs = int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs // 2 + 1, 8))))
-        return _both(self.graph.size - 1, runs, self.model)
+    def further_end_runs(self) -> Measure:
+        """The order of the runs of both ends that make their difference clear, at most about half of the runs so far."""
+        ends, bad = self.ends, self.graph.size - 1
+        needed = ends.runs * ((1.1 * ends.required_score / max(ends.normal_score, 0.3)) ** 2 - 1)
+        return _end_runs(bad, int(np.clip(np.ceil(needed), 1, max(2, min(ends.runs // 2 + 1, 8)))), self.model)
 
     @property
-    def shows(self) -> bool:
+    def shows_change(self) -> bool:
         """Whether the readings show a change, so that they can show its place."""
-        return self.differ and not self.nothing
+        return self.ends_differ and not self.should_give_up
 
 
 def analyse(
     graph: Graph,
     policy: Policy,
     record: Record,
-    groups: Hypotheses,
-    noise: float | None = None,
+    hypotheses: Hypotheses,
+    run_noise: float | None = None,
     *,
     model: NoiseModel = USUAL,
-    subrange: bool = False,
+    is_subrange: bool = False,
 ) -> Analysis:
-    """The analysis of the readings of ``record``, in which both ends have some; ``noise`` is the s.d. of a run, if known."""
-    read, bad = record, record.name(graph.size - 1)
-    record, noticed = judge_readings(read, 0, bad, model)
+    """The analysis of the readings of ``record``, which has readings of both ends; ``run_noise`` is the known s.d. of a run."""
+    raw, bad = record, record.name_of_build(graph.size - 1)
+    record, weights = judge_readings(raw, 0, bad, model)
 
-    def inferred(fitted: Fit) -> tuple[Levels, Contrast, Posterior]:
-        levels = levels_of(fitted, noise)
-        ends = contrast(levels, record.builds.index(0), record.builds.index(bad))
-        drop = max(ends.drop, least(policy))
-        return levels, ends, infer(levels, groups, drop, ends.error, change=ANOTHER if subrange else CHANGE)
+    def inferred(fitted: LevelFit) -> tuple[Levels, Contrast, Posterior]:
+        levels = levels_for_search(fitted, run_noise)
+        ends = contrast_of_builds(levels, record.builds.index(0), record.builds.index(bad))
+        drop = max(ends.drop, min_log_change(policy))
+        return levels, ends, infer(levels, hypotheses, drop, ends.error, change=ANOTHER if is_subrange else CHANGE)
 
-    fitted = fit(record, noticed.weight, model)
+    fitted = fit_levels(record, weights.weight, model)
     levels, ends, posterior = inferred(fitted)
     by_distance: tuple[Posterior, ...] = ()
     if record.bound.any():
-        further = (inferred(fit(beyond_bounds(record, distance), noticed.weight, model))[2] for distance in BEYOND)
-        by_distance = (posterior, *further)
+        beyond = (fit_levels(move_beyond_bounds(record, distance), weights.weight, model) for distance in BEYOND)
+        by_distance = (posterior, *(inferred(fit_beyond)[2] for fit_beyond in beyond))
         change, several = (float(np.mean([getattr(at, name) for at in by_distance])) for name in ("change", "several"))
         culprit = np.mean([at.culprit for at in by_distance], axis=0)
         posterior = replace(posterior, culprit=culprit, change=change, several=several)
-    return Analysis(
-        graph, policy, read, record, levels, fitted, groups, posterior, ends, noticed, by_distance, subrange
-    )
+    fits = levels, fitted, hypotheses, posterior, ends
+    return Analysis(graph, policy, raw, record, *fits, weights, by_distance, is_subrange)
 
 
 PLAINLY = 3.5  # standard errors of a clear difference, which needs one new run less
@@ -287,62 +286,62 @@ PROVEN = 2.2  # standard errors between culprit and parent: by chance in 1.4 % o
 # S.d. of ``_centre`` in units of the s.d. of the mean, by the number of normal values; and of more values.
 SPREAD, TRIMMED = {1: 1.0, 2: 1.0, 3: 1.160, 4: 1.092, 5: 1.066, 6: 1.049}, 1.035
 
-Readings = NDArray[np.int64]  # positions in the record
+ReadingPositions = NDArray[np.int64]  # positions in the record
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairwiseProof:
-    """The new runs of the culprit and of one parent."""
+    """The comparison of the culprit with one parent by new runs."""
 
     parent: int
     runs: int  # new runs of the side with fewer
     contrast: Contrast | None  # None if one side has no new run
 
-    def clear(self, least: int) -> bool:
-        """Whether the difference is clear after ``least`` new runs of each side."""
-        return self.runs >= least and self.contrast is not None and self.contrast.clear >= PLAINLY
+    def is_clear(self, least_runs: int) -> bool:
+        """Whether the difference is clear after ``least_runs`` new runs of each side."""
+        return self.runs >= least_runs and self.contrast is not None and self.contrast.normal_score >= PLAINLY
 
     @property
-    def proven(self) -> bool:
+    def is_proven(self) -> bool:
         """Whether the new runs alone show the difference."""
-        return self.contrast is not None and self.contrast.clear >= PROVEN
+        return self.contrast is not None and self.contrast.normal_score >= PROVEN
 
 
 def pairwise_proofs(record: Record, levels: Levels, culprit: int, parents: Sequence[int]) -> tuple[PairwiseProof, ...]:
-    """The proof so far against each of ``parents``."""
+    """The comparisons so far of the culprit with each of ``parents`` by new runs."""
     return tuple(_pairwise_proof(record, levels, culprit, parent, len(parents) + 1) for parent in parents)
 
 
 def weakest_proof(proofs: Sequence[PairwiseProof]) -> PairwiseProof:
-    """The proof with the smallest drop; each has new runs of both sides."""
+    """The proof with the smallest drop; a proof without new runs of both sides counts as infinite."""
     return min(proofs, key=lambda proof: proof.contrast.drop if proof.contrast else np.inf)
 
 
-def confirmation(analysis: Analysis, culprit: int, proofs: Sequence[PairwiseProof]) -> Measure | None:
-    """The order of the runs that the proof still lacks; None if it is complete or impossible."""
+def missing_proof_runs(analysis: Analysis, culprit: int, proofs: Sequence[PairwiseProof]) -> Measure | None:
+    """The order of the runs that the proof of a culprit still lacks; None if the proof is complete or impossible."""
     levels, posterior = analysis.levels, analysis.posterior
-    enough = levels.model.proof + (posterior.drifting > DRIFT_LIKELY)
+    enough = levels.model.proof_runs + (posterior.drifting > DRIFT_LIKELY)
     drop = -float(posterior.culprit @ posterior.fit.drop)
     # The difference of two runs and two runs has the error of one run; only two accidents can show a plain false drop.
     fewer = (drop > PLAINLY * levels.noise) + (drop > PLAIN * levels.noise)
     at_first = enough - fewer
     runs_against = {}
     for proof in proofs:
-        if proof.runs >= levels.model.proof_most:
+        if proof.runs >= levels.model.most_proof_runs:
             return None
-        if proof.runs < enough and not proof.clear(enough - max(fewer, 1)):
+        if proof.runs < enough and not proof.is_clear(enough - max(fewer, 1)):
             runs_against[proof.parent] = max(at_first - proof.runs, 1)
-        elif not proof.proven:
+        elif not proof.is_proven:
             runs_against[proof.parent] = min(proof.runs, 8)
     if not runs_against:
         return None
-    if levels.model.rounds:  # against one parent after the other
+    if levels.model.paired:  # against one parent after the other
         parent, runs = next(iter(runs_against.items()))
-        return levels.model.order((Share(culprit, runs), Share(parent, runs)), Purpose.CONFIRM)
+        return levels.model.measurement((Share(culprit, runs), Share(parent, runs)), Purpose.CONFIRM)
     shares = [(culprit, max(runs_against.values())), *runs_against.items()]
     # The first run of a build does not count as new.
-    plan = tuple(Share(v, runs + (analysis.record.runs(v) == 0)) for v, runs in shares)
-    return levels.model.order(plan, Purpose.CONFIRM)
+    plan = tuple(Share(v, runs + (analysis.record.run_count(v) == 0)) for v, runs in shares)
+    return levels.model.measurement(plan, Purpose.CONFIRM)
 
 
 def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, reach: int) -> PairwiseProof:
@@ -350,33 +349,35 @@ def _pairwise_proof(record: Record, levels: Levels, culprit: int, parent: int, r
 
     In paired runs, all rounds of the two builds count that were made when both had readings already.
     """
-    slow, fast = record.readings(culprit), record.readings(parent)
-    if levels.model.rounds:
-        rows, above = record.rounds(parent, culprit)
+    slow, fast = record.reading_positions(culprit), record.reading_positions(parent)
+    if levels.model.paired:
+        rows, above = record.paired_differences(parent, culprit)
         above = above[rows > max(slow[:1].sum(), fast[:1].sum())]
         if not len(above):
             return PairwiseProof(parent, 0, None)
-        return _proof(parent, _centre(above), _variance(len(above)), len(above), levels)
+        return _proof_by_drop(parent, _centre(above), _variance_of_centre(len(above)), len(above), levels)
     if len(slow) and len(fast):
         start = max(slow[0], fast[0])
         slow, fast = slow[slow > start], fast[fast > start]
-        slow, fast = slow[record.near(slow, fast, reach)], fast[record.near(fast, slow, reach)]
+        slow, fast = slow[record.are_near(slow, fast, reach)], fast[record.are_near(fast, slow, reach)]
     if not len(slow) or not len(fast):
         return PairwiseProof(parent, 0, None)
-    low, high = _on_one_host(record, slow, fast)
-    variance = _variance(len(low)) + _variance(len(high))
-    return _proof(parent, _centre(high) - _centre(low), variance, min(len(low), len(high)), levels)
+    low, high = _values_as_on_one_host(record, slow, fast)
+    variance = _variance_of_centre(len(low)) + _variance_of_centre(len(high))
+    return _proof_by_drop(parent, _centre(high) - _centre(low), variance, min(len(low), len(high)), levels)
 
 
-def _proof(parent: int, drop: float, variance: float, runs: int, levels: Levels) -> PairwiseProof:
+def _proof_by_drop(parent: int, drop: float, variance: float, runs: int, levels: Levels) -> PairwiseProof:
     """The proof by a drop in ``runs`` new runs; ``variance`` is in units of the variance of a run."""
     freedom = max(levels.freedom - levels.mean.shape[1], 2.0)
     error = levels.noise * math.sqrt(variance)
     return PairwiseProof(parent, runs, Contrast(drop, error, freedom, runs, levels.noise))
 
 
-def _on_one_host(record: Record, slow: Readings, fast: Readings) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The values of both sides, corrected for the speeds of the hosts, as if the first host had measured all."""
+def _values_as_on_one_host(
+    record: Record, slow: ReadingPositions, fast: ReadingPositions
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The values of both builds, corrected for the speeds of hosts, as if the first host had measured all runs."""
     low, high = record.value[slow], record.value[fast]
     hosts = np.unique(record.host[slow])
     middle = {h: (low[record.host[slow] == h].mean() + high[record.host[fast] == h].mean()) / 2 for h in hosts}
@@ -386,7 +387,7 @@ def _on_one_host(record: Record, slow: Readings, fast: Readings) -> tuple[NDArra
     return low, high
 
 
-def _variance(count: int) -> float:
+def _variance_of_centre(count: int) -> float:
     """The variance of the centre of ``count`` values with a variance of 1."""
     return SPREAD.get(count, TRIMMED) ** 2 / count
 

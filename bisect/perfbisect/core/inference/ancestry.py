@@ -38,7 +38,7 @@ class Ancestry:
 
     def __init__(self, graph: Graph) -> None:
         self.size = graph.size
-        head = _heads(graph)
+        head = _segment_heads(graph)
         heads = np.flatnonzero(head == np.arange(graph.size))
         self.segment = np.searchsorted(heads, head)  # (size,)
         self.segments = len(heads)
@@ -68,8 +68,8 @@ class Ancestry:
             self._ancestors.move_to_end(node)
         return mask
 
-    def sums(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
-        """For every candidate the sum of ``weight`` over itself and its ancestors, shape (size,); NaN if left open."""
+    def ancestor_sums(self, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The sum of ``weight`` over each candidate and its ancestors, shape (size,); NaN if unknown."""
         if self.segments == 1:
             return np.cumsum(weight)
         if self._latest is None or not np.array_equal(self._latest[0], weight):
@@ -87,9 +87,7 @@ class Ancestry:
 
     @cached_property
     def height(self) -> NDArray[np.int64]:
-        """The number of commits on the longest path down from each candidate, shape (size,); in a straight history its
-        number.
-        """
+        """The length of the longest path of commits below each candidate, shape (size,)."""
         length = np.diff(np.append(self._start, self.size))
         top: list[int] = []  # height of the last commit of each segment; lower segments come first
         for commits, below in zip(length.tolist(), self._below, strict=True):
@@ -98,11 +96,10 @@ class Ancestry:
         height[self._order] = np.repeat(np.array(top) + 1 - self._start - length, length) + np.arange(self.size)
         return height
 
-    def cut(self, marked: Iterable[int]) -> tuple[NDArray[np.int64], list[list[int]]]:
-        """The history in pieces: segments, except that each of ``marked`` is a piece of its own.
+    def cut_into_pieces(self, marked: Iterable[int]) -> tuple[NDArray[np.int64], list[list[int]]]:
+        """The piece of each candidate, shape (size,), and for each piece the pieces right below it; lower pieces first.
 
-        Returns the piece of each candidate, shape (size,), and for each piece the pieces right below it. Lower pieces
-        come first.
+        A piece is a segment; but each of ``marked`` is a separate piece.
         """
         position = np.flatnonzero(np.isin(self._order, list(marked)))
         first = np.unique(np.concatenate((self._start, position, position + 1)))
@@ -117,14 +114,14 @@ class Ancestry:
         return piece, below
 
     def _strictly_below(self, total: NDArray[np.float64]) -> NDArray[np.float64]:
-        """For every segment the weight of the segments strictly below it; NaN if left open."""
+        """The total weight of the segments strictly below each segment; NaN if unknown."""
         if self._bits is not None:
-            return _times(self._bits, total)
+            return _multiply_bits(self._bits, total)
         alive = np.flatnonzero(total > NEGLIGIBLE * total.sum())
         if len(alive) * self.segments <= DENSE**2:
             if len(self._columns) > 2 * len(alive) or not np.isin(alive, self._columns).all():
                 self._columns, self._partial = alive, self._ancestry(alive)
-            return _times(self._partial, total[self._columns])
+            return _multiply_bits(self._partial, total[self._columns])
         assert self._owner is not None
         trunk, owner = self._owner
         out = np.full(self.segments, np.nan)
@@ -147,7 +144,7 @@ class Ancestry:
         return mask
 
     def _ancestry(self, columns: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Packed bits, a row for each segment: which of ``columns`` lie strictly below it."""
+        """Packed bits, a row for each segment: which of the segments ``columns`` lie strictly below the segment."""
         column = {int(segment): i for i, segment in enumerate(columns)}
         bits = np.zeros((self.segments, (len(columns) + 7) // 8), np.uint8)
         for segment, below in enumerate(self._below):
@@ -183,8 +180,8 @@ def ancestry_of(graph: Graph) -> Ancestry:
     return Ancestry(graph)
 
 
-def _heads(graph: Graph) -> NDArray[np.int64]:
-    """For every commit the first commit of its segment, by pointer doubling."""
+def _segment_heads(graph: Graph) -> NDArray[np.int64]:
+    """The first commit of the segment of each commit, shape (size,), by pointer doubling."""
     count = np.diff(graph.first)
     children = np.bincount(graph.parents, minlength=graph.size)
     head = np.arange(graph.size)
@@ -199,7 +196,7 @@ def _heads(graph: Graph) -> NDArray[np.int64]:
         head = further
 
 
-def _times(bits: NDArray[np.uint8], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+def _multiply_bits(bits: NDArray[np.uint8], weight: NDArray[np.float64]) -> NDArray[np.float64]:
     """The product of a packed 0/1 matrix and a vector, in blocks that fit the cache."""
     block = max(1, 2**22 // max(len(weight), 1))
     parts = [
@@ -212,25 +209,22 @@ def _times(bits: NDArray[np.uint8], weight: NDArray[np.float64]) -> NDArray[np.f
 BOUND = 16.0  # largest odds of two candidates before anything is measured
 
 
-def with_suspicions(
-    graph: Graph, commits: Sequence[str], touched: Mapping[str, Collection[str]], weights: Mapping[str, float]
+def with_suspected_weights(
+    graph: Graph, commits: Sequence[str], commits_touching: Mapping[str, Collection[str]], weights: Mapping[str, float]
 ) -> Graph:
-    """The graph with the weights of commits that touch suspected paths.
+    """The graph with the prior weights of commits that touch suspected paths (path → weight, path → commits).
 
-    ``commits`` are the commits of the nodes; ``touched`` has the commits that touch each path of ``weights``. A commit
-    that touches several paths gets the largest of their weights.
+    ``commits`` are the commits of the nodes. A commit that touches several paths gets the largest of their weights.
     """
     factor: dict[str, float] = {}
     for path, weight in weights.items():
-        for commit in touched.get(path, ()):
+        for commit in commits_touching.get(path, ()):
             factor[commit] = max(weight, factor.get(commit, 0.0))
-    return replace(
-        graph, weight=graph.weight * np.array([bounded_weight(factor.get(commit, 1.0)) for commit in commits])
-    )
+    return replace(graph, weight=graph.weight * np.array([bound_weight(factor.get(commit, 1.0)) for commit in commits]))
 
 
-def bounded_weight(weight: float) -> float:
-    """A weight that keeps the odds of any two candidates within BOUND to 1."""
+def bound_weight(weight: float) -> float:
+    """The weight, limited so that the odds of two candidates are at most BOUND to 1."""
     return float(np.clip(weight, BOUND**-0.5, BOUND**0.5))
 
 
@@ -241,59 +235,57 @@ BITS = 40  # bits of a pattern that are collected before patterns are renumbered
 class Hypotheses:
     """The classes of culprits that M measured builds separate; C classes."""
 
-    reach: Ancestry
+    ancestry: Ancestry
     weight: NDArray[np.float64]  # (size,) prior of each candidate, 0 if it cannot be the culprit; sums to one
-    plain: NDArray[np.float64]  # (size,) the prior without the evidence of instruction counts
-    of: NDArray[np.int64]  # (size,) class of each candidate, -1 if it cannot be the culprit
+    plain_weight: NDArray[np.float64]  # (size,) the prior without the evidence of instruction counts
+    class_of: NDArray[np.int64]  # (size,) class of each candidate, -1 if it cannot be the culprit
     slow: NDArray[np.bool_]  # (M, C) whether the build is slow if the culprit is of the class
     prior: NDArray[np.float64]  # (C,)
 
     @cached_property
-    def members(self) -> NDArray[np.int64]:
+    def class_sizes(self) -> NDArray[np.int64]:
         """The number of candidates of each class, (C,)."""
-        return np.bincount(self.of[self.of >= 0], minlength=len(self.prior))
+        return np.bincount(self.class_of[self.class_of >= 0], minlength=len(self.prior))
 
-    def of_class(self, index: int) -> NDArray[np.int64]:
+    def class_members(self, index: int) -> NDArray[np.int64]:
         """The candidates of one class, oldest first."""
-        return np.flatnonzero(self.of == index)
+        return np.flatnonzero(self.class_of == index)
 
-    def spread(self, posterior: NDArray[np.float64]) -> NDArray[np.float64]:
+    def candidate_probabilities(self, posterior: NDArray[np.float64]) -> NDArray[np.float64]:
         """The probability of each candidate, (size,), from the probabilities of the classes, (C,)."""
-        share = np.zeros(len(self.of))
-        possible = self.of >= 0
-        index = self.of[possible]
+        share = np.zeros(len(self.class_of))
+        possible = self.class_of >= 0
+        index = self.class_of[possible]
         share[possible] = self.weight[possible] * (posterior / self.prior)[index]
         return share
 
-    def share(self, candidate: int) -> NDArray[np.float64]:
-        """For each class the share of its prior that makes ``candidate`` slow, (C,); between 0 and 1 ``candidate`` splits
-        the class.
-        """
-        inside = self.reach.ancestors(candidate) & (self.of >= 0)
-        part = np.bincount(self.of[inside], self.weight[inside], len(self.prior)) / self.prior
+    def slow_shares(self, candidate: int) -> NDArray[np.float64]:
+        """The share of each class's prior that makes ``candidate`` slow, (C,); a share between 0 and 1 splits the class."""
+        inside = self.ancestry.ancestors(candidate) & (self.class_of >= 0)
+        part = np.bincount(self.class_of[inside], self.weight[inside], len(self.prior)) / self.prior
         part[part > 1 - 1e-9] = 1.0
         return part
 
 
-def hypotheses(
-    graph: Graph, record: Record, alternative: NDArray[np.float64] | None = None, share: float = 0.0
+def separate_hypotheses(
+    graph: Graph, record: Record, second_prior: NDArray[np.float64] | None = None, second_prior_share: float = 0.0
 ) -> Hypotheses:
     """The classes of culprits that the builds of ``record`` separate.
 
-    ``alternative`` (size,) is a second prior, mixed in with the weight ``share``. Two candidates with one binary are
-    equally fast, so a culprit below only one of them is ruled out. If this rules out everything, changes were made and
-    reverted, and nothing follows.
+    ``second_prior`` (size,) is mixed into the prior with the weight ``second_prior_share``. Two candidates with one binary
+    are equally fast, so a culprit below only one of the two is ruled out. If this rule excludes all candidates, changes
+    were made and reverted, and the rule is ignored.
     """
     reach = ancestry_of(graph)
     weight = graph.weight.copy()
-    for candidate, name in record.same.items():
+    for candidate, name in record.build_name.items():
         weight[reach.ancestors(candidate) != reach.ancestors(name)] = 0.0
     if not (weight > 0).any():
         weight = graph.weight
     possible = np.flatnonzero(weight > 0)
     weight = plain = weight / weight.sum()
-    if alternative is not None and (possibly := np.where(weight > 0, alternative, 0.0)).sum() > 0:
-        weight = (1 - share) * plain + share * possibly / possibly.sum()
+    if second_prior is not None and (possibly := np.where(weight > 0, second_prior, 0.0)).sum() > 0:
+        weight = (1 - second_prior_share) * plain + second_prior_share * possibly / possibly.sum()
     pattern, used = np.zeros(len(possible), np.int64), 0
     for build in record.builds:
         if used == BITS:
@@ -307,10 +299,10 @@ def hypotheses(
     return Hypotheses(reach, weight, plain, of, slow, np.bincount(index, weight[possible]).astype(np.float64))
 
 
-def compared_with(graph: Graph, record: Record, culprit: int) -> tuple[int, ...]:
-    """The builds that the culprit is compared with: its parents, or the good end if it has none.
+def comparison_builds(graph: Graph, record: Record, culprit: int) -> tuple[int, ...]:
+    """The builds that a culprit is compared with: its parents, or the good end if the culprit has no parents.
 
-    A parent that cannot be measured is replaced by its nearest tested ancestor.
+    The nearest tested ancestor replaces a parent that cannot be measured.
     """
     return tuple(dict.fromkeys(nearest_tested(graph, record, parent) for parent in (graph.parents_of(culprit) or (0,))))
 

@@ -7,23 +7,29 @@ from enum import StrEnum
 from perfbisect.core.domain.orders import SAME, CodePlacement, Interval, NotReproduced, Step, named_steps
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.inference.noise_model import EXACT, USUAL
-from perfbisect.core.inference.observations import Observation, Reading, counted_exactly, observations
-from perfbisect.core.inference.relative_speed import relative_speeds, step_ratio
+from perfbisect.core.inference.observations import Observation, Reading, has_exact_counts, read_observations
+from perfbisect.core.inference.relative_speed import candidate_ratios, step_ratio
 
 SURE = 0.95  # probability above which a commit is classified
 
 
 def hunt_observations(
-    state: SessionState, node: Mapping[str, int], metric: str, hosts: Sequence[str], *, in_time: bool = False
+    state: SessionState,
+    candidate_by_commit: Mapping[str, int],
+    metric: str,
+    hosts: Sequence[str],
+    *,
+    by_time: bool = False,
 ) -> list[Observation]:
-    """The observations of a hunt about the commits in ``node``; paired runs are left out if the hunt decided against
-    them.
+    """The observations of a hunt about the commits in ``candidate_by_commit``, without paired runs if it interleaves.
 
-    If the hunt compares paired runs by CPU time, their readings are CPU time, unless ``in_time``.
+    If the hunt compares paired runs by CPU time, their readings are CPU time, unless ``by_time``.
     """
     chosen = state.pairing
-    by_cpu = chosen is not None and chosen.by_cpu and not in_time
-    history = observations(state.log, node, metric, state.log[0][0], hosts, state.build_hosts, by_cpu=by_cpu)
+    by_cpu = chosen is not None and chosen.by_cpu and not by_time
+    history = read_observations(
+        state.log, candidate_by_commit, metric, state.log[0][0], hosts, state.build_hosts, by_cpu=by_cpu
+    )
     rounds = chosen is None or chosen.together
     return (
         history
@@ -36,10 +42,10 @@ def hunt_observations(
     )
 
 
-def ratios(
+def ratios_to_good(
     state: SessionState, metric: str, hosts: Sequence[str] = (), host_classes: Sequence[str] = ()
 ) -> dict[str, Interval]:
-    """The metric of each measured commit relative to the good end; equal binaries share their readings.
+    """The metric of each measured commit (by hash) relative to the good end; equal binaries share their readings.
 
     ``hosts`` and ``host_classes`` are names and classes if there are several hosts. The good end has no entry. Commits of
     the range are compared by their own runs alone, as in the search.
@@ -49,9 +55,9 @@ def ratios(
     outside = dict.fromkeys(event.facts.commit for _, event in state.log if event.facts.commit not in state.node)
     wider = state.node | {sha: len(state.commits) + index for index, sha in enumerate(outside)}
     by_commit: dict[str, Interval] = {}
-    model = EXACT if counted_exactly(state.log, metric) else USUAL
+    model = EXACT if has_exact_counts(state.log, metric) else USUAL
     for node in (wider, state.node) if outside else (state.node,):
-        speeds = relative_speeds(
+        speeds = candidate_ratios(
             hunt_observations(state, node, metric, hosts), len(state.commits) - 1, host_classes, model
         )
         by_commit |= {sha: speeds[number] for sha, number in node.items() if number in speeds}
@@ -60,18 +66,17 @@ def ratios(
     return by_commit | dict.fromkeys(equal_to_good, SAME)
 
 
-def effect_of(
+def step_ratio_in_metric(
     state: SessionState, step: Step, metric: str, hosts: Sequence[str] = (), host_classes: Sequence[str] = ()
 ) -> Interval | None:
-    """The effect of a step on a metric that was not hunted, from runs of its commit and of the commits it was compared
-    with.
+    """The ratio of a step in a metric that was not hunted, by runs of its commit and of its parents.
 
-    The ratio nearest to 1, if there are several. None if either side has fewer than two runs with a value, or if hosts
-    are of several classes.
+    Of several parents, the ratio nearest to 1 is returned. None if a commit has fewer than two runs with a value, or if
+    hosts are of several classes.
     """
     if len(set(host_classes)) > 1 or not state.log:
         return None
-    history = hunt_observations(state, state.node, metric, hosts, in_time=True)
+    history = hunt_observations(state, state.node, metric, hosts, by_time=True)
     per_parent = [step_ratio(history, len(state.commits) - 1, step.candidate, parent) for parent in step.parents]
     measured = [ratio for ratio in per_parent if ratio is not None]
     return (
@@ -124,12 +129,10 @@ def classify(state: SessionState, sha: str, ratios: Mapping[str, Interval]) -> C
     return side_by_interval(ratios.get(bad), ratios.get(sha, ratios.get(build)))
 
 
-def side_by_interval(bad: Interval | None, own: Interval | None) -> Classification:
-    """The end that the whole interval ``own`` of a commit is nearer to; unclear if the bad end does not differ from the
-    good end.
-    """
-    if bad is None or own is None or not bad.excludes_one:
+def side_by_interval(bad_ratio: Interval | None, commit_ratio: Interval | None) -> Classification:
+    """The end that the whole interval of a commit is nearer to; unclear if the bad end does not differ from the good end."""
+    if bad_ratio is None or commit_ratio is None or not bad_ratio.excludes_one:
         return Classification.UNCLEAR
-    lowest, highest = math.log(own.low) if own.low else -math.inf, math.log(own.high)
-    near, far = sorted((lowest / math.log(bad.middle), highest / math.log(bad.middle)))
+    lowest, highest = math.log(commit_ratio.low) if commit_ratio.low else -math.inf, math.log(commit_ratio.high)
+    near, far = sorted((lowest / math.log(bad_ratio.middle), highest / math.log(bad_ratio.middle)))
     return Classification.GOOD if far < 0.5 else Classification.BAD if near > 0.5 else Classification.UNCLEAR

@@ -39,11 +39,12 @@ TINY = 2e-3  # least s.d. of a run that is assumed
 ROUNDS = 10  # iterations of reweighted least squares
 
 
-def between_jumps(record: Record, model: NoiseModel) -> Record:
-    """The record with the runs between two jumps as runs of a separate host, corrected for its speed; ``record`` itself
-    without jumps.
+def split_hosts_at_jumps(record: Record, model: NoiseModel) -> Record:
+    """The record with the runs between two jumps as runs of a separate host, corrected for its speed.
+
+    Without jumps, ``record`` itself is returned.
     """
-    if model.exact or model.rounds or record.bound.any():
+    if model.exact or model.paired or record.bound.any():
         return record
     part, hosts = np.zeros(len(record.host), np.int64), np.unique(record.host)
     for host in hosts:
@@ -52,7 +53,7 @@ def between_jumps(record: Record, model: NoiseModel) -> Record:
         visit = np.cumsum(np.diff(record.visit[rows], prepend=record.visit[rows[0]]) != 0)
         first = np.searchsorted(visit, np.arange(visit[-1] + 1))
         value = np.bincount(visit, record.value[rows]) / np.bincount(visit)
-        starts = _jumps(record.build[rows[first]].tolist(), value.tolist())
+        starts = _jump_positions(record.build[rows[first]].tolist(), value.tolist())
         part[rows] = part.max() + 1 + np.searchsorted(starts, visit, side="right")
     if len(np.unique(part)) == len(hosts):
         return record
@@ -60,11 +61,11 @@ def between_jumps(record: Record, model: NoiseModel) -> Record:
     alone = np.flatnonzero((np.bincount(cell)[cell] == 1) & (np.bincount(record.build)[record.build] > 1))
     part[alone] = part.max() + 1 + np.arange(len(alone))
     part = np.unique(part, return_inverse=True)[1]
-    return replace(record, host=part, value=record.value - _speeds(record, part)[part])
+    return replace(record, host=part, value=record.value - _part_speeds(record, part)[part])
 
 
-def _jumps(build: Sequence[int], value: Sequence[float]) -> list[int]:
-    """The positions, in order of time, at which a separate part begins; empty if the host did not jump."""
+def _jump_positions(build: Sequence[int], value: Sequence[float]) -> list[int]:
+    """The positions of runs at which a host jumps, in order of time; empty without jumps."""
     order = np.argsort(build, kind="stable")
     steps = np.abs(np.diff(np.array(value)[order])[np.diff(np.array(build)[order]) == 0])
     noise = max(1.05 * float(np.median(steps)), TINY) if len(steps) else 0.0  # s.d. if readings are normal
@@ -73,7 +74,7 @@ def _jumps(build: Sequence[int], value: Sequence[float]) -> list[int]:
     starts, parts = set[int](), [(0, len(value))]
     while parts:
         start, end = parts.pop()
-        gains = [_gain(build, value, start, at, end) for at in range(start, end)]
+        gains = [_jump_gain(build, value, start, at, end) for at in range(start, end)]
         if gains and max(gains) >= GAIN * noise:
             candidates = [at for at, gain in enumerate(gains, start) if gain > max(gains) - NEARLY * noise]
             starts.update(candidates)
@@ -83,31 +84,34 @@ def _jumps(build: Sequence[int], value: Sequence[float]) -> list[int]:
     return sorted(starts)
 
 
-def _gain(build: Sequence[int], value: Sequence[float], start: int, at: int, end: int) -> float:
+def _jump_gain(build: Sequence[int], value: Sequence[float], start: int, at: int, end: int) -> float:
     """The reduction of the sum of absolute deviations by a jump before run ``at``, from the runs ``start`` to ``end``."""
-    earlier = _nearest(build, value, range(at - 1, max(start, at - NEAR) - 1, -1))
-    later = _nearest(build, value, range(at, min(end, at + NEAR)))
+    earlier = _values_by_build(build, value, range(at - 1, max(start, at - NEAR) - 1, -1))
+    later = _values_by_build(build, value, range(at, min(end, at + NEAR)))
     both = [(earlier[row][:NEAREST], later[row][:NEAREST]) for row in earlier.keys() & later.keys()]
     shifts = [median(late) - median(early) for early, late in both for _ in range(min(len(early), len(late)))]
     if len(shifts) < ENOUGH:
         return 0.0
     shift = median(shifts)
-    return sum(_deviation(early + late) - _deviation([*early, *(x - shift for x in late)]) for early, late in both)
+    return sum(
+        _absolute_deviations(early + late) - _absolute_deviations([*early, *(x - shift for x in late)])
+        for early, late in both
+    )
 
 
-def _nearest(build: Sequence[int], value: Sequence[float], positions: range) -> dict[int, list[float]]:
+def _values_by_build(build: Sequence[int], value: Sequence[float], positions: range) -> dict[int, list[float]]:
     by_build: dict[int, list[float]] = defaultdict(list)
     for at in positions:
         by_build[build[at]].append(value[at])
     return by_build
 
 
-def _deviation(values: Sequence[float]) -> float:
+def _absolute_deviations(values: Sequence[float]) -> float:
     middle = median(values)
     return sum(abs(value - middle) for value in values)
 
 
-def _speeds(record: Record, part: NDArray[np.int64]) -> NDArray[np.float64]:
+def _part_speeds(record: Record, part: NDArray[np.int64]) -> NDArray[np.float64]:
     """The speed of each part, by least squares that are reweighted for Student's distribution."""
     builds = len(record.builds)
     columns, weight = np.hstack((np.eye(builds)[record.build], np.eye(part.max() + 1)[part])), np.ones(len(part))

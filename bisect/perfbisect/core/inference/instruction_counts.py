@@ -35,9 +35,7 @@ INDISTINCT = (Reason.TOO_NOISY, Reason.BY_CHANCE, Reason.NOT_CONFIRMED, Reason.L
 
 
 def ratio_of_indistinct_ends(verdict: Verdict | None) -> Interval | None:
-    """The ratio of the ends, if a hunt ended without a culprit because its metric does not tell builds apart; otherwise
-    None.
-    """
+    """The ratio of the ends, if a verdict names no culprit because its metric does not distinguish builds; else None."""
     match verdict:
         case NotReproduced(ratio) if ratio.low < ratio.high:  # equal bounds mean one binary
             return ratio
@@ -48,63 +46,61 @@ def ratio_of_indistinct_ends(verdict: Verdict | None) -> Interval | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class InstructionChange:
     """The change of instructions between both ends."""
 
     ratio: float  # bad relative to good
     noise: float  # s.d. of a run, as a fraction
     error: float  # standard error of the logarithm of the ratio
-    exact: bool  # whether the counts repeat
+    are_counts_exact: bool  # whether the counts repeat
 
     @property
-    def loss(self) -> float:
+    def log_rise(self) -> float:
         """The change for the worse, in log units."""
         return math.log(self.ratio)
 
     @property
-    def clear(self) -> bool:
-        """Whether there is a rise beyond noise."""
-        return self.loss >= CLEAR * self.error and (self.noise <= REPEATS or not self.exact)
+    def is_clear(self) -> bool:
+        """Whether instructions rise beyond noise."""
+        return self.log_rise >= CLEAR * self.error and (self.noise <= REPEATS or not self.are_counts_exact)
 
-    def large(self, policy: Policy) -> bool:
-        """Whether the rise is of interest."""
-        return self.loss >= -math.log1p(-(policy.of_counts() if self.exact else policy).min_effect)
+    def is_large(self, policy: Policy) -> bool:
+        """Whether the rise of instructions is at least the smallest change of interest."""
+        return self.log_rise >= -math.log1p(-(policy.of_counts() if self.are_counts_exact else policy).min_effect)
 
-    def explains(self, time: Interval, metric: str, policy: Policy) -> bool:
-        """Whether the rise may be all of the difference of the ends in time, the ``metric`` of the workload.
+    def may_explain(self, time_ratio: Interval, metric: str, policy: Policy) -> bool:
+        """Whether the rise of instructions may be all of the change in time, which is the ``metric`` of the workload.
 
-        The interval of time, widened by layouts, has to contain it. And a rise far below the smallest change of interest
+        The interval of time, widened by layouts, has to contain the rise. A rise far below the smallest change of interest
         does not explain a drop that time does not exclude.
         """
-        low, high = math.log(time.low) if time.low else -math.inf, math.log(time.high)
+        low, high = math.log(time_ratio.low) if time_ratio.low else -math.inf, math.log(time_ratio.high)
         if find_metric(metric).higher_is_better:
             low, high = -high, -low
         least, spare = -math.log1p(-policy.min_effect), 1.96 * LAYOUT
-        return low - spare <= self.loss <= high + spare and (self.loss >= SMALL * least or high <= least)
+        return low - spare <= self.log_rise <= high + spare and (self.log_rise >= SMALL * least or high <= least)
 
 
-def shown_by(good: Sequence[RunFacts], bad: Sequence[RunFacts]) -> Shown | None:
-    """The change of instructions, from runs that are all exact counts or all timed; None if too few have a value."""
+def instruction_change(good: Sequence[RunFacts], bad: Sequence[RunFacts]) -> InstructionChange | None:
+    """The change of instructions from good to bad, by exact counts or timed runs; None if too few runs have a value."""
     values = [np.array([v for run in runs if (v := readable(run, INSTRUCTIONS)) is not None]) for runs in (good, bad)]
     exact = all(run.counted for run in (*good, *bad))
     if min(map(len, values)) < (1 if exact else RUNS):
         return None
     squares = sum(float(((side - side.mean()) ** 2).sum()) for side in values)
     runs = sum(map(len, values))
-    noise = math.sqrt(((EXACT.noise if exact else GUESS) ** 2 + squares) / (1 + runs - 2))
+    noise = math.sqrt(((EXACT.guessed_noise if exact else GUESS) ** 2 + squares) / (1 + runs - 2))
     error = noise * math.sqrt(sum(1 / len(side) for side in values))
-    return Shown(float(np.exp(values[1].mean() - values[0].mean())), noise, error, exact)
+    return InstructionChange(float(np.exp(values[1].mean() - values[0].mean())), noise, error, exact)
 
 
-RESOLVED = CLEAR * math.sqrt(2) * EXACT.noise  # in log units: two counts that differ by less are equal
+RESOLVED = CLEAR * math.sqrt(2) * EXACT.guessed_noise  # in log units: two counts that differ by less are equal
 
 Log = Sequence[tuple[float, Logged]]
 
 
 def commits_of_step(step: Step, commits: Sequence[str], log: Log) -> tuple[str, ...]:
-    """The commit of a step and the commits it was compared with; of equal binaries the commit that was built first and
-    has the runs.
-    """
+    """The commits of a step and of its parents; of commits with equal binaries, the first that was built."""
     binaries = Binaries()
     builds = [event.facts for _, event in log if isinstance(event, BuildFinished)]
     first = {build.commit: binaries.same_as(0, build) or build.commit for build in builds}
@@ -112,22 +108,21 @@ def commits_of_step(step: Step, commits: Sequence[str], log: Log) -> tuple[str, 
     return tuple(dict.fromkeys(first.get(sha, sha) for sha in named))
 
 
-def with_counts(verdict: Verdict, commits: Sequence[str], log: Log) -> Verdict:
-    """A verdict of code placement with the result of the counts in ``log``; any other verdict, or without all counts,
-    unchanged.
+def with_count_result(verdict: Verdict, commits: Sequence[str], log: Log) -> Verdict:
+    """The verdict of code placement with the result of exact counts in ``log``; other verdicts are returned unchanged.
 
-    ``commits`` are the commits of the nodes.
+    A verdict is unchanged if a count is missing. ``commits`` are the commits of the nodes.
     """
     if not isinstance(verdict, CodePlacement):
         return verdict
-    own_count, *other_counts = (_count(sha, log) for sha in commits_of_step(verdict.step, commits, log))
+    own_count, *other_counts = (_log_count(sha, log) for sha in commits_of_step(verdict.step, commits, log))
     counts = [count for count in other_counts if count is not None]
     if own_count is None or not counts or len(counts) < len(other_counts):
         return verdict
     return replace(verdict, same_counts=all(abs(own_count - count) <= RESOLVED for count in counts))
 
 
-def _count(sha: str, log: Log) -> float | None:
+def _log_count(sha: str, log: Log) -> float | None:
     """The logarithm of the instructions per operation of a commit; None if they were not counted."""
     runs = [event.facts for _, event in log if isinstance(event, RunFinished) and event.facts.commit == sha]
     counts = [count for run in runs if exact(run, INSTRUCTIONS) and (count := readable(run, INSTRUCTIONS)) is not None]

@@ -2,7 +2,7 @@
 
 * ``USUAL``: timed runs of builds as they are linked. Each build has a layout of its own, which does not average out over
   repetitions, and the host drifts.
-* ``FRESH``: timed runs in randomized layouts. The layout changes with every visit, so it is part of the visit effect and of
+* ``RANDOMIZED_LAYOUTS``: timed runs in randomized layouts. The layout changes with every visit, so it is part of the visit effect and of
   the noise of a run, and averages out over repetitions.
 * ``EXACT``: counts that repeat, such as instructions. Nothing drifts, and layout and neighbours have no effect. So little noise
   shows steps that timed runs would hide: many commits that are not of interest change the count of instructions a bit.
@@ -39,103 +39,111 @@ class NoiseModel:
 
     exact: bool  # whether a run shows the level of its build exactly: no outliers, and steps of any size are seen
     layouts: tuple[tuple[float, float], ...]  # (s.d. between builds by code placement, prior)
-    odd: float  # prior that a build is odd: its layout is as large as the change
+    odd_build_prior: float  # prior that a build is odd: its layout is as large as the change
     walks: tuple[tuple[float, float], ...]  # (s.d. of the sum of all small steps in the range, prior)
     drifts: tuple[Drift, ...]
     visits: tuple[Visit, ...]  # for visits with several runs
     # For shown ratios alone; decisions do not depend on them.
     large_drifts: tuple[Drift, ...]
     large_visits: tuple[Visit, ...]
-    calm: float  # noise above which a steady host becomes improbable: disturbances come in phases
-    noise: float  # s.d. of a run that is guessed before any run
-    worth: float  # number of runs that the guess is worth
+    calm_noise: float  # noise above which a steady host becomes improbable: disturbances come in phases
+    guessed_noise: float  # s.d. of a run that is guessed before any run
+    guess_weight: float  # number of runs that the guess is worth
     host_offset: float  # s.d. of a constant difference between two hosts, in s.d. of a run
     first_runs: tuple[int, int]  # of each end: if builds are cheap, and if they are dear
-    fewest: float  # runs of each end without which they are not taken to be equal
-    proof: int  # new runs of the culprit and of each parent; one more on a host that drifts
-    patience: float  # a search may cost this many times the usual cost for a change of its size,
-    spent: float  # and may have cost this many times the usual cost for the whole difference between the ends
+    fewest_end_runs: float  # runs of each end without which they are not taken to be equal
+    proof_runs: int  # new runs of the culprit and of each parent; one more on a host that drifts
+    patience: float  # a search may cost this many times the usual cost for a change of its size
+    end_patience: (
+        float  # a search may have cost this many times the usual cost for the whole difference between the ends
+    )
     # s.d. of a run: on a noisy host the ends have to show this change, if it exceeds the change of interest
-    promised: float
-    most: float  # most runs of each end
-    proof_most: int  # most new runs of a side; then the proof is given up
+    change_to_show: float
+    most_end_runs: float  # most runs of each end
+    most_proof_runs: int  # most new runs of a side; then the proof is given up
     modes: bool  # whether there may be two modes of layouts
-    rounds: bool = False  # whether readings are differences of paired runs
-    fresh: bool = False  # whether each run is in a randomized layout
+    paired: bool = False  # whether readings are differences of paired runs
+    randomized_layouts: bool = False  # whether each run is in a randomized layout
 
-    def order(self, plan: tuple[Share, ...], purpose: Purpose) -> Measure:
-        """A measurement of this kind."""
-        return Measure(plan, purpose, fresh=self.fresh, together=self.rounds)
+    def measurement(self, plan: tuple[Share, ...], purpose: Purpose) -> Measure:
+        """The order of runs of this kind: usual or randomized layouts, interleaved or paired."""
+        return Measure(plan, purpose, fresh=self.randomized_layouts, together=self.paired)
 
     @property
-    def of_rounds(self) -> "NoiseModel":
+    def for_paired_runs(self) -> "NoiseModel":
         """This model for paired runs: disturbances of the host affect both builds, so nothing drifts."""
         return replace(
-            self, drifts=EXACT.drifts, large_drifts=(), calm=1.0, noise=USUAL.noise / 2, modes=False, rounds=True
+            self,
+            drifts=EXACT.drifts,
+            large_drifts=(),
+            calm_noise=1.0,
+            guessed_noise=USUAL.guessed_noise / 2,
+            modes=False,
+            paired=True,
         )
 
 
 USUAL = NoiseModel(
     exact=False,
     layouts=((0.002, 0.30), (0.005, 0.45), (0.010, 0.25)),
-    odd=0.02,
+    odd_build_prior=0.02,
     walks=((0.0, 1.0),),
     drifts=((0.0, 1.0, 0.40), (0.8, 5.0, 0.12), (2.0, 5.0, 0.08), (0.8, 25.0, 0.10), (2.0, 25.0, 0.10),
             (0.8, 100.0, 0.10), (2.5, 100.0, 0.10)),
     visits=((0.0, 0.65), (1.0, 0.35)),
     large_drifts=((6.0, 25.0, 0.06), (6.0, 100.0, 0.06)),
     large_visits=((2.0, 0.20), (4.0, 0.05)),
-    calm=0.02,
-    noise=0.015,
-    worth=3.0,
+    calm_noise=0.02,
+    guessed_noise=0.015,
+    guess_weight=3.0,
     host_offset=5.0,
     first_runs=(2, 3),
-    fewest=3,
-    proof=3,
+    fewest_end_runs=3,
+    proof_runs=3,
     patience=9.0,
-    spent=4.5,
-    promised=0.9,
-    most=36.0,
-    proof_most=40,
+    end_patience=4.5,
+    change_to_show=0.9,
+    most_end_runs=36.0,
+    most_proof_runs=40,
     modes=False,
 )  # fmt: skip
-FRESH = replace(
+RANDOMIZED_LAYOUTS = replace(
     USUAL,
     layouts=((0.0, 1.0),),
-    odd=0.0,
+    odd_build_prior=0.0,
     visits=((0.0, 0.4), (1.0, 0.3), (3.0, 0.3)),
     large_visits=((6.0, 0.20),),
-    calm=0.15,
-    noise=0.05,
-    worth=1.0,
+    calm_noise=0.15,
+    guessed_noise=0.05,
+    guess_weight=1.0,
     first_runs=(5, 5),
-    fewest=5,
-    proof=5,
+    fewest_end_runs=5,
+    proof_runs=5,
     patience=40.0,
-    spent=30.0,
-    promised=0.4,
-    most=120.0,
-    proof_most=120,
+    end_patience=30.0,
+    change_to_show=0.4,
+    most_end_runs=120.0,
+    most_proof_runs=120,
     modes=True,
-    fresh=True,
+    randomized_layouts=True,
 )
 EXACT = replace(
     USUAL,
     exact=True,
     layouts=((0.0, 1.0),),
-    odd=0.0,
+    odd_build_prior=0.0,
     walks=((0.0, 0.4), (0.0003, 0.2), (0.001, 0.2), (0.004, 0.2)),
     drifts=((0.0, 1.0, 1.0),),
     visits=((0.0, 1.0),),
     large_drifts=(),
     large_visits=(),
-    calm=1.0,
-    noise=1e-5,
-    worth=1.0,
+    calm_noise=1.0,
+    guessed_noise=1e-5,
+    guess_weight=1.0,
     host_offset=1000.0,
     first_runs=(2, 2),
-    fewest=2,
-    proof=1,
+    fewest_end_runs=2,
+    proof_runs=1,
 )
 
 
@@ -143,16 +151,16 @@ FREEDOM = 4.0  # degrees of freedom of the Student distribution that gives the w
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Behaviour:
-    """A weight for every reading (1 = ordinary, shape (readings,)) and observations about the host."""
+class ReadingWeights:
+    """The weight of each reading, shape (readings,), 1 for an ordinary reading; two speeds and outliers of the host."""
 
     weight: NDArray[np.float64]
     two_speeds: bool
     outliers: int
 
 
-def behaviour(record: Record, good: int, bad: int, model: NoiseModel = USUAL) -> Behaviour:
-    """The behaviour of the readings; ``good`` and ``bad`` are the two ends, at least one of them measured."""
+def weigh_readings(record: Record, good: int, bad: int, model: NoiseModel = USUAL) -> ReadingWeights:
+    """The weights of the readings; ``good`` and ``bad`` are the two ends, of which at least one was measured."""
     # builds, or pairs of builds, with their medians
     _, cell, runs = np.unique(
         record.build + (record.partner + 1) * len(record.builds), return_inverse=True, return_counts=True
@@ -160,31 +168,31 @@ def behaviour(record: Record, good: int, bad: int, model: NoiseModel = USUAL) ->
     value = record.value[np.lexsort((record.value, cell))]
     first = np.cumsum(runs) - runs
     centre = (value[first + (runs - 1) // 2] + value[first + runs // 2]) / 2
-    if model.rounds:
-        between = record.rounds(good, bad)[1]
+    if model.paired:
+        between = record.paired_differences(good, bad)[1]
         step = float(np.median(between)) if len(between) else 0.0
         ends = np.array([-step, 0.0, step])
     else:
-        ends = centre[np.isin(record.builds, [good, record.name(bad)])]
+        ends = centre[np.isin(record.builds, [good, record.name_of_build(bad)])]
     deviation = record.value - centre[cell]
     repeated = runs[cell] > 1
     varying = repeated & (record.bound == 0)  # stopped runs do not vary
-    scale = _scale(deviation[varying], len(np.unique(cell[varying])), model)
+    scale = _run_sd(deviation[varying], len(np.unique(cell[varying])), model)
     single = np.abs(record.value[:, None] - ends[None]).min(axis=1)
     distance = np.where(repeated, np.abs(deviation), 0.0 if model.exact else single) / scale
     weight = np.minimum(1.0, (FREEDOM + 2) / (FREEDOM + distance**2))
-    return Behaviour(weight, _two_speeds(deviation[varying]), int((repeated & (distance > 6)).sum()))
+    return ReadingWeights(weight, _two_speeds(deviation[varying]), int((repeated & (distance > 6)).sum()))
 
 
-def _scale(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> float:
+def _run_sd(deviation: NDArray[np.float64], builds: int, model: NoiseModel) -> float:
     """The s.d. of a run from deviations around build medians; outliers are cut at four times the typical deviation."""
     if not len(deviation):
-        return model.noise
+        return model.guessed_noise
     free = max(len(deviation) - builds, 1)
     typical = 1.4826 * np.median(np.abs(deviation)) * np.sqrt(len(deviation) / free)
-    limit = 4 * max(float(typical), model.noise / 3)
+    limit = 4 * max(float(typical), model.guessed_noise / 3)
     squares = (np.minimum(np.abs(deviation), limit) ** 2).sum()
-    return float(np.sqrt((model.worth * model.noise**2 + squares) / (model.worth + free)))
+    return float(np.sqrt((model.guess_weight * model.guessed_noise**2 + squares) / (model.guess_weight + free)))
 
 
 def _two_speeds(deviation: NDArray[np.float64]) -> bool:
@@ -225,10 +233,10 @@ class _Modes:
     unknown: tuple[int, ...]  # rows of those of the two builds that were seen in one mode only, which may be either
 
 
-def without_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
-    """The record as if all layouts were in the fast mode, and how far each reading can be trusted, from 0 to 1."""
-    ends = record.name(good), record.name(bad)
-    modes = _recognised(record, *ends)
+def remove_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
+    """The record as if all layouts were in the fast mode, and the trust in each reading, from 0 to 1."""
+    ends = record.name_of_build(good), record.name_of_build(bad)
+    modes = _recognise_modes(record, *ends)
     if modes is None:
         return record, np.ones(len(record.value))
     in_slow_mode = _in_slow_mode(record, modes, *ends)
@@ -236,20 +244,17 @@ def without_modes(record: Record, good: int, bad: int) -> tuple[Record, Array]:
     return replace(record, value=record.value + modes.gap * in_slow_mode), trust
 
 
-def judge_readings(record: Record, good: int, bad: int, model: NoiseModel) -> tuple[Record, Behaviour]:
-    """The record without modes, and the behaviour of its readings; weights are multiplied by the trust in a reading."""
+def judge_readings(record: Record, good: int, bad: int, model: NoiseModel) -> tuple[Record, ReadingWeights]:
+    """The record without modes, and the weights of its readings, which are multiplied by the trust in each reading."""
     trust: Array | float = 1.0
-    if model.modes and record.name(bad) in record.builds:
-        record, trust = without_modes(record, good, bad)
-    noticed = behaviour(record, good, bad, model)
+    if model.modes and record.name_of_build(bad) in record.builds:
+        record, trust = remove_modes(record, good, bad)
+    noticed = weigh_readings(record, good, bad, model)
     return record, replace(noticed, weight=noticed.weight * trust)
 
 
-def _recognised(record: Record, good: int, bad: int) -> _Modes | None:
-    """The modes of the readings, if there clearly are two; ``good`` and ``bad`` are the builds that are compared.
-
-    All builds that were measured several times show the gap, each at its own level.
-    """
+def _recognise_modes(record: Record, good: int, bad: int) -> _Modes | None:
+    """The two modes of the readings; None if there are not clearly two. ``good`` and ``bad`` are the compared builds."""
     runs = np.bincount(record.build, minlength=len(record.builds))
     ends = [record.builds.index(build) for build in (good, bad)]
     used = np.flatnonzero(runs >= REPEATED)
@@ -272,7 +277,7 @@ def _recognised(record: Record, good: int, bad: int) -> _Modes | None:
     gap = np.tile(gap, len(starts))
     noise, share = np.maximum(gap / 8, LEAST_NOISE), np.full(len(gap), 0.5)
     for _ in range(ROUNDS):
-        log, slow, ordinary = _shares(values, level[:, of], gap, noise, share)
+        log, slow, ordinary = _mode_shares(values, level[:, of], gap, noise, share)
         share = np.clip(slow.sum(axis=1) / np.maximum(ordinary.sum(axis=1), TINY), 0.02, 0.98)
         raised = ordinary * values + slow * gap[:, None]
         level = np.where(ordinary @ member > TINY, raised @ member / np.maximum(ordinary @ member, TINY), level)
@@ -291,26 +296,24 @@ def _recognised(record: Record, good: int, bad: int) -> _Modes | None:
     modes = _Modes(float(gap[best]), float(noise[best]), first, second, unknown)
     within = values - (values @ member / member.sum(axis=0))[of]
     width = max(float(np.sqrt((within**2).sum() / max(len(within) - len(used), 1))), LEAST_NOISE)
-    alone = float(np.log(_density(within, width)).sum())
+    alone = float(np.log(_normal_density(within, width)).sum())
     clear = modes.gap >= APART * modes.noise and log[best] >= alone + GAIN
     if not clear or not SHARE <= members.sum() / len(values) <= 1 - SHARE:
         return None
     return modes
 
 
-def _shares(values: Array, level: Array, gap: Array, noise: Array, share: Array) -> tuple[Array, Array, Array]:
-    """The log likelihood (G,), and the probabilities (G, N) that a reading is in the slow mode, and that it is in any
-    mode.
-    """
+def _mode_shares(values: Array, level: Array, gap: Array, noise: Array, share: Array) -> tuple[Array, Array, Array]:
+    """The log likelihood (G,), and the probabilities (G, N) that a reading is in the slow mode, and in any mode."""
     s, w = noise[:, None], share[:, None]
-    fast = _density(values - level, s) * (1 - w) * (1 - STRAY)
-    slow = _density(values - level + gap[:, None], s) * w * (1 - STRAY)
+    fast = _normal_density(values - level, s) * (1 - w) * (1 - STRAY)
+    slow = _normal_density(values - level + gap[:, None], s) * w * (1 - STRAY)
     stray = STRAY / (1.0 + np.ptp(values))
     total = fast + slow + stray
     return np.log(total).sum(axis=1), slow / total, (fast + slow) / total
 
 
-def _density(distance: Array, noise: Array | float) -> Array:
+def _normal_density(distance: Array, noise: Array | float) -> Array:
     result: Array = np.exp(-0.5 * (distance / noise) ** 2) / noise / np.sqrt(2 * np.pi)
     return result
 
@@ -318,8 +321,8 @@ def _density(distance: Array, noise: Array | float) -> Array:
 def _in_slow_mode(record: Record, modes: _Modes, good: int, bad: int) -> Array:
     """The probability that each reading is in the slow mode."""
     levels = np.array([modes.fast, modes.slow])[:, None]
-    fast = _density(record.value - levels, modes.noise) + 1e-12  # (2, N)
-    slow = _density(record.value - levels + modes.gap, modes.noise) + 1e-12
+    fast = _normal_density(record.value - levels, modes.noise) + 1e-12  # (2, N)
+    slow = _normal_density(record.value - levels + modes.gap, modes.noise) + 1e-12
     log = np.log(fast + slow)
     log_likelihood = np.stack([np.bincount(record.build, row, len(record.builds)) for row in log])  # (2, M)
     like = np.exp(log_likelihood - log_likelihood.max(axis=0))

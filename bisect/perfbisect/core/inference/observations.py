@@ -33,26 +33,30 @@ class Reading:
     bound: int = 0
     layout: int = 0  # 0: the build as it is linked; n: a randomized layout, linked by seed n
     partner: int | None = None  # the other build of a round
-    cpu: float | None = None  # ``value`` by CPU time instead of time; only for metrics that are times or rates
-    waits: float = 0.0  # natural logarithm of time over CPU time, if ``cpu`` is known
-    time: float | None = None  # ``value`` by time, if ``value`` is by CPU time
-    for_another: bool = False  # the run was ordered by the hunt of another metric, which counts its cost
+    cpu_value: float | None = None  # ``value`` by CPU time instead of time; only for metrics that are times or rates
+    log_wait: float = 0.0  # natural logarithm of time over CPU time, if ``cpu_value`` is known
+    time_value: float | None = None  # ``value`` by time, if ``value`` is by CPU time
+    of_another_hunt: bool = False  # the run was ordered by the hunt of another metric, which counts its cost
     count: float | None = None  # like ``Count.value``, if perf counted instructions during the run
 
     @property
-    def way(self) -> tuple[bool, bool]:
+    def measurement_kind(self) -> tuple[bool, bool]:
         """Whether the layout is randomized, and whether the run is paired; like ``RunFacts.way``."""
         return bool(self.layout), self.partner is not None
 
     @property
-    def by_cpu(self) -> "Reading":
+    def with_cpu_time(self) -> "Reading":
         """The reading by CPU time, if it is known; otherwise the reading itself."""
-        return self if self.cpu is None or self.time is not None else replace(self, value=self.cpu, time=self.value)
+        return (
+            self
+            if self.cpu_value is None or self.time_value is not None
+            else replace(self, value=self.cpu_value, time_value=self.value)
+        )
 
     @property
-    def by_time(self) -> "Reading":
+    def with_time(self) -> "Reading":
         """The reading by time, if it is by CPU time; otherwise the reading itself."""
-        return self if self.time is None else replace(self, value=self.time, time=None)
+        return self if self.time_value is None else replace(self, value=self.time_value, time_value=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,20 +97,20 @@ class Count:
 Observation = Reading | Built | Skipped | Count
 
 
-def _difference(first: Reading, second: Reading) -> Reading:
+def _paired_reading(first: Reading, second: Reading) -> Reading:
     """The reading of a round."""
-    cpu = None if first.cpu is None or second.cpu is None else first.cpu - second.cpu
-    return replace(first, value=first.value - second.value, partner=second.candidate, cpu=cpu)
+    cpu = None if first.cpu_value is None or second.cpu_value is None else first.cpu_value - second.cpu_value
+    return replace(first, value=first.value - second.value, partner=second.candidate, cpu_value=cpu)
 
 
-def counted_exactly(log: Sequence[tuple[float, Logged]], metric: str) -> bool:
+def has_exact_counts(log: Sequence[tuple[float, Logged]], metric: str) -> bool:
     """Whether some runs show the metric as a repeatable count; if so, the other runs are no readings of it."""
     return any(isinstance(event, RunFinished) and exact(event.facts, metric) for _, event in log)
 
 
-def observations(
+def read_observations(
     log: Sequence[tuple[float, Logged]],
-    node: Mapping[str, int],
+    candidate_by_commit: Mapping[str, int],
     metric: str,
     began: float,
     hosts: Sequence[str] = (),
@@ -114,10 +118,10 @@ def observations(
     *,
     by_cpu: bool = False,
 ) -> list[Observation]:
-    """The observations in ``log`` about the commits in ``node`` (full hash → node of the graph).
+    """The observations in ``log`` about the commits in ``candidate_by_commit`` (full hash → node of the graph).
 
     ``log`` has (seconds since the epoch, event) in order; ``began`` is when the hunt began. Runs that are not
-    ``readable`` are left out, and so are timed runs if others were ``counted_exactly``. ``hosts`` are the names of hosts
+    ``readable`` are left out; so are timed runs if there are exact counts. ``hosts`` are the names of hosts
     if there are several: a build exists, and binaries are compared, only on the host that made them. A build by one of
     ``build_hosts`` exists on all hosts. The two runs of a round are one reading, by CPU time if ``by_cpu``.
     """
@@ -126,10 +130,10 @@ def observations(
     maker = {name: number for number, name in enumerate(build_hosts)}
     binaries = Binaries()
     visits: dict[tuple[int, str], int] = {}
-    counted = counted_exactly(log, metric)
+    counted = has_exact_counts(log, metric)
     begun: dict[str, Reading] = {}  # rounds whose first run was read; the second run of a stopped round is missing
     for at, event in log:
-        candidate = node.get(event.facts.commit)
+        candidate = candidate_by_commit.get(event.facts.commit)
         if candidate is None:
             continue
         host = host_number.get(event.host, 0)
@@ -138,7 +142,7 @@ def observations(
                 made_by = maker.get(event.host)
                 alone = len(host_number) > 1 and made_by is None  # no other host has the build
                 first = binaries.same_as(host_of(event.host, host_number, maker), build)
-                same_as = None if first is None else node[first]
+                same_as = None if first is None else candidate_by_commit[first]
                 on = host if alone else None
                 # a shared build already existed, and does not tell the cost of others
                 took = 0.0 if build.shared else build.seconds
@@ -160,19 +164,19 @@ def observations(
                     cpu = by_cpu_time(run, metric)
                     cost = at - run.started if run.started >= began else run.seconds  # made before the hunt
                     single = Reading(
-                        candidate, reading, minutes, visit, host, cost, bound, run.layout, cpu=cpu,
-                        count=count, for_another=run.for_another,
+                        candidate, reading, minutes, visit, host, cost, bound, run.layout, cpu_value=cpu,
+                        count=count, of_another_hunt=run.for_another,
                     )  # fmt: skip
                     if cpu is not None:
                         single = replace(
-                            single, waits=math.log(1000 * run.seconds / (run.counters["task-clock"] or 1.0))
+                            single, log_wait=math.log(1000 * run.seconds / (run.counters["task-clock"] or 1.0))
                         )
                     if not run.round:
                         history.append(single)
                     elif half := begun.pop(run.round, None):
-                        both = _difference(half, single)
-                        if not by_cpu or both.cpu is not None:
-                            history.append(both.by_cpu if by_cpu else both)
+                        both = _paired_reading(half, single)
+                        if not by_cpu or both.cpu_value is not None:
+                            history.append(both.with_cpu_time if by_cpu else both)
                     else:
                         begun[run.round] = single
     return history
@@ -181,17 +185,18 @@ def observations(
 def count_runs(history: Sequence[Observation]) -> int:
     """The number of runs, two in each round, plus counts; without runs that other hunts ordered."""
     counts = sum(isinstance(item, Count) for item in history)
-    runs = (item for item in history if isinstance(item, Reading) and not item.for_another)
+    runs = (item for item in history if isinstance(item, Reading) and not item.of_another_hunt)
     return counts + sum(1 if item.partner is None else 2 for item in runs)
 
 
-def without(history: Iterable[Observation], invalid: Collection[int]) -> list[Observation]:
-    """The observations without the candidates ``invalid``, whose builds are invalid; no build has the same binary as
-    these.
-    """
+def without_candidates(history: Iterable[Observation], candidates: Collection[int]) -> list[Observation]:
+    """The observations without the invalid builds of ``candidates``; no build has the same binary as these."""
     valid = (
-        item for item in history if item.candidate not in invalid and getattr(item, "partner", None) not in invalid
+        item
+        for item in history
+        if item.candidate not in candidates and getattr(item, "partner", None) not in candidates
     )
     return [
-        replace(item, same_as=None) if isinstance(item, Built) and item.same_as in invalid else item for item in valid
+        replace(item, same_as=None) if isinstance(item, Built) and item.same_as in candidates else item
+        for item in valid
     ]

@@ -155,8 +155,8 @@ def infer(levels: Levels, classes: Hypotheses, drop: float, error: float = 0.0, 
     walk = (WALK * drop) ** 2 / s2
     rough = plain + walk[:, None, None] * common
     odd_width = min(ODD_WIDTH * drop, ODD_MOST)
-    sums = _Sums.of(plain, y, slow, odd_width**2 / s2, model.odd)
-    terms = (_one_step(cells, sums), _several_steps(cells, rough, y, slow))
+    sums = _Sums.of(plain, y, slow, odd_width**2 / s2, model.odd_build_prior)
+    terms = (_one_step_terms(cells, sums), _several_steps_terms(cells, rough, y, slow))
     log = np.stack([terms[0].log + np.log(1 - SEVERAL), terms[1].log + np.log(SEVERAL)])
     log = log + log_prior[None, :, None] + np.log(classes.prior)
     p = np.exp(log - log_sum_exp(log))
@@ -172,15 +172,15 @@ def infer(levels: Levels, classes: Hypotheses, drop: float, error: float = 0.0, 
     )  # fmt: skip
     return Posterior(
         culprit=p.sum(axis=(0, 1)),
-        change=_changed(cells, sums, change),
+        change=_change_probability(cells, sums, change),
         several=float(p[1].sum()),
         drifting=float(p.sum(axis=(0, 2)) @ (levels.drift[law] > 0)),
         fit=fit,
     )
 
 
-def _solve(covariance: Array, *columns: Array) -> tuple[tuple[Array, ...], Array]:
-    """``columns``, each (…, M, any), whitened by ``covariance`` (Q, M, M), and log|covariance|, (Q,)."""
+def _whiten_columns(covariance: Array, *columns: Array) -> tuple[tuple[Array, ...], Array]:
+    """The ``columns`` (…, M, any), whitened by ``covariance`` (Q, M, M), and log|covariance|, (Q,)."""
     factor = np.linalg.cholesky(covariance)
     every = [np.broadcast_to(column, (len(factor), *column.shape[-2:])) for column in columns]
     white = np.linalg.solve(factor, np.concatenate(every, axis=2))
@@ -210,7 +210,7 @@ class _Sums:
         ``prior`` is the probability of a build to be odd.
         """
         builds = len(slow)
-        (white_y, z, unit), log_det = _solve(covariance, y[:, :, None], slow, np.eye(builds))
+        (white_y, z, unit), log_det = _whiten_columns(covariance, y[:, :, None], slow, np.eye(builds))
         uz, uy = np.swapaxes(unit, 1, 2) @ z, np.swapaxes(unit, 1, 2) @ white_y  # (Q, M, C), (Q, M, 1)
         gain = 1 + odd[:, None] * (unit**2).sum(axis=1)  # (Q, M)
         less = (odd[:, None] / gain)[:, :, None]
@@ -225,9 +225,9 @@ class _Sums:
         )
 
 
-def _one_step(cells: _Cells, sums: _Sums) -> _Terms:
+def _one_step_terms(cells: _Cells, sums: _Sums) -> _Terms:
     """The terms of one step, without a decoy; one build may be odd."""
-    log, drop, precision = _main_step(cells, sums, cells.drops.one)
+    log, drop, precision = _step_marginals(cells, sums, cells.drops.one)
     log = log + sums.log_prior
     best = log.argmax(axis=1)[:, None]
 
@@ -239,7 +239,7 @@ def _one_step(cells: _Cells, sums: _Sums) -> _Terms:
     return _Terms(log_sum_exp(log, axis=1), at_best(drop), at_best(precision), none.astype(np.float64), none, odd)
 
 
-def _changed(cells: _Cells, sums: _Sums, change: float) -> float:
+def _change_probability(cells: _Cells, sums: _Sums, change: float) -> float:
     """The probability of one step, compared with none, which is possible only in cells without small steps.
 
     The size of the step has its own prior, half of a normal distribution: with a prior centred on the drop between the
@@ -247,13 +247,13 @@ def _changed(cells: _Cells, sums: _Sums, change: float) -> float:
     not be distinguished from an odd end.
     """
     plain, prior = sums.without_odd, cells.prior[:, None]
-    step = _main_step(cells, plain, (0.0, CHANGE_WIDTH))[0] + np.log(2 * cells.classes)
+    step = _step_marginals(cells, plain, (0.0, CHANGE_WIDTH))[0] + np.log(2 * cells.classes)
     none = -0.5 * plain.log_det - 0.5 * cells.freedom * np.log(np.maximum(cells.residual[:, None] + plain.yy, 1e-12))
     odds = log_sum_exp((prior + none)[cells.still].ravel(), axis=0) - log_sum_exp((prior + step).ravel(), axis=0)
     return float(1 / (1 + np.exp(np.clip(odds, -700, 700)) * (1 - change) / change))
 
 
-def _main_step(cells: _Cells, sums: _Sums, size: tuple[float, float]) -> tuple[Array, Array, Array]:
+def _step_marginals(cells: _Cells, sums: _Sums, size: tuple[float, float]) -> tuple[Array, Array, Array]:
     """Log marginals, coefficient and precision of one step, without a decoy; ``size`` is (mean, s.d.) of its prior."""
     shape, freedom = (-1, *[1] * (sums.zz.ndim - 1)), cells.freedom
     s2, residual = cells.s2.reshape(shape), cells.residual.reshape(shape)
@@ -266,12 +266,13 @@ def _main_step(cells: _Cells, sums: _Sums, size: tuple[float, float]) -> tuple[A
     return log, drop, precision
 
 
-def _several_steps(cells: _Cells, covariance: Array, y: Array, slow: Array) -> _Terms:
-    (white_y, z), log_det = _solve(covariance, y[:, :, None], slow)
+def _several_steps_terms(cells: _Cells, covariance: Array, y: Array, slow: Array) -> _Terms:
+    (white_y, z), log_det = _whiten_columns(covariance, y[:, :, None], slow)
     drops, freedom, s2 = cells.drops, cells.freedom, cells.s2
     width, mean = s2 / drops.main[1] ** 2, -drops.main[0]
     zz, zy, yy = (z**2).sum(axis=1), (white_y * z).sum(axis=1), (white_y**2).sum(axis=(1, 2))
-    alone, drop, precision = _main_step(cells, _Sums(yy[:, None], zz, zy, log_det[:, None], np.zeros(1)), drops.main)
+    sums = _Sums(yy[:, None], zz, zy, log_det[:, None], np.zeros(1))
+    alone, drop, precision = _step_marginals(cells, sums, drops.main)
     w1, w2 = width[:, None, None], (s2 / drops.decoy**2)[:, None, None]
     cross = np.swapaxes(z, 1, 2) @ z  # (Q, C, C): axis 1 is the culprit K, axis 2 the decoy J
     a, b = zz[:, :, None] + w1, zz[:, None, :] + w2
@@ -323,7 +324,7 @@ class Prediction:
     covariance: Array  # (O + M, O + M), given the steps of the hypotheses
     s: float
 
-    def against(self, trusted: Array, fallback: Array, trust: Array) -> Separation:
+    def separation(self, trusted: Array, fallback: Array, trust: Array) -> Separation:
         """The separation by a reading of each candidate minus a combination of the builds' levels: shapes (O, B).
 
         Combination b of candidate o is  ``trust[o, b]`` · ``trusted[o]`` + (1 - ``trust[o, b]``) · ``fallback[o]``,  where
@@ -365,15 +366,15 @@ def _quadratic(constant: Array, linear: Array, square: Array, trust: Array) -> A
     return constant[:, None] - 2 * linear[:, None] * trust + square[:, None] * trust**2
 
 
-def predict(
-    levels: Levels, classes: Hypotheses, posterior: Posterior, candidates: Sequence[int], builds: Sequence[int]
+def predict_levels(
+    levels: Levels, classes: Hypotheses, posterior: Posterior, candidates: Sequence[int], reading_rows: Sequence[int]
 ) -> Prediction:
-    """The prediction of ``candidates``; ``builds`` has the row of the readings of each, -1 without readings."""
+    """The predicted levels of ``candidates``, whose rows in ``levels`` are ``reading_rows``; -1 for no readings."""
     fit, pi = posterior.fit, posterior.culprit
     slow = classes.slow.astype(np.float64)
-    shares = [slow[b] if b >= 0 else classes.share(v) for v, b in zip(candidates, builds, strict=True)]
+    shares = [slow[b] if b >= 0 else classes.slow_shares(v) for v, b in zip(candidates, reading_rows, strict=True)]
     share = np.concatenate((np.array(shares, np.float64).reshape(len(shares), -1), slow))  # (O + M, C)
-    row = np.array([*builds, *range(len(slow))])
+    row = np.array([*reading_rows, *range(len(slow))])
     splits = (share > 0) & (share < 1)
     alike = (row[:, None] == row[None]) & (row >= 0) | np.eye(len(row), dtype=bool)
 

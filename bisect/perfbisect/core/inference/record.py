@@ -31,7 +31,7 @@ class TriedBuild:
     seconds: float
     works: bool
     distance: int  # in candidates, to the nearest candidate that was built before; 0 for the first
-    before: int = 0  # number of earlier builds in the same compiler cache, if build hosts have one each
+    builds_in_cache: int = 0  # number of earlier builds in the same compiler cache, if build hosts have one each
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,9 +48,9 @@ class Record:
     seconds: NDArray[np.float64]
     bound: NDArray[np.int64]  # like ``Reading.bound``, not oriented
     sign: float  # +1, or -1 if the metric was negated
-    same: dict[int, int]  # candidate → name of its build, if they differ
+    build_name: dict[int, int]  # candidate → name of its build, if they differ
     built: frozenset[int]
-    on: Mapping[int, frozenset[int]]  # candidate → hosts that have its build; without an entry, all hosts
+    hosts_with_build: Mapping[int, frozenset[int]]  # candidate → hosts that have its build; without an entry, all hosts
     caches: Mapping[int, frozenset[int]]  # build host → candidates that it has built; empty without build hosts
     skipped: frozenset[int]
     left_out: frozenset[int]  # candidates of ``skipped`` that the user left out; whether they fail is unknown
@@ -58,93 +58,98 @@ class Record:
     # attempts to build, in time order, on all hosts; without builds that existed already
     attempts: tuple[TriedBuild, ...]
     minutes: float  # since the hunt began, up to the last observation
-    spent: int  # number of runs, two in each round, plus counts; without runs that other hunts ordered
+    spent_runs: int  # number of runs, two in each round, plus counts; without runs that other hunts ordered
 
-    def name(self, candidate: int) -> int:
-        """The candidate that names this candidate's build and its readings."""
-        return self.same.get(candidate, candidate)
+    def name_of_build(self, candidate: int) -> int:
+        """The candidate whose number names the build and readings of ``candidate``."""
+        return self.build_name.get(candidate, candidate)
 
-    def made(self, host: int) -> frozenset[int]:
-        """The builds that exist on a host."""
-        return frozenset(v for v in (*self.builds, *self.built) if v not in self.on or host in self.on[v])
+    def builds_on(self, host: int) -> frozenset[int]:
+        """The candidates whose builds exist on a host."""
+        return frozenset(
+            v for v in (*self.builds, *self.built) if v not in self.hosts_with_build or host in self.hosts_with_build[v]
+        )
 
-    def runs(self, candidate: int) -> int:
-        """The number of timed runs of this candidate's build."""
-        return len(self.readings(candidate))
+    def run_count(self, candidate: int) -> int:
+        """The number of timed runs of a candidate's build."""
+        return len(self.reading_positions(candidate))
 
-    def readings(self, candidate: int) -> NDArray[np.int64]:
-        """The positions of the readings of this candidate's build, in time order, with the rounds in which it was the
-        partner.
-        """
-        name = self.name(candidate)
+    def reading_positions(self, candidate: int) -> NDArray[np.int64]:
+        """The positions of the readings of a candidate's build, in time order; also of its paired runs as partner."""
+        name = self.name_of_build(candidate)
         if name not in self.builds:
             return np.empty(0, np.int64)
         row = self.builds.index(name)
         return np.flatnonzero((self.build == row) | (self.partner == row))
 
-    def rounds(self, first: int, second: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The positions of the rounds of two builds, in time order, and in each the value of the first build above the
-        second.
-        """
-        rows = [self.builds.index(self.name(v)) if self.name(v) in self.builds else -2 for v in (first, second)]
+    def paired_differences(self, first: int, second: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The positions of the paired runs of two builds, in time order, and the value of ``first`` minus ``second``."""
+        rows = [
+            self.builds.index(self.name_of_build(v)) if self.name_of_build(v) in self.builds else -2
+            for v in (first, second)
+        ]
         ahead = (self.build == rows[0]) & (self.partner == rows[1])
         positions = np.flatnonzero(ahead | (self.build == rows[1]) & (self.partner == rows[0]))
         return positions, np.where(ahead[positions], 1.0, -1.0) * self.value[positions]
 
     @cached_property
-    def turn(self) -> NDArray[np.int64]:
+    def position_on_host(self) -> NDArray[np.int64]:
         """The position of each reading among the readings of its host, (readings,)."""
         turn = np.empty(len(self.host), np.int64)
         for host in np.unique(self.host):
             turn[self.host == host] = np.arange(int((self.host == host).sum()))
         return turn
 
-    def near(self, readings: NDArray[np.int64], neighbours: NDArray[np.int64], turns: int) -> NDArray[np.bool_]:
-        """Which of ``readings`` have one of ``neighbours`` within ``turns`` readings of their host."""
-        apart = np.abs(self.turn[readings][:, None] - self.turn[neighbours][None])
+    def are_near(self, readings: NDArray[np.int64], neighbours: NDArray[np.int64], turns: int) -> NDArray[np.bool_]:
+        """The mask of the ``readings`` that have one of ``neighbours`` within ``turns`` readings of their host."""
+        apart = np.abs(self.position_on_host[readings][:, None] - self.position_on_host[neighbours][None])
         one_host = self.host[readings][:, None] == self.host[neighbours][None]
         near: NDArray[np.bool_] = ((apart <= turns) & one_host).any(axis=1)
         return near
 
     @cached_property
-    def run_seconds(self) -> float:
+    def median_run_seconds(self) -> float:
         """The median cost of a run, in seconds."""
         return max(float(np.median(self.seconds)), 1e-3) if len(self.seconds) else 1.0
 
     @cached_property
-    def builders(self) -> int:
+    def builder_count(self) -> int:
         """The number of hosts that build for themselves; each makes its first build with an empty compiler cache."""
-        return len(frozenset[int]().union(*self.on.values())) or 1
+        return len(frozenset[int]().union(*self.hosts_with_build.values())) or 1
 
     @cached_property
-    def ahead(self) -> frozenset[int]:
+    def built_ahead(self) -> frozenset[int]:
         """The candidates that build hosts have built."""
         return frozenset().union(*self.caches.values())
 
     @cached_property
-    def there(self) -> frozenset[int]:
-        """The candidates that have a build on any host."""
-        return frozenset((*self.builds, *self.built, *self.same))
+    def built_on_any_host(self) -> frozenset[int]:
+        """The candidates that have a build on at least one host."""
+        return frozenset((*self.builds, *self.built, *self.build_name))
 
-    def builds_after(self, first: int) -> list[TriedBuild]:
+    def builds_with_warm_cache(self, first: int) -> list[TriedBuild]:
         """The builds that worked, without the ``first`` builds of each compiler cache."""
         works = [attempt for attempt in self.attempts if attempt.works]
         if self.caches:
-            return [attempt for attempt in works if attempt.before >= first]
-        return works[first * self.builders :]
+            return [attempt for attempt in works if attempt.builds_in_cache >= first]
+        return works[first * self.builder_count :]
 
-    def build_runs(self, before: float) -> float:
-        """The usual cost of one more build that works, in runs; ``before`` if this hunt has not shown it."""
-        builds = self.builds_after(2) or self.builds_after(1) or (self.builds_after(0) if self.caches else [])
+    def build_cost_in_runs(self, default: float) -> float:
+        """The median cost of a build that works, in runs; ``default`` if this hunt has not shown the cost."""
+        builds = (
+            self.builds_with_warm_cache(2)
+            or self.builds_with_warm_cache(1)
+            or (self.builds_with_warm_cache(0) if self.caches else [])
+        )
         if not builds or not len(self.seconds):
-            return before
-        return float(np.median([attempt.seconds for attempt in builds])) / self.run_seconds
+            return default
+        return float(np.median([attempt.seconds for attempt in builds])) / self.median_run_seconds
 
 
 COLUMNS = {"at": np.float64, "visit": np.int64, "host": np.int64, "seconds": np.float64, "bound": np.int64}
 
 
-def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Record:
+def arrange_observations(observations: Sequence[Observation], policy: Policy, bad: int) -> Record:
     """The record of ``observations``; ``bad`` is the candidate at the bad end."""
     same: dict[int, int] = {}
     built: set[int] = set()
@@ -168,13 +173,13 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
                 cached = caches.setdefault(item.build_host, set())
                 near = [v for v in cached if item.host is None or v not in on or item.host in on[v]]
                 if item.candidate not in near and item.seconds > 0:
-                    attempts.append(replace(_attempt(item, near), before=len(cached)))
+                    attempts.append(replace(_tried_build(item, near), builds_in_cache=len(cached)))
                 built.add(item.candidate)
                 cached.add(item.candidate)
                 if item.host is not None:
                     on[item.candidate] = on.get(item.candidate, frozenset()) | {item.host}
                 if item.same_as is not None:
-                    _join(same, item.candidate, item.same_as)
+                    _join_binaries(same, item.candidate, item.same_as)
             case Skipped():
                 skipped.add(item.candidate)
                 if not item.left_out:
@@ -182,14 +187,14 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
                 if item.seconds > 0:
                     attempted.add(item.candidate)
                     if item.candidate not in built:  # otherwise it was a run that failed
-                        attempts.append(_attempt(item, built))
-    readings = [r for r in readings if _partner(r, same) != same.get(r.candidate, r.candidate)]
-    names = np.array([(same.get(r.candidate, r.candidate), _partner(r, same)) for r in readings], np.int64).reshape(
-        -1, 2
-    )
+                        attempts.append(_tried_build(item, built))
+    readings = [r for r in readings if _partner_name(r, same) != same.get(r.candidate, r.candidate)]
+    names = np.array(
+        [(same.get(r.candidate, r.candidate), _partner_name(r, same)) for r in readings], np.int64
+    ).reshape(-1, 2)
     builds = np.unique(names[names >= 0])
     value = np.array([r.value for r in readings], np.float64)
-    sign = _sign(policy.direction, value, names, same.get(bad, bad))
+    sign = _orientation(policy.direction, value, names, same.get(bad, bad))
     columns: dict[str, Any] = {
         name: np.array([getattr(r, name) for r in readings], kind) for name, kind in COLUMNS.items()
     }
@@ -200,25 +205,25 @@ def arrange(observations: Sequence[Observation], policy: Policy, bad: int) -> Re
         value=sign * value,
         **columns,
         sign=sign,
-        same=same,
+        build_name=same,
         built=frozenset(built),
-        on=on,
+        hosts_with_build=on,
         caches={host: frozenset(cached) for host, cached in caches.items() if host is not None},
         skipped=frozenset(skipped),
         left_out=frozenset(skipped - failed),
         attempted=frozenset(built | attempted),
         attempts=tuple(attempts),
         minutes=minutes,
-        spent=count_runs(observations),
+        spent_runs=count_runs(observations),
     )
 
 
-def _attempt(item: Built | Skipped, built: Collection[int]) -> TriedBuild:
+def _tried_build(item: Built | Skipped, built: Collection[int]) -> TriedBuild:
     distance = min((abs(item.candidate - v) for v in built), default=0)
     return TriedBuild(item.seconds, isinstance(item, Built), distance)
 
 
-def _join(same: dict[int, int], first: int, second: int) -> None:
+def _join_binaries(same: dict[int, int], first: int, second: int) -> None:
     """Record in ``same`` that two candidates have one binary; the smallest candidate of a group is its name."""
     names = {same.get(first, first), same.get(second, second)}
     least = min(names)
@@ -227,11 +232,11 @@ def _join(same: dict[int, int], first: int, second: int) -> None:
             same[candidate] = least
 
 
-def _partner(reading: Reading, same: Mapping[int, int]) -> int:
+def _partner_name(reading: Reading, same: Mapping[int, int]) -> int:
     return -1 if reading.partner is None else same.get(reading.partner, reading.partner)
 
 
-def _sign(direction: Direction, value: NDArray[np.float64], names: NDArray[np.int64], bad: int) -> float:
+def _orientation(direction: Direction, value: NDArray[np.float64], names: NDArray[np.int64], bad: int) -> float:
     match direction:
         case Direction.DROP:
             return 1.0
@@ -251,10 +256,9 @@ BEYOND = (1.0, 3.0)  # distances beyond the bound besides 0, in log units: 2.7 a
 
 
 def unite_stopped_runs(record: Record, weight: Array) -> tuple[Record, Array, float]:
-    """The readings, with the stopped runs of each build on each host as one reading; their weights; and the excess
-    weight.
+    """The record with the stopped runs of each build and host as one reading; the weights; and the excess weight.
 
-    The excess is the weight of united readings above 1 each, which shows nothing of the noise.
+    The excess weight is the weight of united readings above 1 each, which shows nothing of the noise.
     """
     if not record.bound.any():
         return record, weight, 0.0
@@ -272,14 +276,15 @@ def unite_stopped_runs(record: Record, weight: Array) -> tuple[Record, Array, fl
     return replace(record, value=value[retained], **rows), total[retained], repeated
 
 
-def beyond_bounds(record: Record, distance: float) -> Record:
+def move_beyond_bounds(record: Record, distance: float) -> Record:
     """The record as if each stopped run had reached a metric ``distance`` log units worse than its bound."""
     return replace(record, value=record.value + record.sign * record.bound * distance)
 
 
-def stopped_side(record: Record, build: int) -> int:
-    """The side of its readings on which a build's level is, if at least half of its runs were stopped: -1 below, +1
-    above; else 0.
+def side_of_stopped_runs(record: Record, build: int) -> int:
+    """The side on which a build's level is if at least half of its runs were stopped: -1 below its readings, +1 above.
+
+    If fewer runs were stopped, the result is 0.
     """
-    bounds = record.bound[record.readings(build)]
+    bounds = record.bound[record.reading_positions(build)]
     return int(np.sign(bounds.sum())) if 2 * np.count_nonzero(bounds) >= len(bounds) > 0 else 0

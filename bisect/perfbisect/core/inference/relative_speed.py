@@ -18,11 +18,11 @@ import numpy as np
 
 from perfbisect.core.domain.orders import Interval, ratio_of
 from perfbisect.core.domain.settings import Policy
-from perfbisect.core.inference.host_jumps import between_jumps
-from perfbisect.core.inference.noise_model import FRESH, USUAL, NoiseModel, behaviour, judge_readings
+from perfbisect.core.inference.host_jumps import split_hosts_at_jumps
+from perfbisect.core.inference.noise_model import RANDOMIZED_LAYOUTS, USUAL, NoiseModel, judge_readings, weigh_readings
 from perfbisect.core.inference.observations import Observation, Reading
-from perfbisect.core.inference.record import Record, arrange, stopped_side
-from perfbisect.core.inference.state_space import NEGLIGIBLE, Array, Fit, fit
+from perfbisect.core.inference.record import Record, arrange_observations, side_of_stopped_runs
+from perfbisect.core.inference.state_space import NEGLIGIBLE, Array, LevelFit, fit_levels
 from perfbisect.core.stats.distributions import Student, log_sum_exp
 
 FLAT = 1e-3  # share of the host offset's prior precision that remains
@@ -33,7 +33,7 @@ PROBABILITIES = (0.025, 0.5, 0.975)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Speeds:
+class BuildSpeeds:
     """The levels of M builds under H laws of noise, from the readings alone."""
 
     record: Record
@@ -42,7 +42,7 @@ class Speeds:
     covariance: Array  # (H, M, M), noise included
     freedom: float
     # build → builds that it can be compared with, through common hosts or rounds
-    compared: Mapping[int, frozenset[int]]
+    comparable: Mapping[int, frozenset[int]]
 
     def ratios(self, builds: Sequence[int], baseline: int) -> list[Interval]:
         """The metric of each of ``builds`` relative to ``baseline``.
@@ -50,8 +50,8 @@ class Speeds:
         The interval is from 0 to infinity if no run was repeated, or if the two builds cannot be compared. If runs were
         stopped, it is bounded on one side.
         """
-        rows = [self.record.builds.index(self.record.name(build)) for build in builds]
-        origin = self.record.builds.index(self.record.name(baseline))
+        rows = [self.record.builds.index(self.record.name_of_build(build)) for build in builds]
+        origin = self.record.builds.index(self.record.name_of_build(baseline))
         difference = self.record.sign * (self.level[:, rows] - self.level[:, [origin]])
         if self.freedom <= 0:
             return [Interval.around(middle, None) for middle in (self.probability @ difference).tolist()]
@@ -59,11 +59,14 @@ class Speeds:
         variance = diagonal + self.covariance[:, [origin], [origin]] - 2 * self.covariance[:, rows, [origin]]
         scale = np.sqrt(np.maximum(variance, EXACT**2))
         logs = Student(self.freedom).mixture_quantiles(self.probability, difference, scale, PROBABILITIES)
-        sides, base_side = [stopped_side(self.record, build) for build in builds], stopped_side(self.record, baseline)
-        linked = self.compared[self.record.name(baseline)]
+        sides, base_side = (
+            [side_of_stopped_runs(self.record, build) for build in builds],
+            side_of_stopped_runs(self.record, baseline),
+        )
+        linked = self.comparable[self.record.name_of_build(baseline)]
         return [
-            open_ended(Interval(*map(ratio_of, quantiles)), side, base_side)
-            if self.record.name(build) in linked
+            with_open_bounds(Interval(*map(ratio_of, quantiles)), side, base_side)
+            if self.record.name_of_build(build) in linked
             else Interval.around(quantiles[1], None)
             for build, quantiles, side in zip(builds, logs.tolist(), sides, strict=True)
         ]
@@ -73,23 +76,23 @@ class Speeds:
         return self.ratios([build], baseline)[0]
 
 
-def open_ended(ratio: Interval, build: int, baseline: int) -> Interval:
-    """A ratio without the bounds that stopped runs leave open.
+def with_open_bounds(ratio: Interval, build_side: int, baseline_side: int) -> Interval:
+    """The ratio without the bounds that stopped runs leave open.
 
-    ``build`` and ``baseline`` say where their levels may be: -1 below the readings, +1 above, 0 at the readings.
+    Each side says where a level may be: -1 below the readings, +1 above the readings, 0 at the readings.
     """
-    below, above = -1 in (build, -baseline), 1 in (build, -baseline)
+    below, above = -1 in (build_side, -baseline_side), 1 in (build_side, -baseline_side)
     return Interval(0.0 if below else ratio.low, ratio.middle, math.inf if above else ratio.high)
 
 
-def speeds_of(record: Record, good: int, bad: int, model: NoiseModel) -> Speeds:
-    """The levels from the readings of ``record``, which ``judge_readings`` prepares first."""
+def fit_speeds(record: Record, good: int, bad: int, model: NoiseModel) -> BuildSpeeds:
+    """The levels of builds from the readings of ``record``; ``good`` and ``bad`` are the ends."""
     record, noticed = judge_readings(record, good, bad, model)
-    return speeds(record, fit(record, noticed.weight, model))
+    return speeds_of_fit(record, fit_levels(record, noticed.weight, model))
 
 
-def speeds(record: Record, fitted: Fit) -> Speeds:
-    """The levels of ``fitted``, the fit to ``record``, with their uncertainty."""
+def speeds_of_fit(record: Record, fitted: LevelFit) -> BuildSpeeds:
+    """The levels of builds, with their uncertainty, from ``fitted``, the fit to ``record``."""
     builds, hosts = len(fitted.runs), len(fitted.hosts)
     both = record.partner[record.partner >= 0]
     single = np.bincount(record.build, minlength=builds) + np.bincount(both, minlength=builds) == 1
@@ -119,11 +122,11 @@ def speeds(record: Record, fitted: Fit) -> Speeds:
     covariance[:, single, single] += 1 - 1 / fitted.runs[single]
     covariance *= (CONSISTENT * squares[probable] / max(freedom, 1.0))[:, None, None]
     weight = probability[probable] / probability[probable].sum()
-    return Speeds(record, weight, level[probable, :builds], covariance, freedom, _compared(record))
+    return BuildSpeeds(record, weight, level[probable, :builds], covariance, freedom, _comparable_builds(record))
 
 
-def _compared(record: Record) -> Mapping[int, frozenset[int]]:
-    """For each build the builds that it can be compared with.
+def _comparable_builds(record: Record) -> Mapping[int, frozenset[int]]:
+    """The builds that each build can be compared with.
 
     Interleaved runs connect builds through common hosts; other builds may differ by their host. Paired runs connect
     builds through common rounds; other builds may differ by the effects of their rounds.
@@ -141,7 +144,7 @@ def _compared(record: Record) -> Mapping[int, frozenset[int]]:
     return {build: group for group in named for build in group}
 
 
-def relative_speeds(
+def candidate_ratios(
     observations: Sequence[Observation], bad: int, host_classes: Sequence[str] = (), model: NoiseModel = USUAL
 ) -> Mapping[int, Interval]:
     """The metric of every measured candidate relative to the good end; ``bad`` is the candidate at the bad end.
@@ -151,80 +154,84 @@ def relative_speeds(
     only for candidates that the leading class did not measure. A candidate in paired runs or randomized layouts is
     compared by these if good has some, too.
     """
-    by_way = by_measuring_way(observations) if model is USUAL else iter([(model, observations)])
+    by_way = split_by_measurement_kind(observations) if model is USUAL else iter([(model, observations)])
     ratios: dict[int, Interval] = {}
     for own_model, alike in by_way:
-        ratios |= _by_class(alike, bad, host_classes, own_model)
+        ratios |= _ratios_of_classes(alike, bad, host_classes, own_model)
     return ratios
 
 
-def by_measuring_way(observations: Sequence[Observation]) -> Iterator[tuple[NoiseModel, Sequence[Observation]]]:
-    """The observations with readings of one way of measuring, for each way: interleaved or paired, in the usual or
-    randomized layouts.
-    """
-    for fresh, model in ((False, USUAL), (True, FRESH)):
+def split_by_measurement_kind(
+    observations: Sequence[Observation],
+) -> Iterator[tuple[NoiseModel, Sequence[Observation]]]:
+    """The noise model and the observations of each kind of runs: interleaved or paired, usual or randomized layouts."""
+    for fresh, model in ((False, USUAL), (True, RANDOMIZED_LAYOUTS)):
         for rounds in (False, True):
-            alike = [item for item in observations if not isinstance(item, Reading) or item.way == (fresh, rounds)]
+            alike = [
+                item
+                for item in observations
+                if not isinstance(item, Reading) or item.measurement_kind == (fresh, rounds)
+            ]
             if any(isinstance(item, Reading) for item in alike):
-                yield model.of_rounds if rounds else model, alike
+                yield model.for_paired_runs if rounds else model, alike
 
 
-def _by_class(
+def _ratios_of_classes(
     observations: Sequence[Observation], bad: int, host_classes: Sequence[str], model: NoiseModel
 ) -> Mapping[int, Interval]:
-    """The ratios from readings of one way of measuring."""
+    """The ratios from readings of one kind, over all host classes."""
     by_class = []
     for name in dict.fromkeys(host_classes) or ("",):
         members = {number for number, host_class in enumerate(host_classes) if host_class == name}
         of_class = [
             item for item in observations if not members or not isinstance(item, Reading) or item.host in members
         ]
-        by_class.append(_in_one_class(of_class, bad, model))
-    first = by_class[leading_class([ratios.get(bad) for ratios in by_class])]
+        by_class.append(_ratios_in_class(of_class, bad, model))
+    first = by_class[leading_host_class([ratios.get(bad) for ratios in by_class])]
     return {build: ratio for ratios in (*reversed(by_class), first) for build, ratio in ratios.items()}
 
 
-def leading_class(ratios: Sequence[Interval | None]) -> int:
-    """The index of the host class that is shown for all, by its ratio of bad to good: the first with a clear difference,
-    else the first.
-    """
+def leading_host_class(ratios: Sequence[Interval | None]) -> int:
+    """The index of the host class whose ratio is shown for all: the first with a clear difference, else the first."""
     measured = [index for index, ratio in enumerate(ratios) if ratio is not None and ratio.known]
     clear = [index for index in measured if ratios[index].excludes_one]  # type: ignore[union-attr]
     return next(iter(clear or measured), 0)
 
 
-def strongest(ratios: Sequence[Interval]) -> Interval:
+def strongest_ratio(ratios: Sequence[Interval]) -> Interval:
     """The ratio furthest from 1, of the ratios on several host classes; a ratio that may be 1 only if all may."""
     return max(ratios, key=lambda ratio: (ratio.excludes_one, abs(math.log(ratio.middle))))
 
 
-def _in_one_class(observations: Sequence[Observation], bad: int, model: NoiseModel) -> Mapping[int, Interval]:
+def _ratios_in_class(observations: Sequence[Observation], bad: int, model: NoiseModel) -> Mapping[int, Interval]:
     """The ratios on hosts of one class, which may have different speeds."""
-    record = arrange(observations, Policy(), bad)
+    record = arrange_observations(observations, Policy(), bad)
     if 0 not in record.builds or len(record.builds) < 2:
         return {}
-    levels = speeds_of(between_jumps(record, model), 0, bad, model)
-    builds = [build for build in record.builds if build and build in levels.compared[0]]
+    levels = fit_speeds(split_hosts_at_jumps(record, model), 0, bad, model)
+    builds = [build for build in record.builds if build and build in levels.comparable[0]]
     if levels.freedom <= 0 or not builds:
         return {}
     ratios = dict(zip(builds, levels.ratios(builds, 0), strict=True))
-    return ratios | {candidate: ratios[name] for candidate, name in record.same.items() if name in ratios}
+    return ratios | {candidate: ratios[name] for candidate, name in record.build_name.items() if name in ratios}
 
 
 def step_ratio(observations: Sequence[Observation], bad: int, candidate: int, parent: int) -> Interval | None:
-    """The metric of a candidate relative to another; None unless both have two readings, on a common host.
+    """The metric of a candidate relative to a parent; None unless both have two readings on a common host.
 
-    By the last way of measuring in which both have two readings.
+    The ratio is from the last kind of runs of which both have two readings.
     """
     record, model = None, USUAL
-    for way_model, alike in by_measuring_way(observations):
-        arranged = arrange(alike, Policy(), bad)
-        if min(arranged.runs(candidate), arranged.runs(parent)) >= 2:
-            record, model = arranged, way_model if way_model.rounds else USUAL
+    for way_model, alike in split_by_measurement_kind(observations):
+        arranged = arrange_observations(alike, Policy(), bad)
+        if min(arranged.run_count(candidate), arranged.run_count(parent)) >= 2:
+            record, model = arranged, way_model if way_model.paired else USUAL
     if record is None:
         return None
-    record = between_jumps(record, model)
-    levels = speeds(record, fit(record, behaviour(record, record.name(parent), candidate, model).weight, model))
-    if levels.freedom <= 0 or record.name(candidate) not in levels.compared[record.name(parent)]:
+    record = split_hosts_at_jumps(record, model)
+    levels = speeds_of_fit(
+        record, fit_levels(record, weigh_readings(record, record.name_of_build(parent), candidate, model).weight, model)
+    )
+    if levels.freedom <= 0 or record.name_of_build(candidate) not in levels.comparable[record.name_of_build(parent)]:
         return None
     return levels.ratio(candidate, parent)

@@ -44,8 +44,8 @@ class HostSpeeds:
     offset: Array  # (H, S - 1, M)
     offset_error: Array  # (H, S - 1, S - 1), covariance
 
-    def at(self, host: int, law: int, remaining: float) -> tuple[Array, float]:
-        """The coefficients of the levels in a host's speed, (M,), and the variance of the error.
+    def speed_at(self, host: int, law: int, remaining: float) -> tuple[Array, float]:
+        """The coefficients of the levels in the speed of a host, (M,), and the variance of its error.
 
         ``remaining`` is the share of the drift that remains at the time of interest. A host without readings has
         coefficients of zero and the variance of the prior.
@@ -63,7 +63,7 @@ class HostSpeeds:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fit:
+class LevelFit:
     """Least squares of M levels and S - 1 host offsets on the whitened readings, under each of H laws.
 
     Variances are in units of a law's s². Of the K = M + S - 1 coefficients the levels come first. The last S - 1 of the R
@@ -137,16 +137,16 @@ class _Groups:
     repeated: bool  # whether any group has more than one reading
 
 
-def fit(record: Record, weight: Array, model: NoiseModel = USUAL) -> Fit:
-    """The fit to ``record``, readings weighted by ``weight``, under the laws of ``model``."""
+def fit_levels(record: Record, weight: Array, model: NoiseModel = USUAL) -> LevelFit:
+    """The fit of levels to the readings of ``record``, weighted by ``weight``, under the laws of ``model``."""
     # Gaps with a build in between are longer, and fewer.
     gaps = np.concatenate([np.diff(np.sort(record.at[record.host == host])) for host in np.unique(record.host)])
     gaps = gaps[gaps > 0]
-    builds, pace = len(record.builds), float(np.median(gaps)) if len(gaps) else record.run_seconds / 60
-    if model.rounds:  # paired runs do not depend on the speed of a host
+    builds, pace = len(record.builds), float(np.median(gaps)) if len(gaps) else record.median_run_seconds / 60
+    if model.paired:  # paired runs do not depend on the speed of a host
         record = replace(record, host=np.zeros_like(record.host))
     record, weight, repeated = unite_stopped_runs(record, weight)
-    groups = _group(record, weight)
+    groups = _group_readings(record, weight)
     visits = model.visits if groups.repeated else ((0.0, 1.0),)
     laws = [*product(model.drifts, visits)]
     further = [
@@ -155,9 +155,11 @@ def fit(record: Record, weight: Array, model: NoiseModel = USUAL) -> Fit:
     ]
     columns = [(drift, memory * pace, visit, p * q) for (drift, memory, p), (visit, q) in laws + further]
     drift, memory, visit, prior = (np.array(column) for column in zip(*columns, strict=True))
-    if not model.rounds:
-        prior = np.where(drift == 0, prior * min(1.0, model.calm / _spread(record, weight, repeated, model)), prior)
-    white, log_det, state, spread = _whiten(groups, builds, drift, memory, visit, model.host_offset)
+    if not model.paired:
+        prior = np.where(
+            drift == 0, prior * min(1.0, model.calm_noise / _sd_within_builds(record, weight, repeated, model)), prior
+        )
+    white, log_det, state, spread = _whiten_readings(groups, builds, drift, memory, visit, model.host_offset)
     y, x = white[:, :, 0], white[:, :, 1:]
     information = np.swapaxes(x, 1, 2) @ x
     covariance = np.linalg.inv(information).astype(np.float64)
@@ -166,25 +168,25 @@ def fit(record: Record, weight: Array, model: NoiseModel = USUAL) -> Fit:
     both = record.partner >= 0
     runs = np.bincount(record.build, weight, builds).astype(np.float64)
     runs += np.bincount(record.partner[both], weight[both], builds)
-    free = int(x.shape[2]) - model.rounds
-    return Fit(
+    free = int(x.shape[2]) - model.paired
+    return LevelFit(
         model, drift, memory, prior, np.arange(len(prior)) < len(laws), y, x, log_det, information, covariance, coefficients, squares, groups.within, runs,
         record.build, weight, repeated, free, pace, np.unique(groups.host), state, spread,
     )  # fmt: skip
 
 
-def levels_of(fit: Fit, noise: float | None = None) -> Levels:
-    """The levels for the search; ``noise`` is the host's s.d. of a run, if known."""
-    ours = np.flatnonzero(fit.searched)
-    prior, builds = fit.prior[ours], len(fit.runs)
-    guess, worth = fit.model.noise, fit.model.worth
-    if noise is not None and not fit.model.exact:  # the first two counts show as much as earlier hunts
-        guess, worth = noise, 10.0
-    residual = fit.squares[ours] + worth * guess**2
-    freedom = worth + float(fit.weight.sum()) - fit.repeated + fit.model.rounds
-    information = fit.information[ours]
+def levels_for_search(fitted: LevelFit, run_noise: float | None = None) -> Levels:
+    """The levels for the search; ``run_noise`` is the known s.d. of a run on the host."""
+    ours = np.flatnonzero(fitted.searched)
+    prior, builds = fitted.prior[ours], len(fitted.runs)
+    guess, worth = fitted.model.guessed_noise, fitted.model.guess_weight
+    if run_noise is not None and not fitted.model.exact:  # the first two counts show as much as earlier hunts
+        guess, worth = run_noise, 10.0
+    residual = fitted.squares[ours] + worth * guess**2
+    freedom = worth + float(fitted.weight.sum()) - fitted.repeated + fitted.model.paired
+    information = fitted.information[ours]
     # |S of the readings| · |covariance of the levels|⁻¹ is the factor of the part that posterior.py adds.
-    evidence = np.log(prior / prior.sum()) - 0.5 * fit.log_det[ours] - 0.5 * np.linalg.slogdet(information)[1]
+    evidence = np.log(prior / prior.sum()) - 0.5 * fitted.log_det[ours] - 0.5 * np.linalg.slogdet(information)[1]
     total = evidence - 0.5 * (freedom - builds) * np.log(residual)
     probability = np.exp(total - log_sum_exp(total))
     probable = probability > NEGLIGIBLE
@@ -192,22 +194,24 @@ def levels_of(fit: Fit, noise: float | None = None) -> Levels:
     # The covariance of the offsets of further hosts, given the levels.
     error = np.linalg.inv(information[probable][:, builds:, builds:]).astype(np.float64)
     return Levels(
-        fit.model, fit.coefficients[law, :builds], fit.covariance[law, :builds, :builds], residual[probable], freedom, evidence[probable],
-        probability[probable] / probability[probable].sum(), fit.drift[law], fit.memory[law], fit.runs, fit.pace,
-        HostSpeeds(fit.hosts, fit.model.host_offset, fit.state[:, law, 1:], fit.spread[:, law], error @ information[probable][:, builds:, :builds], error),
+        fitted.model, fitted.coefficients[law, :builds], fitted.covariance[law, :builds, :builds], residual[probable], freedom, evidence[probable],
+        probability[probable] / probability[probable].sum(), fitted.drift[law], fitted.memory[law], fitted.runs, fitted.pace,
+        HostSpeeds(fitted.hosts, fitted.model.host_offset, fitted.state[:, law, 1:], fitted.spread[:, law], error @ information[probable][:, builds:, :builds], error),
     )  # fmt: skip
 
 
-def _spread(record: Record, weight: Array, repeated: float, model: NoiseModel) -> float:
+def _sd_within_builds(record: Record, weight: Array, repeated: float, model: NoiseModel) -> float:
     """The s.d. of the readings around the means of their builds, as if the host were steady."""
     total = np.bincount(record.build, weight)
     centre = np.bincount(record.build, weight * record.value) / total
     squares = float((weight * (record.value - centre[record.build]) ** 2).sum())
     free = float(weight.sum()) - repeated - len(total)
-    return float(np.sqrt((squares + model.worth * model.noise**2) / (max(free, 0.0) + model.worth)))
+    return float(
+        np.sqrt((squares + model.guess_weight * model.guessed_noise**2) / (max(free, 0.0) + model.guess_weight))
+    )
 
 
-def _group(record: Record, weight: Array) -> _Groups:
+def _group_readings(record: Record, weight: Array) -> _Groups:
     order = np.lexsort((record.at, record.host))  # readings of other hosts in between do not end a visit
     build, partner, visit, host = (
         column[order] for column in (record.build, record.partner, record.visit, record.host)
@@ -223,7 +227,7 @@ def _group(record: Record, weight: Array) -> _Groups:
     return _Groups(build[new], partner[new], host[new], at, total, mean, within, not bool(new.all()))
 
 
-def _whiten(
+def _whiten_readings(
     groups: _Groups, builds: int, drift: Array, memory: Array, visit: Array, host_offset: float
 ) -> tuple[Array, Array, Array, Array]:
     """The columns [reading, build indicators, host indicators], whitened, log|S|, and each host's last state, under every

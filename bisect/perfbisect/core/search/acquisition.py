@@ -26,7 +26,7 @@ from perfbisect.core.domain.settings import Pairing
 from perfbisect.core.inference.analysis import Analysis
 from perfbisect.core.inference.ancestry import Hypotheses
 from perfbisect.core.inference.observations import Built
-from perfbisect.core.inference.posterior import Posterior, Prediction, predict
+from perfbisect.core.inference.posterior import Posterior, Prediction, predict_levels
 from perfbisect.core.inference.record import Record
 from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_cost, chance_to_build, remaining_runs, wait_runs
 from perfbisect.core.search.situation import Situation
@@ -45,10 +45,10 @@ def best_splits(
     ``chance`` (size,) is the probability that each candidate builds. ``busy`` are the candidates that other hosts are
     measuring. If ``among`` is not None, only its candidates are returned.
     """
-    record, groups, posterior = analysis.record, analysis.groups, analysis.posterior
+    record, groups, posterior = analysis.record, analysis.hypotheses, analysis.posterior
     is_open = chance > 0
     is_open[list(record.builds)] = False
-    is_open[[*record.same, *busy]] = False
+    is_open[[*record.build_name, *busy]] = False
     cells = _cells(groups, busy)
     if among is not None:
         is_open &= np.isin(np.arange(len(is_open)), list(among))
@@ -61,7 +61,7 @@ def best_splits(
         for cell in cells:  # each outcome of the present orders leaves the candidates of one cell
             total = float(weight[cell].sum())
             if total > 0:
-                mass_below = groups.reach.sums(np.where(cell, weight, 0.0))
+                mass_below = groups.ancestry.ancestor_sums(np.where(cell, weight, 0.0))
                 evenness += mass_below * (total - mass_below) / total
         promise = np.where(is_open if allowed is None else is_open & allowed, evenness * chance, -1.0)
         promise[np.isnan(promise)] = -1.0
@@ -69,13 +69,13 @@ def best_splits(
         if promise[best] > 1e-9 and best not in chosen:
             chosen.append(best)
 
-    overall = groups.spread(posterior.culprit)
+    overall = groups.candidate_probabilities(posterior.culprit)
     choose_split(overall)
-    likely = np.argsort(-np.where(groups.members > 1, posterior.culprit, -1.0), kind="stable")[:SPLIT_HYPOTHESES]
+    likely = np.argsort(-np.where(groups.class_sizes > 1, posterior.culprit, -1.0), kind="stable")[:SPLIT_HYPOTHESES]
     for index in likely:
-        if groups.members[index] < 2 or posterior.culprit[index] < 1e-4:
+        if groups.class_sizes[index] < 2 or posterior.culprit[index] < 1e-4:
             continue
-        in_group = groups.of == index
+        in_group = groups.class_of == index
         choose_split(overall, in_group)
         choose_split(np.where(in_group, groups.weight / groups.prior[index], 0.0))
     return chosen
@@ -83,9 +83,9 @@ def best_splits(
 
 def _cells(groups: Hypotheses, busy: Collection[int]) -> list[NDArray[np.bool_]]:
     """The range as cells: it is cut at the candidates that other hosts are measuring; masks, each (size,)."""
-    cells = [np.ones(len(groups.of), bool)]
+    cells = [np.ones(len(groups.class_of), bool)]
     for candidate in sorted(busy):
-        below = groups.reach.ancestors(candidate)
+        below = groups.ancestry.ancestors(candidate)
         cells = [part for cell in cells for part in (cell & below, cell & ~below) if part.any()]
     return cells
 
@@ -123,19 +123,19 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
     no build and at most this number of runs.
     """
     build_runs, busy = now.build_runs, now.fleet.subjects
-    record, levels, groups, posterior = analysis.record, analysis.levels, analysis.groups, analysis.posterior
-    chance = chance_to_build(groups.reach, record.skipped, record.there, record.left_out)
+    record, levels, groups, posterior = analysis.record, analysis.levels, analysis.hypotheses, analysis.posterior
+    chance = chance_to_build(groups.ancestry, record.skipped, record.built_on_any_host, record.left_out)
     measured = [build for build in record.builds if build not in record.skipped]
     unmeasured = _unmeasured_options(analysis, now, chance, only_built=max_runs < math.inf)
     candidates = [candidate for candidate in (*measured, *unmeasured) if candidate not in busy]
     if not candidates:
         return None
     rows = [record.builds.index(candidate) if candidate in record.builds else -1 for candidate in candidates]
-    prediction = predict(levels, groups, posterior, candidates, rows)
-    on_host = record.made(host)
+    prediction = predict_levels(levels, groups, posterior, candidates, rows)
+    on_host = record.builds_on(host)
     new_build = np.array([candidate not in on_host for candidate in candidates])
     references = _reference_builds(record, groups, posterior, rows, on_host)
-    rounds = levels.model.rounds
+    rounds = levels.model.paired
     batch_runs, batch_references = (RUNS, NO_REFERENCES) if rounds else (BATCH_RUNS, BATCH_REFERENCES)
     likely = np.array([1.0 if row >= 0 else chance[candidate] for candidate, row in zip(candidates, rows, strict=True)])
     new_references = np.array([sum(record.builds[row] not in on_host for row in pair) for pair in references])
@@ -143,7 +143,7 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
         candidate_cost = np.where(new_build, wait_runs(now, candidates, likely), 0.0)
     else:
         candidate_cost = np.where(new_build, build_cost(now, candidates, likely, host), 0.0)
-    gaps = candidate_cost * record.run_seconds / 60
+    gaps = candidate_cost * record.median_run_seconds / 60
     cost = np.column_stack((candidate_cost**BUILD_EXPONENT, new_references * build_runs**BUILD_EXPONENT))
     weights = np.zeros((len(references), len(record.builds)))  # of the builds in the mean of each option's references
     for weight, pair in zip(weights, references, strict=True):
@@ -170,7 +170,7 @@ def best_measurement(analysis: Analysis, now: Situation, host: int, max_runs: fl
         runs, reference_runs = (runs + 1) // 2, (reference_runs + 1) // 2
     pair = references[option]
     shares = [Share(record.builds[partners[option]], runs)] if rounds else _divided_runs(record, pair, reference_runs)
-    return Choice(levels.model.order((Share(candidates[option], runs), *shares), Purpose.SEARCH), best)
+    return Choice(levels.model.measurement((Share(candidates[option], runs), *shares), Purpose.SEARCH), best)
 
 
 def measurement_while_waiting(analysis: Analysis, now: Situation, host: int) -> Measure | None:
@@ -193,7 +193,7 @@ def _unmeasured_options(analysis: Analysis, now: Situation, chance: Array, *, on
     record, in_flight, subjects = analysis.record, now.fleet.in_flight, now.fleet.subjects
     ready: list[int] = []
     if now.fleet.builds_ahead:
-        ready = sorted(record.built.difference(record.builds, record.same, record.skipped, subjects))
+        ready = sorted(record.built.difference(record.builds, record.build_name, record.skipped, subjects))
     if only_built:
         return ready
     if now.shared:
@@ -209,11 +209,11 @@ def _expected_drift(analysis: Analysis, host: int, gap: float) -> tuple[Array, A
     The first array is the drift by the levels, (M,): see HostSpeeds.at. The second array is the variance of the drift
     in the mean of the runs and references of each batch, (B,).
     """
-    levels, law, pace = analysis.levels, analysis.posterior.fit.law, analysis.record.run_seconds / 60
+    levels, law, pace = analysis.levels, analysis.posterior.fit.law, analysis.record.median_run_seconds / 60
     memory = levels.memory[law] if levels.drift[law] > 0 else levels.memory[int(levels.drift.argmax())]  # minutes
     size = max(float(levels.drift[law] ** 2), float(levels.probability @ levels.drift**2))
     correlation = float(np.exp(-(gap + pace) / memory))
-    of_levels, variance = levels.present.at(host, law, correlation)
+    of_levels, variance = levels.present.speed_at(host, law, correlation)
     span = (BATCH_RUNS + BATCH_REFERENCES) * pace / memory
     averaged = np.where(span > 1e-3, 2 * (span - 1 + np.exp(-span)) / np.maximum(span, 1e-3) ** 2, 1.0)
     return of_levels, np.maximum(variance + size * (1 - correlation**2) * averaged, 1e-9)
@@ -233,7 +233,7 @@ def _scores_of_interleaved_runs(
     count = BATCH_REFERENCES
     # the weight of the references
     trust = np.where(references.sum(axis=1, keepdims=True) > 0, count / (count + 1 / variance), 0.0)
-    sides = prediction.against(references, drift, trust)
+    sides = prediction.separation(references, drift, trust)
     noise = 1 / BATCH_RUNS + variance * (1 - trust)
     square = sides.between / (sides.above * (1 - sides.above)) / (sides.within + noise)
     gain = label_information(sides.above, square) * likely[:, None]
@@ -253,7 +253,7 @@ def _scores_of_paired_runs(
     for side in (0, -1):
         partner = np.array([pair[side] for pair in references])
         weights = np.eye(builds)[partner]
-        sides = prediction.against(weights, weights, np.ones((len(partner), len(RUNS))))
+        sides = prediction.separation(weights, weights, np.ones((len(partner), len(RUNS))))
         square = sides.between / (sides.above * (1 - sides.above)) / (sides.within + 1 / RUNS)
         gain = label_information(sides.above, square) * likely[:, None]
         scores.append((partner, gain / (cost.sum(axis=1)[:, None] + RUNS)))
@@ -294,7 +294,7 @@ def detectable_effect(now: Situation) -> float:
     The noise is estimated from the first runs of both ends. The result is ``min_effect`` of the policy until there are
     enough of these runs, and never more.
     """
-    policy, name, ends = now.policy, now.record.name, (0, now.record.name(now.bad))
+    policy, name, ends = now.policy, now.record.name_of_build, (0, now.record.name_of_build(now.bad))
     of_ends = [run for run in now.readings if not (run.layout or run.host) and name(run.candidate) in ends]
     turns = [[run for run in of_ends if run.partner is None and name(run.candidate) == end][:FIRST] for end in ends]
     rounds = [run for run in of_ends if run.partner is not None and name(run.partner) in ends][:FIRST]
@@ -328,27 +328,27 @@ def is_hopeless(choice: Choice, analysis: Analysis, now: Situation, required: fl
     best step repeats a build, and while a change is uncertain. If no build is allowed any more, repeats can only
     separate hypotheses. Then repeats stop once a hypothesis of several candidates has the ``required`` probability.
     """
-    record, groups, posterior, build_runs = analysis.record, analysis.groups, analysis.posterior, now.build_runs
+    record, groups, posterior, build_runs = analysis.record, analysis.hypotheses, analysis.posterior, now.build_runs
     repeats = choice.order.plan[0].candidate in record.builds
     only_repeats = repeats and not now.budget.may_build
-    probability = posterior.culprit if only_repeats else groups.spread(posterior.culprit)
+    probability = posterior.culprit if only_repeats else groups.candidate_probabilities(posterior.culprit)
     top = int(posterior.culprit.argmax())
-    if only_repeats and groups.members[top] > 1 and posterior.culprit[top] >= required:
+    if only_repeats and groups.class_sizes[top] > 1 and posterior.culprit[top] >= required:
         return True
     favoured = _first_rate(-float(posterior.culprit @ posterior.fit.drop), posterior, build_runs)
     if choice.rate < POINTLESS_SHARE * favoured:
         return True
     missing = max(_entropy(probability) - ENOUGH_BITS, ENOUGH_BITS)
-    total = _entropy(groups.plain) * (1 + posterior.drifting / 2)  # on a drifting host runs need references
+    total = _entropy(groups.plain_weight) * (1 + posterior.drifting / 2)  # on a drifting host runs need references
     usual, foreseen = total / favoured, total / _first_rate(analysis.ends.drop, posterior, build_runs)
-    free_builds = record.built if now.shared else record.ahead  # a build made ahead costs the search no time
-    unmeasured = len(free_builds.difference(record.builds, record.same))
+    free_builds = record.built if now.shared else record.built_ahead  # a build made ahead costs the search no time
+    unmeasured = len(free_builds.difference(record.builds, record.build_name))
     spent = len(record.value) + (len(record.built) - unmeasured) * build_runs**BUILD_EXPONENT
     through_failures = record.skipped and not repeats  # then a step promises few bits because the build may fail
     patience = analysis.model.patience * float(np.clip(posterior.change, LEAST_PATIENCE, 1.0))
     if not through_failures and (
         spent + missing / choice.rate > patience * (usual + FIXED_RUNS)
-        or spent > analysis.model.spent * (foreseen + FIXED_RUNS)
+        or spent > analysis.model.end_patience * (foreseen + FIXED_RUNS)
     ):
         return True
     return bool(repeats and choice.rate * 2 * (usual + spent) < min(missing, 1.0))
@@ -376,7 +376,7 @@ def _reference_builds(
     too. Builds that exist on the host (``on_host``) are preferred.
     """
     belief = groups.slow @ posterior.culprit
-    runs = np.array([record.runs(build) for build in record.builds])
+    runs = np.array([record.run_count(build) for build in record.builds])
     usable = [row for row, build in enumerate(record.builds) if build not in record.skipped]
     present = {row for row in usable if record.builds[row] in on_host}
     fast = sorted((row for row in usable if belief[row] < CERTAIN), key=lambda row: (row not in present, -belief[row]))

@@ -33,9 +33,9 @@ from perfbisect.core.domain.orders import (
     Verdict,
 )
 from perfbisect.core.domain.settings import Direction
-from perfbisect.core.inference.analysis import least
+from perfbisect.core.inference.analysis import min_log_change
 from perfbisect.core.inference.ancestry import ancestry_of, nearest_tested
-from perfbisect.core.inference.relative_speed import strongest
+from perfbisect.core.inference.relative_speed import strongest_ratio
 from perfbisect.core.search.build_forecast import chance_to_build
 from perfbisect.core.search.older_branches import branch_point_of, decide_with_older_branches
 from perfbisect.core.search.single_change import decide_single_change
@@ -156,11 +156,11 @@ def _remaining_change_is_small(part: Situation) -> bool:
     Counts are repeatable, so more counts of the ends would decide nothing.
     """
     record = part.record
-    if not part.model.exact or len(part.prior.classes) > 1 or not (record.runs(0) and record.runs(part.bad)):
+    if not part.model.exact or len(part.prior.classes) > 1 or not (record.run_count(0) and record.run_count(part.bad)):
         return False
-    good, bad = (record.value[record.readings(end)] for end in (0, part.bad))
+    good, bad = (record.value[record.reading_positions(end)] for end in (0, part.bad))
     spread = max(float(np.ptp(good)), float(np.ptp(bad)))
-    return abs(float(good.mean() - bad.mean())) + spread < least(part.policy)
+    return abs(float(good.mean() - bad.mean())) + spread < min_log_change(part.policy)
 
 
 def _settle_subrange(
@@ -215,8 +215,12 @@ def _half_spans(results: _Results, part: Subrange) -> list[_Span] | None:
         return []
     # The middle is the candidate that was measured first. The chances to build change with every attempt; the halves
     # must not.
-    middle = min((v for v in central if record.runs(v)), key=lambda v: int(record.readings(v)[0]), default=central[0])
-    if not record.runs(middle) and not now.budget.allows(Measure((Share(middle, 1),), Purpose.SEARCH)):
+    middle = min(
+        (v for v in central if record.run_count(v)),
+        key=lambda v: int(record.reading_positions(v)[0]),
+        default=central[0],
+    )
+    if not record.run_count(middle) and not now.budget.allows(Measure((Share(middle, 1),), Purpose.SEARCH)):
         return None
     return [_Span(middle, part.bad), _span_before(results, part, middle)]
 
@@ -263,8 +267,8 @@ def _note_step(
     Subranges with ends that are alike are divided, too, because another change must cancel the step there.
     """
     if step.candidate not in results.noted:
-        proven = strongest(evidence)
-        large = abs(math.log(proven.middle)) >= least(results.now.policy)
+        proven = strongest_ratio(evidence)
+        large = abs(math.log(proven.middle)) >= min_log_change(results.now.policy)
         if named or (large and proven.excludes_one):
             parents = results.now.graph.parents_of(step.candidate)
             results.steps.append(replace(step, stand_ins=tuple(p for p in step.parents if p not in parents)))
@@ -320,7 +324,7 @@ def _verdict(results: _Results, largest: Decision) -> Verdict:
 def _hunted_steps(results: _Results) -> tuple[Step, ...]:
     """The named steps in the hunted direction, oldest first."""
     hunts = results.now.policy.hunts
-    return tuple(step for step in results.by_age if hunts(strongest(results.changes[step.candidate]).middle))
+    return tuple(step for step in results.by_age if hunts(strongest_ratio(results.changes[step.candidate]).middle))
 
 
 def _unsettled_subranges(results: _Results) -> tuple[Unsettled, ...]:

@@ -44,12 +44,16 @@ def build_cost(
     ``chance`` is the probability that each candidate builds.
     """
     record = now.record
-    built = record.made(host) - record.ahead if build_host is None else record.caches.get(build_host, frozenset())
+    built = (
+        record.builds_on(host) - record.built_ahead
+        if build_host is None
+        else record.caches.get(build_host, frozenset())
+    )
     success = now.build_runs * _cost_share(record, candidates, built)
     failed = [attempt.seconds for attempt in record.attempts if not attempt.works]
     if not failed:
         return success
-    return success + (1 - chance) * (float(np.median(failed)) / record.run_seconds - success)
+    return success + (1 - chance) * (float(np.median(failed)) / record.median_run_seconds - success)
 
 
 def _cost_share(record: Record, candidates: Sequence[int], built: Collection[int]) -> Array:
@@ -68,10 +72,10 @@ def _power_law(record: Record) -> tuple[float, float] | None:
     """The power of the distance in the cost of a build, and the median logarithm of the distance; None without
     builds.
     """
-    builds = record.builds_after(1)
+    builds = record.builds_with_warm_cache(1)
     if not builds:
         return None
-    usual = record.builds_after(2) or builds
+    usual = record.builds_with_warm_cache(2) or builds
     seconds = np.log([attempt.seconds for attempt in builds])
     seconds -= np.log(np.median([attempt.seconds for attempt in usual]))
     middle = float(np.median(np.log([max(attempt.distance, 1) for attempt in usual])))
@@ -90,7 +94,7 @@ def remaining_runs(now: Situation) -> dict[int, float]:
 def runs_left(now: Situation, building: Building) -> float:
     """The time until the end of a build in flight, in runs."""
     expected = float(build_cost(now, [building.candidate], build_host=building.build_host)[0])
-    return max(expected - building.seconds / now.record.run_seconds, OVERDUE * expected)
+    return max(expected - building.seconds / now.record.median_run_seconds, OVERDUE * expected)
 
 
 def wait_runs(now: Situation, candidates: list[int], chance: Array) -> Array:
@@ -143,7 +147,7 @@ NO_DOUBT = _DivergenceDoubt(1.0, 0, 0, 1.0, 1.0)
 def build_chances(now: Situation) -> Array:
     """The probability that each candidate builds, (size,)."""
     record = now.record
-    return chance_to_build(ancestry_of(now.graph), record.skipped, record.there, record.left_out)
+    return chance_to_build(ancestry_of(now.graph), record.skipped, record.built_on_any_host, record.left_out)
 
 
 def chance_to_build(
@@ -163,7 +167,7 @@ def chance_to_build(
 def _lower_by_failures(chance: Array, reach: Ancestry, failed: set[int], built: Iterable[int]) -> None:
     """Lower ``chance`` (size,), which is 1 for all candidates, by the failed builds."""
     tried = sorted(failed | set(built))
-    segment, below = reach.cut(tried)
+    segment, below = reach.cut_into_pieces(tried)
     ancestors, descendants = _tried_relatives(segment[tried].tolist(), below)
     builds = _Attempts.of(reach, tried, failed, [(ancestors[i], descendants[i]) for i in segment[tried].tolist()])
     relatives = list(zip(ancestors, descendants, strict=True))

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import BuildOrder, Decision, Measure, Purpose, Share
-from perfbisect.core.inference.ancestry import Ancestry, ancestry_of, compared_with
+from perfbisect.core.inference.ancestry import Ancestry, ancestry_of, comparison_builds
 from perfbisect.core.search.build_forecast import BUILD_EXPONENT, build_chances, build_cost, remaining_runs, runs_left
 from perfbisect.core.search.situation import Situation
 from perfbisect.core.stats.distributions import binary_entropy
@@ -63,7 +63,7 @@ class RangeParts:
     def __init__(self, reach: Ancestry, probability: Array, cuts: Sequence[int]) -> None:
         """``probability`` (size,) of each candidate to be the culprit; ``cuts`` are candidates without readings."""
         self._reach, self._probability = reach, probability
-        self._below = reach.sums(probability)
+        self._below = reach.ancestor_sums(probability)
         self._position = {cut: position for position, cut in enumerate(cuts)}
         parts = [(np.flatnonzero(probability > POSSIBLE), 0)]
         for cut, position in self._position.items():
@@ -236,7 +236,7 @@ class _BuildsAhead:
             for building in now.fleet.building
             if not building.cancelled
             and building.candidate not in needed
-            and building.seconds >= now.record.run_seconds
+            and building.seconds >= now.record.median_run_seconds
         )
         better = [Cut(candidate, URGENT_BITS) for candidate in self.urgent[len(now.fleet.free_build_hosts) :]]
         better += self._cuts(len(weak) - len(better))
@@ -266,7 +266,7 @@ class _BuildsAhead:
     def in_flight(self) -> frozenset[int]:
         """The candidates that are being built, by build hosts and by hosts."""
         of_hosts = {share.candidate for order in self.now.fleet.busy for share in order.plan}
-        return self.now.fleet.in_flight | (of_hosts - self.now.record.there)
+        return self.now.fleet.in_flight | (of_hosts - self.now.record.built_on_any_host)
 
     @cached_property
     def urgent(self) -> list[int]:
@@ -283,7 +283,7 @@ class _BuildsAhead:
     def parts(self) -> RangeParts:
         """The range, cut by all unmeasured builds: finished, in flight, urgent and prepared."""
         record = self.now.record
-        cuts = self.in_flight | {v for v in record.built if v not in record.same}.difference(record.builds)
+        cuts = self.in_flight | {v for v in record.built if v not in record.build_name}.difference(record.builds)
         next_builds = [*self.urgent, *self.prepared]
         reach = ancestry_of(self.now.graph)
         return RangeParts(reach, self.decision.belief.culprit, sorted({*cuts, *next_builds} - record.skipped))
@@ -292,7 +292,7 @@ class _BuildsAhead:
     def chance(self) -> Array:
         """The probability that each candidate builds, (size,); 0 if the candidate must not be chosen."""
         chance = build_chances(self.now)
-        chance[[*self.now.record.there, *self.in_flight, *self.urgent, *self.prepared]] = 0.0
+        chance[[*self.now.record.built_on_any_host, *self.in_flight, *self.urgent, *self.prepared]] = 0.0
         chance[: self.now.graph.candidates.start] = 0.0
         return chance
 
@@ -302,7 +302,7 @@ class _BuildsAhead:
         now, culprit = self.now, self.decision.belief.culprit
         likely = np.flatnonzero(culprit >= SUSPECTED)
         likely = likely[np.argsort(-culprit[likely], kind="stable")]
-        return [v for node in likely.tolist() for v in (node, *compared_with(now.graph, now.record, node))]
+        return [v for node in likely.tolist() for v in (node, *comparison_builds(now.graph, now.record, node))]
 
     @cached_property
     def _allowed(self) -> int:
@@ -313,7 +313,9 @@ class _BuildsAhead:
     def _unbuilt(self, candidates: Sequence[int]) -> list[int]:
         """The candidates that are not built, not in flight, and not skipped, without repetitions."""
         record = self.now.record
-        return [v for v in dict.fromkeys(candidates) if v not in self.in_flight | record.there | record.skipped]
+        return [
+            v for v in dict.fromkeys(candidates) if v not in self.in_flight | record.built_on_any_host | record.skipped
+        ]
 
     def _cuts(self, count: int) -> Iterator[Cut]:
         """At most ``count`` further builds that split the range best; no candidate is chosen twice."""

@@ -25,7 +25,7 @@ from perfbisect.core.domain.orders import (
     Step,
     all_steps,
 )
-from perfbisect.core.inference.observations import Built, Observation, Reading, without
+from perfbisect.core.inference.observations import Built, Observation, Reading, without_candidates
 from perfbisect.core.search.situation import Situation
 
 # Reasons for a hunt to end without a named commit that do not follow from readings.
@@ -94,5 +94,5 @@ def incremental_builds(observations: Iterable[Observation]) -> frozenset[int]:
 
 def without_incremental(now: Situation) -> Situation:
     """The situation with the readings of clean builds alone; runs of other builds count for the budget only."""
-    clean = without(now.observations, incremental_builds(now.observations))
+    clean = without_candidates(now.observations, incremental_builds(now.observations))
     return replace(now, observations=clean, clean=True).charged_for(now)

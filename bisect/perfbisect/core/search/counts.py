@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.domain.settings import WITH_RUNS, Direction
-from perfbisect.core.inference.analysis import PLAIN, Analysis, Contrast, least
-from perfbisect.core.inference.ancestry import Hypotheses, hypotheses
+from perfbisect.core.inference.analysis import PLAIN, Analysis, Contrast, min_log_change
+from perfbisect.core.inference.ancestry import Hypotheses, separate_hypotheses
 from perfbisect.core.inference.instruction_counts import CLEAR, COUNTS, GUESS, RESOLVED
 from perfbisect.core.inference.noise_model import EXACT
 from perfbisect.core.inference.observations import Built, Count, Observation, Reading, Skipped
@@ -75,8 +75,8 @@ def ends_to_count(counts: Situation, timed: Situation, analysis: Analysis) -> Me
     record, ends = counts.record, (timed.bad, 0)
     if any(end in record.skipped for end in ends) or timed.fleet.free_host != 0:
         return None
-    differ = all(record.runs(end) for end in ends) and MeanCounts.of(counts).rise(timed.bad, 0) > RESOLVED
-    plan = tuple(Share(end, 1) for end in ends if record.runs(end) < 1 + (differ and end != 0))
+    differ = all(record.run_count(end) for end in ends) and MeanCounts.of(counts).rise(timed.bad, 0) > RESOLVED
+    plan = tuple(Share(end, 1) for end in ends if record.run_count(end) < 1 + (differ and end != 0))
     if not plan or not _counting_pays(counts, timed, analysis):
         return None
     return Measure(plan, Purpose.ENDS, counted=True)
@@ -84,16 +84,20 @@ def ends_to_count(counts: Situation, timed: Situation, analysis: Analysis) -> Me
 
 def _counting_pays(counts: Situation, timed: Situation, analysis: Analysis) -> bool:
     """Whether a count costs less than building and timing a commit; a first count may take ``SHORT`` seconds, too."""
-    (fixed, times), run, ends = timed.prior.count_cost or (math.inf, 0.0), timed.record.run_seconds, analysis.ends
+    (fixed, times), run, ends = (
+        timed.prior.count_cost or (math.inf, 0.0),
+        timed.record.median_run_seconds,
+        analysis.ends,
+    )
     if timed.prior.count_cost == WITH_RUNS or ends.drop > max(PLAIN * ends.noise, LARGE):
         return False
     candidates = max(len(timed.graph.candidates), 2)
-    drop = float(np.clip(ends.drop, least(timed.policy), LARGE))
+    drop = float(np.clip(ends.drop, min_log_change(timed.policy), LARGE))
     runs = expected_runs(candidates, -math.expm1(-drop), ends.noise, timed.build_runs) / math.log2(candidates)
     saved = (timed.build_runs + runs) * run
     if not len(counts.record.value):
         return fixed + times * run < max(saved, SHORT)
-    return counts.record.run_seconds < saved
+    return counts.record.median_run_seconds < saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +110,10 @@ class MeanCounts:
     @classmethod
     def of(cls, counts: Situation) -> "MeanCounts":
         """The mean counts of all counted builds. A first guess of the s.d. of a count has the weight of one count."""
-        record, guess = counts.record, GUESS if counts.prior.count_cost == WITH_RUNS else EXACT.noise
+        record, guess = counts.record, GUESS if counts.prior.count_cost == WITH_RUNS else EXACT.guessed_noise
         visits = {}
         for build in record.builds:
-            rows = record.readings(build)
+            rows = record.reading_positions(build)
             visits[build] = [
                 float(np.mean(record.value[rows][record.visit[rows] == v])) for v in np.unique(record.visit[rows])
             ]
@@ -119,18 +123,21 @@ class MeanCounts:
 
     def rise(self, slow: int, fast: int) -> float:
         """The logarithm of the count of ``slow`` above the count of ``fast``."""
-        return self.by_build[self.record.name(fast)][0] - self.by_build[self.record.name(slow)][0]
+        return self.by_build[self.record.name_of_build(fast)][0] - self.by_build[self.record.name_of_build(slow)][0]
 
     def clear_rise(self, slow: int, fast: int) -> float:
         """The logarithm of the count of ``slow`` above the count of ``fast``; 0 if it may be noise."""
-        rise, error = self.rise(slow, fast), math.sqrt(sum(self.by_build[self.record.name(v)][1] for v in (slow, fast)))
+        rise, error = (
+            self.rise(slow, fast),
+            math.sqrt(sum(self.by_build[self.record.name_of_build(v)][1] for v in (slow, fast))),
+        )
         return rise if rise > max(RESOLVED, CLEAR * error) else 0.0
 
 
 def count_rise(counts: Situation) -> float:
     """The count of bad above good, in log units, in the hunted direction; 0 unless repeated counts show it."""
     record = counts.record
-    visits = [np.unique(record.visit[record.readings(end)]) for end in (0, counts.bad)]
+    visits = [np.unique(record.visit[record.reading_positions(end)]) for end in (0, counts.bad)]
     is_repeated = len(visits[0]) and len(visits[1]) >= COUNTS
     return MeanCounts.of(counts).clear_rise(counts.bad, 0) if is_repeated else 0.0
 
@@ -153,17 +160,17 @@ class CountRises:
     def of(cls, counts: Situation) -> "CountRises":
         """The rises between the nearest counted builds on both sides of each group."""
         record, mean_counts = counts.record, MeanCounts.of(counts)
-        groups = hypotheses(counts.graph, record)
+        groups = separate_hypotheses(counts.graph, record)
         rise, neighbours = np.zeros(len(groups.prior)), dict[int, tuple[int, int]]()
         for group in range(len(rise)):
             sides = list(zip(record.builds, groups.slow[:, group].tolist(), strict=True))
             slow = min((build for build, is_slow in sides if is_slow), default=None)
             if slow is None:  # a change was reverted: the bad end has the binary of an earlier build
                 continue
-            below = groups.reach.ancestors(slow)
+            below = groups.ancestry.ancestors(slow)
             earlier = [build for build, is_slow in sides if below[build] and not is_slow] or [0]
             nearest = [
-                b for b in earlier if not any(groups.reach.ancestors(later)[b] for later in earlier if later != b)
+                b for b in earlier if not any(groups.ancestry.ancestors(later)[b] for later in earlier if later != b)
             ]
             # a merged branch lacks the changes of the other branches
             fast = min(nearest, key=lambda build: mean_counts.rise(slow, build))
@@ -173,7 +180,7 @@ class CountRises:
     @property
     def prior(self) -> Array | None:
         """The prior of each candidate by counts, (size,), proportional to the rise; None if no count rises."""
-        return self.groups.spread(self.rise / self.rise.sum()) if self.rise.any() else None
+        return self.groups.candidate_probabilities(self.rise / self.rise.sum()) if self.rise.any() else None
 
     def next_order(self, counts: Situation, timed: Situation, analysis: Analysis) -> Measure | None:
         """The next order of the search by counts: a count, or the first runs of a counted build.
@@ -183,21 +190,23 @@ class CountRises:
         if timed.fleet.free_host != 0 or not _counting_pays(counts, timed, analysis):
             return None
         groups, culprit, record = self.groups, analysis.belief.culprit, timed.record
-        excluded = [*record.skipped, *counts.record.skipped, *counts.record.builds, *counts.record.same]
+        excluded = [*record.skipped, *counts.record.skipped, *counts.record.builds, *counts.record.build_name]
         chance = build_chances(timed)
         chance[excluded] = 0.0
         if timed.fleet.builds_ahead or not timed.budget.may_build:  # then only existing builds are counted
-            chance = np.where(np.isin(np.arange(timed.graph.size), [*record.there]), chance, 0.0)
-        likely = np.bincount(groups.of[groups.of >= 0], culprit[groups.of >= 0], len(self.rise)) * (self.rise > 0)
+            chance = np.where(np.isin(np.arange(timed.graph.size), [*record.built_on_any_host]), chance, 0.0)
+        likely = np.bincount(groups.class_of[groups.class_of >= 0], culprit[groups.class_of >= 0], len(self.rise)) * (
+            self.rise > 0
+        )
         for group in np.argsort(-likely, kind="stable"):
             if likely[group] < LIKELY:
                 return None
             for build in self.neighbours[int(group)]:
-                if likely[group] < AGREED and not record.runs(build) and build not in record.skipped:
-                    plan = Share(build, CHECK_RUNS), Share(0, CHECK_RUNS if analysis.model.rounds else CHECK_RUNS // 2)
-                    return analysis.model.order(plan, Purpose.SEARCH)
-            inside = groups.of == group
-            below = groups.reach.sums(np.where(inside, culprit, 0.0))
+                if likely[group] < AGREED and not record.run_count(build) and build not in record.skipped:
+                    plan = Share(build, CHECK_RUNS), Share(0, CHECK_RUNS if analysis.model.paired else CHECK_RUNS // 2)
+                    return analysis.model.measurement(plan, Purpose.SEARCH)
+            inside = groups.class_of == group
+            below = groups.ancestry.ancestor_sums(np.where(inside, culprit, 0.0))
             promise = np.nan_to_num(np.where(inside, below * (likely[group] - below) * chance, 0.0))
             if promise.max() > 0:
                 return Measure((Share(int(promise.argmax()), 1),), Purpose.SEARCH, counted=True)

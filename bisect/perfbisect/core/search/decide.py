@@ -78,7 +78,9 @@ def decide(now: Situation) -> Decision:
             return replace(by_clean, clean=True)
     order = decision.order
     if policy.slow_after and isinstance(order, Measure) and fleet.is_free(order.host):
-        of_good = (run for run in now.readings if run.host == order.host and now.record.name(run.candidate) == 0)
+        of_good = (
+            run for run in now.readings if run.host == order.host and now.record.name_of_build(run.candidate) == 0
+        )
         if not any(of_good):  # its runs set the limit
             decision = replace(decision, order=Measure((Share(0, 1),), Purpose.ENDS, order.host))
     decision = with_builds(decision, now)
@@ -129,7 +131,7 @@ class _BuildRequest:
     def bits(self) -> Array:
         """The expected bits of a build of each candidate for this member, (size,), if runs show its side."""
         belief = self.decision.belief
-        slow = np.nan_to_num(ancestry_of(self.now.graph).sums(belief.culprit))
+        slow = np.nan_to_num(ancestry_of(self.now.graph).ancestor_sums(belief.culprit))
         bits: Array = belief.change * np.maximum(binary_entropy(slow), 0.0)
         return bits
 
@@ -186,7 +188,7 @@ def _next_member(
             elif decision.waits or not fleet.is_free(order.host):
                 idle.append((number, decision))
                 continue
-        if not isinstance(order, Measure) or now.record.made(order.host).issuperset(
+        if not isinstance(order, Measure) or now.record.builds_on(order.host).issuperset(
             share.candidate for share in order.plan
         ):
             if not (common and orders_layouts(decision)):
@@ -237,9 +239,9 @@ def _best_for_all(requests: Sequence[_BuildRequest]) -> _BuildRequest:
     bits = np.array([request.bits()[candidates] for request in requests])  # (members, candidates)
     first, record = requests[0], requests[0].now.record
     chance = build_chances(first.now)[candidates]
-    seconds = [request.now.record.run_seconds for request in requests]
+    seconds = [request.now.record.median_run_seconds for request in requests]
     mean_seconds = float(np.mean(seconds))
-    build_runs = build_cost(first.now, candidates, chance, first.order.host) * record.run_seconds / mean_seconds
+    build_runs = build_cost(first.now, candidates, chance, first.order.host) * record.median_run_seconds / mean_seconds
     ordered_runs = [sum(share.runs for share in request.order.plan) for request in requests]
     runs = np.array(ordered_runs) * seconds / mean_seconds @ (bits >= MEASURED_BITS)
     return requests[int((chance * bits.sum(axis=0) / (build_runs**BUILD_EXPONENT + runs)).argmax())]

@@ -31,8 +31,8 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.settings import Direction
 from perfbisect.core.inference.observations import Built, Observation, Reading, Skipped
-from perfbisect.core.inference.record import stopped_side
-from perfbisect.core.inference.relative_speed import relative_speeds, strongest
+from perfbisect.core.inference.record import side_of_stopped_runs
+from perfbisect.core.inference.relative_speed import candidate_ratios, strongest_ratio
 from perfbisect.core.search.single_change import decide_single_change
 from perfbisect.core.search.situation import Situation, within_budget
 
@@ -50,10 +50,10 @@ def decide_with_older_branches(hunt: Callable[[Situation], Decision], now: Situa
     if not graph.branch_points:
         return hunt(now)
     points = range(1, graph.branch_points + 1)
-    equal = [point for point in points if record.name(point) == 0]  # branch points with the binary of good
+    equal = [point for point in points if record.name_of_build(point) == 0]  # branch points with the binary of good
     start = np.where(np.isin(branch_point_of(graph), equal), 0, branch_point_of(graph))
-    unmeasurable = [point for point in points if point in record.skipped or stopped_side(record, point)]
-    measured = [point for point in points if start[point] and record.runs(point) and point not in unmeasurable]
+    unmeasurable = [point for point in points if point in record.skipped or side_of_stopped_runs(record, point)]
+    measured = [point for point in points if start[point] and record.run_count(point) and point not in unmeasurable]
     comparisons = {point: _compare_with_good(point, now) for point in measured}
     if now.subrange:
         comparisons = {p: result for p, result in comparisons.items() if not isinstance(result.order, Measure)}
@@ -101,17 +101,17 @@ def _compare_with_good(point: int, now: Situation) -> Decision:
     A run counts only if a run of the other build is near in time, because the speed of the host changes.
     """
     record = now.record
-    nodes = {record.name(0): 0, record.name(point): 1}
-    of_good, of_point = record.readings(0), record.readings(point)
+    nodes = {record.name_of_build(0): 0, record.name_of_build(point): 1}
+    of_good, of_point = record.reading_positions(0), record.reading_positions(point)
     near = {
-        *of_good[record.near(of_good, of_point, NEAR)].tolist(),
-        *of_point[record.near(of_point, of_good, NEAR)].tolist(),
+        *of_good[record.are_near(of_good, of_point, NEAR)].tolist(),
+        *of_point[record.are_near(of_point, of_good, NEAR)].tolist(),
     }
     numbers = count()
 
     def node(item: Observation) -> int | None:
         is_far = isinstance(item, Reading) and item.partner is None and next(numbers) not in near
-        return None if is_far else nodes.get(record.name(item.candidate))
+        return None if is_far else nodes.get(record.name_of_build(item.candidate))
 
     two_builds = now.remapped(
         node,
@@ -192,7 +192,7 @@ def _with_branch_results(
 
     Readings are corrected only to find the change.
     """
-    starts = {point: strongest(ratios) for point, ratios in offsets.items()}
+    starts = {point: strongest_ratio(ratios) for point, ratios in offsets.items()}
     of_branches = tuple(
         f"a branch that is older than good began at {ratio.middle:.3f} of good; its builds are judged by that"
         for ratio in starts.values()
@@ -203,8 +203,8 @@ def _with_branch_results(
     elif isinstance(order, Inconclusive) and np.isin(start[list(order.candidates)], unmeasurable).any():
         order = replace(order, reason=Reason.BRANCH_POINT_UNKNOWN, detail=None)
     if not now.subrange and (offsets or unmeasurable):
-        speeds = relative_speeds(now.observations, now.bad, now.prior.host_classes, now.model)
-        effect = speeds.get(now.record.name(now.bad))
+        speeds = candidate_ratios(now.observations, now.bad, now.prior.host_classes, now.model)
+        effect = speeds.get(now.record.name_of_build(now.bad))
     if effect and isinstance(order, NotReproduced | Inconclusive) and order.ratio.known:
         order = replace(order, ratio=effect)
     warnings = (*decision.belief.warnings, *of_branches)

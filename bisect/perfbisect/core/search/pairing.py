@@ -21,11 +21,11 @@ from statistics import mean, median, stdev, variance
 from perfbisect.core.domain.graph import Graph
 from perfbisect.core.domain.orders import UNKNOWN, Decision, Interval, Measure, NotReproduced, Purpose, Share, Ways
 from perfbisect.core.domain.settings import GAIN, PAIRS_FIRST, Direction, Pairing, Policy
-from perfbisect.core.inference.analysis import NOISY, Contrast, contrast, least
-from perfbisect.core.inference.noise_model import USUAL, NoiseModel, behaviour
+from perfbisect.core.inference.analysis import NOISY, Contrast, contrast_of_builds, min_log_change
+from perfbisect.core.inference.noise_model import USUAL, NoiseModel, weigh_readings
 from perfbisect.core.inference.observations import Observation, Reading
-from perfbisect.core.inference.record import Record, arrange
-from perfbisect.core.inference.state_space import fit, levels_of
+from perfbisect.core.inference.record import Record, arrange_observations
+from perfbisect.core.inference.state_space import fit_levels, levels_for_search
 from perfbisect.core.search.randomized_layouts import decide_with_layouts, is_independent_of_layout
 from perfbisect.core.search.situation import Situation, within_budget
 from perfbisect.core.stats.distributions import Student
@@ -118,8 +118,8 @@ def _interleaved_decision(now: Situation) -> Decision:
 def _paired_situation(now: Situation, *, by_cpu: bool) -> Situation:
     """The situation with the paired runs alone, by CPU time with ``by_cpu``; the budget is charged with all runs."""
     rounds = now.with_readings(
-        lambda reading: reading.partner is not None and not (by_cpu and reading.cpu is None),
-        prior=replace(now.prior, noise=None), model=USUAL.of_rounds,
+        lambda reading: reading.partner is not None and not (by_cpu and reading.cpu_value is None),
+        prior=replace(now.prior, noise=None), model=USUAL.for_paired_runs,
     ).charged_for(now)  # fmt: skip
     return replace(rounds, observations=with_cpu_time(rounds.observations)) if by_cpu else rounds
 
@@ -130,7 +130,7 @@ def _paired_decision(rounds: Situation) -> Decision:
     If the ends do not differ by CPU time, but wait differently in their rounds, the search compares time.
     """
     decision, observations = decide_with_layouts(rounds), rounds.observations
-    by_cpu = any(isinstance(item, Reading) and item.time is not None for item in observations)
+    by_cpu = any(isinstance(item, Reading) and item.time_value is not None for item in observations)
     if not isinstance(decision.order, NotReproduced) or not by_cpu:
         return decision
     waits = _extra_waits(rounds)
@@ -139,7 +139,7 @@ def _paired_decision(rounds: Situation) -> Decision:
     error = stdev(waits) / math.sqrt(len(waits)) or math.inf
     if abs(Student(len(waits) - 1).normal_score(mean(waits) / error)) < WAITED:
         return decision
-    timed = [item.by_time if isinstance(item, Reading) else item for item in observations]
+    timed = [item.with_time if isinstance(item, Reading) else item for item in observations]
     by_time = replace(rounds, observations=timed)
     ends = _contrast_of_ends(by_time.record, by_time, by_time.model)
     shown = ends.ratio(by_time.record.sign)
@@ -151,19 +151,19 @@ def _extra_waits(rounds: Situation) -> list[float]:
 
     This is the longer waiting of bad. It contains neither the noise of time and CPU time, nor code placement.
     """
-    good, bad = rounds.record.name(0), rounds.record.name(rounds.bad)
+    good, bad = rounds.record.name_of_build(0), rounds.record.name_of_build(rounds.bad)
     waits = []
     for item in rounds.observations:
-        if isinstance(item, Reading) and item.time is not None and item.partner is not None:
-            sides = rounds.record.name(item.candidate), rounds.record.name(item.partner)
+        if isinstance(item, Reading) and item.time_value is not None and item.partner is not None:
+            sides = rounds.record.name_of_build(item.candidate), rounds.record.name_of_build(item.partner)
             if sides in {(good, bad), (bad, good)}:
-                waits.append((item.time - item.value) * (1 if sides[0] == bad else -1))
+                waits.append((item.time_value - item.value) * (1 if sides[0] == bad else -1))
     return waits
 
 
 def with_cpu_time(observations: Sequence[Observation]) -> list[Observation]:
     """The observations with CPU time in place of time."""
-    return [item.by_cpu if isinstance(item, Reading) else item for item in observations]
+    return [item.with_cpu_time if isinstance(item, Reading) else item for item in observations]
 
 
 def _runs_of_ends(now: Situation, *, all_runs: bool = False) -> tuple[list[Reading], list[Reading]]:
@@ -171,10 +171,14 @@ def _runs_of_ends(now: Situation, *, all_runs: bool = False) -> tuple[list[Readi
 
     With ``all_runs``, all interleaved runs of the ends, and all paired runs of any builds.
     """
-    ends, interleaved, paired = {now.record.name(0), now.record.name(now.bad)}, list[Reading](), list[Reading]()
+    ends, interleaved, paired = (
+        {now.record.name_of_build(0), now.record.name_of_build(now.bad)},
+        list[Reading](),
+        list[Reading](),
+    )
     for item in now.observations:
         if isinstance(item, Reading):
-            sides = {now.record.name(side) for side in (item.candidate, item.partner) if side is not None}
+            sides = {now.record.name_of_build(side) for side in (item.candidate, item.partner) if side is not None}
             if not item.layout and (sides <= ends or (all_runs and item.partner is not None)):
                 (interleaved if item.partner is None else paired).append(item)
     if all_runs:
@@ -197,11 +201,14 @@ def _compare_ways(
 
     Rounds are better if they are less noisy and show at least half of the difference that interleaved runs are sure of.
     """
-    record = arrange(interleaved, now.policy, now.bad)
-    if not (record.runs(0) and record.runs(now.bad)):
+    record = arrange_observations(interleaved, now.policy, now.bad)
+    if not (record.run_count(0) and record.run_count(now.bad)):
         return None
     turns = _contrast_of_ends(record, now, USUAL)
-    noise = math.sqrt(2) * _contrast_of_ends(record, now, replace(USUAL, noise=PRIOR_NOISE, worth=PRIOR_WEIGHT)).noise
+    noise = (
+        math.sqrt(2)
+        * _contrast_of_ends(record, now, replace(USUAL, guessed_noise=PRIOR_NOISE, guess_weight=PRIOR_WEIGHT)).noise
+    )
     turn_ratio = Interval.around(-record.sign * turns.drop, 2 * turns.error)
     size = abs(turns.drop) / turns.noise
     clear_size = CLEAR * (UNSTEADY if turns.noise > NOISY else 1.0)
@@ -213,13 +220,13 @@ def _compare_ways(
         nearly = size >= clear_size and not paired and len(interleaved) < FEW
         return Ways(False, noise, math.inf, turn_ratio, UNKNOWN, clear=clear, waiting=waiting, doubtful=nearly)
     by_cpu, enough = _ends_wait_alike(interleaved, paired, record, now), len(interleaved) >= 2 * MOST
-    of_rounds = arrange(with_cpu_time(paired) if by_cpu else paired, now.policy, now.bad)
-    rounds = _contrast_of_ends(of_rounds, now, USUAL.of_rounds)
+    of_rounds = arrange_observations(with_cpu_time(paired) if by_cpu else paired, now.policy, now.bad)
+    rounds = _contrast_of_ends(of_rounds, now, USUAL.for_paired_runs)
     drop = math.copysign(1.0, record.sign * turns.drop * of_rounds.sign * rounds.drop) * abs(rounds.drop)
     is_smaller = drop < SHOWN_SHARE * abs(turns.drop)
     lost_score = Student(turns.freedom).normal_score((abs(turns.drop) - drop) / turns.error) if is_smaller else 0.0
     valid = lost_score < (LOST if enough else doubtful_score)
-    little_noise = replace(USUAL.of_rounds, noise=math.sqrt(2) * PRIOR_NOISE, worth=PRIOR_WEIGHT)
+    little_noise = replace(USUAL.for_paired_runs, guessed_noise=math.sqrt(2) * PRIOR_NOISE, guess_weight=PRIOR_WEIGHT)
     round_noise = _contrast_of_ends(of_rounds, now, little_noise).noise
     quieter = round_noise < GAIN * noise
     round_ratio = Interval.around(-of_rounds.sign * rounds.drop, 2 * rounds.error)
@@ -242,10 +249,10 @@ def _ends_wait_alike(
     Other programs can only lengthen the waiting of a run. So the run that waits least shows the waiting of its build.
     If other programs make the waiting vary, the difference between the ends must exceed this variation.
     """
-    if any(reading.cpu is None for reading in (*interleaved, *paired)):
+    if any(reading.cpu_value is None for reading in (*interleaved, *paired)):
         return None
     good, bad = _log_waits(interleaved, record, now)
-    if abs(min(good) - min(bad)) <= ALIKE * least(now.policy):
+    if abs(min(good) - min(bad)) <= ALIKE * min_log_change(now.policy):
         return True
     if min(len(good), len(bad)) < 2:
         return False
@@ -255,11 +262,11 @@ def _ends_wait_alike(
 
 def _log_waits(runs: Sequence[Reading], record: Record, now: Situation) -> Sequence[list[float]]:
     """The waiting of each run of good, and of each run of bad: the logarithm of time divided by CPU time."""
-    ends = (record.name(0), record.name(now.bad))
-    return [[run.waits for run in runs if record.name(run.candidate) == end] for end in ends]
+    ends = (record.name_of_build(0), record.name_of_build(now.bad))
+    return [[run.log_wait for run in runs if record.name_of_build(run.candidate) == end] for end in ends]
 
 
 def _contrast_of_ends(record: Record, now: Situation, model: NoiseModel) -> Contrast:
     """The difference between good and bad, by the readings of ``record``."""
-    levels = levels_of(fit(record, behaviour(record, 0, now.bad, model).weight, model))
-    return contrast(levels, record.builds.index(0), record.builds.index(now.bad))
+    levels = levels_for_search(fit_levels(record, weigh_readings(record, 0, now.bad, model).weight, model))
+    return contrast_of_builds(levels, record.builds.index(0), record.builds.index(now.bad))

@@ -47,12 +47,12 @@ from perfbisect.core.domain.orders import (
     all_steps,
 )
 from perfbisect.core.domain.settings import Policy, PriorKnowledge
-from perfbisect.core.inference.analysis import PROVEN, Contrast, contrast
+from perfbisect.core.inference.analysis import PROVEN, Contrast, contrast_of_builds
 from perfbisect.core.inference.instruction_counts import LAYOUT
-from perfbisect.core.inference.noise_model import FRESH, NoiseModel, behaviour, without_modes
+from perfbisect.core.inference.noise_model import RANDOMIZED_LAYOUTS, NoiseModel, remove_modes, weigh_readings
 from perfbisect.core.inference.observations import Observation, Reading
-from perfbisect.core.inference.record import arrange
-from perfbisect.core.inference.state_space import fit, levels_of
+from perfbisect.core.inference.record import arrange_observations
+from perfbisect.core.inference.state_space import fit_levels, levels_for_search
 from perfbisect.core.search.all_changes import decide_changes
 from perfbisect.core.search.situation import Situation, undecided, within_budget
 from perfbisect.core.stats.distributions import rank_sum_p_value, signed_rank_p_value
@@ -97,13 +97,17 @@ class LayoutComparison:
         """Whether randomized layouts show the difference, and about the usual size of it."""
         if not self.randomized or self.compared < FEWEST or self.chance * self.compared > CHANCE:
             return False
-        return self.randomized.clear >= PROVEN and self.randomized.drop >= SHOWN_SHARE * self.usual
+        return self.randomized.normal_score >= PROVEN and self.randomized.drop >= SHOWN_SHARE * self.usual
 
     @property
     def absent(self) -> bool:
         """Whether randomized layouts exclude most of the usual difference."""
         required = SHOWN_SHARE * self.usual
-        return self.randomized is not None and self.compared >= FEWEST and self.randomized.above(required) < ABSENT
+        return (
+            self.randomized is not None
+            and self.compared >= FEWEST
+            and self.randomized.probability_above(required) < ABSENT
+        )
 
     @property
     def missing(self) -> int:
@@ -126,7 +130,7 @@ def decide_with_layouts(now: Situation) -> Decision:
     else:
         usual_part = tuple(now.observations[:first])
         usual = _usual_decision(now.graph, usual_part, now.policy, now.prior, now.shared, now.model)
-    model = FRESH.of_rounds if now.model.rounds else FRESH
+    model = RANDOMIZED_LAYOUTS.for_paired_runs if now.model.paired else RANDOMIZED_LAYOUTS
     randomized = now.with_readings(_is_randomized, prior=replace(now.prior, noise=None), model=model)
     comparisons = {step.candidate: compare_with_parents(randomized, step) for step in all_steps(usual.order)}
     results = [comparison for of_step in comparisons.values() for comparison in of_step]
@@ -165,29 +169,29 @@ def compare_with_parents(randomized: Situation, step: Step) -> tuple[LayoutCompa
 def _compare_with_parent(randomized: Situation, step: Step, parent: int) -> LayoutComparison:
     """The comparison of a named commit with ``parent`` in randomized layouts, by the readings of both builds alone."""
     usual = abs(math.log(step.ratio.middle))
-    slow, fast = randomized.record.name(step.candidate), randomized.record.name(parent)
-    pair = randomized.with_readings(lambda reading: randomized.record.name(reading.candidate) in (slow, fast))
-    record = arrange(pair.observations, randomized.policy, slow)
-    if not (record.runs(slow) and record.runs(fast)):
+    slow, fast = randomized.record.name_of_build(step.candidate), randomized.record.name_of_build(parent)
+    pair = randomized.with_readings(lambda reading: randomized.record.name_of_build(reading.candidate) in (slow, fast))
+    record = arrange_observations(pair.observations, randomized.policy, slow)
+    if not (record.run_count(slow) and record.run_count(fast)):
         return LayoutComparison(parent, usual, None, None)
     weight = np.ones(len(record.value))
     if randomized.model.modes:
-        record, weight = without_modes(record, fast, slow)
-    if min(record.runs(slow), record.runs(fast)) >= TYPICAL:
-        weight = weight * behaviour(record, fast, slow, randomized.model).weight
-    levels = levels_of(fit(record, weight, randomized.model))
-    difference = contrast(levels, record.builds.index(fast), record.builds.index(slow))
+        record, weight = remove_modes(record, fast, slow)
+    if min(record.run_count(slow), record.run_count(fast)) >= TYPICAL:
+        weight = weight * weigh_readings(record, fast, slow, randomized.model).weight
+    levels = levels_for_search(fit_levels(record, weight, randomized.model))
+    difference = contrast_of_builds(levels, record.builds.index(fast), record.builds.index(slow))
     ratio = difference.ratio(record.sign)
     sign = 1 if (step.ratio.middle < 1) is (record.sign > 0) else -1
-    if randomized.model.rounds:
-        _, above = record.rounds(fast, slow)
+    if randomized.model.paired:
+        _, above = record.paired_differences(fast, slow)
         differences, chance = sign * above, signed_rank_p_value((sign * above).tolist())
         measured = len(differences)
     else:
-        rows = record.readings(slow), record.readings(fast)
+        rows = record.reading_positions(slow), record.reading_positions(fast)
         low, high = ((sign * record.value[trusted_rows])[weight[trusted_rows] > TRUSTED] for trusted_rows in rows)
         chance = rank_sum_p_value(low.tolist(), high.tolist()) if len(low) and len(high) else 1.0
-        pairs, measured = min(map(len, rows)), min(record.runs(slow), record.runs(fast))
+        pairs, measured = min(map(len, rows)), min(record.run_count(slow), record.run_count(fast))
         differences = sign * (record.value[rows[1][:pairs]] - record.value[rows[0][:pairs]])
     layouts = Layouts(ratio, len(differences), int((differences > 0).sum()), measured)
     return LayoutComparison(parent, usual, replace(difference, drop=sign * difference.drop), layouts, chance)
@@ -221,7 +225,7 @@ def _further_layouts(comparisons: Comparisons, now: Situation) -> Measure | None
     """The order for more layouts of the first commit that needs them, and of its parents; or None."""
     for candidate, of_commit in comparisons.items():
         if missing := {comparison.parent: comparison.missing for comparison in of_commit if comparison.missing}:
-            if rounds := now.model.rounds:  # with one parent after the other
+            if rounds := now.model.paired:  # with one parent after the other
                 missing = dict([next(iter(missing.items()))])
             plan = (Share(candidate, max(missing.values())), *(Share(parent, runs) for parent, runs in missing.items()))
             host, results = now.fleet.free_host, _weakest(of_commit).layouts

@@ -42,17 +42,17 @@ from perfbisect.core.inference.analysis import (
     Analysis,
     PairwiseProof,
     analyse,
-    confirmation,
-    first_look,
-    least,
+    first_end_runs,
+    min_log_change,
+    missing_proof_runs,
     pairwise_proofs,
     prior_belief,
     weakest_proof,
 )
-from perfbisect.core.inference.ancestry import Hypotheses, compared_with, hypotheses
+from perfbisect.core.inference.ancestry import Hypotheses, comparison_builds, separate_hypotheses
 from perfbisect.core.inference.posterior import NEVER, Posterior
 from perfbisect.core.inference.record import Record
-from perfbisect.core.inference.relative_speed import leading_class, strongest
+from perfbisect.core.inference.relative_speed import leading_host_class, strongest_ratio
 from perfbisect.core.search.acquisition import best_measurement, is_hopeless, measurement_while_waiting
 from perfbisect.core.search.counts import SHARE, CountRises, count_rise, count_situation, ends_to_count, explains_time
 from perfbisect.core.search.situation import Budget, Situation, no_suspect, undecided, verdict_without_search
@@ -85,16 +85,16 @@ def leading_hypothesis(
 
     If the class can still be split, its most probable member is returned. A ``stuck`` search splits no class.
     """
-    by_candidate = groups.spread(posterior.culprit)
+    by_candidate = groups.candidate_probabilities(posterior.culprit)
     top = int(posterior.culprit.argmax())
-    members = groups.of_class(top)
-    tried = np.array([*record.skipped, *record.builds, *record.same], np.int64)
+    members = groups.class_members(top)
+    tried = np.array([*record.skipped, *record.builds, *record.build_name], np.int64)
     untried = len(np.setdiff1d(members, tried)) > 0
     usable = [(i, b) for i, b in enumerate(record.builds) if b not in record.skipped]
     slow_builds = [b for i, b in usable if groups.slow[i, top]]
     fast_builds = [b for i, b in usable if not groups.slow[i, top]]
     slow = int(members[0]) if len(members) == 1 else min(slow_builds)
-    below = groups.reach.ancestors(slow)
+    below = groups.ancestry.ancestors(slow)
     fast = max((b for b in fast_builds if below[b]), default=0)
     if len(members) > 1 and untried and not stuck:
         best = int(by_candidate.argmax())
@@ -108,15 +108,15 @@ def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
     ``analysis`` is None while an end has no reading.
     """
     if analysis is None:
-        return first_look(now.bad, now.model)
-    if second_look := analysis.second_look(now.build_runs):
-        return second_look
-    if analysis.nothing:
+        return first_end_runs(now.bad, now.model)
+    if end_runs := analysis.second_end_runs(now.build_runs):
+        return end_runs
+    if analysis.should_give_up:
         return analysis.not_reproduced
-    if not analysis.differ:
-        return analysis.further_look()
+    if not analysis.ends_differ:
+        return analysis.further_end_runs()
     posterior = analysis.posterior
-    leading = leading_hypothesis(analysis.groups, posterior, analysis.record)
+    leading = leading_hypothesis(analysis.hypotheses, posterior, analysis.record)
     required = min(analysis.policy.confidence, CAP)
     if posterior.change > required:  # otherwise the change itself is in doubt, not its place
         required = min(required / posterior.change, CAP)
@@ -124,7 +124,7 @@ def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
         return order
     # the level of builds with stopped runs may be at the bound, or far beyond it
     extremes = (analysis.by_distance[0], analysis.by_distance[-1]) if analysis.by_distance else ()
-    answers = [leading_hypothesis(analysis.groups, extreme, analysis.record) for extreme in extremes]
+    answers = [leading_hypothesis(analysis.hypotheses, extreme, analysis.record) for extreme in extremes]
     is_sure = all(answer.certain and answer.probability >= required for answer in answers)
     if is_sure and len({answer.members for answer in answers}) > 1:
         return undecided(analysis.belief, analysis.policy, Reason.STOPPED_RUNS)
@@ -137,10 +137,10 @@ def next_order(analysis: Analysis | None, now: Situation, host: int) -> Order:
 
 def _verdict_without_progress(analysis: Analysis, reason: Reason, budget: Budget) -> Order:
     """The verdict when no measurement promises enough bits; or the proof, for which a set of neighbours is enough."""
-    leading = leading_hypothesis(analysis.groups, analysis.posterior, analysis.record, stuck=True)
+    leading = leading_hypothesis(analysis.hypotheses, analysis.posterior, analysis.record, stuck=True)
     if reason is Reason.UNBUILDABLE and leading.probability >= min(analysis.policy.confidence, CAP):
         return _proof_or_verdict(analysis, leading, budget) or _undecided(analysis, Reason.BY_CHANCE)
-    if analysis.posterior.change < DOUBTFUL and analysis.ends.runs >= analysis.model.fewest:
+    if analysis.posterior.change < DOUBTFUL and analysis.ends.runs >= analysis.model.fewest_end_runs:
         return analysis.not_reproduced
     return _undecided(analysis, reason)
 
@@ -153,27 +153,29 @@ def _proof_or_verdict(analysis: Analysis, leading: LeadingHypothesis, budget: Bu
     graph, policy, record, posterior = analysis.graph, analysis.policy, analysis.record, analysis.posterior
     if leading.slow in record.skipped:
         return _undecided(analysis, Reason.UNBUILDABLE)
-    parents = compared_with(graph, record, leading.slow) if leading.certain else (leading.fast,)
+    parents = comparison_builds(graph, record, leading.slow) if leading.certain else (leading.fast,)
     proofs = pairwise_proofs(record, analysis.levels, leading.slow, parents)
-    if (order := confirmation(analysis, leading.slow, proofs)) is not None:
+    if (order := missing_proof_runs(analysis, leading.slow, proofs)) is not None:
         if not budget.builds_allowed(order):
             return _undecided(analysis, Reason.BUILDS_SPENT)
         return order
     if not leading.certain:
         return _undecided(analysis, Reason.UNBUILDABLE)
-    if not all(proof.proven for proof in proofs):
+    if not all(proof.is_proven for proof in proofs):
         return _undecided(analysis, Reason.NOT_CONFIRMED)
     proof = weakest_proof(proofs)
     # exact counts always show a largest step, which may be smaller than the smallest effect of interest
-    if analysis.model.exact and not (proof.contrast and proof.contrast.above(LARGE * least(policy)) > UNLIKELY):
+    if analysis.model.exact and not (
+        proof.contrast and proof.contrast.probability_above(LARGE * min_log_change(policy)) > UNLIKELY
+    ):
         return _undecided(analysis, Reason.MANY_STEPS)
     probability = min(leading.probability * posterior.change, CAP)
     if probability < min(policy.confidence, CAP):
-        return None if analysis.settled else analysis.further_look()
+        return None if analysis.is_settled else analysis.further_end_runs()
     ratio = analysis.speeds.ratio(leading.slow, proof.parent)
     prior = float(graph.weight[leading.slow])
     stand_ins = tuple(p for p in parents if p not in graph.parents_of(leading.slow))
-    return Found(Step(leading.slow, probability, ratio, parents, stand_ins, prior, together=analysis.model.rounds))
+    return Found(Step(leading.slow, probability, ratio, parents, stand_ins, prior, together=analysis.model.paired))
 
 
 def _undecided(analysis: Analysis, reason: Reason) -> Inconclusive:
@@ -186,10 +188,10 @@ def _undecided(analysis: Analysis, reason: Reason) -> Inconclusive:
 
 def _reason_to_stop(analysis: Analysis, budget: Budget) -> Reason:
     """The reason why no measurement promises enough bits."""
-    record, groups, posterior = analysis.record, analysis.groups, analysis.posterior
+    record, groups, posterior = analysis.record, analysis.hypotheses, analysis.posterior
     if not budget.may_build:
         return Reason.BUILDS_SPENT
-    top = groups.of_class(int(posterior.culprit.argmax()))
+    top = groups.class_members(int(posterior.culprit.argmax()))
     if len(top) > 1 and record.skipped.intersection(top.tolist()):
         return Reason.UNBUILDABLE
     if analysis.model.exact:
@@ -212,7 +214,7 @@ class _HostClass:
     @property
     def shows(self) -> bool:
         """Whether the readings show a change, so that they can show its place."""
-        return self.analysis is not None and self.analysis.shows
+        return self.analysis is not None and self.analysis.shows_change
 
     def proof(self, step: Step) -> PairwiseProof | None:
         """The proof of a step against its closest parent in speed; None if a parent was not compared on this class."""
@@ -251,8 +253,8 @@ def decide_single_change(now: Situation) -> Decision:
 
 def _effect_of_leading_class(classes: Sequence[_HostClass]) -> Interval:
     """The metric of the bad end relative to the good end, on the leading host class."""
-    ratios = [part.analysis.effect if part.analysis else None for part in classes]
-    return ratios[leading_class(ratios)] or UNKNOWN
+    ratios = [part.analysis.end_ratio if part.analysis else None for part in classes]
+    return ratios[leading_host_class(ratios)] or UNKNOWN
 
 
 def _with_counts(
@@ -261,7 +263,7 @@ def _with_counts(
     """The host classes with the prior by ``counts``, if there is one; and the order for the next count, or None."""
     if of_ends := ends_to_count(counts, now, main):
         return classes, of_ends
-    if not explains_time(count_rise(counts), main.ends, least(now.policy)):
+    if not explains_time(count_rise(counts), main.ends, min_log_change(now.policy)):
         return classes, None
     rises = CountRises.of(counts)
     classes = _host_classes(now, rises.prior, SHARE)
@@ -275,7 +277,7 @@ def _leading_analysis(classes: Sequence[_HostClass]) -> Analysis | None:
 
 def _host_classes(now: Situation, prior: NDArray[np.float64] | None = None, share: float = 0.0) -> list[_HostClass]:
     """The host classes with common probabilities of a culprit; ``prior`` by counts (size,) has this ``share``."""
-    groups = hypotheses(now.graph, now.record, prior, share)
+    groups = separate_hypotheses(now.graph, now.record, prior, share)
     names = now.prior.classes
     if len(names) == 1:
         return [_HostClass("", now.fleet.free_host, now, _analysis(now, now, groups))]
@@ -293,10 +295,12 @@ def _host_classes(now: Situation, prior: NDArray[np.float64] | None = None, shar
 def _analysis(now: Situation, part: Situation, groups: Hypotheses) -> Analysis | None:
     """The analysis of one host class by its readings; ``groups`` are the classes of culprits by all builds."""
     record = part.record
-    if min(record.runs(0), record.runs(part.bad)) == 0:
+    if min(record.run_count(0), record.run_count(part.bad)) == 0:
         return None
     groups = replace(groups, slow=groups.slow[[now.record.builds.index(build) for build in record.builds]])
-    return analyse(part.graph, part.policy, record, groups, part.prior.noise, model=part.model, subrange=part.subrange)
+    return analyse(
+        part.graph, part.policy, record, groups, part.prior.noise, model=part.model, is_subrange=part.subrange
+    )
 
 
 def _order_and_builds(
@@ -321,7 +325,7 @@ def _best_order(now: Situation, classes: Sequence[_HostClass], main: Analysis | 
     policy, budget = now.policy, now.budget
     usable = [part for part in classes if part.host is not None]
     showing = [part for part in classes if part.host is None and part.shows]  # all hosts are lost
-    if not showing and all(part.analysis and part.analysis.nothing for part in usable):
+    if not showing and all(part.analysis and part.analysis.should_give_up for part in usable):
         return main.not_reproduced if main else no_suspect(Reason.NO_HOST, policy)
     orders = [(next_order(part.analysis, part.now, part.host), part.host) for part in usable if part.host is not None]
     if named := next((order for order, _ in orders if isinstance(order, Found)), None):
@@ -333,7 +337,7 @@ def _best_order(now: Situation, classes: Sequence[_HostClass], main: Analysis | 
         return budget.within(min(measures, key=lambda order: (not now.fleet.is_free(order.host), order.host)))
     verdict = next((order for order, _ in orders if isinstance(order, Inconclusive)), None)
     if showing and not verdict:  # no other class shows the change: an order for a lost host, so that the loop fails
-        return replace(first_look(now.bad, now.model), host=now.prior.host_classes.index(showing[0].name))
+        return replace(first_end_runs(now.bad, now.model), host=now.prior.host_classes.index(showing[0].name))
     assert main
     return verdict or main.not_reproduced
 
@@ -345,7 +349,7 @@ def _effects(classes: Sequence[_HostClass], step: Step | None) -> tuple[Effect, 
         if (analysis := part.analysis) and step and (proof := part.proof(step)) and proof.contrast:
             effects.append(Effect(part.name, analysis.speeds.ratio(step.candidate, proof.parent), ends=False))
         elif analysis:
-            effects.append(Effect(part.name, analysis.effect, ends=True))
+            effects.append(Effect(part.name, analysis.end_ratio, ends=True))
     return tuple(effects)
 
 
@@ -361,7 +365,7 @@ def _evidence(classes: Sequence[_HostClass], step: Step | None) -> tuple[Interva
             ratio = None if step and ends.excludes_one else ends
         ratios.append(ratio)
     measured = [ratio for ratio in ratios if ratio]
-    return tuple(ratio or strongest(measured) for ratio in ratios) if measured else ()
+    return tuple(ratio or strongest_ratio(measured) for ratio in ratios) if measured else ()
 
 
 APART = 0.01  # prior probability that host classes differ in their largest change
@@ -372,16 +376,15 @@ def with_common_culprit(analyses: Sequence[Analysis | None]) -> list[Analysis | 
 
     None stands for a class without readings of both ends.
     """
-    showing = [analysis for analysis in analyses if analysis and analysis.shows]
+    showing = [analysis for analysis in analyses if analysis and analysis.shows_change]
     if len(showing) < 2:
         return list(analyses)
-    prior = showing[0].groups.prior
+    prior = showing[0].hypotheses.prior
     total = np.log(prior) + sum(np.log(np.maximum(part.posterior.culprit / prior, NEVER)) for part in showing)
     top = float(total.max())
     share = np.exp(total - top)
-    agreement = top + float(
-        np.log(share.sum())
-    )  # log likelihood of a common culprit, relative to a culprit for each class
+    # log likelihood of a common culprit, relative to a culprit for each class
+    agreement = top + float(np.log(share.sum()))
     shared = float(np.exp(-np.logaddexp(0.0, np.log(APART / (1 - APART)) - agreement)))
     # The odds of a change are multiplied, too, corrected for the agreement of the classes about its place.
     changes = np.clip([part.posterior.change for part in showing], 1e-12, 1 - 1e-12)
@@ -394,4 +397,4 @@ def with_common_culprit(analyses: Sequence[Analysis | None]) -> list[Analysis | 
         mixed = shared * change + (1 - shared) * posterior.change
         return replace(analysis, posterior=replace(posterior, culprit=culprit, change=mixed, several=several))
 
-    return [common(analysis) if analysis and analysis.shows else analysis for analysis in analyses]
+    return [common(analysis) if analysis and analysis.shows_change else analysis for analysis in analyses]

@@ -41,7 +41,7 @@ from perfbisect.core.domain.settings import CAP, NOTHING_KNOWN, Policy, PriorKno
 from perfbisect.core.inference.ancestry import ancestry_of
 from perfbisect.core.inference.noise_model import USUAL, NoiseModel
 from perfbisect.core.inference.observations import Built, Count, Observation, Reading, count_runs
-from perfbisect.core.inference.record import Record, arrange
+from perfbisect.core.inference.record import Record, arrange_observations
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Budget:
 
     @property
     def _runs(self) -> int:
-        return self.record.spent + self.fleet.runs + self.spent_by_others.runs
+        return self.record.spent_runs + self.fleet.runs + self.spent_by_others.runs
 
     @property
     def _attempted(self) -> frozenset[int]:
@@ -157,7 +157,7 @@ class Situation:
     @cached_property
     def record(self) -> Record:
         """The observations, arranged for the model."""
-        return arrange(self.observations, self.policy, self.bad)
+        return arrange_observations(self.observations, self.policy, self.bad)
 
     @cached_property
     def budget(self) -> Budget:
@@ -209,12 +209,16 @@ class Situation:
         """The candidates of ``order`` that build hosts have not built yet; empty if hosts build for themselves."""
         if not self.fleet.builds_ahead:
             return ()
-        return tuple(share.candidate for share in order.plan if share.runs and share.candidate not in self.record.there)
+        return tuple(
+            share.candidate
+            for share in order.plan
+            if share.runs and share.candidate not in self.record.built_on_any_host
+        )
 
     @cached_property
     def build_runs(self) -> float:
         """The usual cost of one more build, in runs."""
-        return self.record.build_runs(self.prior.build_cost)
+        return self.record.build_cost_in_runs(self.prior.build_cost)
 
 
 CENTRAL = 0.1  # share of the subrange by which the middle may be farther from even halves than the best candidate
@@ -290,7 +294,7 @@ class Subrange:
         Empty if no candidate between the ends can be measured. ``chance`` (whole's size,) is the probability that each
         candidate builds.
         """
-        below = ancestry_of(self.graph).sums(self.graph.weight / self.graph.weight.sum())
+        below = ancestry_of(self.graph).ancestor_sums(self.graph.weight / self.graph.weight.sum())
         uneven = np.abs(np.where(np.isnan(below), 2.0, below) - 0.5)
         uneven += (1 - chance[self.nodes]) / 2
         uneven[[0, -1]] = np.inf
@@ -319,7 +323,7 @@ def verdict_without_search(graph: Graph, record: Record, policy: Policy) -> Verd
     bad = graph.size - 1
     if bad in record.skipped or 0 in record.skipped:
         return no_suspect(Reason.GOOD_UNMEASURABLE if 0 in record.skipped else Reason.BAD_UNMEASURABLE, policy)
-    if record.name(bad) == 0 or not (graph.weight[1:] > 0).any():
+    if record.name_of_build(bad) == 0 or not (graph.weight[1:] > 0).any():
         return NotReproduced(SAME, 0.0)
     return None
 

@@ -24,7 +24,7 @@ from perfbisect.core.domain.settings import (
     TrialWorkload,
 )
 from perfbisect.core.domain.trials import next_round, order, pairs_to_try, rounds_to_do, visits
-from perfbisect.core.inference.observations import observations
+from perfbisect.core.inference.observations import read_observations
 from perfbisect.core.search.pairing import better_way
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.host.lock import WaitCallback
@@ -104,7 +104,7 @@ class RoundsPlan:
                 return
         first = [run for run in trial.runs if not run.work and run.subject < 2]
         entries = [(run.at, RunFinished(run.subject, run.facts)) for run in first]
-        readings = observations(
+        readings = read_observations(
             entries, {name: node for node, name in enumerate(commits)}, request.metric, self.log.began
         )
         if not trial.pairing and (comparison := better_way(readings)):
