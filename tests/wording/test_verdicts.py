@@ -148,7 +148,7 @@ def teller_of(metric: str = "qps", usual: str = "qps", **known: Any) -> Teller:
 
 def said(told: Told) -> tuple[str, ...]:
     built = BUILDS.get if told.built else dict[int, BuildFacts]().get
-    with patch("perfbisect.wording.verdicts.effect_of", lambda *_: told.qps or None):
+    with patch("perfbisect.wording.verdicts.step_ratio_in_metric", lambda *_: told.qps or None):
         teller = teller_of(told.metric, told.usual, built=built, pairing=PairingChosen(True, "", told.by_cpu))
         return teller.sentences(told.verdict)
 
