@@ -58,13 +58,13 @@ def until_chosen(world: World, **more: float) -> tuple[list[Observation], Decisi
         assert isinstance(decision.order, Measure)
         for each in world.measure(decision.order):
             is_more = more and isinstance(each, Reading)
-            log.append(replace(each, cpu=each.value, **more) if is_more else each)  # type: ignore[union-attr,call-arg]
+            log.append(replace(each, cpu_value=each.value, **more) if is_more else each)  # type: ignore[union-attr,call-arg]
     return log, decision, decision.ways
 
 
 def test_those_that_wait_nearly_all_of_their_time_are_measured_in_turns() -> None:
     """As for a disk that two would share."""
-    log, decision, ways = until_chosen(World(LINE, {26: -0.2}, SHARED, seed=1), waits=3)
+    log, decision, ways = until_chosen(World(LINE, {26: -0.2}, SHARED, seed=1), log_wait=3)
     assert not rounds(log)
     assert "interleaved: they wait for 95 % of their time, and two may" in pairing_chosen(ways).why
     assert isinstance(decision.order, Measure)
