@@ -115,7 +115,7 @@ def started(names: tuple[str, ...]) -> SessionStarted:
 
 def log_of(history: History, names: tuple[str, ...], began: float = 1000.0) -> SavedLog:
     settings = Settings("v1", "v2", "/repo", "demo", "update-index", "local", good_commit="a", bad_commit="b")
-    return SavedLog(history, history.begin(settings, started(names), began))
+    return SavedLog(history, history.begin_session(settings, started(names), began))
 
 
 def speeds(names: tuple[str, ...], culprit: int, slow: float = 0.8) -> dict[str, float]:

@@ -92,7 +92,7 @@ def started(candidates: tuple[str, ...] = CANDIDATES, *, hunt: int = 0, resumed:
 
 def begin(history: History, settings: Settings = SETTINGS, at: float = BEGAN) -> int:
     """Begin a hunt on the sample's range."""
-    return history.begin(settings, started(), at)
+    return history.begin_session(settings, started(), at)
 
 
 def build(candidate: int, *, binary: str = "", seconds: float = 12.5, hits: int = 9, misses: int = 1) -> BuildFacts:
@@ -137,7 +137,7 @@ def begin_trial(
 ) -> int:
     """Begin a trial; returns its number."""
     plan = SessionStarted(0, host, False, request=request)
-    number = history.begin(settings, plan, at)
+    number = history.begin_session(settings, plan, at)
     history.append(number, replace(plan, session=number), at)
     return number
 

@@ -61,7 +61,7 @@ def write(path: Path, hunts: int, runs: int) -> None:
 
 def add(history: History, one: Invented) -> int:
     """Write a hunt; returns its number."""
-    hunt = history.begin(one.settings(), one.started(), one.began)
+    hunt = history.begin_session(one.settings(), one.started(), one.began)
     for at, event in one.events():
         history.append(hunt, event, at)
     return hunt
@@ -184,7 +184,7 @@ def appending(path: Path, number: int) -> list[float]:
     times = []
     with closing(History.open(path)) as history:
         one = Invented(number, APPENDED)
-        hunt = history.begin(one.settings(), one.started(), one.began)
+        hunt = history.begin_session(one.settings(), one.started(), one.began)
         for at, event in one.events():
             began = time.perf_counter()
             history.append(hunt, event, at)

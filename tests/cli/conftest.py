@@ -74,7 +74,7 @@ def stored(seal: Path) -> Callable[..., int]:
         problem = SearchProblem(Graph.line(len(names) - 1), names, settings.policy, settings.metric)
         lab = RatedLab(names, dict(zip(names, rates, strict=True)))
         with closing(History.open(None)) as history:
-            log = SavedLog(history, history.begin(settings, begun, lab.clock))
+            log = SavedLog(history, history.begin_session(settings, begun, lab.clock))
             assert [*hunt(problem, begun, log, measured_by(lab, settings.metric))]
             return log.hunt
 

@@ -20,7 +20,7 @@ from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
 from perfbisect.process import machine as this_boot
 from perfbisect.recipes.inventory import load_host
-from perfbisect.store.connection import default_place
+from perfbisect.store.connection import default_history_path
 from perfbisect.store.history import History
 from program import exits
 
@@ -81,7 +81,7 @@ def test_the_oldest_go_and_a_dry_run_only_lists(root: Path, tmp_path: Path) -> N
     assert left(root) == [JOB, *KEYS]
     said = exits(0, "gc", "--keep", "2.2M")
     assert f"builds/{KEYS[0]}" in said and "2.0 MB were freed on host local" in said
-    assert "Nothing had to be freed" in exits(0, "gc", "--history", str(default_place()))
+    assert "Nothing had to be freed" in exits(0, "gc", "--history", str(default_history_path()))
     assert left(root) == [JOB, KEYS[2]]
 
 

@@ -118,7 +118,9 @@ class Fleet:
             [end] = [one.event for one in history.events(number) if isinstance(one.event, SessionEnded)]
             assert end.fitness
             end = replace(end, fitness=replace(end.fitness, level=end.fitness.level * level))
-            again = history.begin(settings, SessionStarted(0, trial.host, False, request=trial.request), trial.began)
+            again = history.begin_session(
+                settings, SessionStarted(0, trial.host, False, request=trial.request), trial.began
+            )
             history.append(again, end, trial.began)
 
 

@@ -98,8 +98,8 @@ def test_checks_are_no_rows_of_a_listing(history: History) -> None:
     checks(history, "a", *FALL)
     accept(history.path, ["a"])
     other = check(history, "a", 9, name="")
-    assert [each.id for each in history.trials()] == [f"n{other}"]
-    assert history.listed(1).state == "done"
+    assert [each.id for each in history.trials_except_fitness_checks()] == [f"n{other}"]
+    assert history.session_summary(1).state == "done"
 
 
 def task(*choices: str) -> Task:

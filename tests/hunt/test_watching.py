@@ -75,7 +75,7 @@ def events_come(
         if entry := next(rest, None):
             history.append(session, entry[1], entry[0])
         elif failed:
-            history.fail(session, "no space", sample.BEGAN + 20)
+            history.enter_failure(session, "no space", sample.BEGAN + 20)
 
     return happens
 
@@ -88,7 +88,7 @@ def test_two_hunts_are_followed_to_their_ends(history: History, reader: History)
     def happens(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 2:
-            history.fail(second, "no space", sample.BEGAN + 1)
+            history.enter_failure(second, "no space", sample.BEGAN + 1)
         goes_on(seconds)
 
     ended = [(hunt.id, hunt.state) for hunt in watch(reader, (first, second), view, happens)]
@@ -119,9 +119,9 @@ def interrupted(history: History, events: int) -> int:
 
 def test_earlier_sessions_are_recalled(history: History, reader: History) -> None:
     hunt, view = interrupted(history, 6), Seen()
-    history.working.clear()  # as another process
+    history.sessions_of_process.clear()  # as another process
     history.append(hunt, sample.started(hunt=hunt, resumed=True), sample.BEGAN + 5000)
-    history.fail(hunt, "no space", sample.BEGAN + 5001)
+    history.enter_failure(hunt, "no space", sample.BEGAN + 5001)
     list(watch(reader, (hunt,), view, lambda _: None))
     assert len(view.earlier[hunt]) == 6
     assert [event.resumed for event in view.shown[hunt] if isinstance(event, SessionStarted)] == [True]
@@ -155,7 +155,7 @@ def test_a_trial_is_followed_as_a_hunt_is(history: History, reader: History) -> 
 
 def test_the_clock_of_a_hunt_that_was_interrupted_stands_still(history: History, reader: History) -> None:
     hunt = interrupted(history, 12)
-    history.fail(hunt, "no space", sample.BEGAN + 100)
+    history.enter_failure(hunt, "no space", sample.BEGAN + 100)
     console = Console(file=io.StringIO(), width=80, height=30, color_system=None)
     wall = LiveScreen(console, {hunt: ""}, now=lambda: sample.BEGAN + 1e6)
     list(watch(reader, (hunt,), wall, lambda _: None))

@@ -22,7 +22,7 @@ from perfbisect.core.domain.settings import (
     Settings,
 )
 from perfbisect.report.command_line import command_on, command_to_compare, command_to_run
-from perfbisect.store.connection import default_place
+from perfbisect.store.connection import default_history_path
 
 REQUESTED = Settings(
     "v1 $(x)", "v2", "/a b", "b", "w", "h", variant="lto", metric="p95", first_parent=True,
@@ -84,16 +84,16 @@ def test_the_command_asks_for_the_same_hunt(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_what_is_usual_or_impossible_is_left_out() -> None:
     usual = replace(COMMAND, host=USUAL_HOST, usual_variant="lto", linkable=False)
-    for command in (command_to_run(usual, default_place()), command_to_compare(usual, "p", "c")):
+    for command in (command_to_run(usual, default_history_path()), command_to_compare(usual, "p", "c")):
         assert not [option for option in ("--host ", "--variant", "--no-layouts") if option in command]
     for option, other in {
         "--variant lto": replace(usual, usual_variant="o2"),
         "--host h": replace(usual, host="h"),
         "--no-layouts": replace(usual, linkable=True),
     }.items():
-        assert option in command_to_run(other, default_place())
+        assert option in command_to_run(other, default_history_path())
 
 
 def test_commands_name_a_history_only_when_it_is_not_the_usual_one(tmp_path: Path) -> None:
-    assert command_on("resume", 3, default_place()) == "bisect resume 3"
+    assert command_on("resume", 3, default_history_path()) == "bisect resume 3"
     assert command_on("resume", 3, tmp_path / "a b.db") == f"bisect resume 3 --history '{tmp_path}/a b.db'"

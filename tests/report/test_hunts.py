@@ -51,7 +51,7 @@ from perfbisect.report.hunt_report import HuntReport, known_failures, read_hunt
 from perfbisect.report.markdown import escape, fenced, markdown
 from perfbisect.report.published import of_hunt
 from perfbisect.report.terminal import text as in_terminal
-from perfbisect.store.connection import default_place
+from perfbisect.store.connection import default_history_path
 from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
 from pinned import pinned
@@ -73,7 +73,7 @@ def story_of(
         1, "hunt", sample.BEGAN, "engine", "o2nofp", ("update-index",), "local", "qps", state, 6, 16,
         good="1.0", bad="1.1", commits=14, candidates=10, merges=2,
     )  # fmt: skip
-    return HuntReport(listed, settings, folded, default_place())
+    return HuntReport(listed, settings, folded, default_history_path())
 
 
 def printed(story: HuntReport, width: int | None = None) -> str:
@@ -271,7 +271,7 @@ def test_costs_leave_out_the_time_between_two_sessions(history: History) -> None
     hunt = sample.begin(history)
     for at, event in events:
         history.append(hunt, event, at)
-    history.working.clear()  # as another process would
+    history.sessions_of_process.clear()  # as another process would
     history.append(hunt, sample.started(resumed=True), later)
     assert history.attempts(hunt) == [sample.BEGAN, later]
     assert read_hunt(history, hunt).costs.seconds == pytest.approx(events[-1][0] - sample.BEGAN)

@@ -116,16 +116,19 @@ def test_tables_and_views_are_those_of_the_local_history(history: History, addre
         for one, other in zip(local, there, strict=True):
             assert all(map(same, one, other)), (name, one, other)
     assert rows(address, "SELECT body::text FROM events ORDER BY id") == [(body,) for _, body in logs(history)]
-    [made] = history.trials()
+    [made] = history.trials_except_fitness_checks()
     with reading(address) as central:
         with central.session(f"desk3:{hunt}") as (copy, number, _):
             assert number == hunt
             log = f"SELECT id, at, kind, body FROM events WHERE session_id = {hunt} ORDER BY id"
             assert copy.select(log) == history.select(log)
-            assert copy.listed(hunt) == replace(history.listed(hunt), origin="desk3")
-        listed = {str(one.id): one for one in central.listing()}
-        assert listed.pop(str(ways)).runs == history.listed(ways).runs
-        assert listed == {"1": replace(history.listed(1), origin="desk3"), made.id: replace(made, origin="desk3")}
+            assert copy.session_summary(hunt) == replace(history.session_summary(hunt), origin="desk3")
+        listed = {str(one.id): one for one in central.hunts_and_trials()}
+        assert listed.pop(str(ways)).runs == history.session_summary(ways).runs
+        assert listed == {
+            "1": replace(history.session_summary(1), origin="desk3"),
+            made.id: replace(made, origin="desk3"),
+        }
         with central.session(f"desk3:{made.id}") as (copy, name, _):
             there, here = copy.trial(str(name)), history.trial(made.id)
             assert (there.runs, there.request, there.state, there.origin) == (
@@ -156,14 +159,14 @@ def test_a_hunt_runs_while_its_process_is_heard_of(history: History, address: st
     def state(*, running: bool | None) -> str:
         pushed(history, address, running=running)
         with reading(address) as there:
-            return there.listing()[0].state
+            return there.hunts_and_trials()[0].state
 
     assert [state(running=each) for each in (True, False, True)] == ["running", "interrupted", "running"]
     assert pushed(history, address) == pushing.Pushed(0, 0)  # it is this process that works on it
     assert state(running=True) == "running"
     rows(address, "UPDATE pushes SET seen = seen - 1000 RETURNING 1")
     with reading(address) as there:
-        assert there.listing()[0].state == "interrupted"
+        assert there.hunts_and_trials()[0].state == "interrupted"
 
 
 def test_good_beside_the_merge_base_shows_no_culprit_there(history: History, address: str) -> None:
@@ -174,7 +177,7 @@ def test_good_beside_the_merge_base_shows_no_culprit_there(history: History, add
         history.append(hunt, event, 5.0)
     pushed(history, address, running=True)
     with reading(address) as central:
-        [listed] = central.listing()
+        [listed] = central.hunts_and_trials()
     assert (listed.state, listed.culprit) == ("running", None)
 
 
@@ -183,7 +186,7 @@ def test_passwords_do_not_leave(history: History, address: str) -> None:
     settings = replace(sample.SETTINGS, configure=(f"--with={secret}", 'say "quoted"'), repository=f"/src/{secret}")
     hunt = sample.begin(history, settings)
     history.append(hunt, Warned(f"unreachable: {secret}"), 3.0)
-    history.fail(hunt, f"no way to {secret}", 4.0)
+    history.enter_failure(hunt, f"no way to {secret}", 4.0)
     pushed(history, address)
     everything = [str(row) for table in TABLES for row in rows(address, f"SELECT * FROM {table}")]
     assert not [row for row in everything if "hunter2" in row or "abcdef" in row]
@@ -260,9 +263,9 @@ def test_odd_values_are_refused_and_odd_rows_hide_no_others(history: History, ad
             there.execute(f"ALTER TABLE {table} DROP CONSTRAINT {name}".encode())
         there.execute(updates[0])
     with reading(address) as central:
-        assert {one.id for one in central.listing() if one.state == "damaged"} == {1}
+        assert {one.id for one in central.hunts_and_trials() if one.state == "damaged"} == {1}
         with pytest.raises(EnvironmentFailure, match=r"127\.0\.0\.1"), central.session("desk3:1") as (copy, one, _):
-            copy.listed(int(one))
+            copy.session_summary(int(one))
 
 
 def test_rights(history: History, server: Server, address: str) -> None:
@@ -277,7 +280,7 @@ def test_rights(history: History, server: Server, address: str) -> None:
     history.append(1, Warned("more"), 9e9)
     assert pushed(history, server.address(database, "appends")).entries == 1
     with reading(server.address(database, "reads")) as central:
-        assert len(central.listing()) == 1
+        assert len(central.hunts_and_trials()) == 1
         answer = central.query("select culprit from culprits")
         assert answer.columns == ("culprit",)
         assert len([*answer.rows]) == 1
@@ -331,7 +334,7 @@ def test_what_is_read_is_of_one_moment(history: History, address: str, monkeypat
 
     monkeypatch.setattr(Central, "_rows", pushed_meanwhile)
     with reading(address) as central:
-        [listed] = central.listing()
+        [listed] = central.hunts_and_trials()
         assert (listed.state, listed.probability) == ("running", None)
     assert rows(address, "SELECT kind FROM verdicts") == [("Found",)]
 

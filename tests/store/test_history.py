@@ -110,13 +110,13 @@ def test_hunts_do_not_mix(history: History) -> None:
     history.append(first, Warned("later"), 3.0)
     entries = list(history.events(first))
     assert list(history.events(first, entries[0].id)) == entries[1:]
-    assert history.latest() == second
-    assert history.began(first) == sample.BEGAN
+    assert history.latest_hunt() == second
+    assert history.start_time(first) == sample.BEGAN
 
 
 def test_a_range_is_stored_once_however_often_a_hunt_is_resumed(history: History) -> None:
     candidates = tuple(f"{number:040x}" for number in range(2000))
-    hunt = history.begin(sample.SETTINGS, sample.started(candidates), 1.0)
+    hunt = history.begin_session(sample.SETTINGS, sample.started(candidates), 1.0)
     again = sample.started(candidates, resumed=True)
     for _ in range(3):
         history.append(hunt, again, 2.0)
@@ -126,18 +126,18 @@ def test_a_range_is_stored_once_however_often_a_hunt_is_resumed(history: History
 
 
 def test_unknown_hunts(history: History) -> None:
-    for ask in (History.settings, History.began, sample.logged, History.candidates, History.listed):
+    for ask in (History.settings, History.start_time, sample.logged, History.candidates, History.session_summary):
         with pytest.raises(UsageError, match="no hunt 7"):
             ask(history, 7)
     assert history.hunts() == []
     with pytest.raises(UsageError, match="no hunts yet"):
-        history.latest()
+        history.latest_hunt()
 
 
 def test_a_hunt_runs_until_it_ends_and_runs_again_when_resumed(history: History) -> None:
     hunt, ratio = sample.begin(history), Interval(0.9, 1.0, 1.1)
     moved = Step(1, 0.9, ratio, (0,), layouts=Layouts(ratio, 7, 3))
-    assert history.listed(hunt).state == "running"
+    assert history.session_summary(hunt).state == "running"
     for at, (event, state, culprit) in enumerate((
         (SessionEnded(Inconclusive((1, 2), (0.5, 0.4), ratio, Reason.BUILDS_SPENT)), "inconclusive", None),  # no suspect
         (sample.started(resumed=True), "running", None),
@@ -145,7 +145,7 @@ def test_a_hunt_runs_until_it_ends_and_runs_again_when_resumed(history: History)
         (SessionEnded(CodePlacement(moved, ratio, 0.02)), "code placement", sample.CANDIDATES[1]),
     )):  # fmt: skip
         history.append(hunt, event, 5.0 + at)
-        listed = history.listed(hunt)
+        listed = history.session_summary(hunt)
         assert (listed.state, listed.culprit) == (state, culprit)
         assert listed.probability == (0.9 if culprit else None)
 
@@ -185,12 +185,12 @@ def test_a_kill_loses_nothing_that_was_acknowledged(path: Path) -> None:
     with closing(History.open(path, read_only=True)) as history:
         assert list(history.query("pragma integrity_check").rows) == [("ok",)]
         assert [at for at, _ in sample.logged(history, hunt)][: len(acknowledged)] == acknowledged
-        assert history.listed(hunt).state == "interrupted"
+        assert history.session_summary(hunt).state == "interrupted"
         [(runs, events)] = history.query("select (select count(*) from runs), (select count(*) from events)").rows
         assert runs == events  # tables of facts never disagree with the log
     with closing(History.open(path)) as history:
         history.append(hunt, sample.started(resumed=True), 9.0)
-        assert history.listed(hunt).state == "running"
+        assert history.session_summary(hunt).state == "running"
 
 
 def test_two_hunts_write_at_the_same_time_and_a_third_reads(path: Path) -> None:
@@ -227,13 +227,13 @@ UNCHANGED = SessionEnded(NotReproduced(Interval(0.98, 1.0, 1.02), 0.03))
 )
 def test_the_leader_is_listed(history: History, culprit: list[float], suspect: tuple[int, float] | None) -> None:
     hunt = sample.begin(history)
-    assert history.listed(hunt).suspect == ""
+    assert history.session_summary(hunt).suspect == ""
     history.append(hunt, decided(ORDER, culprit), 5.0)
-    listed = history.listed(hunt)
+    listed = history.session_summary(hunt)
     known = (sample.CANDIDATES[suspect[0]], suspect[1]) if suspect else ("", None)
     assert (listed.state, listed.suspect, listed.suspicion) == ("running", *known)
     history.append(hunt, UNCHANGED, 7.0)
-    assert history.listed(hunt).suspect == ""
+    assert history.session_summary(hunt).suspect == ""
 
 
 def test_a_hunt_without_an_end_is_listed_with_what_it_has_found(history: History) -> None:
@@ -248,7 +248,7 @@ def test_a_hunt_without_an_end_is_listed_with_what_it_has_found(history: History
         (UNCHANGED, None),
     ):
         history.append(hunt, event, 5.0)
-        listed = history.listed(hunt)
+        listed = history.session_summary(hunt)
         assert (listed.culprit, listed.probability, listed.state == "running") == (
             culprit, 0.99 if culprit else None, event != UNCHANGED,
         )  # fmt: skip
@@ -297,12 +297,12 @@ def test_odd_sessions_are_named_and_hide_no_other(history: History, write: Calla
     if write is not sample.write or "process" in odd:
         history.connection.execute("UPDATE sessions SET ended = NULL")
     history.connection.execute(odd.format(numbers[1]))
-    found = sorted(history.listing(), key=lambda one: str(one.id)[-1])
+    found = sorted(history.hunts_and_trials(), key=lambda one: str(one.id)[-1])
     assert [one.state == "damaged" for one in found] == [False, True, False]
     assert "its row cannot be read" in found[1].failure and listing(found)
     if write is sample.write:
         with pytest.raises(EnvironmentFailure, match=f"row {numbers[1]}, cannot be read"):
-            history.listed(numbers[1])
+            history.session_summary(numbers[1])
 
 
 def test_an_odd_batch_is_named_and_hides_no_other(history: History) -> None:
@@ -326,11 +326,11 @@ def test_a_history_lost_while_written_is_saved(history: History, path: Path, los
     with pytest.raises(EnvironmentFailure, match=r"was deleted or moved .* is now in .*saved.*\.db"):
         history.append(hunt, events[5][1], events[5][0])
     assert history.path != path and history.path.stat().st_mode & 0o077 == 0
-    history.fail(hunt, "the history was lost", 9.0)
+    history.enter_failure(hunt, "the history was lost", 9.0)
     assert history.select("SELECT * FROM events") == before
     with closing(History.open(history.path, read_only=True)) as saved:
         assert saved.select("SELECT * FROM events") == before
-        assert saved.listed(hunt).failure == "the history was lost"
+        assert saved.session_summary(hunt).failure == "the history was lost"
     if lose is begun_anew:
         with closing(History.open(path, read_only=True)) as another:
-            assert [one.id for one in another.listing()] == [1], "it is whole"
+            assert [one.id for one in another.hunts_and_trials()] == [1], "it is whole"

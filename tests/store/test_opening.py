@@ -57,7 +57,7 @@ def test_odd_names_are_only_names(tmp_path: Path) -> None:
         with closing(History.open(path)) as history:
             sample.begin(history)
         with closing(read(path)) as history:
-            assert history.latest() == 1
+            assert history.latest_hunt() == 1
         assert {file.name.split(".db")[0] for file in path.parent.iterdir()} == {odd}
 
 
@@ -157,9 +157,9 @@ with open(sys.argv[1] + "-shm", "r+b") as index:
 
 def test_a_file_system_of_several_hosts_has_no_write_ahead_log(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     History.open(path).close()
-    assert connection.shared_system(path) == ""
+    assert connection.shared_file_system(path) == ""
     monkeypatch.setattr(connection, "SHARED_SYSTEMS", re.compile(r"\S+ "))  # as if that of the tests were one
-    assert connection.shared_system(path)
+    assert connection.shared_file_system(path)
     with pytest.raises(UsageError, match="can be read only on the host that wrote it") as wrong:
         read(path)
     assert "bisect history export" in wrong.value.advice
@@ -286,7 +286,7 @@ def test_a_history_that_is_made_while_it_is_opened_is_one(path: Path) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path, factory=Interrupted)) as opened:
-        assert not connection.check_form(opened, path)
+        assert not connection.prepare_and_check_schema(opened, path)
 
 
 def test_a_new_history_is_made_by_several_at_once(path: Path) -> None:

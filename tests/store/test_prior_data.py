@@ -55,12 +55,12 @@ def test_nothing_that_others_measured_is_believed(sampled: History) -> None:
     """In a file of theirs, to which own hunts may be added, and in a night of theirs, with which none goes on."""
     hunt = sample.begin(sampled)
     sampled.append(hunt, CandidateSkipped(3, sample.skip(3)), 1.0)
-    assert read_failures(sampled, sample.SETTINGS, 0.0) and sampled.latest() == hunt
+    assert read_failures(sampled, sample.SETTINGS, 0.0) and sampled.latest_hunt() == hunt
     sampled.connection.execute("UPDATE attempts SET process = 'anna@desk:1 x 1 1 1'")
     own = sample.begin(sampled)
     sample.begin(sampled)
     sampled.connection.execute("UPDATE attempts SET process = CAST(x'ff' AS TEXT) WHERE session_id > ?", [own])
-    assert read_costs(sampled, sample.SETTINGS) == TypicalCosts(None, None) and sampled.latest() == own
+    assert read_costs(sampled, sample.SETTINGS) == TypicalCosts(None, None) and sampled.latest_hunt() == own
     assert not read_failures(sampled, sample.SETTINGS, 0.0) and not read_kept(sampled, sample.SETTINGS)[0]
     assert read_noise(sampled, sample.SETTINGS) is None and read_checks(sampled) == {}
 
@@ -219,7 +219,7 @@ def test_the_list_does_not_look_at_runs(sizes: tuple[History, History]) -> None:
     assert before <= 1.2 * MANY * steps(one, History.hunts) + 50
     assert [hunt.runs for hunt in many.hunts()][:2] == [16, 16]
     [(runs,)] = many.select("select count(*) from runs where session_id = ?", [MANY])
-    assert many.listed(MANY).runs == runs
+    assert many.session_summary(MANY).runs == runs
 
 
 @pytest.mark.slow

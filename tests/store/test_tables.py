@@ -20,7 +20,7 @@ from perfbisect.core.domain.orders import Inconclusive, Interval, Reason, Severa
 from perfbisect.core.domain.settings import TrialType
 from perfbisect.errors import UsageError
 from perfbisect.store.history import History
-from perfbisect.store.query import QUERIES, configuration
+from perfbisect.store.query import QUERIES, datasette_arguments
 from perfbisect.store.schema import TABLES, VIEWS
 from perfbisect.store.transfer import all_sessions, copy
 
@@ -120,7 +120,7 @@ def test_a_hunt_with_open_subranges_has_its_reason_and_no_culprit_in_them(sample
         sampled.append(1, SessionEnded(verdict), 9e9)
         assert ask(sampled, "select reason from verdicts") == [(reason,)]
         assert ask(sampled, "select culprit from culprits") == [(sample.CANDIDATES[node],) for node in culprits]
-        assert sampled.listed(1).state == state
+        assert sampled.session_summary(1).state == state
 
 
 def test_single_rows(history: History) -> None:
@@ -137,7 +137,7 @@ def test_single_rows(history: History) -> None:
 
 def test_a_host_that_changed_is_another_host(history: History) -> None:
     for at, kernel in ((7.0, "6.1"), (5.0, "6.2"), (9.0, "6.1")):
-        history.begin(sample.SETTINGS, replace(sample.started(), host=replace(sample.HOST, kernel=kernel)), at)
+        history.begin_session(sample.SETTINGS, replace(sample.started(), host=replace(sample.HOST, kernel=kernel)), at)
     assert ask(history, "select kernel, first_seen from hosts order by kernel") == [("6.1", 7.0), ("6.2", 5.0)]
 
 
@@ -182,7 +182,7 @@ def test_canned_queries_of_a_hunt_that_has_ended_and_another_that_runs(sampled: 
     assert 0 < spread["mean_deviation"] < spread["largest"] < 2
     taken = {name for (name,) in sampled.select("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")}
     assert "hunts" in taken and not taken & set(QUERIES)
-    old, new = configuration("history", 0), configuration("history", 1)
+    old, new = datasette_arguments("history", 0), datasette_arguments("history", 1)
     assert set(old["metadata"]["databases"]["history"]["queries"]) == set(QUERIES)
     assert set(new["config"]["databases"]["history"]["queries"]) == set(QUERIES)
     assert "queries" not in new["metadata"]["databases"]["history"]

@@ -110,7 +110,7 @@ def test_two_histories_become_one_and_numbers_change(tmp_path: Path) -> None:
         assert opened.trial("n5").runs == hers.trial(aa).runs
         assert opened.proofs(3)[0].runs == hers.trial(proof).runs
         assert next(entry.event.session for entry in opened.events(3) if isinstance(entry.event, SessionStarted)) == 3
-        assert opened.latest() == 1  # the latest of our own
+        assert opened.latest_hunt() == 1  # the latest of our own
     for table in ("builds", "skips", "verdicts", "suspects", "candidates", "rqps"):
         both = [rows(path, f"select count(*) from {table}")[0][0] for path in (anna, ours)]
         assert both[1] == both[0] / 2 * 3, table  # type: ignore[operator]
@@ -197,7 +197,9 @@ def test_a_file_of_others_adds_nothing_to_own_hunts_nor_one_that_went_on_in_both
     exporting(ours, hers)
     went_on(hers, "more")
     with closing(History.open(ours)) as opened:
-        opened.fail(1, "stopped", sample.BEGAN + 8e5)  # so that it does not look as if this process worked on it
+        opened.enter_failure(
+            1, "stopped", sample.BEGAN + 8e5
+        )  # so that it does not look as if this process worked on it
     before = log(ours, 1)
     for how, added in (((), 0), (("--own",), 1)):
         assert importing(hers, ours, *how)[0] == 1 - added

@@ -66,9 +66,9 @@ def enter(history: History, runs: list[tuple[int, RunFacts]], settings: Settings
 def left(history: History, trial: int, failure: str = "") -> None:
     """No process works on a trial any more."""
     history.connection.execute("UPDATE attempts SET process = 'gone 1 1' WHERE session_id = ?", [trial])
-    history.working.clear()
+    history.sessions_of_process.clear()
     if failure:
-        history.fail(trial, failure, 9.0)
+        history.enter_failure(trial, failure, 9.0)
 
 
 def test_an_aa_goes_before_what_old_hunts_let_guess(history: History) -> None:
@@ -142,7 +142,7 @@ def test_a_trial_is_its_log(history: History) -> None:
     ).rows
     assert [*rows] == [(4, "update-index", "new", 20_000.0, cost) for cost in (36.0, 11.0)]
     history.append(trial, SessionEnded(), 61.0)
-    [listed] = history.trials()
+    [listed] = history.trials_except_fitness_checks()
     assert (listed.id, listed.compared, listed.runs, listed.state) == ("c2", ("v1.0", "old", "new"), 2, "done")
     for wrong in ("n2", "c1", "c3"):
         with pytest.raises(UsageError, match=f"no {wrong} in the history"):
@@ -157,7 +157,9 @@ def test_a_series_of_releases_and_a_proof_are_kept_and_are_no_hunts(history: His
     proved = replace(request(TrialType.PROVE), reverts=Reverts(hunt, ("c" * 40, "d" * 40)))
     sample.begin_trial(history, proved)
     assert (history.trial("c1").request, history.trial("p3").request) == (wanted, proved)
-    assert [(each.title, each.series) for each in history.trials() if each.series] == [("1.0..1.9", "1.0..1.9")]
+    assert [(each.title, each.series) for each in history.trials_except_fitness_checks() if each.series] == [
+        ("1.0..1.9", "1.0..1.9")
+    ]
     assert [[proof.name for proof in history.proofs(number)] for number in (trial, hunt)] == [[], ["p3"]]
     assert [each.id for each in history.hunts()] == [hunt]
     with pytest.raises(UsageError, match="no hunt 1"):
@@ -169,7 +171,7 @@ def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History, run
     """What kept it from measuring anything is tried again."""
 
     def state() -> tuple[str, str]:
-        [listed], known = history.trials(), history.trial("c1")
+        [listed], known = history.trials_except_fitness_checks(), history.trial("c1")
         assert (listed.state, listed.failure) == (known.state, known.failure)
         return known.state, known.failure
 
@@ -180,11 +182,11 @@ def test_a_comparison_that_has_failed_says_why_and_goes_on(history: History, run
     history.append(trial, CandidateSkipped(1, SkipFacts("old", "run", "it crashed", "/log", 3.0)), 2.0)
     left(history, trial, "no room")
     assert state() == ("failed", "no room")
-    history.working.clear()
+    history.sessions_of_process.clear()
     history.append(trial, SessionStarted(trial, sample.HOST, True, request=wanted), 10.0)
     assert (len(history.trial("c1").skips), state()) == (runs, ("running", ""))
     history.append(trial, SessionEnded(), 11.0)
-    history.fail(trial, "nothing was measured", 12.0)
+    history.enter_failure(trial, "nothing was measured", 12.0)
     assert state() == ("failed", "nothing was measured")
 
 
@@ -199,7 +201,7 @@ def test_a_damaged_trial_is_named_and_not_used(history: History, table: str, col
         history.connection.execute(f"UPDATE {table} SET {column} = {value} WHERE {where}")
         with pytest.raises(EnvironmentFailure, match=named):
             history.trial(f"n{two}")
-        assert [each.id for each in history.trials()] == [f"n{one}", f"n{two}"]
+        assert [each.id for each in history.trials_except_fitness_checks()] == [f"n{one}", f"n{two}"]
         if table != "hosts":  # which both trials have
             assert len(history.trial(f"n{one}").runs) == 40
             assert read_noise(history, sample.SETTINGS) is not None

@@ -60,7 +60,7 @@ class Pages:
                     return 200, {}, page_of(history, session_id, self.history, index="./")
             if path in ("/", "/all"):
                 with opened_history(self.history, self.central) as opened:
-                    sessions = opened.listing()
+                    sessions = opened.hunts_and_trials()
                 if path == "/all":
                     return 200, {}, index_page(sessions, self.cell, index="./")
                 return 200, {}, dashboard_page(sessions, self.lines(sessions), self.cell, time.time())
@@ -174,9 +174,9 @@ def serve_datasette(path: Path, port: int, guard: Guard, *, opens: bool) -> None
         from datasette.version import __version__
     except ImportError:
         raise UsageError("Datasette is not installed.", "Install it: pip install 'perfbisect[serve]'") from None
-    from perfbisect.store.query import configuration
+    from perfbisect.store.query import datasette_arguments
 
-    options = configuration(path.stem, int(__version__.partition(".")[0]))
+    options = datasette_arguments(path.stem, int(__version__.partition(".")[0]))
     datasette_app = Datasette([str(path)], settings={"sql_time_limit_ms": LONGEST}, **options)
     if opens:
         click.launch(guard.place(port))

@@ -205,7 +205,7 @@ class SessionAttempt:
     def store_failure(self, index: int, failure: PerfBisectError) -> None:
         """Store that a member cannot go on, in the history and in its batch."""
         with suppress(PerfBisectError):  # of the history itself
-            self.history.fail(self.numbers[index], str(failure), CLOCK.now())
+            self.history.enter_failure(self.numbers[index], str(failure), CLOCK.now())
             self._store_status(index, ENVIRONMENT, str(failure))
 
     def _store_status(self, index: int, status: int | None, failure: str = "") -> None:

@@ -145,7 +145,7 @@ def state_text(task: Task, history: History) -> str:
         return "interrupted"
     if task.status in VERDICTS and task.hunt is not None:
         with suppress(PerfBisectError):  # of damaged rows; the exit status shows that there is a verdict
-            listed = history.listed(task.hunt)
+            listed = history.session_summary(task.hunt)
             return (
                 f"{listed.state} {listed.culprit[:10]} {chance(listed.probability)}" if listed.culprit else listed.state
             )
@@ -177,7 +177,9 @@ def carry_out(
         if task.stage is Stage.WAITING:
             with ending_on_error(task, history):
                 # Another process may already work on the hunt.
-                if is_claimed(task, history) or (task.hunt is not None and history.listed(task.hunt).state == RUNNING):
+                if is_claimed(task, history) or (
+                    task.hunt is not None and history.session_summary(task.hunt).state == RUNNING
+                ):
                     task.stage, task.hosts = Stage.ELSEWHERE, task.choices[0]
     with closing(view), stopping_processes(tasks):
         while any(task.stage is not Stage.ENDED for task in tasks):
@@ -303,7 +305,7 @@ def update(task: Task, history: History, view: View, followed: dict[int, Followe
         if not is_claimed(task, history) and task.hunt is None and task.process is None:
             task.stage, task.hosts = Stage.WAITING, ()  # the other process has ended before the hunt began
         if task.hunt is not None:
-            listed = history.listed(task.hunt)
+            listed = history.session_summary(task.hunt)
             if task.hunt not in followed and listed.state == RUNNING:
                 followed[task.hunt] = FollowedHunt(history, task.hunt)
                 view_updates.append(partial(view.recall, task.hunt, [*followed[task.hunt].earlier()]))
@@ -322,11 +324,11 @@ def end(task: Task, status: int, history: History) -> None:
     """Note the end of a hunt, and why it failed; ``status`` is the exit status of its process."""
     if status < 0:  # a signal; the exit status becomes 128 + signal, as in a shell
         task.failure, status = f"killed by signal {-status}", SIGNALLED - status
-    if status in OF_PYTHON and (task.hunt is None or history.listed(task.hunt).state not in STATES.values()):
+    if status in OF_PYTHON and (task.hunt is None or history.session_summary(task.hunt).state not in STATES.values()):
         status = ENVIRONMENT
     task.stage, task.status = Stage.ENDED, status
     if status not in VERDICTS:
-        task.failure = task.failure or (history.listed(task.hunt).failure if task.hunt is not None else "")
+        task.failure = task.failure or (history.session_summary(task.hunt).failure if task.hunt is not None else "")
         task.failure = task.failure or last_error(task.log(history), task.log_start)
     if task.batch is not None:
         enter_status(history, task.batch, task.number, None if status == INTERRUPTED else status, task.failure)

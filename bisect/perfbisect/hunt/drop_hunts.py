@@ -35,7 +35,7 @@ from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
 from perfbisect.store.batches import batch_together
 from perfbisect.store.history import History
-from perfbisect.store.listing import reason_is_open
+from perfbisect.store.listing import was_reason_interrupted
 from perfbisect.wording.quantities import count, percent, ratio
 from perfbisect.wording.text import listed, printable, shell_word
 from perfbisect.wording.trials import difference
@@ -230,7 +230,8 @@ def with_open_reasons(history: History, hunts: Iterable[DropHunt], settings: Set
     """The hunts; if reasons are to be measured, a hunt whose reason was interrupted counts as interrupted itself."""
     as_interrupted = partial(replace, state="interrupted", culprit="")
     return tuple(
-        as_interrupted(hunt) if settings.explain and reason_is_open(history, hunt.hunt) else hunt for hunt in hunts
+        as_interrupted(hunt) if settings.explain and was_reason_interrupted(history, hunt.hunt) else hunt
+        for hunt in hunts
     )
 
 

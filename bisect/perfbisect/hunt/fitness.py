@@ -12,7 +12,7 @@ from pathlib import Path
 
 from perfbisect.core.stats.fitness import Fitness, fitness_after_checks
 from perfbisect.errors import UsageError
-from perfbisect.store.connection import default_place
+from perfbisect.store.connection import default_history_path
 from perfbisect.store.history import History
 from perfbisect.store.listing import ACCEPTED_CHECK
 from perfbisect.store.prior_data import read_checks
@@ -26,7 +26,7 @@ def fitness_by_machine(path: Path | None, machines: Iterable[str] = ("",)) -> Fi
 
     Their checks are in the history at ``path``; the result is empty if there is no history.
     """
-    if not (path or default_place()).exists():
+    if not (path or default_history_path()).exists():
         return {}
     with closing(History.open(path, read_only=True)) as history:
         checks_by_machine = [item for machine in machines for item in read_checks(history, machine).items()]

@@ -156,7 +156,7 @@ class SessionLifecycle:
         self.labs = self._labs_of(setup)
         started = setup.started(log.hunt, False)
         with log.history.transaction():
-            log.history.change_range(log.hunt, started)
+            log.history.store_range_of_round(log.hunt, started)
             logged = log.append(started)
         yield logged
         self.problem = replace(self.problem, graph=setup.span.graph, commits=setup.span.candidates)

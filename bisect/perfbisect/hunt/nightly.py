@@ -28,7 +28,7 @@ from perfbisect.hunt.trials.rounds import TrialDesign
 from perfbisect.recipes.workload import Workload
 from perfbisect.repository.commits import commits_of, look_up
 from perfbisect.repository.discovery import open_repository
-from perfbisect.store.connection import default_place
+from perfbisect.store.connection import default_history_path
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import NIGHTS, hunts_about
 from perfbisect.wording.text import printable
@@ -151,10 +151,10 @@ def hunts_of(history: History, nights: Sequence[SessionState], tips: Sequence[Tr
     works = {work.name: number for number, work in enumerate(nights[-1].request.works)}
     hunts: dict[tuple[int, int, int], DropHunt] = {}
     for number in hunts_about(history, [night.id for night in nights]):
-        settings, listed = history.settings(number), history.listed(number)
+        settings, listed = history.settings(number), history.session_summary(number)
         with suppress(KeyError):  # of old tips that the line has left out
             drop = works[listed.workloads[0]], tip_number[settings.good_commit], tip_number[settings.bad_commit]
-            hunts[drop] = listed.for_drop(*drop)
+            hunts[drop] = listed.as_drop_hunt(*drop)
     return tuple(sorted(hunts.values(), key=lambda hunt: hunt.hunt))
 
 
@@ -164,7 +164,7 @@ def one_at_a_time(watch: Watch, path: Path | None, *, wait: bool, say: Callable[
 
     Raises EnvironmentFailure if another process holds the lock, unless ``wait`` is true.
     """
-    path = (path or default_place()).absolute()
+    path = (path or default_history_path()).absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     line = repr((watch.branch, line_key(watch.settings), [*watch.works]))
     digest = hashlib.sha256(line.encode()).hexdigest()[:12]

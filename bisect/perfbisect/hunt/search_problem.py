@@ -94,7 +94,7 @@ class SavedLog:
     def __init__(self, history: History, hunt: int) -> None:
         self.history = history
         self.hunt = hunt
-        self.began = history.began(hunt)
+        self.began = history.start_time(hunt)
         events = ((entry.at, entry.event) for entry in history.events(hunt))
         self.state = fold(events, history.attempts(hunt), SessionState(hunt, began=self.began))
         history.session_log(hunt, self.state)

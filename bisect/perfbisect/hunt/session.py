@@ -44,7 +44,7 @@ from perfbisect.store.batches import (
     update_hunt,
 )
 from perfbisect.store.history import History
-from perfbisect.store.log import remove
+from perfbisect.store.log import remove_session
 from perfbisect.store.prior_data import read_costs, read_kept, read_noise
 from perfbisect.wording.verdicts import exit_status
 
@@ -83,7 +83,7 @@ def begin(
         with history.transaction() as db:
             numbers, batch = store_sessions(history, complete_setups, in_batch)
             if replaced:  # after the new hunts, so that none of them gets the number of the removed hunt
-                remove(db, replaced)
+                remove_session(db, replaced)
         return SessionAttempt(history, caller, numbers, batch, held).carry_out(dict(enumerate(complete_setups)))
 
 
@@ -136,7 +136,7 @@ def store_sessions(
         if len(setups) > 1:
             batch = begin_batch(history, "", [PlannedHunt.of(setup.settings, folder) for setup in setups], at)
             batch_entries = [(batch, index) for index in range(len(setups))]
-        numbers = [history.begin(setup.settings, setup.started(0, False), at) for setup in setups]
+        numbers = [history.begin_session(setup.settings, setup.started(0, False), at) for setup in setups]
         for batch_entry, number in zip(batch_entries, numbers, strict=False):
             update_hunt(history, *batch_entry, hunt_id=number)
     return numbers, read_batch(history, batch) if len(setups) > 1 else None
@@ -182,7 +182,7 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
             log = [entry.event for entry in history.events(numbers[0])]
             setups = {0: stack.enter_context(narrowing(requested[0], caller.waiting, log))}
             with history.transaction():
-                history.change_range(numbers[0], setups[0].started(numbers[0], True))
+                history.store_range_of_round(numbers[0], setups[0].started(numbers[0], True))
             check_unchanged(history, numbers[0], setups[0])
         else:
             setups, failures = resumed_hunts(history, numbers, verdicts, requested, caller.waiting)

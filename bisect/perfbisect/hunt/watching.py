@@ -52,7 +52,11 @@ class View(Protocol):
 
 def running(history: History) -> list[int]:
     """The numbers of the hunts and trials on which processes of this machine work now."""
-    return [session.number for session in (*history.hunts(), *history.trials()) if session.state == RUNNING]
+    return [
+        session.number
+        for session in (*history.hunts(), *history.trials_except_fitness_checks())
+        if session.state == RUNNING
+    ]
 
 
 def watch(
@@ -68,10 +72,12 @@ def watch(
             view.recall(number, session.earlier())
         while followed:
             for number, session in [*followed.items()]:
-                state = history.listed(number)  # read before the events, so that an ended session has no later event
+                state = history.session_summary(
+                    number
+                )  # read before the events, so that an ended session has no later event
                 if events := [*session.new()]:
                     view.show(number, events)
-                if state.state != RUNNING and not (session.reason_follows and history.is_carried_out(number)):
+                if state.state != RUNNING and not (session.reason_follows and history.has_running_process(number)):
                     del followed[number]
                     view.end(number, session.at)
                     yield state
@@ -86,9 +92,9 @@ class FollowedHunt:
         self.history = history
         self.hunt = hunt
         self.last = 0  # the id of the last entry that was read
-        self.at = history.began(hunt)  # the time of the last entry that was read
+        self.at = history.start_time(hunt)  # the time of the last entry that was read
         self.events = CompletedEvents()
-        self.began = (history.attempts(hunt) or [history.began(hunt)])[-1]
+        self.began = (history.attempts(hunt) or [history.start_time(hunt)])[-1]
         self.reason_follows = False
 
     def earlier(self) -> Iterator[TimedEvent]:

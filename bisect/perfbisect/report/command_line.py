@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.settings import TIMING, USUAL_HOST, Direction, Pairing, Patch, Policy, Settings
-from perfbisect.store.connection import default_place
+from perfbisect.store.connection import default_history_path
 from perfbisect.wording.text import shell_words
 
 
@@ -119,4 +119,4 @@ def command_on(verb: str, name: str | int, history: Path | None) -> str:
 
 def history_option(history: Path | None) -> list[str]:
     """The option --history with its value; none for the default history (also None)."""
-    return [] if history in (None, default_place()) else ["--history", str(history)]
+    return [] if history in (None, default_history_path()) else ["--history", str(history)]

@@ -313,7 +313,7 @@ def read_hunt(history: History, hunt: int, describe: Describe = Commit, link_of:
     state = fold(entries, history.attempts(hunt))
     state.use_range(history.candidates(hunt))
     return HuntReport(
-        history.listed(hunt),
+        history.session_summary(hunt),
         history.settings(hunt),
         state,
         history.path,

@@ -45,7 +45,7 @@ def of_hunt(report: HuntReport) -> dict[str, Any]:
     """The report of a hunt as `--json` prints it; patches are replaced by their hashes."""
     state, settings, verdict, number = report.state, report.settings, report.state.verdict, report.listed.id
     contents: dict[str, Any] = msgspec.to_builtins({
-        "hunt": report.listed.as_object(),
+        "hunt": report.listed.as_json_object(),
         "settings": settings,
         "hosts": state.started.hosts if state.started else (),
         "effects": verdict.effects if isinstance(verdict, NotReproduced | Inconclusive) else (),
@@ -205,7 +205,7 @@ def notice(history: History, name: str, failure: str = "", page: str = "") -> st
     ``page`` is the file of its page, if a page was written. None if the session was interrupted, and can go on.
     """
     hunt = name.isdecimal()
-    listed = history.listed(int(name) if hunt else history.number_of_trial(name))
+    listed = history.session_summary(int(name) if hunt else history.trial_number(name))
     state, title = listed.state, f"{listed.builder} {', '.join(listed.workloads)} of {', '.join(listed.compared)}"
     if hunt:
         report = read_hunt(history, int(name))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked
 from perfbisect.process import is_running, worker
-from perfbisect.store.connection import LARGEST_ID, intact
-from perfbisect.store.listing import check_value
+from perfbisect.store.connection import LARGEST_ID, damage_explained
+from perfbisect.store.listing import checked_value
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.settings import Settings
@@ -97,7 +97,7 @@ def continue_batch(history: "History", batch: int) -> None:
     Raises UsageError for a batch of another person.
     """
     [(process,)] = history.select("SELECT process FROM batches WHERE id = ?", [batch])
-    if whose := history.whose("", process):
+    if whose := history.owner("", process):
         raise UsageError(
             f"Batch b{batch} was made by {whose}. For safety, perfbisect does not run commands of others.",
             f"To see its hunts: bisect history --history {history.path}",
@@ -164,15 +164,15 @@ def read_batch(history: "History", batch: int) -> Batch:
     rows = history.select("SELECT started, ended, process, file FROM batches WHERE id = ?", [min(batch, LARGEST_ID)])
     if not rows:
         raise UsageError(
-            f"There is no batch b{batch} in the history {history.shown}.", "To begin a batch: bisect batch FILE"
+            f"There is no batch b{batch} in the history {history.label}.", "To begin a batch: bisect batch FILE"
         )
     became = "hunt_id, status, coalesce(failure, ''), coalesce(process, ''), coalesce(job, '')"
     select = f"SELECT number, arguments, folder, hosts, {became} FROM batch_hunts WHERE batch_id = ? ORDER BY number"
     members = history.select(select, [batch])
-    with intact(history.shown, f"batch {batch}, table batches or batch_hunts,"):
+    with damage_explained(history.label, f"batch {batch}, table batches or batch_hunts,"):
         [(started, ended, process, file)] = rows
-        check_value("started", started, float)
-        check_value("file", file, str)
+        checked_value("started", started, float)
+        checked_value("file", file, str)
         hunts = []
         for number, arguments, folder, hosts, hunt, status, failure, claimed, job in members:
             planned = PlannedHunt(tuple(json.loads(arguments)), folder, tuple(map(tuple, json.loads(hosts))))
@@ -206,16 +206,16 @@ def copy_batches(source: "History", target: "History", here: Mapping[int, int], 
     """
     import msgspec  # not needed for a list of batches
 
-    from perfbisect.store.log import check_values
+    from perfbisect.store.log import check_field_values
 
     select = (
         "SELECT batch_id, started, file, number, hunt_id, status FROM batches b JOIN batch_hunts ON batch_id = b.id"
     )
-    with intact(source.shown, "table batch_hunts"):
+    with damage_explained(source.label, "table batch_hunts"):
         rows = [row for row in source.select(select) if row[4] in here]
         members = sorted(msgspec.convert(rows, list[tuple[int, float, str, int, int, int | None]]))
         for _, started, file, position, _, status in members:
-            check_values({"started": started, "file": file, "workload": position, "status": status})
+            check_field_values({"started": started, "file": file, "workload": position, "status": status})
     for (_, started, file), batch_members in groupby(members, key=lambda member: member[:3]):
         hunts = [(position, here[hunt], status) for *_, position, hunt, status in batch_members]
         select_batch = f"SELECT batch_id FROM batch_hunts WHERE hunt_id IN ({', '.join('?' * len(hunts))})"

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.process import this_process
 from perfbisect.store import schema
-from perfbisect.store.connection import default_place
+from perfbisect.store.connection import default_history_path
 from perfbisect.store.history import History
 from perfbisect.store.listing import KINDS, SessionSummary, damaged_summary
 from perfbisect.store.query import WRITES, QueryResult
@@ -34,10 +34,10 @@ from perfbisect.store.schema import (
     TABLES,
     VERSION,
     VIEWS,
-    candidates,
+    candidates_view_query,
     column_type,
-    create_table,
-    keys,
+    create_table_sql,
+    primary_key,
 )
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ WITH touched AS (
   ) AS each ON session_id = hunts.id
 )
 """
-    + candidates("(body #>> '{{facts,{}}}')"),
+    + candidates_view_query("(body #>> '{{facts,{}}}')"),
 }
 
 GRANTS = (
@@ -165,7 +165,7 @@ class CentralFailure(EnvironmentFailure):
 
 def key_of(table: str) -> tuple[str, ...]:
     """The primary key of a table of the central history."""
-    columns = keys(table)
+    columns = primary_key(table)
     return ("session_id", *columns) if table in (*OF_LOG, "attempts") else columns
 
 
@@ -192,7 +192,7 @@ def sql_type(table: str, column: str) -> str:
 def definition() -> Iterator[str]:
     """The SQL that makes an empty central history, with a role for appending and a role for reading."""
     yield f"BEGIN;\nCREATE SCHEMA {SCHEMA};\nCOMMENT ON SCHEMA {SCHEMA} IS '{VERSION}';\nSET search_path = {SCHEMA};"
-    yield from (f"{create_table(table, key_of(table), sql_type)};" for table in TABLES)
+    yield from (f"{create_table_sql(table, key_of(table), sql_type)};" for table in TABLES)
     yield (
         "CREATE TABLE pushes (\n  session_id text PRIMARY KEY REFERENCES sessions ON DELETE CASCADE,\n"
         "  entry bigint NOT NULL,\n  digest text NOT NULL,\n  seen double precision\n);"
@@ -276,11 +276,11 @@ class Central:
     address: str
     connection: "Connection"
 
-    def listing(self) -> list[SessionSummary]:
+    def hunts_and_trials(self) -> list[SessionSummary]:
         """All hunts and trials with their origins, oldest first."""
         numbers: dict[str, int] = {}  # over all origins
         with closing(self._copied(OF_LIST, lambda name: numbers.setdefault(name, len(numbers) + 1))) as history:
-            summaries = history.listing()
+            summaries = history.hunts_and_trials()
         names, listed = {number: name for name, number in numbers.items()}, []
         for summary in summaries:
             origin, number = names[summary.number].partition(":")[0], number_of(names[summary.number])
@@ -349,7 +349,7 @@ class Central:
         """
         memory = sqlite3.connect(":memory:", isolation_level=None)
         # Rows by other persons may have any content; each is checked when it is read.
-        memory.executescript(";\n".join(schema.definition()).replace(" NOT NULL,\n", ",\n"))
+        memory.executescript(";\n".join(schema.schema_statements()).replace(" NOT NULL,\n", ",\n"))
         with self.connection.transaction():
             self.connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")  # all at one moment
             for table, (source, instead) in selection.items():
@@ -360,8 +360,8 @@ class Central:
                 for row in self._rows(select, {"here": this_process(), "names": names}):
                     cells = zip(row, numbered, strict=True)
                     memory.execute(insert, [number(value) if name and value else value for value, name in cells])
-        copied = History(default_place(), memory, None)
-        copied.shown = self.address
+        copied = History(default_history_path(), memory, None)
+        copied.label = self.address
         return copied
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import state_folder
 from perfbisect.process import whose
-from perfbisect.store.schema import APPLICATION, VERSION, create, foreign_object, renew_views
+from perfbisect.store.schema import APPLICATION, VERSION, create_schema, foreign_object, replace_outdated_views
 
 LARGEST_ID = 2**63 - 1  # a number above the ids of all rows in SQLite
 
@@ -38,30 +38,32 @@ WAIT = 30.0  # seconds that a writer waits for another writer
 SHARED_SYSTEMS = re.compile(r"(nfs4?|cifs|smb3?|9p|virtiofs|ceph|lustre|gpfs|beegfs|afs|gfs2|ocfs2|vboxsf|fuse\.\S+) ")
 
 
-def default_place() -> Path:
+def default_history_path() -> Path:
     """The history in the user's state folder."""
     return state_folder() / "history.db"
 
 
 @lru_cache
-def in_usual_place(path: Path) -> bool:
+def is_default_history(path: Path) -> bool:
     """Whether a history is the user's history in its default place."""
     with suppress(EnvironmentFailure):  # if there is no home folder
-        return path.absolute() == default_place()
+        return path.absolute() == default_history_path()
     return False
 
 
-class Reader(sqlite3.Connection):
+class ReadConnection(sqlite3.Connection):
     """A connection that waits while the first writer makes the index of the write-ahead log; SQLite would report an error
     at once.
     """
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         """Run a statement."""
-        return _patiently(lambda: super(Reader, self).execute(sql, parameters), sqlite3.SQLITE_READONLY_RECOVERY)
+        return _retried_statement(
+            lambda: super(ReadConnection, self).execute(sql, parameters), sqlite3.SQLITE_READONLY_RECOVERY
+        )
 
 
-class Writer(sqlite3.Connection):
+class WriteConnection(sqlite3.Connection):
     """A connection that leaves an empty write-ahead log when it is closed, for readers who cannot write the folder.
 
     Otherwise the last connection to a history would remove the log, unless it only reads.
@@ -71,7 +73,7 @@ class Writer(sqlite3.Connection):
         """Close the history."""
         with suppress(sqlite3.Error):
             _, _, file = self.execute("PRAGMA database_list").fetchone()
-            with closing(sqlite3.connect(_only_read(Path(file)), uri=True)) as last:
+            with closing(sqlite3.connect(_read_only_uri(Path(file)), uri=True)) as last:
                 last.execute("PRAGMA user_version")
                 self.execute("PRAGMA busy_timeout = 0")
                 self.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -83,15 +85,15 @@ def open_reader(path: Path) -> sqlite3.Connection:
     """A read-only connection to an existing history, which is never created or changed."""
     if not path.exists():
         raise UsageError(f"There are no hunts yet: the history {path} does not exist.", "`bisect run` begins a hunt.")
-    with explained(path), ExitStack() as unless_opened:
-        _check_kind(path)
-        connection = sqlite3.connect(_only_read(path), uri=True, timeout=WAIT, factory=Reader)
+    with sqlite_errors_explained(path), ExitStack() as unless_opened:
+        _check_regular_file(path)
+        connection = sqlite3.connect(_read_only_uri(path), uri=True, timeout=WAIT, factory=ReadConnection)
         unless_opened.callback(connection.close)
-        if not check_form(connection, path):
+        if not prepare_and_check_schema(connection, path):
             raise NoHistory(f"There are no hunts yet: the history {path} is empty.", "`bisect run` begins a hunt.")
-        renew_views(connection, read_only=True)
+        replace_outdated_views(connection, read_only=True)
         connection.execute("PRAGMA query_only = 1")
-        if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",) and (where := shared_system(path)):
+        if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",) and (where := shared_file_system(path)):
             raise UsageError(
                 f"The history {path} is on {where}. There, its write-ahead log can be read only on the host that wrote it.",
                 "Run `bisect history export FILE` on that host. Afterwards all hosts can read the history.",
@@ -108,25 +110,25 @@ def open_writer(path: Path) -> sqlite3.Connection:
     write-ahead log is in memory, which hosts with a common file system do not share: there a journal is used, and each
     commit waits for readers.
     """
-    with explained(path), ExitStack() as unless_opened:
-        _check_kind(path)
+    with sqlite_errors_explained(path), ExitStack() as unless_opened:
+        _check_regular_file(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _make_place(path)
-        connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None, factory=Writer)
+        _make_empty_file(path)
+        connection = sqlite3.connect(path, timeout=WAIT, isolation_level=None, factory=WriteConnection)
         unless_opened.callback(connection.close)
-        if exists := check_form(connection, path):
-            renew_views(connection)
-        statement = f"PRAGMA journal_mode = {'DELETE' if shared_system(path) else 'WAL'}"
-        _patiently(lambda: connection.execute(statement), sqlite3.SQLITE_BUSY)
+        if exists := prepare_and_check_schema(connection, path):
+            replace_outdated_views(connection)
+        statement = f"PRAGMA journal_mode = {'DELETE' if shared_file_system(path) else 'WAL'}"
+        _retried_statement(lambda: connection.execute(statement), sqlite3.SQLITE_BUSY)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
         if not exists:
-            create(connection)
+            create_schema(connection)
         unless_opened.pop_all()
     return connection
 
 
-def _check_kind(path: Path) -> None:
+def _check_regular_file(path: Path) -> None:
     """Raise UsageError if ``path`` exists and is no regular file: to open a FIFO waits for its other end, and ignores
     signals.
     """
@@ -136,7 +138,7 @@ def _check_kind(path: Path) -> None:
         )
 
 
-def _make_place(path: Path) -> None:
+def _make_empty_file(path: Path) -> None:
     """Make an empty file if there is none, and remove leftovers of a history that was moved away while a process still
     writes it.
 
@@ -157,7 +159,7 @@ def _make_place(path: Path) -> None:
         os.close(folder)
 
 
-def shared_system(path: Path) -> str:
+def shared_file_system(path: Path) -> str:
     """The type of a history's file system if several hosts can mount it, such as nfs4; "" for a local file system."""
     device = (path if path.exists() else path.parent).stat().st_dev
     for mount in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
@@ -167,44 +169,44 @@ def shared_system(path: Path) -> str:
     return ""
 
 
-def file_of(path: Path) -> tuple[int, int] | None:
+def device_and_inode(path: Path) -> tuple[int, int] | None:
     """The identity of the file at a path: device and inode; None if there is no file."""
     with suppress(OSError):
         return (status := path.stat()).st_dev, status.st_ino
     return None
 
 
-def _only_read(path: Path) -> str:
+def _read_only_uri(path: Path) -> str:
     """The URI by which a history is opened read-only."""
     return f"{path.absolute().as_uri()}?mode=ro"
 
 
-def _patiently(execute: Callable[[], sqlite3.Cursor], passing: int) -> sqlite3.Cursor:
-    """The result of a statement, repeated while it fails with the code ``passing``, for which SQLite itself does not wait."""
+def _retried_statement(run_statement: Callable[[], sqlite3.Cursor], retried_code: int) -> sqlite3.Cursor:
+    """The result of a statement, repeated while it fails with the code ``retried_code``, for which SQLite itself does not wait."""
     deadline = time.monotonic() + WAIT
     while True:
         try:
-            return execute()
+            return run_statement()
         except sqlite3.OperationalError as failure:
-            if failure.sqlite_errorcode != passing or time.monotonic() > deadline:
+            if failure.sqlite_errorcode != retried_code or time.monotonic() > deadline:
                 raise
         time.sleep(0.01)
 
 
-def text(stored: bytes) -> str:
+def decoded_text(stored: bytes) -> str:
     """A text of the history; bytes that are not UTF-8 become surrogates, which are shown as escapes."""
     return stored.decode("utf-8", "surrogateescape")
 
 
-def check_form(connection: sqlite3.Connection, path: Path) -> bool:
+def prepare_and_check_schema(connection: sqlite3.Connection, path: Path) -> bool:
     """Whether the file has tables; false for an empty file. Raises UsageError for a file that is not a history of this
     form.
     """
     # Python answers no signal while SQLite computes, except in callbacks, even empty ones.
     connection.set_progress_handler(lambda: 0, PROGRESS_STEPS)
-    connection.text_factory = text
-    mine = in_usual_place(path)  # no matter who wrote it
-    connection.create_function("whose", 1, lambda process: "" if mine else whose(text(process or b"")))
+    connection.text_factory = decoded_text
+    mine = is_default_history(path)  # no matter who wrote it
+    connection.create_function("whose", 1, lambda process: "" if mine else whose(decoded_text(process or b"")))
     # Tables first: another process may be making them, and then the form, at this moment.
     [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     [application] = connection.execute("PRAGMA application_id").fetchone()
@@ -227,12 +229,12 @@ def check_form(connection: sqlite3.Connection, path: Path) -> bool:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def sqlite_errors_explained(path: Path) -> Iterator[None]:
     """Translate errors of SQLite and of the file system into sentences for the user."""
     try:
         yield
     except sqlite3.Error as failure:
-        raise sentence(failure, path) from failure
+        raise error_for_user(failure, path) from failure
     except OSError as failure:
         raise EnvironmentFailure(
             f"The history {path} cannot be opened: {failure.strerror}.", "Give another file with --history."
@@ -240,8 +242,8 @@ def explained(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def intact(history: str, what: str) -> Iterator[None]:
-    """Translate any error by a damaged value while it is read; ``what`` names its hunt, table and row, ``history`` its
+def damage_explained(history_name: str, damaged_item: str) -> Iterator[None]:
+    """Translate any error by a damaged value while it is read; ``damaged_item`` names its hunt, table and row, ``history_name`` its
     file or address.
     """
     try:
@@ -250,7 +252,7 @@ def intact(history: str, what: str) -> Iterator[None]:
         raise
     except Exception as failure:  # no list of errors is complete: a damaged row can have any value
         raise EnvironmentFailure(
-            f"The history {history} is damaged: {what} cannot be read ({type(failure).__name__}: {failure}).",
+            f"The history {history_name} is damaged: {damaged_item} cannot be read ({type(failure).__name__}: {failure}).",
             "All other sessions can be read and exported. Restore the row from a copy of the history.",
         ) from failure
 
@@ -276,7 +278,7 @@ SENTENCES = {  # error code of SQLite → what happened, and advice
 }  # fmt: skip
 
 
-def sentence(failure: sqlite3.Error, path: Path) -> PerfBisectError:
+def error_for_user(failure: sqlite3.Error, path: Path) -> PerfBisectError:
     """The sentence for the user about an error of SQLite."""
     code = (getattr(failure, "sqlite_errorcode", None) or sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_INTERRUPT:

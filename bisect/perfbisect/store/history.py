@@ -1,15 +1,14 @@
 """The history of all sessions, one SQLite file. A session is a hunt, or a trial: a comparison, a proof, or an A/A.
 
-The log is the state. The append-only table ``events`` contains every event of a session in order, as JSON with its time.
-A hunt that was killed is resumed by reading its log and calling the search again, a trial by folding its log; every
-report is made from the log. All other tables repeat the log in columns, for SQL queries. They are written in the
-transaction that appends the event, so that they always agree with it. An event is on disk before ``append`` returns.
-Events of progress are not stored.
+The append-only table ``events`` is the log: every event of a session in order, as JSON with its time. The log is the
+state of a session. To resume a hunt, perfbisect reads the log and calls the search again; a trial is folded from the
+log, and every report is made from the log. All other tables repeat the log in columns, for SQL queries. Rows of other
+tables are written in the transaction that appends the event. ``append`` returns when the event is on disk. Events of
+progress are not stored.
 
-One process writes a session. Other processes may write other sessions at the same time (they wait for each other for
-milliseconds), and any number may read (write-ahead log).
-
-This module is fast to import: what decodes events (msgspec, numpy) or writes (sqlite-utils) is imported when used.
+One process writes a session. Other processes may write other sessions at the same time, and wait for each other for
+milliseconds. Any number of processes may read (write-ahead log). The module is fast to import: methods import the
+decoder of events (msgspec, numpy) and the writer (sqlite-utils).
 """
 
 import json
@@ -27,13 +26,13 @@ from perfbisect.process import is_running, whose, worker
 from perfbisect.store.connection import (
     LARGEST_ID,
     OWN,
-    default_place,
-    explained,
-    file_of,
-    in_usual_place,
-    intact,
+    damage_explained,
+    default_history_path,
+    device_and_inode,
+    is_default_history,
     open_reader,
     open_writer,
+    sqlite_errors_explained,
 )
 from perfbisect.store.listing import (
     ACCEPTED_CHECK,
@@ -42,11 +41,11 @@ from perfbisect.store.listing import (
     FITNESS_CHECK,
     NAME,
     SessionSummary,
-    check_value,
-    read_sessions,
+    checked_value,
+    read_summaries,
     session_name,
 )
-from perfbisect.store.query import QueryResult, ask
+from perfbisect.store.query import QueryResult, run_read_only_query
 
 if TYPE_CHECKING:
     import sqlite3
@@ -69,26 +68,26 @@ class LogEntry:
 
 
 class History:
-    """All sessions. Opened for writing or read-only; a read-only file is never created or changed."""
+    """The history in a file. A history that is opened read-only never creates or changes the file."""
 
-    def __init__(self, path: Path, connection: "sqlite3.Connection", db: "sqlite_utils.Database | None") -> None:
+    def __init__(self, path: Path, connection: "sqlite3.Connection", writer: "sqlite_utils.Database | None") -> None:
         self.path = path
-        self.shown = str(path)  # in errors; the address, if this is a copy from a central history
+        self.label = str(path)  # in errors; the address, if this is a copy from a central history
         self.connection = connection
-        self.writer = db
-        self.file = file_of(path)
-        self.working: set[int] = set()  # sessions with a row in ``attempts`` for this process
-        self.ranges: dict[int, tuple[str, ...]] = {}
-        self.logs: dict[int, SessionLog] = {}
+        self.writer = writer  # None if opened read-only
+        self.file_identity = device_and_inode(path)
+        self.sessions_of_process: set[int] = set()  # sessions with a row in ``attempts`` for this process
+        self.cached_ranges: dict[int, tuple[str, ...]] = {}
+        self.cached_logs: dict[int, SessionLog] = {}
 
     @classmethod
     def open(cls, path: Path | None = None, *, read_only: bool = False) -> "History":
-        """The history at ``path`` (None: in the user's state folder); for writing it is created if it does not exist.
+        """The history at ``path`` (None: in the user's state folder). A missing file is created, unless ``read_only``.
 
-        Raises UsageError if it does not exist (read-only), is not a history, or has another version; EnvironmentFailure
-        for an error of the file system.
+        Raises UsageError if the file is missing (``read_only``), is not a history, or has another version; raises
+        EnvironmentFailure for an error of the file system.
         """
-        path = path or default_place()
+        path = path or default_history_path()
         if read_only:
             return cls(path, open_reader(path), None)
         import sqlite_utils
@@ -97,42 +96,43 @@ class History:
         return cls(path, connection, sqlite_utils.Database(connection, execute_plugins=False))
 
     def close(self) -> None:
-        """Close the file. Everything has been written already."""
+        """Close the file. Nothing is written here: every event is on disk already."""
         self.connection.close()
 
-    def begin(self, settings: "Settings", plan: "SessionStarted", at: float) -> int:
-        """Enter a new session of this process and return its number; the number in ``plan`` is ignored."""
+    def begin_session(self, settings: "Settings", start_event: "SessionStarted", at: float) -> int:
+        """Enter a new session of this process; return its number. The number in ``start_event`` is ignored."""
         with self.transaction():
-            session = self.enter(settings, plan, at)
+            session = self.insert_session(settings, start_event, at)
             self.begin_attempt(session, at)
         return session
 
-    def enter(self, settings: "Settings", plan: "SessionStarted", at: float, **further: object) -> int:
-        """Enter a session that no process works on yet, with the ``further`` columns, and return its number.
+    def insert_session(self, settings: "Settings", start_event: "SessionStarted", at: float, **columns: object) -> int:
+        """Enter a session on which no process works yet, with additional ``columns``; return the session's number.
 
-        Its settings are stored unchanged, since `resume` needs its commands. If they contain a password, only the user
-        can read the history from then on.
+        The settings are stored unchanged, since `resume` needs the commands in the settings. If the settings contain a
+        password, the history becomes readable only for the user.
         """
         import secrets
 
-        from perfbisect.store.log import compact, host_row, insert, session_row
+        from perfbisect.store.log import compact_json, insert_host, insert_row, session_row
 
         if masked_fields(settings) is not settings:
-            with explained(self.path):
+            with sqlite_errors_explained(self.path):
                 for file in (self.path, *(self.path.with_name(f"{self.path.name}-{end}") for end in ("wal", "shm"))):
                     if file.exists():
                         file.chmod(0o600)
         with self.transaction() as db:
-            unique = {"uid": secrets.token_hex(16), "started": at, "settings": compact(settings)}
-            row = session_row(settings, plan) | unique | {"host_id": host_row(db, plan.host, at)} | further
+            unique = {"uid": secrets.token_hex(16), "started": at, "settings": compact_json(settings)}
+            host = {"host_id": insert_host(db, start_event.host, at)}
+            row = session_row(settings, start_event) | unique | host | columns
             candidates = row.pop("range", None)
-            session = insert(db, "sessions", row)
+            session = insert_row(db, "sessions", row)
             if candidates:
-                insert(db, "ranges", {"session_id": session, "candidates": candidates})
+                insert_row(db, "ranges", {"session_id": session, "candidates": candidates})
         return session
 
     def append(self, session: int, event: "Event", at: float) -> None:
-        """Append ``event`` to the log of a session, and its rows to the other tables. It is durable when this returns."""
+        """Append ``event`` to the log of a session, and the event's rows to the other tables; all is then on disk."""
         from perfbisect.core.domain.events import PASSING
 
         if isinstance(event, PASSING):
@@ -143,58 +143,58 @@ class History:
             log.append(masked_fields(event), at)
 
     def session_log(self, session: int, state: "SessionState | None" = None) -> "SessionLog":
-        """The object that appends to the log of a session, and to ``state``, which is that log, folded."""
+        """The writer of a session's log. The writer also adds each event to ``state``, the fold of the log."""
         from perfbisect.core.domain.session_state import fold
         from perfbisect.store.log import SessionLog
 
         assert self.writer is not None, "this history was opened read-only"
-        if state or session not in self.logs:
+        if state or session not in self.cached_logs:
             kind, host = self.columns(session, "kind", "host")
             span = self.candidates(session) if kind == "hunt" else ()
             nodes = {commit: node for node, commit in enumerate(span)} if kind == "hunt" else None
             state = state or fold((entry.at, entry.event) for entry in self.events(session))
-            self.logs[session] = SessionLog(self.writer, session, host, state, span, nodes)
-        return self.logs[session]
+            self.cached_logs[session] = SessionLog(self.writer, session, host, state, span, nodes)
+        return self.cached_logs[session]
 
     @contextmanager
     def transaction(self) -> "Iterator[sqlite_utils.Database]":
-        """A transaction, durable at its end. It is exclusive from its first statement on, so that writers never conflict."""
+        """A transaction, which is on disk at its end. The write lock is taken first, so that writers never conflict."""
         assert self.writer is not None, "this history was opened read-only"
         if self.connection.in_transaction:  # within another transaction, which is atomic
             yield self.writer
             return
-        if self.file != file_of(self.path):
-            self.save_beside()
-        with explained(self.path):
+        if self.file_identity != device_and_inode(self.path):
+            self.save_as_new_file()
+        with sqlite_errors_explained(self.path):
             self.writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self.writer
                 self.writer.commit()
             except BaseException:
                 self.writer.rollback()
-                self.working.clear()
-                self.logs.clear()
+                self.sessions_of_process.clear()
+                self.cached_logs.clear()
                 raise
 
-    def save_beside(self) -> None:
-        """Write a history whose file is gone into a new file, continue with that file, and raise EnvironmentFailure.
+    def save_as_new_file(self) -> None:
+        """Write a history whose file is gone into a new file, continue with the new file, and raise EnvironmentFailure.
 
-        The old write-ahead log may be left behind; a new file with the old name would be damaged by it.
+        The new file has another name, because the old write-ahead log may remain and would damage a file of its name.
         """
         import sqlite_utils
 
         old_path = self.path
         saved = old_path.with_name(f"{old_path.stem}-saved-{os.getpid()}-{time.time_ns()}.db")
-        with explained(saved):
+        with sqlite_errors_explained(saved):
             saved.parent.mkdir(parents=True, exist_ok=True)
             saved.touch(0o600)
             self.connection.execute("VACUUM INTO ?", [str(saved)])
         self.connection.close()
-        self.path, self.shown, self.file = saved, str(saved), file_of(saved)
+        self.path, self.label, self.file_identity = saved, str(saved), device_and_inode(saved)
         self.connection = open_writer(saved)
         self.writer = sqlite_utils.Database(self.connection, execute_plugins=False)
-        self.working.clear()
-        self.logs.clear()
+        self.sessions_of_process.clear()
+        self.cached_logs.clear()
         amount = "The readable part" if old_path.exists() else "All"  # another history there has taken over the log
         raise EnvironmentFailure(
             f"The history {old_path} was deleted or moved during the session. {amount} of the history is now in {saved}.",
@@ -202,65 +202,65 @@ class History:
         )
 
     def begin_attempt(self, session: int, at: float) -> None:
-        """Enter that this process works on a session, unless it is entered already."""
-        from perfbisect.store.log import insert
+        """Enter an attempt: that this process works on a session. A second call for the session does nothing."""
+        from perfbisect.store.log import insert_row
 
-        if session not in self.working:
+        if session not in self.sessions_of_process:
             with self.transaction() as db:
-                insert(db, "attempts", {"session_id": session, "started": at, "process": worker()})
-            self.working.add(session)
+                insert_row(db, "attempts", {"session_id": session, "started": at, "process": worker()})
+            self.sessions_of_process.add(session)
 
-    def fail(self, session: int, failure: str, at: float) -> None:
-        """Enter why this process could not continue a session. Another process may resume it."""
+    def enter_failure(self, session: int, failure: str, at: float) -> None:
+        """Enter why this process could not continue a session. Another process may resume the session."""
         with self.transaction() as db:
             self.begin_attempt(session, at)
             [attempt] = db.execute("SELECT max(id) FROM attempts WHERE session_id = ?", [session]).fetchone()
             db.table("attempts").update(attempt, {"failure": masked(failure)})
 
-    def change_range(self, session: int, started: "SessionStarted") -> None:
-        """Store the range of a further round, by which the candidates of a hunt are numbered from here on."""
-        self.logs[session], self.ranges[session] = self.session_log(session).in_range(started), started.candidates
+    def store_range_of_round(self, session: int, start_event: "SessionStarted") -> None:
+        """Store the range of a further round of a hunt. Later events number candidates by this range."""
+        self.cached_logs[session] = self.session_log(session).with_stored_range(start_event)
+        self.cached_ranges[session] = start_event.candidates
 
     def update_settings(self, session: int, settings: "Settings") -> None:
-        """Store settings that a session chose itself."""
-        from perfbisect.store.log import compact
+        """Store settings that a session chose itself, for example the metric."""
+        from perfbisect.store.log import compact_json
 
         with self.transaction() as db:
             [metric] = self.columns(session, "metric")
-            db.table("sessions").update(session, {"settings": compact(settings), "metric": settings.metric})
+            db.table("sessions").update(session, {"settings": compact_json(settings), "metric": settings.metric})
             if metric != settings.metric:
-                self.session_log(session).change_metric()
+                self.session_log(session).recompute_metric_values()
 
-    def enter_drop_hunt(self, trial: int, drop: tuple[int, int, int] | None, hunt: int) -> None:
-        """Enter that a hunt is for a drop of a comparison: workload, the build before it, the build after it.
+    def enter_drop_hunt(self, comparison: int, workload_and_builds: tuple[int, int, int] | None, hunt: int) -> None:
+        """Enter that a hunt is for a drop in a comparison, given as workload, build before and build after the drop.
 
-        None: a drop of a watched branch, between tips that this night did not compare.
+        None stands for a drop of a watched branch between tips that this night did not compare.
         """
+        drop_between = json.dumps(workload_and_builds) if workload_and_builds else None
         with self.transaction() as db:
-            db.table("sessions").update(hunt, {"about": trial, "drop_between": json.dumps(drop) if drop else None})
+            db.table("sessions").update(hunt, {"about": comparison, "drop_between": drop_between})
 
     def select(self, sql: str, values: Sequence[object] | Mapping[str, object] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query."""
-        with explained(self.path):
+        with sqlite_errors_explained(self.path):
             return self.connection.execute(sql, values).fetchall()
 
-    def events(self, session: int, after: int = 0) -> Iterator[LogEntry]:
-        """The log of a session, in order: the entries after the id ``after``."""
+    def events(self, session: int, after_id: int = 0) -> Iterator[LogEntry]:
+        """The entries of a session's log with ids above ``after_id``. Raises EnvironmentFailure for a damaged entry."""
         from perfbisect.store.log import decode
 
         [kind] = self.columns(session, "kind")
         candidates = self.candidates(session) if kind == "hunt" else ()
         name = session_name(kind, session)
-        with explained(self.path):
-            rows = self.connection.execute(
-                "SELECT id, at, CAST(kind AS BLOB), CAST(body AS BLOB) FROM events"
-                " WHERE session_id = ? AND id > ? ORDER BY id",
-                [session, after],
-            )
+        with sqlite_errors_explained(self.path):
+            columns = "id, at, CAST(kind AS BLOB), CAST(body AS BLOB)"
+            select = f"SELECT {columns} FROM events WHERE session_id = ? AND id > ? ORDER BY id"
+            rows = self.connection.execute(select, [session, after_id])
             for entry, at, type_, body in rows:
-                with intact(self.shown, f"{name}, table events, row {entry},"):
+                with damage_explained(self.label, f"{name}, table events, row {entry},"):
                     event = decode(type_.decode(), body, candidates)
-                    check_value("at", at, float)
+                    checked_value("at", at, float)
                 yield LogEntry(entry, at, event)
 
     def settings(self, session: int) -> "Settings":
@@ -270,125 +270,124 @@ class History:
         from perfbisect.core.domain.settings import Settings
 
         kind, stored = self.columns(session, "kind", "CAST(settings AS BLOB)")
-        with intact(self.shown, f"{session_name(kind, session)}, table sessions, row {session}, column settings,"):
+        name = session_name(kind, session)
+        with damage_explained(self.label, f"{name}, table sessions, row {session}, column settings,"):
             return msgspec.json.decode(stored, type=Settings)
 
-    def began(self, session: int) -> float:
+    def start_time(self, session: int) -> float:
         """The start of a session, in seconds since the epoch."""
         return float(self.columns(session, "started")[0])
 
     def attempts(self, session: int) -> list[float]:
         """The start times of the attempts at a session, in order, in seconds since the epoch."""
         rows = self.select("SELECT started FROM attempts WHERE session_id = ? ORDER BY id", [session])
-        with intact(self.shown, f"table attempts of session {session}"):
-            return [check_value("started", started, float) for (started,) in rows]
+        with damage_explained(self.label, f"table attempts of session {session}"):
+            return [checked_value("started", started, float) for (started,) in rows]
 
     def candidates(self, hunt: int) -> tuple[str, ...]:
         """The commit of each node of a hunt's range, oldest first."""
-        if hunt not in self.ranges:
+        if hunt not in self.cached_ranges:
             import msgspec
 
-            self.columns(hunt, "id", hunts=True)
+            self.columns(hunt, "id", hunts_only=True)
             rows = self.select("SELECT CAST(candidates AS BLOB) FROM ranges WHERE session_id = ?", [hunt])
-            with intact(self.shown, f"hunt {hunt}, table ranges,"):
-                self.ranges[hunt] = msgspec.json.decode(rows[0][0], type=tuple[str, ...])
-        return self.ranges[hunt]
+            with damage_explained(self.label, f"hunt {hunt}, table ranges,"):
+                self.cached_ranges[hunt] = msgspec.json.decode(rows[0][0], type=tuple[str, ...])
+        return self.cached_ranges[hunt]
 
-    def columns(self, session: int, *names: str, hunts: bool = False) -> tuple[Any, ...]:
-        """Columns of a session. Raises UsageError if there is no such session, or with ``hunts`` no such hunt."""
-        select = f"SELECT {', '.join(names)} FROM {'hunts' if hunts else 'sessions'} WHERE id = ?"
+    def columns(self, session: int, *names: str, hunts_only: bool = False) -> tuple[Any, ...]:
+        """Columns of a session. Raises UsageError if the session does not exist or, with ``hunts_only``, is no hunt."""
+        select = f"SELECT {', '.join(names)} FROM {'hunts' if hunts_only else 'sessions'} WHERE id = ?"
         rows = self.select(select, [min(session, LARGEST_ID)])
         if not rows:
-            raise UsageError(f"There is no hunt {session} in the history {self.shown}.", "List hunts: bisect history")
+            raise UsageError(f"There is no hunt {session} in the history {self.label}.", "List hunts: bisect history")
         return rows[0]
 
     def origin(self, session: int) -> str:
-        """The person from whom a session is: imported, or made by another person; "" for an own session."""
+        """The owner of a session that was imported or that another person made; "" for an own session."""
         process = f"(SELECT process FROM attempts WHERE session_id = {int(session)} ORDER BY id DESC LIMIT 1)"
-        return self.whose(*self.columns(session, "coalesce(origin, '')", process))
+        return self.owner(*self.columns(session, "coalesce(origin, '')", process))
 
-    def whose(self, origin: str, process: str | None) -> str:
-        """The ``origin`` by two columns. A history in the user's state folder is the user's, no matter who wrote it."""
-        return str(origin or ("" if in_usual_place(self.path) else whose(process)))
+    def owner(self, origin: str, process: str | None) -> str:
+        """The owner by two columns of a session, "" for the user. The user owns all sessions of the default history."""
+        return str(origin or ("" if is_default_history(self.path) else whose(process)))
 
     def trial(self, name: str) -> "SessionState":
         """The trial of that name, such as c3. Raises UsageError if there is none."""
-        return self.read_trial(self.number_of_trial(name))
+        return self.read_trial(self.trial_number(name))
 
-    def number_of_trial(self, name: str) -> int:
+    def trial_number(self, name: str) -> int:
         """The number of the trial of that name. Raises UsageError if there is none."""
         number = int(name[1:])
         with suppress(UsageError):
             if session_name(self.columns(number, "kind")[0], number) == name:
                 return number
-        raise UsageError(f"There is no {name} in the history {self.shown}.", "List sessions: bisect history")
+        raise UsageError(f"There is no {name} in the history {self.label}.", "List sessions: bisect history")
 
     def read_trial(self, number: int) -> "SessionState":
-        """A trial with all its runs: its log, folded. Raises EnvironmentFailure if it is damaged."""
+        """A trial with all runs, folded from the log. Raises EnvironmentFailure if the trial is damaged."""
         import msgspec
 
         from perfbisect.core.domain.session_state import SessionState
         from perfbisect.core.domain.settings import TrialRequest
         from perfbisect.store.log import read_host
 
-        listed = self.listed(number)
+        listed = self.session_summary(number)
         host, stored = self.columns(number, "host_id", "CAST(request AS BLOB)")
-        with intact(self.shown, f"{listed.id}, table sessions, row {number}, column request,"):
+        with damage_explained(self.label, f"{listed.id}, table sessions, row {number}, column request,"):
             request = msgspec.json.decode(stored, type=TrialRequest)
-        with intact(self.shown, f"table hosts, row {host},"):
+        with damage_explained(self.label, f"table hosts, row {host},"):
             facts = read_host(self.connection, host)
         drops = self.select(DROPS, [number])
-        drop_hunts = ((drop, read_sessions(self, "sessions.id = ?", hunt)) for *drop, hunt in drops)
-        hunts = tuple(hunt.for_drop(*drop) for drop, sessions in drop_hunts for hunt in sessions)
+        drop_hunts = ((drop, read_summaries(self, "sessions.id = ?", hunt)) for *drop, hunt in drops)
+        hunts = tuple(hunt.as_drop_hunt(*drop) for drop, sessions in drop_hunts for hunt in sessions)
         trial = SessionState.of_trial(number, request, facts, listed.started, origin=listed.origin, hunts=hunts)
         for entry in self.events(number):
             trial.add(entry.at, entry.event)
         trial.state, trial.failure = listed.state, listed.failure
         return trial
 
-    def intact_trials(self, where: str, values: Sequence[object] | Mapping[str, object]) -> "Iterator[SessionState]":
-        """The trials that satisfy a condition of SQL, newest first, read lazily.
-
-        Damaged trials, which `bisect show` reports, are left out.
-        """
-        select = f"SELECT id FROM sessions WHERE kind != 'hunt' AND {where} ORDER BY id DESC"
+    def intact_trials(
+        self, condition: str, values: Sequence[object] | Mapping[str, object]
+    ) -> "Iterator[SessionState]":
+        """The trials, except damaged trials, that satisfy a condition of SQL, newest first, read lazily."""
+        select = f"SELECT id FROM sessions WHERE kind != 'hunt' AND {condition} ORDER BY id DESC"
         for (number,) in self.select(select, values):
             with suppress(EnvironmentFailure):
                 yield self.read_trial(number)
 
     def proofs(self, hunt: int) -> "list[SessionState]":
-        """The proofs of a hunt's verdict, oldest first; damaged proofs are left out."""
+        """The proofs of a hunt's verdict, oldest first, without damaged proofs."""
         return [*self.intact_trials("kind = 'prove' AND about = ?", [hunt])][::-1]
 
     def hunts(self) -> list[SessionSummary]:
         """All hunts, by their numbers."""
-        return [*read_sessions(self, "sessions.kind = 'hunt'")]
+        return [*read_summaries(self, "sessions.kind = 'hunt'")]
 
-    def trials(self) -> list[SessionSummary]:
+    def trials_except_fitness_checks(self) -> list[SessionSummary]:
         """All trials by their numbers, except fitness checks, which are many and alike."""
-        return [
-            *read_sessions(self, f"sessions.kind != 'hunt' AND {NAME} NOT IN (?, ?)", FITNESS_CHECK, ACCEPTED_CHECK)
-        ]
+        condition = f"sessions.kind != 'hunt' AND {NAME} NOT IN (?, ?)"
+        return [*read_summaries(self, condition, FITNESS_CHECK, ACCEPTED_CHECK)]
 
-    def listing(self) -> list[SessionSummary]:
-        """All hunts and trials, oldest first."""
-        return sorted([*self.hunts(), *self.trials()], key=lambda session: session.started)
+    def hunts_and_trials(self) -> list[SessionSummary]:
+        """All hunts, and all trials except fitness checks, oldest first."""
+        return sorted([*self.hunts(), *self.trials_except_fitness_checks()], key=lambda session: session.started)
 
-    def listed(self, session: int) -> SessionSummary:
-        """A session in its present state. Raises UsageError if there is none, EnvironmentFailure if it is damaged."""
+    def session_summary(self, session: int) -> SessionSummary:
+        """The summary of a session. Raises UsageError for an unknown number, EnvironmentFailure for damage."""
         self.columns(session, "id")
-        [listed] = read_sessions(self, "sessions.id = ?", session)
+        [listed] = read_summaries(self, "sessions.id = ?", session)
         if listed.state == DAMAGED:
-            with intact(self.shown, f"table sessions, row {session},"):
+            with damage_explained(self.label, f"table sessions, row {session},"):
                 raise ValueError(listed.failure)
         return listed
 
-    def is_carried_out(self, session: int) -> bool:
+    def has_running_process(self, session: int) -> bool:
         """Whether a process of this machine works on a session."""
         latest = "SELECT process FROM attempts WHERE session_id = ? ORDER BY id DESC LIMIT 1"
         return any(process and is_running(process) for (process,) in self.select(latest, [session]))
 
-    def latest(self) -> int:
+    def latest_hunt(self) -> int:
         """The newest own hunt; if there is none, the newest hunt. Raises UsageError if there are no hunts."""
         [(newest,)] = self.select(f"SELECT coalesce(max(iif({OWN.format('hunts')}, id, NULL)), max(id)) FROM hunts")
         if newest is None:
@@ -396,5 +395,5 @@ class History:
         return int(newest)
 
     def query(self, sql: str) -> QueryResult:
-        """The result of a user's SQL. Raises UsageError for a mistake in it, and for a statement that would write."""
-        return ask(self.connection, sql, self.path)
+        """The result of a user's SQL. Raises UsageError for a mistake in the SQL, and for statements that write."""
+        return run_read_only_query(self.connection, sql, self.path)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 from perfbisect.errors import EnvironmentFailure, PerfBisectError
 from perfbisect.process import is_running
-from perfbisect.store.connection import intact
+from perfbisect.store.connection import damage_explained
 from perfbisect.store.schema import LAST_MOMENT
 
 if TYPE_CHECKING:
@@ -81,31 +81,31 @@ class SessionSummary:
         return self.id if isinstance(self.id, int) else int(self.id[1:])
 
     @property
-    def span(self) -> str:
+    def range_or_builds(self) -> str:
         """The range of a hunt, after its name; of a trial the names of its builds, or their range, or branch and tip."""
         if self.kind == "hunt":
             return f"{self.name}: {self.good}..{self.bad}" if self.name else f"{self.good}..{self.bad}"
         night = (self.branch, "at", *self.compared[-1:])
         return " ".join(night) if self.branch else self.series or " ".join(self.compared)
 
-    def as_object(self) -> dict[str, Any]:
+    def as_json_object(self) -> dict[str, Any]:
         """The fields of its kind, for JSON: a hunt has one workload, and ``builds`` of a trial are names."""
         hunt = self.kind == "hunt"
         named = {"workload": " ".join(self.workloads)} if hunt else {"builds": self.compared}
         return {name: named[name] if name in named else getattr(self, name) for name in FIELDS[hunt].split()}
 
-    def for_drop(self, work: int, first: int, last: int) -> "DropHunt":
+    def as_drop_hunt(self, workload: int, first_build: int, last_build: int) -> "DropHunt":
         """This hunt as the hunt for a drop of a comparison, with the commit that its verdict names."""
         from perfbisect.core.domain.facts import DropHunt
 
         named = (self.culprit or "", self.subject) if self.state in NAMED else ()
-        return DropHunt(work, first, last, self.number, self.state, *named)
+        return DropHunt(workload, first_build, last_build, self.number, self.state, *named)
 
     @property
     def title(self) -> str:
         """The name of a hunt, or what it hunts; of a trial what it measures."""
-        hunted = self.name or " ".join((self.builder, *self.workloads, self.span))
-        return hunted if self.kind == "hunt" else self.span
+        hunted = self.name or " ".join((self.builder, *self.workloads, self.range_or_builds))
+        return hunted if self.kind == "hunt" else self.range_or_builds
 
 
 NAME = "coalesce(iif(json_valid(sessions.settings), json_extract(sessions.settings, '$.name'), NULL), '')"
@@ -140,10 +140,10 @@ OF_HUNT = (
 )  # fmt: skip
 
 
-def check_value(name: str, value: Any, kind: Any) -> Any:
+def checked_value(name: str, value: Any, expected_type: Any) -> Any:
     """The value. Raises ValueError if no list could show it: a column of SQLite can hold a value of any type."""
-    fits = isinstance(value, tuple if get_origin(kind) is tuple else kind)
-    if not fits and not (kind in (float, float | None) and isinstance(value, int)):
+    fits = isinstance(value, tuple if get_origin(expected_type) is tuple else expected_type)
+    if not fits and not (expected_type in (float, float | None) and isinstance(value, int)):
         raise ValueError(f"{name} is {value!r:.60}")
     limit = {"started": LAST_MOMENT, "at": LAST_MOMENT, "probability": 1.0}.get(name)
     if limit is not None and value is not None and not 0 <= value <= limit:
@@ -153,19 +153,19 @@ def check_value(name: str, value: Any, kind: Any) -> Any:
     return value
 
 
-def damaged_summary(number: int, kind: object, why: str, origin: str = "") -> SessionSummary:
+def damaged_summary(number: int, kind: object, failure: str, origin: str = "") -> SessionSummary:
     """The summary of a session whose row cannot be read."""
     id_and_kind: tuple[int | str, str] = (number, "hunt") if kind == "hunt" else (f"?{number}", "compare")
-    return SessionSummary(id_and_kind[0], id_and_kind[1], 0.0, "", "", (), "", "", DAMAGED, 0, 0, why, origin)
+    return SessionSummary(id_and_kind[0], id_and_kind[1], 0.0, "", "", (), "", "", DAMAGED, 0, 0, failure, origin)
 
 
-def read_sessions(history: "History", where: str = "true", *values: object) -> Iterator[SessionSummary]:
+def read_summaries(history: "History", sql_condition: str = "true", *values: object) -> Iterator[SessionSummary]:
     """The sessions that satisfy a condition of SQL, by their numbers; a damaged session does not hide others."""
-    for row in history.select(f"{SESSIONS} WHERE {where} ORDER BY sessions.id", values):
+    for row in history.select(f"{SESSIONS} WHERE {sql_condition} ORDER BY sessions.id", values):
         try:
-            session = summary(history, row)
+            session = summary_of_row(history, row)
             for column in fields(session):
-                check_value(column.name, getattr(session, column.name), column.type)
+                checked_value(column.name, getattr(session, column.name), column.type)
         except PerfBisectError:
             raise
         except Exception as failure:  # noqa: BLE001  # no list of errors is complete: a damaged row can have any value
@@ -173,7 +173,7 @@ def read_sessions(history: "History", where: str = "true", *values: object) -> I
         yield session
 
 
-def summary(history: "History", row: Sequence[Any]) -> SessionSummary:
+def summary_of_row(history: "History", row: Sequence[Any]) -> SessionSummary:
     """A session from a row of ``SESSIONS``; a trial lacks the names of builds and workloads if its request is damaged.
 
     A hunt without an end has the first change that is proven so far; suspects of an inconclusive hunt are not named.
@@ -182,13 +182,13 @@ def summary(history: "History", row: Sequence[Any]) -> SessionSummary:
     ended, process, failure, request, verdict = row[12:17]
     if kind not in KINDS:
         raise ValueError(f"its kind is {kind!r}")
-    state = STATES[verdict] if verdict is not None else unfinished(process, failure)
+    state = STATES[verdict] if verdict is not None else unfinished_state(process, failure)
     workloads: tuple[str, ...] = (workload,)
     further: dict[str, Any] = {}
     if kind == "hunt":
         named, subject, suspect = row[22:25], row[25], ()
         if ended is None:
-            proven, leader = so_far(history, number)
+            proven, leader = proven_change_and_suspect(history, number)
             named, suspect = proven or named, leader if state == "running" else ()
             [(subject,)] = history.select("SELECT subject FROM commits WHERE commit_hash = ?", named[:1]) or [("",)]
         elif state == STATES["Inconclusive"]:
@@ -204,18 +204,18 @@ def summary(history: "History", row: Sequence[Any]) -> SessionSummary:
     host, metric, builds, runs = measured
     return SessionSummary(
         number if kind == "hunt" else session_name(kind, number), kind, started, builder, variant, workloads, host, metric, state, builds,
-        runs, failure or "", history.whose(origin, process), name, **further,
+        runs, failure or "", history.owner(origin, process), name, **further,
     )  # fmt: skip
 
 
-def so_far(history: "History", hunt: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def proven_change_and_suspect(history: "History", hunt: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The first proven change and the leading candidate, by the latest decision of a hunt.
 
     The change is commit, probability and ratio; the candidate, more probable than any other, is commit and probability.
     Each is empty if there is none, or if the decision is damaged.
     """
     for stored in history.select(LATEST, [hunt]):
-        with suppress(EnvironmentFailure), intact(history.shown, f"hunt {hunt}, table events,"):
+        with suppress(EnvironmentFailure), damage_explained(history.label, f"hunt {hunt}, table events,"):
             candidates, decided = map(json.loads, stored)
             order = decided["order"]
             steps = [*decided.get("found", ()), *([order["step"]] if "step" in order else order.get("steps", ()))]
@@ -230,7 +230,7 @@ def so_far(history: "History", hunt: int) -> tuple[tuple[Any, ...], tuple[Any, .
     return (), ()
 
 
-def reason_is_open(history: "History", hunt: int) -> bool:
+def was_reason_interrupted(history: "History", hunt: int) -> bool:
     """Whether the reason of a hunt's verdict was to be measured, but was interrupted."""
     follows = "SELECT iif(json_valid(body), json_extract(body, '$.reason_follows'), 0) FROM events WHERE session_id = ?"
     return history.select(f"{follows} AND kind = 'HuntEnded' ORDER BY id DESC LIMIT 1", [hunt]) == [(1,)]
@@ -241,7 +241,7 @@ def session_name(kind: str, session: int) -> str:
     return f"hunt {session}" if kind == "hunt" else f"{kind[:1]}{session}"
 
 
-def unfinished(process: str | None, failure: str | None) -> str:
+def unfinished_state(process: str | None, failure: str | None) -> str:
     """The state of a hunt or trial without an end: running, interrupted or failed."""
     if failure is not None:
         return "failed"

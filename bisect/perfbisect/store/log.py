@@ -90,14 +90,14 @@ def decode(kind: str, text: str | bytes, candidates: tuple[str, ...] = ()) -> Ev
     return event
 
 
-def compact(value: object) -> str:
+def compact_json(value: object) -> str:
     """Values, dataclasses or Structs as JSON without blanks, as in the columns that are compared. Raises ValueError for
     NaN.
     """
     return json.dumps(builtins(value), allow_nan=False, separators=(",", ":"))
 
 
-def check_values(value: object, name: str = "") -> None:
+def check_field_values(value: object, field_name: str = "") -> None:
     """Raise ValueError for a value that no field can have, at any depth.
 
     These are a text that is too long, a number that is not finite, and a count, a duration, a position or a probability
@@ -106,16 +106,16 @@ def check_values(value: object, name: str = "") -> None:
     match value:
         case dict():
             for key, part in value.items():
-                check_values(part, key)
+                check_field_values(part, key)
         case list() | tuple():
             for part in value:
-                check_values(part, name)
+                check_field_values(part, field_name)
         case str() if len(value) > LONGEST_TEXT:
-            raise ValueError(f"{name} has {len(value)} characters")
-        case int() | float() if name in COUNTS and not 0 <= value <= COUNTS[name]:
-            raise ValueError(f"{name} is {value:g}, which is not a count or duration")
+            raise ValueError(f"{field_name} has {len(value)} characters")
+        case int() | float() if field_name in COUNTS and not 0 <= value <= COUNTS[field_name]:
+            raise ValueError(f"{field_name} is {value:g}, which is not a count or duration")
         case int() | float() if not abs(value) <= codec.LARGEST:
-            raise ValueError(f"{name} is not a finite number")
+            raise ValueError(f"{field_name} is not a finite number")
 
 
 def as_utf8(row: Row) -> Row:
@@ -126,12 +126,12 @@ def as_utf8(row: Row) -> Row:
     }
 
 
-def insert(db: "sqlite_utils.Database", table: str, row: Row) -> int:
+def insert_row(db: "sqlite_utils.Database", table: str, row: Row) -> int:
     """Insert a row and return its number."""
     return int(db.table(table).insert(as_utf8(row)).last_rowid or 0)
 
 
-def remove(db: "sqlite_utils.Database", session: int) -> None:
+def remove_session(db: "sqlite_utils.Database", session: int) -> None:
     """Remove a session that belongs to no batch, with its log."""
     for table, columns in TABLES.items():
         if "session_id" in columns.split():
@@ -139,7 +139,7 @@ def remove(db: "sqlite_utils.Database", session: int) -> None:
     db.table("sessions").delete(session)
 
 
-def host_row(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
+def insert_host(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
     """The id of the host's row; a host whose facts have changed gets a new row."""
     texts = {name: dumps(dict(sorted(getattr(host, name).items()))) for name in ("tools", "settings")}
     row = as_utf8(asdict(host) | texts)
@@ -149,28 +149,34 @@ def host_row(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
     return host_id
 
 
-def session_row(settings: Settings, plan: SessionStarted) -> Row:
+def session_row(settings: Settings, start_event: SessionStarted) -> Row:
     """The columns of a session that are known when it is entered; of a hunt ``range``, too, as JSON."""
-    request = plan.request
+    request = start_event.request
     if not request.works:
-        size: Row = {"commits": plan.commits, "candidates": plan.choices + 1, "merges": plan.merges}
-        size |= {"base_commit": plan.candidates[0]}
+        size: Row = {
+            "commits": start_event.commits,
+            "candidates": start_event.choices + 1,
+            "merges": start_event.merges,
+        }
+        size |= {"base_commit": start_event.candidates[0]}
         columns = {column: getattr(settings, column) for column in OF_HUNT}
         return (
-            columns | size | {"kind": "hunt", "about": settings.narrows or None, "range": json.dumps(plan.candidates)}
+            columns
+            | size
+            | {"kind": "hunt", "about": settings.narrows or None, "range": json.dumps(start_event.candidates)}
         )
     columns = {column: getattr(request, column) for column in ("kind", "builder", "variant", "host", "metric")}
     about = request.reverts.hunt if request.reverts else None
     named = {"workload": ", ".join(work.name for work in request.works), "about": about}
-    return columns | named | {"request": compact(masked_fields(request))}
+    return columns | named | {"request": compact_json(masked_fields(request))}
 
 
-def read_host(connection: "sqlite3.Connection", key: str) -> HostFacts:
+def read_host(connection: "sqlite3.Connection", host_id: str) -> HostFacts:
     """The facts of a host."""
     select = (
         "SELECT name, cpu, cores, memory_mib, kernel, compiler, CAST(tools AS BLOB), CAST(settings AS BLOB) FROM hosts"
     )
-    row = connection.execute(f"{select} WHERE id = ?", [key]).fetchone()
+    row = connection.execute(f"{select} WHERE id = ?", [host_id]).fetchone()
     return HostFacts(*row[:6], *(msgspec.convert(json.loads(text), dict[str, str]) for text in row[6:]))
 
 
@@ -183,8 +189,8 @@ class SessionLog:
     host: str  # the first host
     state: SessionState  # the log so far, folded
     candidates: tuple[str, ...] = ()  # the range of a hunt: commit of each node
-    nodes: Mapping[str, int] | None = None  # node of each commit; None for a trial
-    foreign: bool = False  # made by another person: its facts about a commit are entered only if none are known yet
+    node_by_commit: Mapping[str, int] | None = None  # node of each commit; None for a trial
+    is_foreign: bool = False  # made by another person: its facts about a commit are entered only if none are known yet
 
     def append(self, event: Event, at: float) -> None:
         """Append ``event`` to the log, and its rows to the other tables."""
@@ -194,27 +200,28 @@ class SessionLog:
         commit = event.commit.sha if isinstance(event, BuildStarted) else commit
         row: Row = {"session_id": self.session, "at": at, "kind": codec.kind_of(event), "host": host or None}
         row |= {"commit_hash": commit, "body": encode(event, self.candidates)}
-        event_id = insert(self.db, "events", row)
+        event_id = insert_row(self.db, "events", row)
         self.state.add(at, event)
         columns: Row = {"event_id": event_id, "at": at, "host": host or self.host}
         match event:
             case SessionStarted():
                 for site in event.hosts:
-                    host_row(self.db, site, at)
+                    insert_host(self.db, site, at)
                 request = event.request
-                self._set(
-                    ended=None, **({"request": compact(request), "metric": request.metric} if request.works else {})
+                self._update_session(
+                    ended=None,
+                    **({"request": compact_json(request), "metric": request.metric} if request.works else {}),
                 )
             case BuildStarted(commit=built):
-                self._commit(built)
+                self._enter_commit(built)
             case BuildFinished(facts=build):
                 same_as = self.state.row(build.commit).same_as if event.same_as is not None else None
                 reused = 2 if build.shared else int(build.reused)
                 columns |= {"build_key": build.key, "binary_hash": build.binary, "same_as": same_as, "reused": reused}
-                self._fact("builds", event, columns)
-                self._set(build_count=self.state.build_count)
+                self._insert_fact_row("builds", event, columns)
+                self._update_session(build_count=self.state.build_count)
             case CandidateSkipped(facts=skip):
-                self._fact("skips", event, columns | {"seconds": 0.0 if skip.for_another else skip.seconds})
+                self._insert_fact_row("skips", event, columns | {"seconds": 0.0 if skip.for_another else skip.seconds})
             case RunFinished(facts=run):
                 columns |= {f"latency_{name}": run.latency.get(name) for name in ("avg", "p95", "p99", "max")}
                 columns |= {
@@ -222,93 +229,103 @@ class SessionLog:
                     "cost": self.state.cost,
                     "qps": operations_per_second(run),
                 }
-                self._fact("runs", event, columns | {"metric_value": self._value(run)})
-                self._set(run_count=self.state.run_count)
+                self._insert_fact_row("runs", event, columns | {"metric_value": self._metric_value(run)})
+                self._update_session(run_count=self.state.run_count)
             case SessionEnded(verdict):
                 from perfbisect.core.stats.noise import noise_of_trial
 
                 alone = not verdict and self.state.request.kind is TrialType.NOISE
                 if noise := noise_of_trial(self.state) if alone else None:
-                    self._set(between_visits=noise.between, within_visits=noise.within, noise=noise.run)
-                self._set(ended=at)
+                    self._update_session(between_visits=noise.between, within_visits=noise.within, noise=noise.run)
+                self._update_session(ended=at)
                 for suspect in event.suspects:
-                    self._commit(suspect)
+                    self._enter_commit(suspect)
                 if verdict:
-                    self._verdict(verdict, event_id, at)
+                    self._enter_verdict(verdict, event_id, at)
             case _:
                 pass
 
-    def _commit(self, commit: Commit) -> None:
+    def _enter_commit(self, commit: Commit) -> None:
         """Enter the facts of a commit."""
         row = {"commit_hash": commit.sha, "date": commit.date, "author": commit.author, "subject": commit.subject}
-        self.db.table("commits").insert(as_utf8(row), ignore=self.foreign, replace=not self.foreign)
+        self.db.table("commits").insert(as_utf8(row), ignore=self.is_foreign, replace=not self.is_foreign)
 
-    def _set(self, **columns: object) -> None:
+    def _update_session(self, **columns: object) -> None:
         """Change columns of the session."""
         changes = ", ".join(f"{name} = ?" for name in columns)
         self.db.execute(f"UPDATE sessions SET {changes} WHERE id = ?", [*columns.values(), self.session])
 
-    def _fact(self, table: str, event: Logged, columns: Row) -> None:
+    def _insert_fact_row(self, table: str, event: Logged, columns: Row) -> None:
         """Enter a build, a failure or a run: ``columns``, and the fields of the event and its facts with names of columns."""
         facts = event.facts
-        columns |= self._about(facts.commit, None if self.nodes is not None else event.candidate)
+        columns |= self._commit_columns(facts.commit, None if self.node_by_commit is not None else event.candidate)
         fields = {name: event if hasattr(event, name) else facts for name in TABLES[table].split()}
-        insert(
+        insert_row(
             self.db,
             table,
             {name: columns[name] if name in columns else getattr(of, name) for name, of in fields.items()},
         )
 
-    def _about(self, commit: str, node: int | None = None) -> Row:
+    def _commit_columns(self, commit: str, node: int | None = None) -> Row:
         """The columns that identify the commit of a hunt, or the build of a trial, that a row is about."""
-        return {"session_id": self.session, "commit_hash": commit, "node": (self.nodes or {}).get(commit, node)}
+        return {
+            "session_id": self.session,
+            "commit_hash": commit,
+            "node": (self.node_by_commit or {}).get(commit, node),
+        }
 
-    def _value(self, run: RunFacts) -> float | None:
+    def _metric_value(self, run: RunFacts) -> float | None:
         [metric] = self.db.execute("SELECT metric FROM sessions WHERE id = ?", [self.session]).fetchone()
         return value(run, metric) if metric in METRICS else None  # a metric of another person may be unknown here
 
-    def in_range(self, started: SessionStarted) -> "SessionLog":
+    def with_stored_range(self, start_event: SessionStarted) -> "SessionLog":
         """This log in another range, which is stored."""
-        size = {"candidates": started.choices + 1, "base_commit": started.candidates[0], "commits": started.commits}
-        self._set(**size)
-        new_range = json.dumps(started.candidates), self.session
+        size = {
+            "candidates": start_event.choices + 1,
+            "base_commit": start_event.candidates[0],
+            "commits": start_event.commits,
+        }
+        self._update_session(**size)
+        new_range = json.dumps(start_event.candidates), self.session
         self.db.execute("UPDATE ranges SET candidates = ? WHERE session_id = ?", new_range)
-        nodes = {commit: node for node, commit in enumerate(started.candidates)}
-        return replace(self, candidates=started.candidates, nodes=nodes)
+        nodes = {commit: node for node, commit in enumerate(start_event.candidates)}
+        return replace(self, candidates=start_event.candidates, node_by_commit=nodes)
 
-    def change_metric(self) -> None:
+    def recompute_metric_values(self) -> None:
         """Enter the values of all runs in the present metric of the session."""
         select = "SELECT id, body FROM events WHERE session_id = ? AND kind = 'RunFinished'"
         for event_id, body in self.db.execute(select, [self.session]).fetchall():
             if isinstance(event := decode("RunFinished", body), RunFinished):
-                new = [self._value(event.facts), event_id]
+                new = [self._metric_value(event.facts), event_id]
                 self.db.execute("UPDATE runs SET metric_value = ? WHERE event_id = ?", new)
 
-    def _verdict(self, verdict: Verdict, event_id: int, at: float) -> None:
+    def _enter_verdict(self, verdict: Verdict, event_id: int, at: float) -> None:
         """Enter the verdict and the commits that it names; they replace an earlier verdict."""
         for table in ("suspects", "verdicts"):
             self.db.table(table).delete_where("session_id = ?", [self.session])
         row: Row = {"session_id": self.session, "event_id": event_id, "at": at, "kind": type(verdict).__name__}
         named = [
-            {"node": step.candidate, "probability": step.probability, **interval_row(step.ratio)}
+            {"node": step.candidate, "probability": step.probability, **interval_columns(step.ratio)}
             for step in (named_steps(verdict) or ([verdict.step] if isinstance(verdict, CodePlacement) else ()))
         ]
         match verdict:
             case Several(unsettled=unsettled):
                 row["reason"] = "; ".join(dict.fromkeys(subrange.known.reason for subrange in unsettled)) or None
             case NotReproduced(ratio, detectable) | CodePlacement(_, ratio, detectable):
-                row |= {**interval_row(ratio), "detectable": detectable}
+                row |= {**interval_columns(ratio), "detectable": detectable}
             case Found():
                 pass
             case Inconclusive(candidates, probabilities, ratio, reason):
-                row |= {**interval_row(ratio), "reason": reason}
+                row |= {**interval_columns(ratio), "reason": reason}
                 pairs = zip(candidates, probabilities, strict=True)
                 named = [{"node": node, "probability": probability} for node, probability in pairs]
-        insert(self.db, "verdicts", row)
+        insert_row(self.db, "verdicts", row)
         for rank, suspect in enumerate(named):
-            insert(self.db, "suspects", self._about(self.candidates[suspect["node"]]) | suspect | {"rank": rank})
+            insert_row(
+                self.db, "suspects", self._commit_columns(self.candidates[suspect["node"]]) | suspect | {"rank": rank}
+            )
 
 
-def interval_row(interval: Interval) -> Row:
+def interval_columns(interval: Interval) -> Row:
     """The columns of an interval."""
     return {"ratio": interval.middle, "low": interval.low, "high": interval.high}

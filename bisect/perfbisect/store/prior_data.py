@@ -20,9 +20,9 @@ from perfbisect.core.domain.trials import counting
 from perfbisect.core.stats.fitness import Check
 from perfbisect.core.stats.noise import ENOUGH, Noise, believed_noise, noise_of_metric
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.store.connection import OWN, intact
+from perfbisect.store.connection import OWN, damage_explained
 from perfbisect.store.listing import ACCEPTED_CHECK, FITNESS_CHECK
-from perfbisect.store.log import compact, decode
+from perfbisect.store.log import compact_json, decode
 
 if TYPE_CHECKING:
     from perfbisect.store.history import History
@@ -98,7 +98,7 @@ NIGHTS = "kind = 'compare' AND origin IS NULL AND iif(json_valid(request), json_
 def parameters(settings: Settings) -> dict[str, str]:
     """SQL parameters that select earlier work that is comparable with a hunt of these settings."""
     named = {name: getattr(settings, name) for name in ("builder", "variant", "host", "build_hash", "workload")}
-    return {**named, "overrides": compact(settings.overrides)}
+    return {**named, "overrides": compact_json(settings.overrides)}
 
 
 def free_name(history: "History", quick: Quick, name: str) -> str:
@@ -193,7 +193,7 @@ def read_noise(history: "History", settings: Settings) -> float | None:
     builds: dict[tuple[int, str], list[tuple[str, float]]] = defaultdict(list)
     for hunt, build_key, row, body in rows:
         try:
-            with intact(history.shown, f"hunt {hunt}, table events, row {row},"):
+            with damage_explained(history.label, f"hunt {hunt}, table events, row {row},"):
                 event = decode("RunFinished", body)
         except EnvironmentFailure:  # of an earlier hunt: `bisect show` reports it
             continue
@@ -234,7 +234,7 @@ def read_checks(history: "History", machine: str = "") -> dict[str, list[Check]]
     names = {"check": FITNESS_CHECK, "accepted": ACCEPTED_CHECK, "machine": machine}
     checks: dict[str, list[Check]] = {}
     for number, of, host, started, called, body in history.select(CHECKS, names):
-        with suppress(EnvironmentFailure), intact(history.shown, f"n{number}, table events,"):
+        with suppress(EnvironmentFailure), damage_explained(history.label, f"n{number}, table events,"):
             event = decode("TrialEnded", body)
             if isinstance(event, SessionEnded) and event.fitness:
                 check = Check(number, host, started, event.fitness, called == ACCEPTED_CHECK)

@@ -19,7 +19,7 @@ from perfbisect.masking import masked, masked_fields
 from perfbisect.process import worker
 from perfbisect.store.central import DOCUMENTS, OF_LOG, is_name, key_of, sentence
 from perfbisect.store.history import History
-from perfbisect.store.listing import unfinished
+from perfbisect.store.listing import unfinished_state
 from perfbisect.store.schema import TABLES
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def push(
     due, refused = list[Due](), list[str]()
     for session, uid, ended, last, process, failure, *row in history.select(OWN_SESSIONS, {"only": only}):
         name = f"{origin}:{session}"
-        works = process != worker() and unfinished(process, failure) == "running" if running is None else running
+        works = process != worker() and unfinished_state(process, failure) == "running" if running is None else running
         runs = ended is None and works
         digest = hashlib.sha256(repr((process, failure, row)).encode(errors="replace")).hexdigest()
         entry, former, was_running = pushed.get(name, (0, "", False))

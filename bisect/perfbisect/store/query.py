@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.store.connection import sentence
+from perfbisect.store.connection import error_for_user
 
 LONGEST = 64 << 20  # bytes of a value; the values of a history are far smaller
 WRITES = "The query would change the history, but `bisect query` only reads it."
@@ -120,41 +120,43 @@ class QueryResult:
     rows: Generator[tuple[Any, ...]]
 
 
-def ask(connection: sqlite3.Connection, sql: str, path: Path) -> QueryResult:
+def run_read_only_query(connection: sqlite3.Connection, sql: str, history_path: Path) -> QueryResult:
     """The result of one statement that only reads. Raises UsageError for a mistake in it, and for a statement that would
     write.
     """
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
-    connection.set_authorizer(only_reading)
+    connection.set_authorizer(authorize_reads)
     try:
-        with mistakes_explained(connection, path):
+        with query_errors_explained(connection, history_path):
             cursor = connection.execute(sql)
     finally:
         connection.set_authorizer(None)
     if cursor.description is None:
         raise UsageError("The query is empty.", "An example: bisect query 'select * from culprits'")
-    return QueryResult(tuple(column[0] for column in cursor.description), rows(cursor, path))
+    return QueryResult(tuple(column[0] for column in cursor.description), read_rows(cursor, history_path))
 
 
-def rows(cursor: sqlite3.Cursor, path: Path) -> Generator[tuple[Any, ...]]:
+def read_rows(cursor: sqlite3.Cursor, history_path: Path) -> Generator[tuple[Any, ...]]:
     """The rows of a cursor; the statement can also fail while they are read."""
-    with mistakes_explained(cursor.connection, path):
+    with query_errors_explained(cursor.connection, history_path):
         yield from cursor
 
 
-def only_reading(action: int, first: str | None, second: str | None, _database: str | None, _by: str | None) -> int:
+def authorize_reads(
+    action: int, argument: str | None, second: str | None, _database: str | None, _by: str | None
+) -> int:
     """The authorizer of SQLite, which allows reading actions."""
     allowed = (
         action in READS
-        or (action == sqlite3.SQLITE_PRAGMA and first in PRAGMAS)
+        or (action == sqlite3.SQLITE_PRAGMA and argument in PRAGMAS)
         # SQLite asks this for table-valued functions such as json_each, and refuses a real update itself
-        or (action == sqlite3.SQLITE_UPDATE and first == "sqlite_master")
+        or (action == sqlite3.SQLITE_UPDATE and argument == "sqlite_master")
     )
     return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
 
 
 @contextmanager
-def mistakes_explained(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
+def query_errors_explained(connection: sqlite3.Connection, history_path: Path) -> Iterator[None]:
     """Translate mistakes in a statement into sentences for the user."""
     try:
         yield
@@ -173,7 +175,7 @@ def mistakes_explained(connection: sqlite3.Connection, path: Path) -> Iterator[N
                 raise UsageError(WRITES, "Use a SELECT statement.") from failure
             case sqlite3.SQLITE_ERROR if "JSON" in str(failure) and (damage := connection.execute(DAMAGED).fetchone()):
                 raise EnvironmentFailure(
-                    f"The history {path} is damaged: {damage[0]} is not JSON.",
+                    f"The history {history_path} is damaged: {damage[0]} is not JSON.",
                     "Exclude this row with WHERE json_valid(…).",
                 ) from failure
             case None | sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_RANGE:
@@ -182,17 +184,17 @@ def mistakes_explained(connection: sqlite3.Connection, path: Path) -> Iterator[N
                     "To list tables and views: bisect query 'select type, name from sqlite_master'",
                 ) from failure
             case _:
-                raise sentence(failure, path) from failure
+                raise error_for_user(failure, history_path) from failure
 
 
-def configuration(database: str, version: int) -> dict[str, Any]:
+def datasette_arguments(database: str, datasette_major: int) -> dict[str, Any]:
     """The arguments of Datasette for a history that it calls ``database``.
 
-    ``version`` is the major version of Datasette.
+    ``datasette_major`` is the major version of Datasette.
     """
     about = {"description": "All hunts and trials. The table events is the log. The other tables are derived from it."}
     queries = {"queries": {name: {"title": title, "sql": sql.strip()} for name, (title, sql) in QUERIES.items()}}
     title = {"title": "perfbisect"}
-    if version:
+    if datasette_major:
         return {"config": {"databases": {database: queries}}, "metadata": {**title, "databases": {database: about}}}
     return {"metadata": {**title, "databases": {database: {**about, **queries}}}}

@@ -100,10 +100,10 @@ INDEXES = (
 )  # fmt: skip
 
 
-def candidates(fact: str) -> str:
+def candidates_view_query(fact_sql: str) -> str:
     """The last part of the SQL of the view ``candidates``.
 
-    ``fact`` is the SQL for a fact of a run in the ``body`` of its event, with {} for the name of the fact.
+    ``fact_sql`` is the SQL for a fact of a run in the ``body`` of its event, with {} for the name of the fact.
 
     The view has every commit that a hunt built, skipped or measured, on each host: the rows of ``touched``. metric_value:
     the mean of the hunted metric, in its unit. rqps: the mean of QPS relative to the base, in runs paired with the base;
@@ -112,7 +112,7 @@ def candidates(fact: str) -> str:
     """
     names = ("counted", "slower_than", "layout", "round")
     # The way a run was made; of paired runs, the text after the last / identifies the pair.
-    way = " || '/' || ".join(f"coalesce(CAST({fact.format(name)} AS text), '')" for name in names)
+    way = " || '/' || ".join(f"coalesce(CAST({fact_sql.format(name)} AS text), '')" for name in names)
     of_row = "session_id = hunt_id AND commit_hash = t.commit_hash AND host = t.host"
     return f"""
 SELECT hunt_id, node, t.commit_hash, date, subject, t.host,
@@ -200,7 +200,7 @@ WITH touched AS (
   )))
 )
 """
-    + candidates("json_extract(body, '$.facts.{}')"),
+    + candidates_view_query("json_extract(body, '$.facts.{}')"),
     "rqps": "SELECT hunt_id, commit_hash, node, host, runs, qps, rqps FROM candidates WHERE runs > 0",
     # seconds of builds by phase; builds by earlier versions of perfbisect have none
     "build_phases": """
@@ -229,30 +229,30 @@ def column_type(table: str, column: str) -> type:
     return int if column in INTEGERS else float if column in REALS else str
 
 
-def keys(table: str) -> tuple[str, ...]:
+def primary_key(table: str) -> tuple[str, ...]:
     """The primary key of a table."""
     return KEYS.get(table, (TABLES[table].split()[0],))
 
 
-def create_table(table: str, key: Sequence[str], typed: Callable[[str, str], str]) -> str:
-    """The SQL that makes a table; ``typed`` gives the type of a column, with its other properties."""
+def create_table_sql(table: str, key_columns: Sequence[str], column_sql: Callable[[str, str], str]) -> str:
+    """The SQL that makes a table; ``column_sql`` gives the type of a column, with its other properties."""
     lines = [
-        f"  {column} {typed(table, column)}{'' if column in OPTIONAL else ' NOT NULL'}"
+        f"  {column} {column_sql(table, column)}{'' if column in OPTIONAL else ' NOT NULL'}"
         for column in TABLES[table].split()
     ]
-    return f"CREATE TABLE {table} (\n" + ",\n".join([*lines, f"  PRIMARY KEY ({', '.join(key)})"]) + "\n)"
+    return f"CREATE TABLE {table} (\n" + ",\n".join([*lines, f"  PRIMARY KEY ({', '.join(key_columns)})"]) + "\n)"
 
 
-def sql_type(table: str, column: str) -> str:
+def sqlite_column_sql(table: str, column: str) -> str:
     """The type of a column in SQLite, its default, and the table that it references."""
     default = " DEFAULT 0" if column.endswith("_count") else ""
     refers = f" REFERENCES {REFERENCES[column]} (id)" if column in REFERENCES else ""
     return f"{TYPES[column_type(table, column)]}{default}{refers}"
 
 
-def definition() -> Iterator[str]:
+def schema_statements() -> Iterator[str]:
     """The statements that make the tables, indexes and views of a history."""
-    yield from (create_table(table, keys(table), sql_type) for table in TABLES)
+    yield from (create_table_sql(table, primary_key(table), sqlite_column_sql) for table in TABLES)
     for table, *indexed in INDEXES:
         yield f"CREATE INDEX {table}_{'_'.join(indexed)} ON {table} ({', '.join(indexed)})"
     yield from (f"CREATE VIEW {name} AS {sql}" for name, sql in VIEWS.items())
@@ -264,12 +264,12 @@ def foreign_object(connection: "sqlite3.Connection") -> str:
     A view instead of a table, a computed column or a trigger would execute SQL of whoever made the file.
     """
     sql_of = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
-    odd = [name for name in TABLES if sql_of.get(name) != create_table(name, keys(name), sql_type)]
+    odd = [name for name in TABLES if sql_of.get(name) != create_table_sql(name, primary_key(name), sqlite_column_sql)]
     triggers = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
     return next(iter([*odd, *(name for name in VIEWS if name in sql_of), *(name for (name,) in triggers)]), "")
 
 
-def renew_views(connection: "sqlite3.Connection", *, read_only: bool = False) -> None:
+def replace_outdated_views(connection: "sqlite3.Connection", *, read_only: bool = False) -> None:
     """Replace the views that differ from this version's; ``read_only``: for this connection alone."""
     sql_of = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'"))
     if outdated := [name for name, sql in VIEWS.items() if sql_of.get(name) != f"CREATE VIEW {name} AS {sql}".rstrip()]:
@@ -278,12 +278,12 @@ def renew_views(connection: "sqlite3.Connection", *, read_only: bool = False) ->
         connection.executescript(statements if read_only else f"BEGIN IMMEDIATE;{statements}COMMIT")
 
 
-def create(connection: "sqlite3.Connection") -> None:
+def create_schema(connection: "sqlite3.Connection") -> None:
     """Create the tables of an empty file. A second process that does the same waits, and finds them."""
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            for statement in definition():
+            for statement in schema_statements():
                 connection.execute(statement)
             connection.execute("CREATE UNIQUE INDEX sessions_uid ON sessions (uid)")
             connection.execute(f"PRAGMA application_id = {APPLICATION}")

@@ -32,10 +32,10 @@ from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked, masked_fields
 from perfbisect.process import copied
 from perfbisect.store.batches import copy_batches, read_batch
-from perfbisect.store.connection import explained, intact
+from perfbisect.store.connection import damage_explained, sqlite_errors_explained
 from perfbisect.store.history import History
-from perfbisect.store.listing import check_value, session_name
-from perfbisect.store.log import check_values, compact, encode, read_host
+from perfbisect.store.listing import checked_value, session_name
+from perfbisect.store.log import check_field_values, compact_json, encode, read_host
 
 if TYPE_CHECKING:
     import sqlite_utils
@@ -109,7 +109,7 @@ def with_related(source: History, names: Sequence[int | str]) -> list[int]:
     numbers = set[int]()
     for name in names:
         if isinstance(name, int):
-            numbers.update(source.columns(name, "id", hunts=True))
+            numbers.update(source.columns(name, "id", hunts_only=True))
         elif name.startswith("b"):
             begun = {
                 batch_hunt.hunt for batch_hunt in read_batch(source, int(name[1:])).hunts if batch_hunt.hunt is not None
@@ -145,7 +145,7 @@ def copy(source: History, target: History, numbers: Sequence[int], origin: str, 
     for session in numbers:
         [kind] = source.columns(session, "kind")
         log = [*log_of(source, session)]
-        with intact(source.shown, session_name(kind, session)):
+        with damage_explained(source.label, session_name(kind, session)):
             head = check_head(head_of(source, session), log, requests)
             if kind != "hunt":
                 requests[session] = head.plan.request
@@ -182,7 +182,7 @@ def copy_session(head: Head, log: list[Timed], turns: Turns, origin: str) -> tup
         tail = new_events(log_of(target, number), iter(log)) if existing else log
         # a file of other persons that adds to an own session could change the commands that `bisect resume` executes
         foreign = bool(is_own and origin)
-        if tail is None or (existing and tail and (foreign or target.listed(number).state == "running")):
+        if tail is None or (existing and tail and (foreign or target.session_summary(number).state == "running")):
             return number, "conflict"
         if existing and not tail and (foreign or head.about is None or target.columns(number, "about") != (None,)):
             return number, how or "known"
@@ -192,8 +192,8 @@ def copy_session(head: Head, log: list[Timed], turns: Turns, origin: str) -> tup
             if tail:
                 how = how or ("grown" if existing else "new")
             whose = {"uid": head.uid, "origin": head.origin or origin or None}
-            number = number or target.enter(head.settings, head.plan, head.started, **whose)
-            row: dict[str, Any] = {"settings": compact(head.settings)}
+            number = number or target.insert_session(head.settings, head.plan, head.started, **whose)
+            row: dict[str, Any] = {"settings": compact_json(head.settings)}
             if head.about:
                 row |= {"about": head.about, "drop_between": json.dumps(head.drop) if head.drop else None}
             db.table("sessions").update(number, row)
@@ -239,9 +239,9 @@ def log_of(history: History, session: int) -> Iterator[Timed]:
     """The log of a session without passwords, as it is copied. Raises EnvironmentFailure if it cannot be read."""
     name = session_name(history.columns(session, "kind")[0], session)
     for entry in history.events(session):
-        with intact(history.shown, f"{name}, table events, row {entry.id},"):
+        with damage_explained(history.label, f"{name}, table events, row {entry.id},"):
             event = masked_fields(entry.event)
-            check_values(fields := codec.encode(event))
+            check_field_values(fields := codec.encode(event))
             codec.dumps(fields)
         yield entry.at, event
 
@@ -251,7 +251,7 @@ def head_of(history: History, session: int) -> Head:
     kind, uid, origin, started, host_id, request, about, drop = history.columns(
         session, "kind", "uid", "coalesce(origin, '')", "started", "host_id", "CAST(request AS BLOB)", "about", "drop_between"
     )  # fmt: skip
-    check_values(host := builtins(read_host(history.connection, host_id)))
+    check_field_values(host := builtins(read_host(history.connection, host_id)))
     facts, settings = msgspec.convert(host, HostFacts), masked_fields(history.settings(session))
     if kind == "hunt":
         plan = range_of(history, session, settings, facts)
@@ -261,10 +261,10 @@ def head_of(history: History, session: int) -> Head:
     select = "SELECT started, coalesce(failure, '') FROM attempts WHERE session_id = ? ORDER BY id"
     return Head(
         *msgspec.convert((kind, uid, origin), tuple[str, str, str]),
-        check_value("started", started, float),
+        checked_value("started", started, float),
         settings,
         tuple(
-            (check_value("started", began, float), msgspec.convert(failure, str))
+            (checked_value("started", began, float), msgspec.convert(failure, str))
             for began, failure in history.select(select, [session])
         ),
         plan,
@@ -277,7 +277,7 @@ def range_of(history: History, hunt: int, settings: Settings, host: HostFacts) -
     """The range of a hunt, as the event that begins it."""
     commits, choices, merges, base = history.columns(hunt, "commits", "candidates - 1", "merges", "base_commit")
     span = history.candidates(hunt)
-    check_values({"commits": commits, "choices": choices, "merges": merges})
+    check_field_values({"commits": commits, "choices": choices, "merges": merges})
     if not all(map(HASH.fullmatch, span)) or base != span[0]:
         raise ValueError("its range is not valid")
     commits, choices, merges = msgspec.convert((commits, choices, merges), tuple[int, int, int])
@@ -291,11 +291,11 @@ def check_head(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialReq
         raise ValueError("it has no name")
     if len(head.origin) > LONGEST_NAME:
         raise ValueError("its origin is too long")
-    check_values(builtins(head.settings))
-    check_values(head.attempts, "attempts")
+    check_field_values(builtins(head.settings))
+    check_field_values(head.attempts, "attempts")
     plan = head.plan.request
     if head.kind != "hunt":
-        check_values(builtins(plan))
+        check_field_values(builtins(plan))
         if head.kind != plan.kind or not plan.works:
             raise ValueError("its kind differs from its request")
         started = (event.request for _, event in log if isinstance(event, SessionStarted))
@@ -339,7 +339,7 @@ def write(db: "sqlite_utils.Database", session: int, head: Head, log: Sequence[T
     for began, failure in head.attempts[have:]:
         row = {"session_id": session, "started": began, "process": turns.process, "failure": masked(failure) or None}
         db.table("attempts").insert(row)
-    into = replace(turns.history.session_log(session), foreign=True)
+    into = replace(turns.history.session_log(session), is_foreign=True)
     for index, (at, event) in enumerate(log):
         if index and turns.over():
             return False
@@ -349,7 +349,7 @@ def write(db: "sqlite_utils.Database", session: int, head: Head, log: Sequence[T
 
 def check_pages(connection: sqlite3.Connection, path: Path) -> None:
     """Raise EnvironmentFailure if the file is damaged."""
-    with explained(path):
+    with sqlite_errors_explained(path):
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)

@@ -184,7 +184,7 @@ def texts(page: str, table: str) -> list[list[str]]:
 @pytest.fixture
 def found(history: History) -> SessionSummary:
     """The sample hunt."""
-    return history.listed(sample.write(history))
+    return history.session_summary(sample.write(history))
 
 
 def test_nothing() -> None:
@@ -205,7 +205,7 @@ def test_culprits_of_four_weeks_the_newest_first(found: SessionSummary) -> None:
 
 def test_what_runs(found: SessionSummary, history: History) -> None:
     trial = sample.begin_trial(history, sample.comparison(2, sample.WORKS).request)
-    compared = replace(history.trials()[0], state="running", started=NOW)
+    compared = replace(history.trials_except_fitness_checks()[0], state="running", started=NOW)
     begun = replace(found, id=7, state="running", culprit=None, probability=None, suspect="ab" * 20, suspicion=0.5)
     proven = replace(found, id=8, state="running", name="slow")
     assert [(row[0], *row[4:8]) for row in texts(shown(found, proven, begun, compared), "listing")] == [

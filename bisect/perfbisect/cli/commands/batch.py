@@ -101,9 +101,9 @@ def batch(given: Given) -> int:
     from perfbisect.hunt.slurm import check_commands
     from perfbisect.hunt.slurm import submit as submit_all
     from perfbisect.store.batches import all_batches, begin_batch, continue_batch, read_batch
-    from perfbisect.store.connection import default_place
+    from perfbisect.store.connection import default_history_path
 
-    file, path = given.file.absolute(), (history or default_place()).absolute()
+    file, path = given.file.absolute(), (history or default_history_path()).absolute()
     page = page.absolute() if page else None
     with chdir(file.parent):  # relative paths in the file start at its folder
         entries = read_batch_file(file)

@@ -155,11 +155,11 @@ def pins(path: Path | None, *, read_only: bool) -> frozenset[str]:
     Raises UsageError if the user's history does not exist.
     """
     from perfbisect.errors import UsageError
-    from perfbisect.store.connection import default_place
+    from perfbisect.store.connection import default_history_path
     from perfbisect.store.history import History
     from perfbisect.store.prior_data import read_pinned
 
-    if path in (None, default_place()) and not default_place().exists():
+    if path in (None, default_history_path()) and not default_history_path().exists():
         return frozenset()
     if path and not path.exists():
         raise UsageError(

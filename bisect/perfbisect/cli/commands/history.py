@@ -31,7 +31,7 @@ from perfbisect.cli.options.param_types import ANY, Id
 from perfbisect.cli.options.stored import from_option, opened_history
 from perfbisect.errors import ENVIRONMENT, UsageError
 from perfbisect.store.batches import all_batches
-from perfbisect.store.connection import default_place, explained
+from perfbisect.store.connection import default_history_path, sqlite_errors_explained
 from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
 from perfbisect.ui.stream import note
@@ -72,9 +72,9 @@ def history(given: Given) -> None:
     if click.get_current_context().invoked_subcommand:
         return
     with opened_history(given.history, given.central) as opened:
-        done = opened.listing()
+        done = opened.hunts_and_trials()
         if given.as_json:
-            say_object([{"kind": session.kind} | session.as_object() for session in done])
+            say_object([{"kind": session.kind} | session.as_json_object() for session in done])
         else:
             say(listing(done, central=given.central is not None))
             if isinstance(opened, History) and (batches := all_batches(opened)):
@@ -109,7 +109,7 @@ def row(session: SessionSummary) -> tuple[str, ...]:
         session.builder,
         workloads(session.workloads),
         session.host,
-        session.span,
+        session.range_or_builds,
         str(builds),
         str(session.runs),
     )
@@ -161,7 +161,7 @@ def export(given: Given) -> None:
         raise UsageError(f"{file} exists already.", "Give another FILE, or remove the file.")
     with closing(History.open(history)) as source, transfer.snapshot(source):
         selection = transfer.with_related(source, hunts) if hunts else transfer.all_sessions(source)
-        with explained(file):
+        with sqlite_errors_explained(file):
             file.parent.mkdir(parents=True, exist_ok=True)
             beside = TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent)
         with beside as folder:
@@ -208,7 +208,7 @@ def import_(given: Given) -> int:
 
     if given.own and given.origin:
         raise click.UsageError("--own and --from exclude each other. Give one of the two options.")
-    path = given.history or default_place()
+    path = given.history or default_history_path()
     for file in given.files:
         if path.exists() and file.samefile(path):
             raise UsageError(

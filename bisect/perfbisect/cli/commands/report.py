@@ -163,7 +163,7 @@ def write_all(history: History, folder: Path, path: Path | None, only: Collectio
     from perfbisect.report.page.pages import index_page
 
     cells = dict[int | str, Cell]()
-    everything = [session for session in history.listing() if only is None or session.id in only]
+    everything = [session for session in history.hunts_and_trials() if only is None or session.id in only]
     for session in everything:
         cells[session.id] = Cell(str(session.id))
         try:
@@ -261,7 +261,7 @@ def batch_table(
             task.stage, task.status, task.failure = Stage.ENDED, hunt.status, hunt.failure
             state = state_text(task, history)
         else:
-            state = history.listed(hunt.hunt).state if hunt.hunt else "not begun" if hunt.job else "waiting"
+            state = history.session_summary(hunt.hunt).state if hunt.hunt else "not begun" if hunt.job else "waiting"
         row: tuple[str, ...] = (MISSING if hunt.hunt is None else str(hunt.hunt), printable(task.title))
         if jobs is not None:
             job = jobs.get(hunt.job)

@@ -139,7 +139,7 @@ def why(given: Given) -> int:
 
     history = given.history
     with closing(History.open(history, read_only=True)) as opened:
-        number = opened.latest() if given.hunt is None else given.hunt
+        number = opened.latest_hunt() if given.hunt is None else given.hunt
         verdict, advice = verdict_of(opened, number), ""
         if isinstance(verdict, Inconclusive) and len(verdict.candidates) == 1:
             leader = opened.candidates(number)[verdict.candidates[0]][:10]
@@ -163,12 +163,12 @@ def why(given: Given) -> int:
 def latest_unfinished(path: Path | None) -> int | str:
     """The latest of our own sessions, hunt or trial, that was interrupted or has failed; if there is none, the latest hunt."""
     with closing(History.open(path)) as opened:
-        sessions = (*opened.hunts(), *opened.trials())
+        sessions = (*opened.hunts(), *opened.trials_except_fitness_checks())
         if unfinished := [
             open_session for open_session in sessions if open_session.state in UNFINISHED and not open_session.origin
         ]:
             return max(unfinished, key=lambda open_session: open_session.number).id
-        latest = opened.latest()
+        latest = opened.latest_hunt()
         note("All sessions are finished. If the reason of the latest hunt is incomplete, it is measured now.")
         return latest
 

@@ -58,13 +58,13 @@ def serve(given: Given) -> None:
     """
     from perfbisect.cli.guard import Guard
     from perfbisect.store.central import connected
-    from perfbisect.store.connection import default_place, open_reader
+    from perfbisect.store.connection import default_history_path, open_reader
 
     if given.add_user is not None:
         enter_user(given.add_user, given.password_file)
         return
     central, address = given.central, given.address
-    path = (given.history or default_place()).absolute()
+    path = (given.history or default_history_path()).absolute()
     if central is None:
         open_reader(path).close()  # raises if it cannot be read
     elif given.sql:

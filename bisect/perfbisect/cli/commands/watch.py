@@ -62,7 +62,7 @@ def watch(given: Given) -> None:
         def title(summary: "SessionSummary") -> str:
             return str(summary.id) if lines else summary.workloads[0] if together else summary.title
 
-        titles = {number: title(opened.listed(number)) for number in chosen}
+        titles = {number: title(opened.session_summary(number)) for number in chosen}
         view = open_view(given.history, "plain" if lines else None, together=together and not lines)(titles)
         ended: list[SessionSummary] = []
         with suppress(KeyboardInterrupt), closing(watching.watch(opened, chosen, view, time.sleep)) as ends:
@@ -79,7 +79,7 @@ def numbers(session_id: int | str, history: "History") -> list[int]:
     if isinstance(session_id, int):
         return [session_id]
     if not session_id.startswith("b"):
-        return [history.number_of_trial(session_id)]
+        return [history.trial_number(session_id)]
     begun = [hunt.hunt for hunt in read_batch(history, int(session_id[1:])).hunts if hunt.hunt is not None]
     if not begun:
         raise UsageError(
@@ -135,8 +135,8 @@ def replay(given: Given) -> int:
     from perfbisect.wording.verdicts import Teller, exit_status
 
     with closing(History.open(given.history, read_only=True)) as store:
-        number = store.latest() if given.hunt is None else given.hunt
-        settings, began = store.settings(number), store.began(number)
+        number = store.latest_hunt() if given.hunt is None else given.hunt
+        settings, began = store.settings(number), store.start_time(number)
         events = [(entry.at, entry.event) for entry in store.events(number)]
         candidates = store.candidates(number)
         together = together_with(store, number)

@@ -180,7 +180,10 @@ def any_id(ctx: click.Context, param: click.Parameter, incomplete: str) -> "list
     try:
         with closing(History.open(ctx.params.get("history"), read_only=True)) as opened:
             items += [(hunt.id, f"{hunt.title}, {hunt.state}") for hunt in opened.hunts()[::-1]]
-            items += [(trial.id, f"{trial.builder} {trial.title}, {trial.state}") for trial in opened.trials()[::-1]]
+            items += [
+                (trial.id, f"{trial.builder} {trial.title}, {trial.state}")
+                for trial in opened.trials_except_fitness_checks()[::-1]
+            ]
             items += [(batch.name, batch.file or "together") for batch in all_batches(opened)[::-1]]
     except PerfBisectError:  # ids that were read before the error are offered
         pass

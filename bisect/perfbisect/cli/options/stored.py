@@ -79,7 +79,7 @@ def opened_for(
     """
     with opened_history(history, central) as opened:
         if isinstance(opened, History):
-            number = opened.latest() if hunt is None else hunt
+            number = opened.latest_hunt() if hunt is None else hunt
             yield opened, number, number
         else:
             with opened.session(None if hunt is None else str(hunt)) as session:

@@ -64,10 +64,18 @@ def listing(sessions: Iterable[SessionSummary], cell: CellOf) -> Table:
             commit, sure = (entry.culprit, entry.probability) if entry.culprit else (entry.suspect, entry.suspicion)
             result = f"{entry.state} {commit[:10]}" if commit else entry.state
             ratio = MISSING if entry.ratio is None else decimals(entry.ratio, 3)
-            texts = ("hunt", entry.builder, *entry.workloads, entry.span, result, chance(sure), ratio)
+            texts = ("hunt", entry.builder, *entry.workloads, entry.range_or_builds, result, chance(sure), ratio)
         else:
             names = workloads(entry.workloads)
-            texts = (TrialType(entry.kind).noun, entry.builder, names, entry.span, entry.state, MISSING, MISSING)
+            texts = (
+                TrialType(entry.kind).noun,
+                entry.builder,
+                names,
+                entry.range_or_builds,
+                entry.state,
+                MISSING,
+                MISSING,
+            )
         rows.append(Row((cell(entry), *row(moment(entry.started), *texts, str(entry.runs), entry.host).cells)))
     head = ("id", "when", "kind", "builder", "workload", "range or builds", "result", "prob.", "ratio", "runs", "host")
     return Table(head, tuple(rows), ("prob.", "ratio", "runs"), name="listing")
