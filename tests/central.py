@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 
 from installed_servers import BIN
-from perfbisect.store.central import definition
+from perfbisect.store.central import central_schema_sql
 
 AS = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
 
@@ -41,7 +41,7 @@ class Server:
         with psycopg.connect(self.address("postgres"), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
         with psycopg.connect(self.address(name), autocommit=True) as connection:
-            connection.execute("\n".join(definition()).encode())
+            connection.execute("\n".join(central_schema_sql()).encode())
         return self.address(name)
 
 

@@ -197,7 +197,7 @@ def beginning(path: Path, number: int) -> tuple[float, float]:
     """The seconds that a new hunt takes to read what earlier ones know."""
     from perfbisect.hunt.lifecycle import known_failures
     from perfbisect.hunt.session import with_prior_knowledge
-    from perfbisect.store.prior_data import read_kept
+    from perfbisect.store.prior_data import latest_build_and_dataset_keys
 
     with closing(History.open(path, read_only=True)) as history:
         one = Invented(number, 10)
@@ -206,7 +206,7 @@ def beginning(path: Path, number: int) -> tuple[float, float]:
         def work() -> None:
             with_prior_knowledge(history, settings)
             known_failures(history, settings, BEGAN + EACH * number)
-            read_kept(history, settings)
+            latest_build_and_dataset_keys(history, settings)
 
         return timed(work)
 

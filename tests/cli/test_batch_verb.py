@@ -32,11 +32,11 @@ from perfbisect.hunt.batch import Stage, Task, locked_hosts, state_text, tasks_o
 from perfbisect.store.batches import (
     PlannedHunt,
     begin_batch,
-    claim,
+    claim_batch_hunt,
     end_batch,
-    enter_status,
+    enter_batch_hunt_status,
     read_batch,
-    update_hunt,
+    update_batch_hunt,
 )
 from perfbisect.store.history import History
 from perfbisect.ui.lines import PlainLines
@@ -144,7 +144,7 @@ def test_jobs_are_shown_and_refused_by_name(file: Path, tmp_path: Path, monkeypa
         assert "b1 has no Slurm jobs" in exits(3, "batch", "b1", *kept)
         opened.connection.execute("UPDATE batches SET process = 'ended 1 1'")
         for place in range(2):
-            update_hunt(opened, number, place, job="12", status=None, failure=None)
+            update_batch_hunt(opened, number, place, job="12", status=None, failure=None)
     executable(tmp_path / "bin" / "squeue", "#!/bin/sh\n")  # it has forgotten them
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     monkeypatch.setenv("SLURM_CONF", os.devnull)
@@ -173,7 +173,7 @@ def test_a_job_on_a_node_with_another_history_begins_there(file: Path, tmp_path:
     assert "does not contain the batch of this job" in exits(0, "run", "--in-batch=1:0:12", *words)
     assert rows(tmp_path / "h.db", "select hunt_id, status from batch_hunts") == [(None, None)] * 3
     for place in range(3):
-        enter_status(history, 1, place, 0)
+        enter_batch_hunt_status(history, 1, place, 0)
     end_batch(history, 1, 2.0)
     told = exits(0, "batch", str(file), "--history", str(history.path))
     assert (
@@ -283,10 +283,10 @@ def test_a_hunt_whose_rows_are_damaged_stops_no_other(
     for method in ("listed", "settings"):
         monkeypatch.setattr(history, method, damaged)
     history.connection.execute("PRAGMA foreign_keys = OFF")
-    update_hunt(history, batch, 1, hunt_id=999)  # damaged before it is gone on with
+    update_batch_hunt(history, batch, 1, hunt_id=999)  # damaged before it is gone on with
     assert carried_out(history, batch) == 4
     assert ends(history, batch) == [(0, ""), (4, "table hunts is damaged"), (0, "")]
-    enter_status(history, batch, 1, 0)  # its verdict is known
+    enter_batch_hunt_status(history, batch, 1, 0)  # its verdict is known
     assert carried_out(history, batch) == 0
     task = Task("", (), "", ((),), "", hunt=999, stage=Stage.ELSEWHERE)
     carry_out.update(task, history, unseen(), {})  # damaged while another process works on it
@@ -346,7 +346,7 @@ def test_a_hunt_that_a_process_has_claimed_is_not_started_twice(history: History
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout and other.stdin and other.stdout.readline() == b"claimed\n"
         with pytest.raises(UsageError, match="Another process works on hunt 1 of batch b1"):
-            claim(history, batch, 0)
+            claim_batch_hunt(history, batch, 0)
         [task] = tasks(history, batch)
         states: list[Stage] = []
 
@@ -360,7 +360,7 @@ def test_a_hunt_that_a_process_has_claimed_is_not_started_twice(history: History
         carry_out.carry_out([task], history, unseen(), lambda: None, look, lambda _task, host: (host,))
     assert states[:2] == [Stage.ELSEWHERE] * 2
     assert (task.status, (tmp_path / "began").read_text()) == (0, "begun\n")
-    claim(history, batch, 0)  # that of a process that has ended counts no more
+    claim_batch_hunt(history, batch, 0)  # that of a process that has ended counts no more
 
 
 def test_what_is_said_of_a_batch(history: History) -> None:
@@ -369,7 +369,7 @@ def test_what_is_said_of_a_batch(history: History) -> None:
     every = (words, ("--repo=sub/clone", "--run=./run -n", "--", "a", "b"))
     planned = [PlannedHunt(each, "/f", (("h0",),)) for each in every]
     number = begun(history, planned)
-    enter_status(history, number, 0, 3, "it broke")
+    enter_batch_hunt_status(history, number, 0, 3, "it broke")
     batch = read_batch(history, number)
     broken, task = tasks(history, number)
     assert [broken.title, task.title] == [*map(title_of, planned)] == ["x w a..b", "clone ./run -n a..b"]

@@ -14,7 +14,7 @@ from perfbisect.core.domain.settings import Settings
 from perfbisect.demo.history import write_history
 from perfbisect.recipes.proposal import Tree, is_unread
 from perfbisect.store.history import History
-from perfbisect.store.prior_data import read_noise
+from perfbisect.store.prior_data import read_run_noise
 from program import SCRIPT, bisect_until, exits, printed, rows
 from repos import Repo
 
@@ -130,7 +130,7 @@ def test_an_aa_tells_the_noise_and_hunts_begin_with_it(seal: Path, tmp_path: Pat
     assert "The ratio of two runs varies by " in printed("show", "n1")
     with closing(History.open(None)) as history:
         wanted = Settings("v1.0", "v1.1", "", "demo", "update-index", "local", "o2nofp", overrides={"warmup": 0.0})
-        assert read_noise(history, wanted) == pytest.approx(told["noise"]["run"])
+        assert read_run_noise(history, wanted) == pytest.approx(told["noise"]["run"])
 
 
 @pytest.mark.slow

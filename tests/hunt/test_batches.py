@@ -26,12 +26,12 @@ from perfbisect.hunt.slurm import JobState, SlurmJob, needs_no_job, read_batch_a
 from perfbisect.store.batches import (
     PlannedHunt,
     all_batches,
+    batch_jobs_of_hunt,
     begin_batch,
-    claim,
-    enter_status,
-    jobs_of,
+    claim_batch_hunt,
+    enter_batch_hunt_status,
     read_batch,
-    update_hunt,
+    update_batch_hunt,
 )
 from perfbisect.store.connection import WAIT
 from perfbisect.store.history import History
@@ -147,7 +147,7 @@ def test_hunts_without_job_or_verdict_are_sent(history: History, answers: Callab
     answers(sbatch="7\n")
     assert submit(history, number, jobs) == 6
     for place, job in enumerate("123459"):
-        update_hunt(history, number, place, job=job, status=None, failure=None)
+        update_batch_hunt(history, number, place, job=job, status=None, failure=None)
     log = tmp_path / "history-batches" / "b1" / "3.log"
     log.parent.mkdir(parents=True)
     log.write_text("Error: there is no such thing\n")
@@ -166,7 +166,7 @@ def test_hunts_without_job_or_verdict_are_sent(history: History, answers: Callab
         submit(history, *begun(history, 2))
     assert [batch.id for batch in all_batches(history)] == [number], "nothing is left of a batch without a job"
     for place in range(6):
-        enter_status(history, number, place, place % 3)
+        enter_batch_hunt_status(history, number, place, place % 3)
     read_batch_and_jobs(history, number)
     assert read_batch(history, number).ended
 
@@ -174,23 +174,27 @@ def test_hunts_without_job_or_verdict_are_sent(history: History, answers: Callab
 def test_a_job_knows_its_hunt(history: History, answers: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes on with one that has begun, enters how it ends, and no other process goes on with it meanwhile."""
     number, _ = begun(history, 1)
-    assert claim(history, number, 0) == 0
-    update_hunt(history, number, 0, job="2", status=None, failure=None)
-    assert [claim(history, *each) for each in ((number, 0, "2"), (number, 0, "3"), (7, 0, "2"))] == [0, None, None]
+    assert claim_batch_hunt(history, number, 0) == 0
+    update_batch_hunt(history, number, 0, job="2", status=None, failure=None)
+    assert [claim_batch_hunt(history, *each) for each in ((number, 0, "2"), (number, 0, "3"), (7, 0, "2"))] == [
+        0,
+        None,
+        None,
+    ]
     hunt = begin(history)
-    update_hunt(history, number, 0, hunt_id=hunt)
-    assert claim(history, number, 0, "2") == hunt
+    update_batch_hunt(history, number, 0, hunt_id=hunt)
+    assert claim_batch_hunt(history, number, 0, "2") == hunt
     answers(squeue=QUEUE)
     with pytest.raises(UsageError, match=f"Hunt {hunt} is carried out by job 2 of Slurm"):
         refuse_if_job_is_open(history, hunt)
     with monkeypatch.context() as patched:
         patched.setenv("SLURM_JOB_ID", "2")
         refuse_if_job_is_open(history, hunt)
-    [(*place, _)] = jobs_of(history, hunt)
-    enter_status(history, *place, 4, "it broke")
+    [(*place, _)] = batch_jobs_of_hunt(history, hunt)
+    enter_batch_hunt_status(history, *place, 4, "it broke")
     [ended] = read_batch(history, number).hunts
     assert (ended.status, ended.failure) == (4, "it broke")
-    update_hunt(history, number, 0, job="4", status=None, failure=None)
+    update_batch_hunt(history, number, 0, job="4", status=None, failure=None)
     answers(squeue=QUEUE.splitlines()[3])
     refuse_if_job_is_open(history, hunt)
     assert read_batch(history, number).hunts[0].status is None

@@ -24,8 +24,8 @@ from perfbisect.core.domain.events import BuildFinished, Decided, RunFinished, S
 from perfbisect.core.domain.orders import Belief, Decision, Found, Interval, Step
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store import push as pushing
-from perfbisect.store.batches import PlannedHunt, begin_batch, end_batch, update_hunt
-from perfbisect.store.central import Central, connected, key_of
+from perfbisect.store.batches import PlannedHunt, begin_batch, end_batch, update_batch_hunt
+from perfbisect.store.central import CentralReader, central_connection, central_primary_key
 from perfbisect.store.history import History
 from perfbisect.store.push import push
 from perfbisect.store.schema import TABLES, VIEWS
@@ -39,10 +39,10 @@ pytestmark = [
 
 
 @contextmanager
-def reading(address: str) -> Iterator[Central]:
+def reading(address: str) -> Iterator[CentralReader]:
     """The central history at an address, to be read."""
-    with connected(address) as connection:
-        yield Central(address, connection)
+    with central_connection(address) as connection:
+        yield CentralReader(address, connection)
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +58,9 @@ def address(server: Server, request: pytest.FixtureRequest) -> str:
 
 def pushed(
     history: History, address: str, origin: str = "desk3", only: int | None = None, running: bool | None = None
-) -> pushing.Pushed:
-    with connected(address) as central:
-        return push(history, central, origin, only, running=running)
+) -> pushing.PushResult:
+    with central_connection(address) as central:
+        return push(history, central, origin, only, is_running=running)
 
 
 def refused(sentence: str, history: History, address: str, *how: Any) -> str:
@@ -71,7 +71,7 @@ def refused(sentence: str, history: History, address: str, *how: Any) -> str:
 
 
 def rows(address: str, sql: str) -> list[tuple[Any, ...]]:
-    with connected(address) as central:
+    with central_connection(address) as central:
         return central.execute(sql.encode()).fetchall()
 
 
@@ -109,7 +109,9 @@ def test_tables_and_views_are_those_of_the_local_history(history: History, addre
     for name in {*TABLES, *VIEWS} - {"batches", "batch_hunts"}:
         columns = [each[0] for each in history.connection.execute(f"SELECT * FROM {name} LIMIT 0").description]
         chosen = [column for column in columns if column not in ("origin", "process")]  # which is without the secret
-        order = key_of(name) if name in TABLES else [str(place + 1) for place in range(min(4, len(chosen)))]
+        order = (
+            central_primary_key(name) if name in TABLES else [str(place + 1) for place in range(min(4, len(chosen)))]
+        )
         select = f"SELECT {', '.join(chosen)} FROM {name} ORDER BY {', '.join(order)}"
         local, there = history.select(select), rows(address, select)
         assert len(local) == len(there), name
@@ -118,7 +120,7 @@ def test_tables_and_views_are_those_of_the_local_history(history: History, addre
     assert rows(address, "SELECT body::text FROM events ORDER BY id") == [(body,) for _, body in logs(history)]
     [made] = history.trials_except_fitness_checks()
     with reading(address) as central:
-        with central.session(f"desk3:{hunt}") as (copy, number, _):
+        with central.session_copy(f"desk3:{hunt}") as (copy, number, _):
             assert number == hunt
             log = f"SELECT id, at, kind, body FROM events WHERE session_id = {hunt} ORDER BY id"
             assert copy.select(log) == history.select(log)
@@ -129,7 +131,7 @@ def test_tables_and_views_are_those_of_the_local_history(history: History, addre
             "1": replace(history.session_summary(1), origin="desk3"),
             made.id: replace(made, origin="desk3"),
         }
-        with central.session(f"desk3:{made.id}") as (copy, name, _):
+        with central.session_copy(f"desk3:{made.id}") as (copy, name, _):
             there, here = copy.trial(str(name)), history.trial(made.id)
             assert (there.runs, there.request, there.state, there.origin) == (
                 here.runs,
@@ -141,12 +143,12 @@ def test_tables_and_views_are_those_of_the_local_history(history: History, addre
 
 def test_only_what_is_new_is_sent(history: History, address: str) -> None:
     hunt = sample.begin(history, sample.SETTINGS)
-    with connected(address) as central:
+    with central_connection(address) as central:
         for at, event in sample.events():
             history.append(hunt, event, at)
             push(history, central, "desk3", hunt)
-            assert push(history, central, "desk3", hunt, running=True).entries == 0
-        assert push(history, central, "desk3") == pushing.Pushed(0, 0)
+            assert push(history, central, "desk3", hunt, is_running=True).entries == 0
+        assert push(history, central, "desk3") == pushing.PushResult(0, 0)
     counts = "SELECT count(*), count(DISTINCT event_id) FROM runs"
     assert rows(address, counts) == history.select(counts)
 
@@ -162,7 +164,7 @@ def test_a_hunt_runs_while_its_process_is_heard_of(history: History, address: st
             return there.hunts_and_trials()[0].state
 
     assert [state(running=each) for each in (True, False, True)] == ["running", "interrupted", "running"]
-    assert pushed(history, address) == pushing.Pushed(0, 0)  # it is this process that works on it
+    assert pushed(history, address) == pushing.PushResult(0, 0)  # it is this process that works on it
     assert state(running=True) == "running"
     rows(address, "UPDATE pushes SET seen = seen - 1000 RETURNING 1")
     with reading(address) as there:
@@ -197,7 +199,7 @@ def test_passwords_do_not_leave(history: History, address: str) -> None:
 
 def test_the_batch_ends_last(history: History, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = begin_batch(history, Path("hunts.toml"), [PlannedHunt(("v1", "v2"), "/src", ())], 1.0)
-    update_hunt(history, batch, 0, hunt_id=sample.write(history))
+    update_batch_hunt(history, batch, 0, hunt_id=sample.write(history))
     pushed(history, address)
     end_batch(history, batch, 9.0)
     pushed(history, address)
@@ -264,7 +266,10 @@ def test_odd_values_are_refused_and_odd_rows_hide_no_others(history: History, ad
         there.execute(updates[0])
     with reading(address) as central:
         assert {one.id for one in central.hunts_and_trials() if one.state == "damaged"} == {1}
-        with pytest.raises(EnvironmentFailure, match=r"127\.0\.0\.1"), central.session("desk3:1") as (copy, one, _):
+        with (
+            pytest.raises(EnvironmentFailure, match=r"127\.0\.0\.1"),
+            central.session_copy("desk3:1") as (copy, one, _),
+        ):
             copy.session_summary(int(one))
 
 
@@ -297,7 +302,7 @@ def test_rights(history: History, server: Server, address: str) -> None:
     for statement in ("DELETE FROM events", "UPDATE events SET at = 0", "DELETE FROM sessions", "DROP TABLE runs"):
         with (
             pytest.raises(UsageError, match="refuses the operation"),
-            connected(server.address(database, "appends")) as central,
+            central_connection(server.address(database, "appends")) as central,
         ):
             central.execute(statement.encode())
     with pytest.raises(UsageError, match="Your user may not read"), reading(server.address(database, "nobody")):
@@ -312,7 +317,7 @@ def test_no_central_history(server: Server) -> None:
         ("mysql://here/x", UsageError, "is not an address", ""),
         *((f"postgresql://me:{each}@127.0.0.1:1/x", UsageError, "is not an address", "") for each in secrets),
     ):
-        with pytest.raises(error, match=sentence) as wrong, connected(address):
+        with pytest.raises(error, match=sentence) as wrong, central_connection(address):
             pass
         assert advice in wrong.value.advice
         assert "hunter" not in f"{wrong.value} {wrong.value.advice}"
@@ -322,9 +327,9 @@ def test_what_is_read_is_of_one_moment(history: History, address: str, monkeypat
     hunt = sample.begin(history, sample.SETTINGS)
     later = [*sample.events()]
     pushed(history, address, running=True)
-    rows_of = Central._rows
+    rows_of = CentralReader._select
 
-    def pushed_meanwhile(central: Central, *how: Any) -> list[tuple[Any, ...]]:
+    def pushed_meanwhile(central: CentralReader, *how: Any) -> list[tuple[Any, ...]]:
         found = rows_of(central, *how)
         while later:
             at, event = later.pop(0)
@@ -332,7 +337,7 @@ def test_what_is_read_is_of_one_moment(history: History, address: str, monkeypat
         pushed(history, address)
         return found
 
-    monkeypatch.setattr(Central, "_rows", pushed_meanwhile)
+    monkeypatch.setattr(CentralReader, "_select", pushed_meanwhile)
     with reading(address) as central:
         [listed] = central.hunts_and_trials()
         assert (listed.state, listed.probability) == ("running", None)
@@ -357,7 +362,7 @@ def test_many_push_while_they_hunt_and_the_server_is_restarted(
             for at, event in events:
                 history.append(session, event, at)
                 if chance.random() < 0.3:
-                    with suppress(EnvironmentFailure), connected(address) as central:
+                    with suppress(EnvironmentFailure), central_connection(address) as central:
                         if chance.random() < 0.3:  # as where the process is killed, or the network is cut
                             wire = socket.socket(fileno=os.dup(central.fileno()))
                             threading.Timer(chance.random() / 50, cut, [wire]).start()
@@ -375,7 +380,7 @@ def test_many_push_while_they_hunt_and_the_server_is_restarted(
     disturber.join()
     counted = "SELECT count(*) FROM runs"
     for mine, origin in [(one, "one"), *((tmp_path / f"{number}.db", f"h{number}") for number in range(0, 20, 2))]:
-        with closing(History.open(mine, read_only=True)) as history, connected(address) as central:
+        with closing(History.open(mine, read_only=True)) as history, central_connection(address) as central:
             assert not push(history, central, origin).refused
             select = "SELECT id, body FROM events WHERE session_id LIKE %s ORDER BY id"
             assert central.execute(select, [f"{origin}:%"]).fetchall() == logs(history)

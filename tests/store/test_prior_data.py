@@ -21,13 +21,13 @@ from perfbisect.store.history import History
 from perfbisect.store.prior_data import (
     RECENT,
     TypicalCosts,
-    free_name,
-    read_checks,
-    read_costs,
-    read_failures,
-    read_kept,
-    read_noise,
-    read_pinned,
+    latest_build_and_dataset_keys,
+    read_failed_builds,
+    read_fitness_checks,
+    read_needed_keys,
+    read_run_noise,
+    read_typical_costs,
+    unused_command_name,
 )
 
 OTHERS = [
@@ -39,39 +39,44 @@ OTHERS = [
 
 def test_costs_are_those_of_the_same_host_builder_variant_workload_and_args(sampled: History) -> None:
     """Args that were set are known again."""
-    assert read_costs(sampled, sample.SETTINGS) == TypicalCosts(7.5, 12.5)
+    assert read_typical_costs(sampled, sample.SETTINGS) == TypicalCosts(7.5, 12.5)
     for other in OTHERS:
-        assert read_costs(sampled, other) == TypicalCosts(None, None)
+        assert read_typical_costs(sampled, other) == TypicalCosts(None, None)
     for change in ({"workload": "scan"}, {"overrides": {"time": 60}}):
-        assert read_costs(sampled, replace(sample.SETTINGS, **change)) == TypicalCosts(7.5, None)  # type: ignore[arg-type]
+        assert read_typical_costs(sampled, replace(sample.SETTINGS, **change)) == TypicalCosts(7.5, None)  # type: ignore[arg-type]
     given = {"time": 5, "covered": True, "keys": 'ä"\\/', "rate": 0.5, "table-size": 7}
     asked = replace(sample.SETTINGS, overrides=given)
     sampled.append(sample.begin(sampled, asked), RunFinished(0, sample.run(0, 0.0)), 12.0)
-    assert read_costs(sampled, replace(asked, good="v0")).run is not None
-    assert read_costs(sampled, replace(asked, overrides=given | {"table-size": 8})).run is None
+    assert read_typical_costs(sampled, replace(asked, good="v0")).run_seconds is not None
+    assert read_typical_costs(sampled, replace(asked, overrides=given | {"table-size": 8})).run_seconds is None
 
 
 def test_nothing_that_others_measured_is_believed(sampled: History) -> None:
     """In a file of theirs, to which own hunts may be added, and in a night of theirs, with which none goes on."""
     hunt = sample.begin(sampled)
     sampled.append(hunt, CandidateSkipped(3, sample.skip(3)), 1.0)
-    assert read_failures(sampled, sample.SETTINGS, 0.0) and sampled.latest_hunt() == hunt
+    assert read_failed_builds(sampled, sample.SETTINGS, 0.0) and sampled.latest_hunt() == hunt
     sampled.connection.execute("UPDATE attempts SET process = 'anna@desk:1 x 1 1 1'")
     own = sample.begin(sampled)
     sample.begin(sampled)
     sampled.connection.execute("UPDATE attempts SET process = CAST(x'ff' AS TEXT) WHERE session_id > ?", [own])
-    assert read_costs(sampled, sample.SETTINGS) == TypicalCosts(None, None) and sampled.latest_hunt() == own
-    assert not read_failures(sampled, sample.SETTINGS, 0.0) and not read_kept(sampled, sample.SETTINGS)[0]
-    assert read_noise(sampled, sample.SETTINGS) is None and read_checks(sampled) == {}
+    assert read_typical_costs(sampled, sample.SETTINGS) == TypicalCosts(None, None) and sampled.latest_hunt() == own
+    assert (
+        not read_failed_builds(sampled, sample.SETTINGS, 0.0)
+        and not latest_build_and_dataset_keys(sampled, sample.SETTINGS)[0]
+    )
+    assert read_run_noise(sampled, sample.SETTINGS) is None and read_fitness_checks(sampled) == {}
 
 
 def test_another_command_of_a_name_has_a_number(history: History) -> None:
     """Names are what remembered noise and costs are looked up by. The same command has its name again, whatever it builds."""
     commands = [Quick("./match", ("make",), "x: (.*)"), Quick("match", (), "x: (.*)"), Quick("./match", None, "(.*) s")]
     for quick, name in zip(commands, ("match", "match 2", "match 3"), strict=True):
-        assert free_name(history, quick, "match") == name
+        assert unused_command_name(history, quick, "match") == name
         sample.begin(history, replace(sample.SETTINGS, workload=name, quick=replace(quick, name=name)))
-    again = [free_name(history, replace(quick, build=(), name="", unit="MB/s"), "match") for quick in commands]
+    again = [
+        unused_command_name(history, replace(quick, build=(), name="", unit="MB/s"), "match") for quick in commands
+    ]
     assert again == ["match", "match 2", "match 3"]
 
 
@@ -80,12 +85,12 @@ def test_failures_are_remembered_until_the_commit_builds(history: History) -> No
     for at, skip in failed.items():
         history.append(hunt, CandidateSkipped(3 + at % 2, skip), float(at))
     history.append(hunt, CandidateSkipped(5, sample.skip(5, "run")), 4.0)
-    assert read_failures(history, sample.SETTINGS, 0.0) == (failed[2], failed[3])
-    assert read_failures(history, sample.SETTINGS, 2.5) == (failed[3],)
+    assert read_failed_builds(history, sample.SETTINGS, 0.0) == (failed[2], failed[3])
+    assert read_failed_builds(history, sample.SETTINGS, 2.5) == (failed[3],)
     for other in (*OTHERS, replace(sample.SETTINGS, build_hash="of another recipe")):
-        assert read_failures(history, other, 0.0) == ()
+        assert read_failed_builds(history, other, 0.0) == ()
     history.append(hunt, BuildFinished(4, sample.build(4), None), 5.0)
-    assert read_failures(history, sample.SETTINGS, 0.0) == (failed[2],)
+    assert read_failed_builds(history, sample.SETTINGS, 0.0) == (failed[2],)
 
 
 def test_what_was_built_ahead_is_known_of_the_host_that_measures(history: History) -> None:
@@ -93,19 +98,19 @@ def test_what_was_built_ahead_is_known_of_the_host_that_measures(history: Histor
     for at, name in enumerate(("b1", "second")):
         history.append(hunt, CandidateSkipped(3 + at, sample.skip(3 + at), name), float(at))
         history.append(hunt, BuildFinished(5 + at, sample.build(5 + at, seconds=100.0 + at), None, name), 2.0 + at)
-    assert read_failures(history, sample.SETTINGS, 0.0) == (sample.skip(3),)
-    assert read_costs(history, sample.SETTINGS).build == 100.0
-    assert read_costs(history, replace(sample.SETTINGS, host="second")).build == 101.0
-    assert read_kept(history, sample.SETTINGS)[0] == {sample.build(5).key}
+    assert read_failed_builds(history, sample.SETTINGS, 0.0) == (sample.skip(3),)
+    assert read_typical_costs(history, sample.SETTINGS).build_seconds == 100.0
+    assert read_typical_costs(history, replace(sample.SETTINGS, host="second")).build_seconds == 101.0
+    assert latest_build_and_dataset_keys(history, sample.SETTINGS)[0] == {sample.build(5).key}
 
 
 def test_a_failure_that_is_only_remembered_does_not_begin_its_time_anew(history: History) -> None:
     for at, seconds in ((1.0, 4.0), (9.0, 0.0)):
         hunt = sample.begin(history)
         history.append(hunt, CandidateSkipped(3, replace(sample.skip(3), seconds=seconds)), at)
-    [failed] = read_failures(history, sample.SETTINGS, 0.5)
+    [failed] = read_failed_builds(history, sample.SETTINGS, 0.5)
     assert failed.seconds == 4.0
-    assert read_failures(history, sample.SETTINGS, 5.0) == ()
+    assert read_failed_builds(history, sample.SETTINGS, 5.0) == ()
 
 
 @pytest.mark.parametrize("noise", [0.003, 0.03])
@@ -117,23 +122,23 @@ def test_noise_is_that_of_a_run_without_the_drift(history: History, noise: float
         wild = -1.0 if turn % 20 == 7 else 0.0
         qps = 20_000 * math.exp(drift + wild + chance.gauss(0, noise)) * (0.5 if turn % 2 else 1.0)
         history.append(hunt, RunFinished(turn % 2, sample.run(turn % 2, 20.0 * turn, qps=qps)), 20.0 * turn + 12)
-    assert read_noise(history, sample.SETTINGS) == pytest.approx(noise, rel=0.35)
-    assert read_noise(history, replace(sample.SETTINGS, metric="instructions/o")) == LEAST
-    assert read_noise(history, replace(sample.SETTINGS, metric="p99")) is None
+    assert read_run_noise(history, sample.SETTINGS) == pytest.approx(noise, rel=0.35)
+    assert read_run_noise(history, replace(sample.SETTINGS, metric="instructions/o")) == LEAST
+    assert read_run_noise(history, replace(sample.SETTINGS, metric="p99")) is None
 
 
 def test_unfinished_hunts_pin_what_they_use_and_others_keep_what_they_built(sampled: History) -> None:
-    keys, _ = read_kept(sampled, sample.SETTINGS)
+    keys, _ = latest_build_and_dataset_keys(sampled, sample.SETTINGS)
     assert keys and all(key.startswith("key-") for key in keys)
-    assert read_kept(sampled, OTHERS[1]) == (frozenset(), frozenset())
+    assert latest_build_and_dataset_keys(sampled, OTHERS[1]) == (frozenset(), frozenset())
     hunt = sample.begin(sampled, at=5000.0)
     sampled.append(hunt, RunFinished(1, replace(sample.run(1, 5010.0), dataset="data-2")), 5020.0)
     sampled.append(hunt, BuildFinished(1, replace(sample.build(1), key="mine"), None), 5030.0)
     used = {"mine", "data-2", sample.build(1).key}
-    assert read_pinned(sampled, 0.0) == read_pinned(sampled, 5025.0) == used
-    assert read_pinned(sampled, 6000.0) == frozenset()
+    assert read_needed_keys(sampled, 0.0) == read_needed_keys(sampled, 5025.0) == used
+    assert read_needed_keys(sampled, 6000.0) == frozenset()
     sampled.append(hunt, SessionEnded(NotReproduced(Interval(0.9, 1.0, 1.1), 0.01)), 5040.0)
-    assert read_pinned(sampled, 0.0) == frozenset()
+    assert read_needed_keys(sampled, 0.0) == frozenset()
 
 
 def test_a_new_host_knows_what_a_host_of_its_class_knows(sampled: History) -> None:
@@ -227,7 +232,10 @@ def test_a_new_hunt_reads_the_latest_runs_only(history: History) -> None:
     """With the runs that it needs in the latest hunts, it does not matter how many others there are."""
 
     def read(history: History) -> object:
-        return [each(history, sample.SETTINGS) for each in (read_noise, read_costs, read_kept)]
+        return [
+            each(history, sample.SETTINGS)
+            for each in (read_run_noise, read_typical_costs, latest_build_and_dataset_keys)
+        ]
 
     found = []
     for later in (0.0, 1e6):

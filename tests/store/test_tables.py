@@ -22,7 +22,7 @@ from perfbisect.errors import UsageError
 from perfbisect.store.history import History
 from perfbisect.store.query import QUERIES, datasette_arguments
 from perfbisect.store.schema import TABLES, VIEWS
-from perfbisect.store.transfer import all_sessions, copy
+from perfbisect.store.transfer import all_session_numbers, copy_sessions
 
 
 def ask(history: History, sql: str) -> list[tuple[object, ...]]:
@@ -49,7 +49,7 @@ def test_the_tables_are_derived_from_the_log_alone(sampled: History, tmp_path: P
         sampled.append(trial, RunFinished(0, facts, workload=1, round=number // 2), 13.0 * number)
     sampled.append(trial, SessionEnded(), 99.0)
     with closing(History.open(tmp_path / "copy.db")) as copied:
-        copy(sampled, copied, all_sessions(sampled), "")
+        copy_sessions(sampled, copied, all_session_numbers(sampled), "")
         for name in {*TABLES, *VIEWS} - {"attempts"}:
             made, again = (sorted(each.select(f"SELECT * FROM {name}"), key=repr) for each in (sampled, copied))
             assert made == again, name

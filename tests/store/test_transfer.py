@@ -19,9 +19,15 @@ from perfbisect.core.domain.settings import Reverts, TrialBuild, TrialRequest, T
 from perfbisect.errors import PerfBisectError
 from perfbisect.folders import state_folder
 from perfbisect.store import transfer
-from perfbisect.store.batches import PlannedHunt, begin_batch, continue_batch, enter_status, update_hunt
+from perfbisect.store.batches import (
+    PlannedHunt,
+    begin_batch,
+    continue_batch,
+    enter_batch_hunt_status,
+    update_batch_hunt,
+)
 from perfbisect.store.history import History
-from perfbisect.store.prior_data import read_costs, read_noise, read_pinned
+from perfbisect.store.prior_data import read_needed_keys, read_run_noise, read_typical_costs
 from program import rows
 
 
@@ -125,8 +131,8 @@ def test_batches_are_copied_with_their_hunts_and_nothing_of_them_is_begun(tmp_pa
             (begin_batch(opened, "", planned[:2], 2.0), (1, 4)),
         ):
             for place, hunt in enumerate(begun):
-                update_hunt(opened, batch, place, hunt_id=hunt)
-                enter_status(opened, batch, place, 0)
+                update_batch_hunt(opened, batch, place, hunt_id=hunt)
+                enter_batch_hunt_status(opened, batch, place, 0)
     assert exporting(hers, file, "b1")[:2] == (0, f"{file}: 2 hunts\n")
     assert "b1: /nightly.toml, hunts 1, 2; 2 of 2 with a verdict" in bisect("history", "--history", file)[1]
     for _ in range(2):
@@ -141,7 +147,7 @@ def test_batches_are_copied_with_their_hunts_and_nothing_of_them_is_begun(tmp_pa
     assert bisect("resume", "--all", "--history", ours)[2] == "No hunt is interrupted.\n"
     with closing(History.open(ours)) as opened:
         begin_batch(opened, "", planned[:1], 3.0)
-        update_hunt(opened, 3, 0, hunt_id=1)
+        update_batch_hunt(opened, 3, 0, hunt_id=1)
     before = dump(ours)
     with closing(sqlite3.connect(hers)) as connection, closing(sqlite3.connect(ours)) as own:
         uid = own.execute("select uid from sessions where id = 1").fetchone()
@@ -186,7 +192,11 @@ def test_hosts_of_others_are_other_machines(tmp_path: Path) -> None:
         ours = tmp_path / f"{how[2:5]}.db"
         assert importing(hers, ours, how)[0] == 0
         with closing(History.open(ours)) as opened:
-            found[how] = read_noise(opened, settings), read_costs(opened, settings).run, read_pinned(opened, 0.0)
+            found[how] = (
+                read_run_noise(opened, settings),
+                read_typical_costs(opened, settings).run_seconds,
+                read_needed_keys(opened, 0.0),
+            )
     assert found["--from=anna"] == (None, None, frozenset())
     assert all(found["--own"])
 

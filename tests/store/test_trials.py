@@ -31,8 +31,8 @@ from perfbisect.core.domain.trials import visits as to_visit
 from perfbisect.core.stats.noise import noise_of_metric
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.store.history import History
-from perfbisect.store.prior_data import read_noise
-from perfbisect.store.transfer import copy, with_related
+from perfbisect.store.prior_data import read_run_noise
+from perfbisect.store.transfer import copy_sessions, numbers_with_related
 
 
 def visits(between: float, within: float, count: int = 20, runs: int = 2) -> list[tuple[int, RunFacts]]:
@@ -76,12 +76,12 @@ def test_an_aa_goes_before_what_old_hunts_let_guess(history: History) -> None:
     hunt = sample.begin(history)
     for number, (_, run) in enumerate(visits(0.03, 0.001, count=30, runs=3)):
         history.append(hunt, RunFinished(0, run), 20.0 * number + 12)
-    assert read_noise(history, sample.SETTINGS) == pytest.approx(0.03, rel=0.4)
+    assert read_run_noise(history, sample.SETTINGS) == pytest.approx(0.03, rel=0.4)
     runs = visits(0.01, 0.002)
     enter(history, runs)
     exact = noise_of_metric(runs, "qps")
     assert exact is not None
-    assert read_noise(history, sample.SETTINGS) == pytest.approx(exact.run)
+    assert read_run_noise(history, sample.SETTINGS) == pytest.approx(exact.run)
     assert exact.run == pytest.approx(0.01, rel=0.5)
 
 
@@ -94,11 +94,11 @@ def test_which_trials_teach_noise(history: History) -> None:
     compared = sample.begin_trial(history, request(TrialType.COMPARE))
     for visit, run in visits(0.01, 0.01):
         history.append(compared, RunFinished(0, run, round=visit), run.started)
-    assert read_noise(history, sample.SETTINGS) is None
+    assert read_run_noise(history, sample.SETTINGS) is None
     enter(history, visits(0.02, 0.01))
     enter(history, visits(0.0, 0.001))
-    assert (read_noise(history, sample.SETTINGS) or 1) < 0.01
-    assert read_noise(history, replace(sample.SETTINGS, metric="p99")) is None
+    assert (read_run_noise(history, sample.SETTINGS) or 1) < 0.01
+    assert read_run_noise(history, replace(sample.SETTINGS, metric="p99")) is None
 
 
 def test_every_run_is_kept_as_it_ends_and_the_noise_when_all_have(history: History) -> None:
@@ -204,7 +204,7 @@ def test_a_damaged_trial_is_named_and_not_used(history: History, table: str, col
         assert [each.id for each in history.trials_except_fitness_checks()] == [f"n{one}", f"n{two}"]
         if table != "hosts":  # which both trials have
             assert len(history.trial(f"n{one}").runs) == 40
-            assert read_noise(history, sample.SETTINGS) is not None
+            assert read_run_noise(history, sample.SETTINGS) is not None
 
 
 def comparison(history: History, *, hunted: bool = True) -> int:
@@ -237,11 +237,11 @@ def test_a_copy_has_the_hunts_under_their_numbers_there(tmp_path: Path, later: b
         trial = comparison(source, hunted=not later)
         sample.begin(target)  # so that numbers differ
         if later:
-            copy(source, target, with_related(source, ["c1"]), "anna")
+            copy_sessions(source, target, numbers_with_related(source, ["c1"]), "anna")
             assert target.trial("c2").hunts == ()
             source.enter_drop_hunt(trial, (1, 0, 1), sample.write(source))
-        wanted = with_related(source, ["c1"])
+        wanted = numbers_with_related(source, ["c1"])
         assert wanted == [1, 2]
-        copy(source, target, wanted, "anna")
+        copy_sessions(source, target, wanted, "anna")
         assert target.trial("c2").hunts == (replace(source.trial("c1").hunts[0], hunt=3),)
-        assert {done.how for done in copy(source, target, wanted, "anna")} == {"known"}
+        assert {done.outcome for done in copy_sessions(source, target, wanted, "anna")} == {"known"}

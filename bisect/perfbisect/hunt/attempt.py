@@ -40,9 +40,9 @@ from perfbisect.process import CLOCK
 from perfbisect.recipes.outputs import Recognised, SeveralResults
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.hunt_report import read_hunt
-from perfbisect.store.batches import Batch, end_batch, enter_status, jobs_of
+from perfbisect.store.batches import Batch, batch_jobs_of_hunt, end_batch, enter_batch_hunt_status
 from perfbisect.store.history import History
-from perfbisect.store.prior_data import read_noise
+from perfbisect.store.prior_data import read_run_noise
 from perfbisect.ui.stream import note
 from perfbisect.wording.table import cut
 from perfbisect.wording.text import printable, shell_words
@@ -211,10 +211,10 @@ class SessionAttempt:
     def _store_status(self, index: int, status: int | None, failure: str = "") -> None:
         """Store the exit status of a member in its batch, if it has a batch."""
         if self.batch:
-            enter_status(self.history, self.batch.id, index, status, failure)
+            enter_batch_hunt_status(self.history, self.batch.id, index, status, failure)
         elif status is not None:
-            for batch, number, _ in jobs_of(self.history, self.numbers[index]):
-                enter_status(self.history, batch, number, status, failure)
+            for batch, number, _ in batch_jobs_of_hunt(self.history, self.numbers[index]):
+                enter_batch_hunt_status(self.history, batch, number, status, failure)
 
     def _show_events(self, driver: Driver, titles: Sequence[str], setup: SessionSetup) -> Interrupted | None:
         """Carry out the session, and show its events in a view.
@@ -341,7 +341,7 @@ def with_outputs(history: History, settings: Settings, outputs: Sequence[Output]
         policy = replace(policy, direction=opposite)
     settings = replace(settings, metric=metric, policy=policy)
     settings = replace(settings, outputs=tuple(outputs)) if outputs[1:] else replace(settings, output=outputs[0])
-    return replace(settings, prior=replace(settings.prior, noise=read_noise(history, settings)))
+    return replace(settings, prior=replace(settings.prior, noise=read_run_noise(history, settings)))
 
 
 def verdict_of(history: History, number: int) -> Verdict | None:

@@ -27,7 +27,7 @@ from perfbisect.errors import ENVIRONMENT, INTERRUPTED, EnvironmentFailure, Perf
 from perfbisect.hunt.watching import POLL_SECONDS, RUNNING, FollowedHunt, View
 from perfbisect.recipes.configuration import HOSTS
 from perfbisect.recipes.inventory import load_host
-from perfbisect.store.batches import Batch, PlannedHunt, end_batch, enter_status, read_batch
+from perfbisect.store.batches import Batch, PlannedHunt, end_batch, enter_batch_hunt_status, read_batch
 from perfbisect.store.history import History
 from perfbisect.store.listing import STATES
 from perfbisect.wording.quantities import chance
@@ -242,7 +242,7 @@ def ending_on_error(task: Task, history: History) -> Iterator[None]:
         task.stage, task.status, task.failure = Stage.ENDED, ENVIRONMENT, str(in_words(error))
         if task.batch is not None:
             with suppress(PerfBisectError):  # of the history itself
-                enter_status(history, task.batch, task.number, task.status, task.failure)
+                enter_batch_hunt_status(history, task.batch, task.number, task.status, task.failure)
 
 
 def is_claimed(task: Task, history: History) -> bool:
@@ -331,7 +331,9 @@ def end(task: Task, status: int, history: History) -> None:
         task.failure = task.failure or (history.session_summary(task.hunt).failure if task.hunt is not None else "")
         task.failure = task.failure or last_error(task.log(history), task.log_start)
     if task.batch is not None:
-        enter_status(history, task.batch, task.number, None if status == INTERRUPTED else status, task.failure)
+        enter_batch_hunt_status(
+            history, task.batch, task.number, None if status == INTERRUPTED else status, task.failure
+        )
 
 
 def last_error(log: Path, start: int = 0) -> str:

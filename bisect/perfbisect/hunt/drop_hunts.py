@@ -33,7 +33,7 @@ from perfbisect.recipes.requested import requested_workloads
 from perfbisect.report.command_line import command_on
 from perfbisect.repository.commits import resolve
 from perfbisect.repository.discovery import open_repository
-from perfbisect.store.batches import batch_together
+from perfbisect.store.batches import batch_of_one_process
 from perfbisect.store.history import History
 from perfbisect.store.listing import was_reason_interrupted
 from perfbisect.wording.quantities import count, percent, ratio
@@ -248,7 +248,7 @@ def hunt_range(history: History, comparison: HuntedComparison, span: DropRange, 
     for hunt in begun:
         if hunt.hunt in resumed:
             continue
-        batch = batch_together(history, hunt.hunt)
+        batch = batch_of_one_process(history, hunt.hunt)
         batch = None if batch and batch.ended else batch
         in_session = {member.hunt for member in batch.hunts if member.hunt is not None} if batch else {hunt.hunt}
         resumed |= in_session

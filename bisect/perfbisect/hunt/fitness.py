@@ -15,7 +15,7 @@ from perfbisect.errors import UsageError
 from perfbisect.store.connection import default_history_path
 from perfbisect.store.history import History
 from perfbisect.store.listing import ACCEPTED_CHECK
-from perfbisect.store.prior_data import read_checks
+from perfbisect.store.prior_data import read_fitness_checks
 from perfbisect.wording.trials import unfit_host
 
 FitnessByMachine = dict[str, list[Fitness]]  # machine → its fitness after each of its checks, oldest first
@@ -29,7 +29,7 @@ def fitness_by_machine(path: Path | None, machines: Iterable[str] = ("",)) -> Fi
     if not (path or default_history_path()).exists():
         return {}
     with closing(History.open(path, read_only=True)) as history:
-        checks_by_machine = [item for machine in machines for item in read_checks(history, machine).items()]
+        checks_by_machine = [item for machine in machines for item in read_fitness_checks(history, machine).items()]
     return {machine: [*fitness_after_checks(checks)] for machine, checks in checks_by_machine}
 
 

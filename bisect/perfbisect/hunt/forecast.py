@@ -45,7 +45,7 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import temporary_folder
 from perfbisect.repository.range import CommitRange
 from perfbisect.store.history import History
-from perfbisect.store.prior_data import read_costs, read_kept
+from perfbisect.store.prior_data import latest_build_and_dataset_keys, read_typical_costs
 from perfbisect.wording.quantities import estimate, extent, size, span_of
 from perfbisect.wording.text import listed, shell_word, shell_words
 
@@ -86,22 +86,22 @@ def forecast_line(path: Path | None, hunts: Sequence[Settings], span: CommitRang
     policy, choices = hunts[0].policy, len(span.graph.candidates)
     builds, runs_text, more_parts = likely_builds(choices, policy), "; runs: not known before the ends are measured", []
     with suppress(UsageError), closing(History.open(path, read_only=True)) as history:  # there may be no history yet
-        costs = [read_costs(history, settings) for settings in hunts]
+        costs = [read_typical_costs(history, settings) for settings in hunts]
         prior = with_prior_knowledge(history, hunts[0]).prior
         if prior.noise:
             drops = [max(drop, policy.min_effect) for drop in DROPS]
             runs = likely_runs(choices, drops, prior.noise, prior.build_cost, policy)
             runs_text = f" and {span_of(*runs, 'run')}{' of each workload' * (len(hunts) > 1)}"
-            if costs[0].build and all(cost.run for cost in costs):
-                run_seconds = sum(cost.run or 0.0 for cost in costs)
+            if costs[0].build_seconds and all(cost.run_seconds for cost in costs):
+                run_seconds = sum(cost.run_seconds or 0.0 for cost in costs)
                 minutes = [
-                    (build_count * costs[0].build + run_count * run_seconds) / 60
+                    (build_count * costs[0].build_seconds + run_count * run_seconds) / 60
                     for build_count, run_count in zip(builds, runs, strict=True)
                 ]
                 low, high = (estimate(min(duration, policy.max_minutes or duration)) for duration in minutes)
                 more_parts.append(low if low == high else f"{low} to {high.removeprefix('about ')}")
         max_builds = expected_builds(len(span.candidates), policy.max_builds)
-        if needed := space_needed(host, *read_kept(history, hunts[0]), max_builds):
+        if needed := space_needed(host, *latest_build_and_dataset_keys(history, hunts[0]), max_builds):
             more_parts.append(f"{size(int(needed[0]))} of disk")
     first_part = f"{extent(span.commits, choices, span.merges)}; about {span_of(*builds, 'build')}{runs_text}"
     return "; ".join((first_part, *(more_parts or ["time and disk are known after the first builds and runs"])))

@@ -50,7 +50,7 @@ from perfbisect.report.command_line import command_to_run
 from perfbisect.repository.commits import describe
 from perfbisect.repository.discovery import open_repository
 from perfbisect.store.history import History
-from perfbisect.store.prior_data import read_failures
+from perfbisect.store.prior_data import read_failed_builds
 from perfbisect.wording.quantities import ratio
 from perfbisect.wording.text import metric_title
 
@@ -299,7 +299,7 @@ def known_failures(history: History, settings: Settings, now: float) -> tuple[Sk
     failures = {
         facts.commit: facts
         for on_one_host in settings_by_host(settings)
-        for facts in read_failures(history, on_one_host, now - REMEMBERED)
+        for facts in read_failed_builds(history, on_one_host, now - REMEMBERED)
     }
     return tuple(failures.values())
 

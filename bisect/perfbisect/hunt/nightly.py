@@ -30,7 +30,7 @@ from perfbisect.repository.commits import commits_of, look_up
 from perfbisect.repository.discovery import open_repository
 from perfbisect.store.connection import default_history_path
 from perfbisect.store.history import History
-from perfbisect.store.prior_data import NIGHTS, hunts_about
+from perfbisect.store.prior_data import NIGHTS, hunts_after_nights
 from perfbisect.wording.text import printable
 
 
@@ -150,7 +150,7 @@ def hunts_of(history: History, nights: Sequence[SessionState], tips: Sequence[Tr
     tip_number = {tip.commit: number for number, tip in enumerate(tips)}
     works = {work.name: number for number, work in enumerate(nights[-1].request.works)}
     hunts: dict[tuple[int, int, int], DropHunt] = {}
-    for number in hunts_about(history, [night.id for night in nights]):
+    for number in hunts_after_nights(history, [night.id for night in nights]):
         settings, listed = history.settings(number), history.session_summary(number)
         with suppress(KeyError):  # of old tips that the line has left out
             drop = works[listed.workloads[0]], tip_number[settings.good_commit], tip_number[settings.bad_commit]

@@ -165,13 +165,13 @@ def attempt(path: Path, sessions: Sequence[int], address: str, *, running: bool)
 
     Failures of other sessions are left out, because these sessions have reported them.
     """
-    from perfbisect.store.central import connected
+    from perfbisect.store.central import central_connection
     from perfbisect.store.push import push
 
     try:
-        with closing(History.open(path, read_only=True)) as history, connected(address) as central:
+        with closing(History.open(path, read_only=True)) as history, central_connection(address) as central:
             origin = origin_of(None)
-            pushes = [push(history, central, origin, session, running=running) for session in sessions]
+            pushes = [push(history, central, origin, session, is_running=running) for session in sessions]
             if not running:
                 push(history, central, origin)
             return [sentence for result in pushes for sentence in result.refused]

@@ -39,13 +39,13 @@ from perfbisect.store.batches import (
     begin_batch,
     continue_batch,
     end_batch,
-    enter_status,
+    enter_batch_hunt_status,
     read_batch,
-    update_hunt,
+    update_batch_hunt,
 )
 from perfbisect.store.history import History
 from perfbisect.store.log import remove_session
-from perfbisect.store.prior_data import read_costs, read_kept, read_noise
+from perfbisect.store.prior_data import latest_build_and_dataset_keys, read_run_noise, read_typical_costs
 from perfbisect.wording.verdicts import exit_status
 
 Leased = Callable[[Settings, Mapping[str, str]], AbstractContextManager[None]]
@@ -100,11 +100,11 @@ def with_prior_knowledge(history: History, settings: Settings) -> Settings:
     The earlier hunts were on hosts of the same class as the first host; the first host's own hunts come first.
     """
     prior, by_host = settings.prior, settings_by_host(settings)
-    all_costs = (read_costs(history, on_one_host) for on_one_host in by_host)
-    costs = next((costs for costs in all_costs if costs.build and costs.run), None)
-    if costs and costs.build and costs.run:
-        prior = replace(prior, build_cost=costs.build / costs.run)
-    noises = (read_noise(history, on_one_host) for on_one_host in by_host)
+    all_costs = (read_typical_costs(history, on_one_host) for on_one_host in by_host)
+    costs = next((costs for costs in all_costs if costs.build_seconds and costs.run_seconds), None)
+    if costs and costs.build_seconds and costs.run_seconds:
+        prior = replace(prior, build_cost=costs.build_seconds / costs.run_seconds)
+    noises = (read_run_noise(history, on_one_host) for on_one_host in by_host)
     noise = next((noise for noise in noises if noise is not None), None)
     return replace(settings, prior=replace(prior, noise=noise))
 
@@ -116,10 +116,10 @@ def disk_warnings(history: History, setup: SessionSetup) -> tuple[Warned, ...]:
         warning
         for site in setup.hosts
         for warning in upkeep.too_little(
-            site.host, *read_kept(history, replace(setup.settings, host=site.host.name)), expected
+            site.host, *latest_build_and_dataset_keys(history, replace(setup.settings, host=site.host.name)), expected
         )
     ]
-    builds, _ = read_kept(history, setup.settings)
+    builds, _ = latest_build_and_dataset_keys(history, setup.settings)
     build_hosts = setup.common_build_hosts
     for build_host in build_hosts:
         warnings += upkeep.too_little(build_host.host, builds, (), math.ceil(expected / len(build_hosts)))
@@ -134,11 +134,13 @@ def store_sessions(
     batch_entries = [in_batch] if in_batch else []
     with history.transaction():  # so that a hunt that has begun is always in its batch
         if len(setups) > 1:
-            batch = begin_batch(history, "", [PlannedHunt.of(setup.settings, folder) for setup in setups], at)
+            batch = begin_batch(
+                history, "", [PlannedHunt.of_begun_hunt(setup.settings, folder) for setup in setups], at
+            )
             batch_entries = [(batch, index) for index in range(len(setups))]
         numbers = [history.begin_session(setup.settings, setup.started(0, False), at) for setup in setups]
         for batch_entry, number in zip(batch_entries, numbers, strict=False):
-            update_hunt(history, *batch_entry, hunt_id=number)
+            update_batch_hunt(history, *batch_entry, hunt_id=number)
     return numbers, read_batch(history, batch) if len(setups) > 1 else None
 
 
@@ -205,7 +207,7 @@ def store_verdicts(history: History, batch: Batch, numbers: Sequence[int]) -> li
     verdicts = [verdict_of(history, number) for number in numbers]
     for index, verdict in enumerate(verdicts):
         if verdict:
-            enter_status(history, batch.id, index, exit_status(verdict))
+            enter_batch_hunt_status(history, batch.id, index, exit_status(verdict))
     if all(verdicts):
         end_batch(history, batch.id, CLOCK.now())
     return verdicts

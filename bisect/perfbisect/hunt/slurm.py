@@ -27,11 +27,11 @@ from perfbisect.store.batches import (
     Batch,
     BatchHunt,
     PlannedHunt,
-    enter_status,
-    jobs_of,
+    batch_jobs_of_hunt,
+    enter_batch_hunt_status,
     read_batch,
     remove_batch,
-    update_hunt,
+    update_batch_hunt,
 )
 from perfbisect.store.history import History
 from perfbisect.wording.text import printable
@@ -185,7 +185,7 @@ def read_batch_and_jobs(history: History, number: int) -> tuple[Batch, Jobs]:
         status = states[hunt.job].status if hunt.job in states else None
         if hunt.status is None and status not in (None, INTERRUPTED):
             failure = "" if status in VERDICTS else last_error(log_of(history, number, hunt.number))
-            enter_status(history, number, hunt.number, status, failure)
+            enter_batch_hunt_status(history, number, hunt.number, status, failure)
     return read_batch_at_end(history, number), states
 
 
@@ -209,7 +209,7 @@ def submit(history: History, number: int, jobs: Sequence[SlurmJob]) -> int:
         try:
             with history.transaction():  # the job cannot read the history before the job is stored
                 submitted = sbatch(job.sbatch_options(), SCRIPT, arguments)
-                update_hunt(history, number, hunt.number, job=submitted, status=None, failure=None)
+                update_batch_hunt(history, number, hunt.number, job=submitted, status=None, failure=None)
         except PerfBisectError as error:
             if hunt is batch.hunts[0] and not any(planned.hunt or planned.job for planned in batch.hunts):
                 remove_batch(history, number)
@@ -222,7 +222,7 @@ def submit(history: History, number: int, jobs: Sequence[SlurmJob]) -> int:
 
 def refuse_if_job_is_open(history: History, hunt: int) -> None:
     """Raise UsageError if a job of Slurm carries out a hunt or waits to do so, unless this process is that job."""
-    for batch, _, job in jobs_of(history, hunt):
+    for batch, _, job in batch_jobs_of_hunt(history, hunt):
         if job != os.environ.get("SLURM_JOB_ID") and any(state.is_open for state in job_states([job]).values()):
             command = command_on("batch", f"b{batch}", history.path)
             raise UsageError(f"Hunt {hunt} is carried out by job {job} of Slurm.", f"See the job: {command}")

@@ -32,7 +32,7 @@ from perfbisect.core.explain.explanation import profiles_with_operations, step_e
 from perfbisect.core.inference.classification import Classification, ratios_to_good
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.profiles import HuntProfiles, profiles
-from perfbisect.store.batches import batch_together
+from perfbisect.store.batches import batch_of_one_process
 from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
 from perfbisect.wording import reasons
@@ -358,7 +358,7 @@ def course(events: Sequence[Event], commits: tuple[str, ...]) -> Iterator[Narrow
 
 def together_with(history: History, hunt: int) -> str:
     """The batch and the other hunts with which a hunt shares its builds, in words; "" if it shares none."""
-    batch = batch_together(history, hunt)
+    batch = batch_of_one_process(history, hunt)
     if batch is None:
         return ""
     numbers = [str(task.hunt) for task in batch.hunts if task.hunt not in (None, hunt)]

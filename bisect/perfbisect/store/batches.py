@@ -1,5 +1,5 @@
-"""Batches: the hunts that `bisect batch` plans, with their state; and hunts of several workloads that one `bisect run`
-carries out together. The latter are a batch without a file, whose hunts all begin at once.
+"""Batches: the hunts that `bisect batch` plans, with the state of each hunt; and the hunts that one `bisect run` of
+several workloads carries out. A `bisect run` of several workloads is a batch without a file; its hunts begin at once.
 """
 
 import json
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlannedHunt:
-    """One hunt of a batch, with the arguments for `bisect run`."""
+    """A hunt of a batch as planned: the arguments for `bisect run`, the folder and the hosts."""
 
     arguments: tuple[str, ...]  # without hosts
     folder: str  # folder in which it is started, to which paths are relative
     hosts: tuple[tuple[str, ...], ...]  # alternatives; the hunt measures on all hosts of one of them
 
     @classmethod
-    def of(cls, settings: "Settings", folder: str) -> "PlannedHunt":
-        """A hunt that has begun, with the arguments that identify it."""
+    def of_begun_hunt(cls, settings: "Settings", folder: str) -> "PlannedHunt":
+        """The plan of a hunt that has begun, with the arguments that identify the hunt."""
         words = (f"--builder={settings.builder}", f"--workload={settings.workload}", settings.good, settings.bad)
         return cls(words, folder, (settings.hosts,))
 
@@ -48,6 +48,14 @@ class BatchHunt:
     job: str = ""  # number of its Slurm job, if it was submitted
 
 
+class BatchJob(NamedTuple):
+    """The Slurm job of a hunt of a batch."""
+
+    batch: int
+    hunt_in_batch: int  # from 0
+    job: str
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One `bisect batch`, or one `bisect run` of several workloads."""
@@ -61,38 +69,38 @@ class Batch:
 
     @property
     def name(self) -> str:
-        """The name in commands."""
+        """The name of the batch in commands: b3."""
         return f"b{self.id}"
 
     @property
-    def together(self) -> bool:
+    def is_one_process(self) -> bool:
         """Whether one process carries out all hunts, which share their builds."""
         return not self.file
 
     @property
-    def submitted(self) -> bool:
-        """Whether its hunts are Slurm jobs."""
+    def is_submitted(self) -> bool:
+        """Whether the hunts of the batch are Slurm jobs."""
         return any(hunt.job for hunt in self.hunts)
 
 
-def columns_of(planned: PlannedHunt) -> dict[str, str]:
+def planned_hunt_columns(planned: PlannedHunt) -> dict[str, str]:
     """The columns of ``batch_hunts`` for a planned hunt."""
     folder, hosts = planned.folder, json.dumps(planned.hosts)
     return {"arguments": json.dumps(planned.arguments), "folder": folder, "hosts": hosts}
 
 
 def begin_batch(history: "History", file: Path | str, planned: Sequence[PlannedHunt], at: float) -> int:
-    """Enter a new batch and return its number. If ``file`` is "", its hunts are carried out together."""
+    """Enter a new batch and return the batch's number. If ``file`` is "", one process carries out all hunts."""
     with history.transaction() as db:
         table = db.table("batches")
         batch = int(table.insert({"started": at, "process": worker(), "file": str(file)}).last_pk or 0)
         for number, hunt in enumerate(planned):
-            db.table("batch_hunts").insert({"batch_id": batch, "number": number, **columns_of(hunt)})
+            db.table("batch_hunts").insert({"batch_id": batch, "number": number, **planned_hunt_columns(hunt)})
     return batch
 
 
 def continue_batch(history: "History", batch: int) -> None:
-    """Enter that this process works on a batch. Hunts that failed to begin will be tried again.
+    """Enter that this process works on a batch, so that hunts that failed to begin are tried again.
 
     Raises UsageError for a batch of another person.
     """
@@ -107,24 +115,24 @@ def continue_batch(history: "History", batch: int) -> None:
 
 
 def remove_batch(history: "History", batch: int) -> None:
-    """Remove a batch of which no hunt has begun."""
+    """Remove a batch, with its planned hunts. The caller ensures that no hunt has begun."""
     with history.transaction() as db:
         db.table("batch_hunts").delete_where("batch_id = ?", [batch])
         db.table("batches").delete(batch)
 
 
-def update_hunt(history: "History", batch: int, number: int, **columns: object) -> None:
-    """Change columns of a hunt of a batch: its number, its job, its status."""
+def update_batch_hunt(history: "History", batch: int, number: int, **columns: object) -> None:
+    """Change columns of a row of ``batch_hunts``, such as ``hunt_id``, ``job`` and ``status``."""
     with history.transaction() as db:
         db.table("batch_hunts").update((batch, number), columns)
 
 
-def claim(history: "History", batch: int, number: int, job: str = "") -> int | None:
-    """Enter that this process, perhaps in Slurm job ``job``, begins a hunt of a batch. Raises UsageError if another
-    process has begun it.
+def claim_batch_hunt(history: "History", batch: int, number: int, job: str = "") -> int | None:
+    """Enter that this process, perhaps in Slurm job ``job``, begins a hunt of a batch.
 
-    Returns the number of a hunt that began earlier, or 0. Returns None if this history does not have the hunt, as on a
-    node that does not share the history.
+    Returns the hunt's number in the history if an attempt began earlier, otherwise 0. Returns None if this history does
+    not have the hunt, as on a node that does not share the history. Raises UsageError if another process works on the
+    hunt.
     """
     with history.transaction() as db:
         select = "SELECT process, coalesce(hunt_id, 0) FROM batch_hunts WHERE batch_id = ? AND number = ? AND coalesce(job, '') = ?"
@@ -138,18 +146,19 @@ def claim(history: "History", batch: int, number: int, job: str = "") -> int | N
         return int(row[1]) if row else None
 
 
-def enter_status(history: "History", batch: int, number: int, status: int | None, failure: str = "") -> None:
-    """Enter the exit status of a hunt (None: it will be continued), and why it did not begin."""
-    update_hunt(history, batch, number, status=status, failure=failure or None)
+def enter_batch_hunt_status(history: "History", batch: int, number: int, status: int | None, failure: str = "") -> None:
+    """Enter the exit status of a hunt (None: a later process continues the hunt), and why the hunt did not begin."""
+    update_batch_hunt(history, batch, number, status=status, failure=failure or None)
 
 
-def jobs_of(history: "History", hunt: int) -> list[tuple[int, int, str]]:
-    """The batch, the number in it and the job of a hunt that was submitted; empty for other hunts."""
-    return history.select("SELECT batch_id, number, job FROM batch_hunts WHERE hunt_id = ? AND job != ''", [hunt])
+def batch_jobs_of_hunt(history: "History", hunt: int) -> list[BatchJob]:
+    """The Slurm jobs that were submitted for a hunt; empty for a hunt that was not submitted."""
+    select = "SELECT batch_id, number, job FROM batch_hunts WHERE hunt_id = ? AND job != ''"
+    return [BatchJob(*row) for row in history.select(select, [hunt])]
 
 
-def is_of_batch(history: "History", hunt: int) -> bool:
-    """Whether a hunt was begun with others."""
+def is_in_batch(history: "History", hunt: int) -> bool:
+    """Whether a hunt belongs to a batch."""
     return bool(history.select("SELECT 1 FROM batch_hunts WHERE hunt_id = ?", [hunt]))
 
 
@@ -160,7 +169,7 @@ def end_batch(history: "History", batch: int, at: float) -> None:
 
 
 def read_batch(history: "History", batch: int) -> Batch:
-    """The batch of that number. Raises UsageError if there is none."""
+    """The batch with a number. Raises UsageError if the history has no batch with this number."""
     rows = history.select("SELECT started, ended, process, file FROM batches WHERE id = ?", [min(batch, LARGEST_ID)])
     if not rows:
         raise UsageError(
@@ -181,14 +190,14 @@ def read_batch(history: "History", batch: int) -> Batch:
         return Batch(batch, started, file, tuple(hunts), ended is not None, ended is None and is_running(process))
 
 
-def batch_together(history: "History", hunt: int) -> Batch | None:
-    """The batch whose hunts, this hunt among them, are carried out together; None if there is none."""
+def batch_of_one_process(history: "History", hunt: int) -> Batch | None:
+    """The batch of a hunt, if one process carries out all hunts of the batch; otherwise None."""
     together = "SELECT batch_id FROM batch_hunts JOIN batches ON batches.id = batch_id WHERE hunt_id = ? AND file = ''"
     return next((read_batch(history, batch) for (batch,) in history.select(together, [hunt])), None)
 
 
 def all_batches(history: "History") -> list[Batch]:
-    """All batches of a history, oldest first; a batch that cannot be read has the error in place of its file."""
+    """All batches of a history, oldest first. A batch that cannot be read has the error in place of the file."""
     batches = []
     for (number,) in history.select("SELECT id FROM batches ORDER BY id"):
         try:
@@ -198,11 +207,13 @@ def all_batches(history: "History") -> list[Batch]:
     return batches
 
 
-def copy_batches(source: "History", target: "History", here: Mapping[int, int], origin: str, process: str) -> None:
-    """Enter which of the copied hunts (number in ``source`` → number in ``target``) were in one batch.
+def copy_batches(
+    source: "History", target: "History", target_numbers: Mapping[int, int], origin: str, process: str
+) -> None:
+    """Copy the batches of copied hunts; ``target_numbers`` maps numbers of hunts in ``source`` to numbers in ``target``.
 
-    The batch is entered as ended: its hunts do not begin from a copy, whose commands may be anyone's. A file of other
-    persons adds nothing to a batch with own hunts.
+    A copied batch has ended: planned hunts do not begin from a copy, because another person may have written the
+    commands. The file of another person adds nothing to a batch with own hunts.
     """
     import msgspec  # not needed for a list of batches
 
@@ -212,12 +223,12 @@ def copy_batches(source: "History", target: "History", here: Mapping[int, int], 
         "SELECT batch_id, started, file, number, hunt_id, status FROM batches b JOIN batch_hunts ON batch_id = b.id"
     )
     with damage_explained(source.label, "table batch_hunts"):
-        rows = [row for row in source.select(select) if row[4] in here]
+        rows = [row for row in source.select(select) if row[4] in target_numbers]
         members = sorted(msgspec.convert(rows, list[tuple[int, float, str, int, int, int | None]]))
         for _, started, file, position, _, status in members:
             check_field_values({"started": started, "file": file, "workload": position, "status": status})
     for (_, started, file), batch_members in groupby(members, key=lambda member: member[:3]):
-        hunts = [(position, here[hunt], status) for *_, position, hunt, status in batch_members]
+        hunts = [(position, target_numbers[hunt], status) for *_, position, hunt, status in batch_members]
         select_batch = f"SELECT batch_id FROM batch_hunts WHERE hunt_id IN ({', '.join('?' * len(hunts))})"
         with target.transaction() as db:
             existing = db.execute(select_batch, [hunt for _, hunt, _ in hunts]).fetchone()
@@ -228,5 +239,5 @@ def copy_batches(source: "History", target: "History", here: Mapping[int, int], 
                 db.table("batches").update(batch, {"process": process, "ended": started})
             for position, hunt, status in hunts:
                 row = {"batch_id": batch, "number": position, "hunt_id": hunt, "status": status}
-                planned = PlannedHunt.of(target.settings(hunt), "")
-                db.table("batch_hunts").insert(row | columns_of(planned), ignore=True)
+                planned = PlannedHunt.of_begun_hunt(target.settings(hunt), "")
+                db.table("batch_hunts").insert(row | planned_hunt_columns(planned), ignore=True)

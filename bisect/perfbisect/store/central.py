@@ -19,7 +19,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.process import this_process
@@ -120,11 +120,11 @@ NUMBERED = {"id": "row_number() OVER ()"}  # because rows of several histories m
 
 LISTED = "Write ORIGIN:NUMBER, or the name of a hunt. `bisect history --from central` lists all sessions."
 OF_QUERIES = f"In a central history, ids of sessions are texts: hunt_id = 'ORIGIN:12'. Tables and views: select table_name from information_schema.tables where table_schema = '{SCHEMA}'"
-Selected = tuple[str, Mapping[str, str]]  # text after FROM, and expressions that replace columns
+TableSelection = tuple[str, Mapping[str, str]]  # text after FROM, and expressions that replace columns
 
 OPEN = "(SELECT id FROM sessions WHERE ended IS NULL)"
 ONCE = "CASE kind WHEN 'HuntStarted' THEN id END"  # of kind HuntStarted all events, of any other kind the latest
-OF_LIST: Mapping[str, Selected] = {  # the parts of each table that the list needs; documents are large, and most are not needed
+OF_LIST: Mapping[str, TableSelection] = {  # the parts of each table that the list needs; documents are large, and most are not needed
     "sessions": ("sessions", {
         "settings": "json_build_object('name', settings ->> 'name')",
         "request": "CASE WHEN kind != 'hunt' THEN request END",
@@ -148,7 +148,7 @@ WHERE sessions.id = %(name)s AND left(sessions.kind, 1) = %(kind)s
 """
 LATEST = "SELECT id FROM sessions WHERE kind = 'hunt' AND coalesce(settings ->> 'name' = %(name)s, %(name)s IS NULL) ORDER BY started DESC LIMIT 1"
 ITS_BATCHES = "(SELECT batch_id FROM batch_hunts WHERE hunt_id = ANY(%(names)s))"
-OF_SESSIONS: Mapping[str, Selected] = {  # rows of the sessions with these names
+OF_SESSIONS: Mapping[str, TableSelection] = {  # rows of the sessions with these names
     "sessions": ("sessions WHERE id = ANY(%(names)s)", {}),
     "hosts": ("hosts WHERE id IN (SELECT host_id FROM sessions WHERE id = ANY(%(names)s))", {}),
     "attempts": ("attempts LEFT JOIN pushes USING (session_id) WHERE session_id = ANY(%(names)s)", PROCESS),
@@ -163,22 +163,22 @@ class CentralFailure(EnvironmentFailure):
     """The central history cannot be reached, or has failed."""
 
 
-def key_of(table: str) -> tuple[str, ...]:
+def central_primary_key(table: str) -> tuple[str, ...]:
     """The primary key of a table of the central history."""
     columns = primary_key(table)
     return ("session_id", *columns) if table in (*OF_LOG, "attempts") else columns
 
 
-def is_name(table: str, column: str) -> bool:
+def has_session_names(table: str, column: str) -> bool:
     """Whether the values of a column are names of sessions or batches: ORIGIN:NUMBER."""
     return column in NAMED or (column == "id" and table in ("sessions", "batches"))
 
 
-def sql_type(table: str, column: str) -> str:
+def postgres_column_sql(table: str, column: str) -> str:
     """The type of a column in PostgreSQL. If a session is deleted, its rows are deleted as well."""
     if column == "session_id":
         return "text REFERENCES sessions ON DELETE CASCADE"
-    if is_name(table, column):
+    if has_session_names(table, column):
         return f"text CHECK ({column} ~ '^[A-Za-z0-9_.@-]{{1,64}}:[0-9]{{1,15}}$')"
     if (table, column) == ("sessions", "kind"):
         return f"text CHECK (kind IN {KINDS})"
@@ -189,10 +189,10 @@ def sql_type(table: str, column: str) -> str:
     return "json" if (table, column) in DOCUMENTS else TYPES[int if column_type(table, column) is int else str]
 
 
-def definition() -> Iterator[str]:
+def central_schema_sql() -> Iterator[str]:
     """The SQL that makes an empty central history, with a role for appending and a role for reading."""
     yield f"BEGIN;\nCREATE SCHEMA {SCHEMA};\nCOMMENT ON SCHEMA {SCHEMA} IS '{VERSION}';\nSET search_path = {SCHEMA};"
-    yield from (f"{create_table_sql(table, key_of(table), sql_type)};" for table in TABLES)
+    yield from (f"{create_table_sql(table, central_primary_key(table), postgres_column_sql)};" for table in TABLES)
     yield (
         "CREATE TABLE pushes (\n  session_id text PRIMARY KEY REFERENCES sessions ON DELETE CASCADE,\n"
         "  entry bigint NOT NULL,\n  digest text NOT NULL,\n  seen double precision\n);"
@@ -206,11 +206,11 @@ def definition() -> Iterator[str]:
 
 
 @contextmanager
-def connected(address: str, *, pushes: bool = False) -> "Iterator[Connection]":
-    """A connection to a central history in which each statement is a transaction.
+def central_connection(address: str, *, is_push: bool = False) -> "Iterator[Connection]":
+    """A connection to a central history, in which each statement is a transaction.
 
-    Raises UsageError if the address has none, CentralFailure if it cannot be reached. ``pushes`` adds that nothing is
-    lost then.
+    Raises UsageError if the address has no central history, CentralFailure if the address cannot be reached. With
+    ``is_push``, the error adds that the local history has all sessions.
     """
     if not ADDRESS.fullmatch(address):
         advice = "Write postgresql://HOST/DATABASE. Put the password into ~/.pgpass, or write it after the user, with special signs as %40."
@@ -223,7 +223,10 @@ def connected(address: str, *, pushes: bool = False) -> "Iterator[Connection]":
             "The Python package psycopg is not installed.", "Install it: pip install 'perfbisect[central]'"
         ) from None
     how: Mapping[str, Any] = {"application_name": "perfbisect", "options": f"-c search_path={SCHEMA}", **TIMEOUTS}
-    with explained(address, pushes=pushes), psycopg.connect(address, autocommit=True, **how) as connection:
+    with (
+        postgres_errors_explained(address, is_push=is_push),
+        psycopg.connect(address, autocommit=True, **how) as connection,
+    ):
         connection.adapters.register_loader("json", TextLoader)
         space = f"to_regnamespace('{SCHEMA}')"
         select = f"SELECT obj_description({space}, 'pg_namespace'), has_schema_privilege({space}, 'USAGE')"
@@ -244,8 +247,8 @@ def connected(address: str, *, pushes: bool = False) -> "Iterator[Connection]":
 
 
 @contextmanager
-def explained(address: str, *, pushes: bool = False) -> Iterator[None]:
-    """Translate errors of PostgreSQL and of the connection into sentences for the user."""
+def postgres_errors_explained(address: str, *, is_push: bool = False) -> Iterator[None]:
+    """Translate errors of PostgreSQL and of the connection into errors with sentences for the user."""
     import psycopg
     from psycopg import errors
 
@@ -253,37 +256,47 @@ def explained(address: str, *, pushes: bool = False) -> Iterator[None]:
         yield
     except errors.InsufficientPrivilege as failure:
         raise UsageError(
-            f"The central history {address} refuses the operation: {sentence(failure)}.", GRANTS
+            f"The central history {address} refuses the operation: {first_line_of_error(failure)}.", GRANTS
         ) from failure
     except (psycopg.OperationalError, psycopg.InterfaceError) as failure:
         raise CentralFailure(
-            f"The central history {address} cannot be reached: {sentence(failure)}.",
-            f"Check the address, the network and ~/.pgpass.{' The local history has all sessions.' * pushes}",
+            f"The central history {address} cannot be reached: {first_line_of_error(failure)}.",
+            f"Check the address, the network and ~/.pgpass.{' The local history has all sessions.' * is_push}",
         ) from failure
     except psycopg.Error as failure:
-        raise CentralFailure(f"The central history {address} failed: {sentence(failure)}.") from failure
+        raise CentralFailure(f"The central history {address} failed: {first_line_of_error(failure)}.") from failure
 
 
-def sentence(failure: Exception) -> str:
-    """The first line of an error."""
+def first_line_of_error(failure: Exception) -> str:
+    """The first line of an error's text, without the period."""
     return str(failure).strip().partition("\n")[0].rstrip(".")
 
 
+class SessionCopy(NamedTuple):
+    """A session or a batch of a central history, in a history in memory."""
+
+    history: History
+    id: int | str  # in ``history``: 12, c3, b2
+    central_name: str  # ORIGIN:ID
+
+
 @dataclass(frozen=True, slots=True)
-class Central:
-    """A central history that is open for reading."""
+class CentralReader:
+    """Reads a central history through an open connection."""
 
     address: str
     connection: "Connection"
 
     def hunts_and_trials(self) -> list[SessionSummary]:
-        """All hunts and trials with their origins, oldest first."""
+        """The summaries of all hunts, and of all trials except fitness checks, with their origins, oldest first."""
         numbers: dict[str, int] = {}  # over all origins
-        with closing(self._copied(OF_LIST, lambda name: numbers.setdefault(name, len(numbers) + 1))) as history:
+        with closing(
+            self._copied_to_memory(OF_LIST, lambda name: numbers.setdefault(name, len(numbers) + 1))
+        ) as history:
             summaries = history.hunts_and_trials()
         names, listed = {number: name for name, number in numbers.items()}, []
         for summary in summaries:
-            origin, number = names[summary.number].partition(":")[0], number_of(names[summary.number])
+            origin, number = names[summary.number].partition(":")[0], number_in_name(names[summary.number])
             if number is None:
                 listed.append(
                     damaged_summary(0, "hunt", f"{names[summary.number]!r} is not ORIGIN:NUMBER", names[summary.number])
@@ -294,28 +307,27 @@ class Central:
         return listed
 
     @contextmanager
-    def session(self, name: str | None = None) -> "Iterator[tuple[History, int | str, str]]":
-        """A history with one session (None: the latest hunt) or batch, its id in that history (12, c3, b2), and
-        ORIGIN:ID.
+    def session_copy(self, name: str | None = None) -> "Iterator[SessionCopy]":
+        """A copy in memory of a session or a batch, with related sessions (None: the latest hunt).
 
-        ``name`` may also be the name that a hunt was given: the latest hunt with it. Raises UsageError if there is no
-        match.
+        ``name`` is ORIGIN:ID, or the name that a user gave to hunts: the latest hunt with this name. Raises UsageError if
+        no session matches.
         """
         match = SESSION.fullmatch(name or "")
         if not match:
-            latest = self._rows(LATEST, {"name": name})
+            latest = self._select(LATEST, {"name": name})
             match = SESSION.fullmatch(latest[0][0]) if latest else None
         missing = UsageError(f"There is no {name or 'hunt'} in the central history {self.address}.", LISTED)
         if not match:
             raise missing
         origin, kind, number = match.groups()
         values = {"name": f"{origin}:{number}", "kind": kind or "h"}
-        related = self._rows(IN_BATCH if kind == "b" else RELATED, values)
+        related = self._select(IN_BATCH if kind == "b" else RELATED, values)
         names = [member for (member,) in related if SESSION.fullmatch(member) and member.startswith(f"{origin}:")]
         if not names:
             raise missing
-        with closing(self._copied(OF_SESSIONS, number_of, names)) as history:
-            yield history, f"{kind}{number}" if kind else int(number), match[0]
+        with closing(self._copied_to_memory(OF_SESSIONS, number_in_name, names)) as history:
+            yield SessionCopy(history, f"{kind}{number}" if kind else int(number), match[0])
 
     def query(self, sql: str) -> QueryResult:
         """The result of a user's SQL, executed by PostgreSQL with the rights of the reading role."""
@@ -333,19 +345,23 @@ class Central:
                 raise
             if isinstance(failure, errors.ReadOnlySqlTransaction | errors.ObjectNotInPrerequisiteState):
                 raise UsageError(WRITES, "Use SELECT.") from failure
-            raise UsageError(f"PostgreSQL refuses the query: {sentence(failure)}.", OF_QUERIES) from failure
+            raise UsageError(f"PostgreSQL refuses the query: {first_line_of_error(failure)}.", OF_QUERIES) from failure
         if cursor.description is None:
             raise UsageError("The query is empty.", "An example: bisect query 'select * from culprits'")
         return QueryResult(tuple(column.name for column in cursor.description), (row for row in cursor))
 
-    def _rows(self, sql: str, values: Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:
+    def _select(self, sql: str, values: Mapping[str, object] | None = None) -> list[tuple[Any, ...]]:
         return self.connection.execute(sql.encode(), values).fetchall()
 
-    def _copied(
-        self, selection: Mapping[str, Selected], number: Callable[[str], int | None], names: list[str] | None = None
+    def _copied_to_memory(
+        self,
+        selection: Mapping[str, TableSelection],
+        number_of_name: Callable[[str], int | None],
+        session_names: list[str] | None = None,
     ) -> History:
-        """A history in memory with the ``selection``; ``number`` maps the name of a session or a batch to its number
-        there.
+        """A history in memory with the rows of a ``selection``, which has a query for each table.
+
+        ``number_of_name`` maps the name of a session or a batch to the number in the copy.
         """
         memory = sqlite3.connect(":memory:", isolation_level=None)
         # Rows by other persons may have any content; each is checked when it is read.
@@ -356,16 +372,18 @@ class Central:
                 columns = TABLES[table].split()
                 select = f"SELECT {', '.join(instead.get(column, column) for column in columns)} FROM {source}"
                 insert = f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(columns))})"
-                numbered = [is_name(table, column) for column in columns]
-                for row in self._rows(select, {"here": this_process(), "names": names}):
+                numbered = [has_session_names(table, column) for column in columns]
+                for row in self._select(select, {"here": this_process(), "names": session_names}):
                     cells = zip(row, numbered, strict=True)
-                    memory.execute(insert, [number(value) if name and value else value for value, name in cells])
+                    memory.execute(
+                        insert, [number_of_name(value) if name and value else value for value, name in cells]
+                    )
         copied = History(default_history_path(), memory, None)
         copied.label = self.address
         return copied
 
 
-def number_of(name: str) -> int | None:
-    """The number of a session or a batch in its history; None if ``name`` is no ORIGIN:NUMBER."""
+def number_in_name(name: str) -> int | None:
+    """The number of a session or a batch in ORIGIN:NUMBER; None if ``name`` has another form."""
     match = SESSION.fullmatch(name)
     return int(match[3]) if match else None

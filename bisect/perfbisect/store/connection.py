@@ -39,21 +39,21 @@ SHARED_SYSTEMS = re.compile(r"(nfs4?|cifs|smb3?|9p|virtiofs|ceph|lustre|gpfs|bee
 
 
 def default_history_path() -> Path:
-    """The history in the user's state folder."""
+    """The path of the user's history, in the state folder."""
     return state_folder() / "history.db"
 
 
 @lru_cache
 def is_default_history(path: Path) -> bool:
-    """Whether a history is the user's history in its default place."""
+    """Whether ``path`` is the user's history in the state folder."""
     with suppress(EnvironmentFailure):  # if there is no home folder
         return path.absolute() == default_history_path()
     return False
 
 
 class ReadConnection(sqlite3.Connection):
-    """A connection that waits while the first writer makes the index of the write-ahead log; SQLite would report an error
-    at once.
+    """A read-only connection. While the first writer makes the index of the write-ahead log, a statement waits; SQLite
+    alone would report an error at once.
     """
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
@@ -64,7 +64,7 @@ class ReadConnection(sqlite3.Connection):
 
 
 class WriteConnection(sqlite3.Connection):
-    """A connection that leaves an empty write-ahead log when it is closed, for readers who cannot write the folder.
+    """A connection for writing. Closing leaves an empty write-ahead log, for readers who cannot write to the folder.
 
     Otherwise the last connection to a history would remove the log, unless it only reads.
     """
@@ -82,7 +82,7 @@ class WriteConnection(sqlite3.Connection):
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """A read-only connection to an existing history, which is never created or changed."""
+    """A read-only connection to an existing history. Raises UsageError if the file is missing or is not a history."""
     if not path.exists():
         raise UsageError(f"There are no hunts yet: the history {path} does not exist.", "`bisect run` begins a hunt.")
     with sqlite_errors_explained(path), ExitStack() as unless_opened:
@@ -103,12 +103,12 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
-    """A connection that writes durably. The history is created if it does not exist.
+    """A connection that writes durably. The history is created if the file does not exist.
 
     With ``synchronous = FULL`` every commit waits for the disk: milliseconds, compared with seconds for a run and minutes
-    or hours for a build. It never waits in a measured window, as events are appended between runs. The index of a
-    write-ahead log is in memory, which hosts with a common file system do not share: there a journal is used, and each
-    commit waits for readers.
+    or hours for a build. No commit waits in a measured window, because events are appended between runs. The index of a
+    write-ahead log is in memory, and hosts with a common file system do not share memory. On a common file system, SQLite
+    uses a journal instead, and each commit waits for readers.
     """
     with sqlite_errors_explained(path), ExitStack() as unless_opened:
         _check_regular_file(path)
@@ -129,9 +129,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
 
 def _check_regular_file(path: Path) -> None:
-    """Raise UsageError if ``path`` exists and is no regular file: to open a FIFO waits for its other end, and ignores
-    signals.
-    """
+    """Raise UsageError if ``path`` exists and is not a regular file. Opening a FIFO would wait, and ignore signals."""
     if path.exists() and not path.is_file():
         raise UsageError(
             f"The history {path} cannot be opened: it is not a regular file.", "Give another file with --history."
@@ -139,11 +137,10 @@ def _check_regular_file(path: Path) -> None:
 
 
 def _make_empty_file(path: Path) -> None:
-    """Make an empty file if there is none, and remove leftovers of a history that was moved away while a process still
-    writes it.
+    """Make an empty file at ``path`` unless a file exists. Before, remove the log and the index of a moved history.
 
-    With the index that was left behind, a new history would share the log of that process, and they would damage each
-    other.
+    A process may still write the moved history. With the old index, the new history would share that process's log, and
+    the histories would damage each other.
     """
     if path.exists():
         return
@@ -182,7 +179,10 @@ def _read_only_uri(path: Path) -> str:
 
 
 def _retried_statement(run_statement: Callable[[], sqlite3.Cursor], retried_code: int) -> sqlite3.Cursor:
-    """The result of a statement, repeated while it fails with the code ``retried_code``, for which SQLite itself does not wait."""
+    """The result of a statement, repeated for up to WAIT seconds while SQLite's error code is ``retried_code``.
+
+    SQLite itself waits for locks, but not for errors with this code.
+    """
     deadline = time.monotonic() + WAIT
     while True:
         try:
@@ -194,13 +194,14 @@ def _retried_statement(run_statement: Callable[[], sqlite3.Cursor], retried_code
 
 
 def decoded_text(stored: bytes) -> str:
-    """A text of the history; bytes that are not UTF-8 become surrogates, which are shown as escapes."""
+    """A text of the history, from its bytes. Bytes that are not UTF-8 become surrogates, which are shown as escapes."""
     return stored.decode("utf-8", "surrogateescape")
 
 
 def prepare_and_check_schema(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether the file has tables; false for an empty file. Raises UsageError for a file that is not a history of this
-    form.
+    """Set up a connection (Ctrl-C, texts, SQL function ``whose``); return whether the file has tables.
+
+    Raises UsageError for a file that is not a history, or is of another version, and EnvironmentFailure for foreign SQL.
     """
     # Python answers no signal while SQLite computes, except in callbacks, even empty ones.
     connection.set_progress_handler(lambda: 0, PROGRESS_STEPS)
@@ -230,7 +231,7 @@ def prepare_and_check_schema(connection: sqlite3.Connection, path: Path) -> bool
 
 @contextmanager
 def sqlite_errors_explained(path: Path) -> Iterator[None]:
-    """Translate errors of SQLite and of the file system into sentences for the user."""
+    """Translate errors of SQLite and of the file system into errors with sentences for the user."""
     try:
         yield
     except sqlite3.Error as failure:
@@ -243,8 +244,9 @@ def sqlite_errors_explained(path: Path) -> Iterator[None]:
 
 @contextmanager
 def damage_explained(history_name: str, damaged_item: str) -> Iterator[None]:
-    """Translate any error by a damaged value while it is read; ``damaged_item`` names its hunt, table and row, ``history_name`` its
-    file or address.
+    """Translate any error while a stored value is read into EnvironmentFailure: the history is damaged.
+
+    ``damaged_item`` names hunt, table and row of the value; ``history_name`` is the history's path or address.
     """
     try:
         yield
@@ -279,7 +281,7 @@ SENTENCES = {  # error code of SQLite → what happened, and advice
 
 
 def error_for_user(failure: sqlite3.Error, path: Path) -> PerfBisectError:
-    """The sentence for the user about an error of SQLite."""
+    """The error with a sentence for the user, for an error of SQLite. An interrupt raises KeyboardInterrupt."""
     code = (getattr(failure, "sqlite_errorcode", None) or sqlite3.SQLITE_ERROR) & 0xFF
     if code == sqlite3.SQLITE_INTERRUPT:
         raise KeyboardInterrupt

@@ -82,20 +82,20 @@ class SessionSummary:
 
     @property
     def range_or_builds(self) -> str:
-        """The range of a hunt, after its name; of a trial the names of its builds, or their range, or branch and tip."""
+        """The name and the range of a hunt; or the builds of a trial: names, range of releases, or branch and tip."""
         if self.kind == "hunt":
             return f"{self.name}: {self.good}..{self.bad}" if self.name else f"{self.good}..{self.bad}"
         night = (self.branch, "at", *self.compared[-1:])
         return " ".join(night) if self.branch else self.series or " ".join(self.compared)
 
     def as_json_object(self) -> dict[str, Any]:
-        """The fields of its kind, for JSON: a hunt has one workload, and ``builds`` of a trial are names."""
+        """The fields for JSON, by kind: a hunt has one workload, and ``builds`` of a trial are names."""
         hunt = self.kind == "hunt"
         named = {"workload": " ".join(self.workloads)} if hunt else {"builds": self.compared}
         return {name: named[name] if name in named else getattr(self, name) for name in FIELDS[hunt].split()}
 
     def as_drop_hunt(self, workload: int, first_build: int, last_build: int) -> "DropHunt":
-        """This hunt as the hunt for a drop of a comparison, with the commit that its verdict names."""
+        """The hunt as a hunt for a drop between two builds of a comparison, with the commit that the verdict names."""
         from perfbisect.core.domain.facts import DropHunt
 
         named = (self.culprit or "", self.subject) if self.state in NAMED else ()
@@ -103,7 +103,7 @@ class SessionSummary:
 
     @property
     def title(self) -> str:
-        """The name of a hunt, or what it hunts; of a trial what it measures."""
+        """The name of a hunt, or else its builder, workload and range; of a trial the builds."""
         hunted = self.name or " ".join((self.builder, *self.workloads, self.range_or_builds))
         return hunted if self.kind == "hunt" else self.range_or_builds
 
@@ -141,7 +141,7 @@ OF_HUNT = (
 
 
 def checked_value(name: str, value: Any, expected_type: Any) -> Any:
-    """The value. Raises ValueError if no list could show it: a column of SQLite can hold a value of any type."""
+    """The ``value`` itself. Raises ValueError for a wrong type or range: an SQLite column can hold any type."""
     fits = isinstance(value, tuple if get_origin(expected_type) is tuple else expected_type)
     if not fits and not (expected_type in (float, float | None) and isinstance(value, int)):
         raise ValueError(f"{name} is {value!r:.60}")
@@ -160,7 +160,7 @@ def damaged_summary(number: int, kind: object, failure: str, origin: str = "") -
 
 
 def read_summaries(history: "History", sql_condition: str = "true", *values: object) -> Iterator[SessionSummary]:
-    """The sessions that satisfy a condition of SQL, by their numbers; a damaged session does not hide others."""
+    """The summaries of sessions that satisfy a condition of SQL, by number. A damaged session has a summary, too."""
     for row in history.select(f"{SESSIONS} WHERE {sql_condition} ORDER BY sessions.id", values):
         try:
             session = summary_of_row(history, row)
@@ -174,9 +174,9 @@ def read_summaries(history: "History", sql_condition: str = "true", *values: obj
 
 
 def summary_of_row(history: "History", row: Sequence[Any]) -> SessionSummary:
-    """A session from a row of ``SESSIONS``; a trial lacks the names of builds and workloads if its request is damaged.
+    """The summary of a session from a row of ``SESSIONS``. If the request of a trial is damaged, ``compared`` is empty.
 
-    A hunt without an end has the first change that is proven so far; suspects of an inconclusive hunt are not named.
+    The culprit of a hunt without an end is the first proven change. The summary of an inconclusive hunt names no suspect.
     """
     number, kind, started, builder, variant, workload, *measured, origin, name = row[:12]
     ended, process, failure, request, verdict = row[12:17]
@@ -209,10 +209,10 @@ def summary_of_row(history: "History", row: Sequence[Any]) -> SessionSummary:
 
 
 def proven_change_and_suspect(history: "History", hunt: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The first proven change and the leading candidate, by the latest decision of a hunt.
+    """The first proven change and the most probable candidate, by the latest decision of a hunt.
 
-    The change is commit, probability and ratio; the candidate, more probable than any other, is commit and probability.
-    Each is empty if there is none, or if the decision is damaged.
+    The change is (commit, probability, ratio); the candidate is (commit, probability). Without a change or a single most
+    probable candidate, and for a damaged decision, the tuple is empty.
     """
     for stored in history.select(LATEST, [hunt]):
         with suppress(EnvironmentFailure), damage_explained(history.label, f"hunt {hunt}, table events,"):
@@ -231,7 +231,7 @@ def proven_change_and_suspect(history: "History", hunt: int) -> tuple[tuple[Any,
 
 
 def was_reason_interrupted(history: "History", hunt: int) -> bool:
-    """Whether the reason of a hunt's verdict was to be measured, but was interrupted."""
+    """Whether a hunt was interrupted after the verdict, before the measurement of the reason ended."""
     follows = "SELECT iif(json_valid(body), json_extract(body, '$.reason_follows'), 0) FROM events WHERE session_id = ?"
     return history.select(f"{follows} AND kind = 'HuntEnded' ORDER BY id DESC LIMIT 1", [hunt]) == [(1,)]
 

@@ -66,9 +66,9 @@ COUNTS = dict.fromkeys((
 
 
 def encode(event: Event, candidates: tuple[str, ...]) -> str:
-    """The JSON of an event of a hunt with this range. Raises ValueError for NaN, which no fact may contain.
+    """The JSON of an event of a hunt with the range ``candidates``. Raises ValueError for NaN.
 
-    A SessionStarted is stored without the range, which can be long and is the same in every attempt; it is stored once
+    A SessionStarted is stored without the range: the range can be long, is the same in every attempt, and is stored once
     for the hunt. Rounds in the diff of a commit are an exception: each round has another range.
     """
     if isinstance(event, SessionStarted) and event.candidates == candidates and not event.parts:
@@ -77,7 +77,7 @@ def encode(event: Event, candidates: tuple[str, ...]) -> str:
 
 
 def decode(kind: str, text: str | bytes, candidates: tuple[str, ...] = ()) -> Event:
-    """The event of type ``kind`` from its JSON, in a hunt with this range."""
+    """The event of type ``kind`` from its JSON, in a hunt with the range ``candidates``."""
     text = text.encode() if isinstance(text, str) else text
     of = codec.EVENTS.get(kind)
     half_a_pair = b"\\ud" in text  # a surrogate of UTF-16, as in names of files, which msgspec refuses
@@ -91,17 +91,15 @@ def decode(kind: str, text: str | bytes, candidates: tuple[str, ...] = ()) -> Ev
 
 
 def compact_json(value: object) -> str:
-    """Values, dataclasses or Structs as JSON without blanks, as in the columns that are compared. Raises ValueError for
-    NaN.
-    """
+    """Values, dataclasses or Structs as JSON without blanks, for columns that SQL compares. Raises ValueError for NaN."""
     return json.dumps(builtins(value), allow_nan=False, separators=(",", ":"))
 
 
 def check_field_values(value: object, field_name: str = "") -> None:
-    """Raise ValueError for a value that no field can have, at any depth.
+    """Raise ValueError for a value, at any depth, that no field of an event can have.
 
-    These are a text that is too long, a number that is not finite, and a count, a duration, a position or a probability
-    out of its range.
+    Such values are a text that is too long, a number that is not finite, and a count, a duration, a position or a
+    probability outside its range.
     """
     match value:
         case dict():
@@ -119,7 +117,7 @@ def check_field_values(value: object, field_name: str = "") -> None:
 
 
 def as_utf8(row: Row) -> Row:
-    """The row as valid UTF-8: names in old commits and in file systems may be invalid."""
+    """The row with all texts as valid UTF-8. Names in old commits and in file systems may be invalid UTF-8."""
     return {
         column: value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
         for column, value in row.items()
@@ -127,12 +125,12 @@ def as_utf8(row: Row) -> Row:
 
 
 def insert_row(db: "sqlite_utils.Database", table: str, row: Row) -> int:
-    """Insert a row and return its number."""
+    """Insert a row into a table, and return the number of the row."""
     return int(db.table(table).insert(as_utf8(row)).last_rowid or 0)
 
 
 def remove_session(db: "sqlite_utils.Database", session: int) -> None:
-    """Remove a session that belongs to no batch, with its log."""
+    """Remove a session with its log. The session must not belong to a batch."""
     for table, columns in TABLES.items():
         if "session_id" in columns.split():
             db.table(table).delete_where("session_id = ?", [session])
@@ -140,7 +138,7 @@ def remove_session(db: "sqlite_utils.Database", session: int) -> None:
 
 
 def insert_host(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
-    """The id of the host's row; a host whose facts have changed gets a new row."""
+    """Insert a row for a host, unless a row with equal facts exists; return the id of the row."""
     texts = {name: dumps(dict(sorted(getattr(host, name).items()))) for name in ("tools", "settings")}
     row = as_utf8(asdict(host) | texts)
     table = db.table("hosts")
@@ -150,7 +148,7 @@ def insert_host(db: "sqlite_utils.Database", host: HostFacts, at: float) -> str:
 
 
 def session_row(settings: Settings, start_event: SessionStarted) -> Row:
-    """The columns of a session that are known when it is entered; of a hunt ``range``, too, as JSON."""
+    """The columns of a new session. A hunt has the additional key ``range``: the commits of the range, as JSON."""
     request = start_event.request
     if not request.works:
         size: Row = {
@@ -172,7 +170,7 @@ def session_row(settings: Settings, start_event: SessionStarted) -> Row:
 
 
 def read_host(connection: "sqlite3.Connection", host_id: str) -> HostFacts:
-    """The facts of a host."""
+    """The facts of the host with an id, from the table ``hosts``."""
     select = (
         "SELECT name, cpu, cores, memory_mib, kernel, compiler, CAST(tools AS BLOB), CAST(settings AS BLOB) FROM hosts"
     )
@@ -182,7 +180,7 @@ def read_host(connection: "sqlite3.Connection", host_id: str) -> HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class SessionLog:
-    """The log of one session, to which events are appended. Only this class writes the rows that an event adds."""
+    """Appends events to the log of one session. Only this class writes the rows that an event adds to other tables."""
 
     db: "sqlite_utils.Database"
     session: int
@@ -193,7 +191,7 @@ class SessionLog:
     is_foreign: bool = False  # made by another person: its facts about a commit are entered only if none are known yet
 
     def append(self, event: Event, at: float) -> None:
-        """Append ``event`` to the log, and its rows to the other tables."""
+        """Append ``event`` to the log, and the event's rows to the other tables."""
         host = getattr(event, "host", "") if isinstance(event, LabEvent) else ""
         about = Logged | Counted | Profiled | Planned | ChangedFunctions
         commit = event.facts.commit if isinstance(event, about) else None
@@ -246,7 +244,7 @@ class SessionLog:
                 pass
 
     def _enter_commit(self, commit: Commit) -> None:
-        """Enter the facts of a commit."""
+        """Enter a commit's date, author and subject."""
         row = {"commit_hash": commit.sha, "date": commit.date, "author": commit.author, "subject": commit.subject}
         self.db.table("commits").insert(as_utf8(row), ignore=self.is_foreign, replace=not self.is_foreign)
 
@@ -256,7 +254,7 @@ class SessionLog:
         self.db.execute(f"UPDATE sessions SET {changes} WHERE id = ?", [*columns.values(), self.session])
 
     def _insert_fact_row(self, table: str, event: Logged, columns: Row) -> None:
-        """Enter a build, a failure or a run: ``columns``, and the fields of the event and its facts with names of columns."""
+        """Insert the row of a build, a failure or a run. Values come from ``columns``, the event, or the event's facts."""
         facts = event.facts
         columns |= self._commit_columns(facts.commit, None if self.node_by_commit is not None else event.candidate)
         fields = {name: event if hasattr(event, name) else facts for name in TABLES[table].split()}
@@ -267,7 +265,7 @@ class SessionLog:
         )
 
     def _commit_columns(self, commit: str, node: int | None = None) -> Row:
-        """The columns that identify the commit of a hunt, or the build of a trial, that a row is about."""
+        """The columns of a row that identify the commit of a hunt, or the build of a trial."""
         return {
             "session_id": self.session,
             "commit_hash": commit,
@@ -279,7 +277,7 @@ class SessionLog:
         return value(run, metric) if metric in METRICS else None  # a metric of another person may be unknown here
 
     def with_stored_range(self, start_event: SessionStarted) -> "SessionLog":
-        """This log in another range, which is stored."""
+        """Store another range for the hunt, and return the log for the new range."""
         size = {
             "candidates": start_event.choices + 1,
             "base_commit": start_event.candidates[0],
@@ -292,7 +290,7 @@ class SessionLog:
         return replace(self, candidates=start_event.candidates, node_by_commit=nodes)
 
     def recompute_metric_values(self) -> None:
-        """Enter the values of all runs in the present metric of the session."""
+        """Update ``metric_value`` of all runs to the session's present metric."""
         select = "SELECT id, body FROM events WHERE session_id = ? AND kind = 'RunFinished'"
         for event_id, body in self.db.execute(select, [self.session]).fetchall():
             if isinstance(event := decode("RunFinished", body), RunFinished):
@@ -300,7 +298,7 @@ class SessionLog:
                 self.db.execute("UPDATE runs SET metric_value = ? WHERE event_id = ?", new)
 
     def _enter_verdict(self, verdict: Verdict, event_id: int, at: float) -> None:
-        """Enter the verdict and the commits that it names; they replace an earlier verdict."""
+        """Enter a verdict and the suspects of the verdict. An earlier verdict is replaced."""
         for table in ("suspects", "verdicts"):
             self.db.table(table).delete_where("session_id = ?", [self.session])
         row: Row = {"session_id": self.session, "event_id": event_id, "at": at, "kind": type(verdict).__name__}
@@ -327,5 +325,5 @@ class SessionLog:
 
 
 def interval_columns(interval: Interval) -> Row:
-    """The columns of an interval."""
+    """The columns ``ratio``, ``low`` and ``high`` of an interval."""
     return {"ratio": interval.middle, "low": interval.low, "high": interval.high}

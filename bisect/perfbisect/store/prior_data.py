@@ -35,14 +35,14 @@ ENOUGH_PAIRS = 8  # pairs of runs that an estimate of noise needs
 
 @dataclass(frozen=True, slots=True)
 class TypicalCosts:
-    """Typical seconds on a host; None if the host has no history."""
+    """Typical seconds of a build and of a run on a host; None if the history has none for the host."""
 
-    build: float | None
-    run: float | None  # with its share of the visit
+    build_seconds: float | None
+    run_seconds: float | None  # with its share of the visit
 
 
-def built_for(table: str) -> str:
-    """The condition that a row of builds or failures is of the host ``:host``, or of a host that built ahead for it."""
+def built_for_host_sql(table: str) -> str:
+    """The SQL condition that a row of ``table`` was built on the host ``:host``, or on a build host for ``:host``."""
     measuring = "json_each(iif(json_valid(hunts.settings), hunts.settings, '{}'), '$.further_hosts')"
     return (
         f"({table}.host = :host OR {table}.host != hunts.host AND hunts.host = :host"
@@ -52,7 +52,7 @@ def built_for(table: str) -> str:
 
 FAILURES = f"""
 SELECT skips.commit_hash, stage, reason, skips.log, seconds FROM skips JOIN hunts ON hunts.id = skips.session_id
-WHERE builder = :builder AND variant = :variant AND {OWN.format("hunts")} AND {built_for("skips")} AND at >= :since
+WHERE builder = :builder AND variant = :variant AND {OWN.format("hunts")} AND {built_for_host_sql("skips")} AND at >= :since
   AND stage IN ('configure', 'compile', 'install')
   AND seconds > 0 -- 0 for failures that a hunt took over from earlier ones
   AND coalesce(iif(json_valid(hunts.settings), json_extract(hunts.settings, '$.build_hash'), NULL), '') = :build_hash
@@ -95,14 +95,14 @@ SELECT number, machine, host, started, called, CAST(body AS BLOB) FROM (
 NIGHTS = "kind = 'compare' AND origin IS NULL AND iif(json_valid(request), json_extract(request, '$.branch'), NULL) = ?"
 
 
-def parameters(settings: Settings) -> dict[str, str]:
-    """SQL parameters that select earlier work that is comparable with a hunt of these settings."""
+def comparable_hunt_parameters(settings: Settings) -> dict[str, str]:
+    """The SQL parameters that select hunts that are comparable with a hunt of these settings."""
     named = {name: getattr(settings, name) for name in ("builder", "variant", "host", "build_hash", "workload")}
     return {**named, "overrides": compact_json(settings.overrides)}
 
 
-def free_name(history: "History", quick: Quick, name: str) -> str:
-    """The ``name`` of a command, with a number added if the history has another command of that name."""
+def unused_command_name(history: "History", quick: Quick, name: str) -> str:
+    """The ``name`` of a command, with a number added if the history has another command with this name."""
     columns = ", ".join(f"coalesce(json_extract(settings, '$.quick.{key}'), '')" for key in IDENTITY)
     select = f"SELECT DISTINCT workload, {columns} FROM sessions WHERE origin IS NULL AND json_valid(settings)"
     taken_names = {
@@ -114,56 +114,62 @@ def free_name(history: "History", quick: Quick, name: str) -> str:
     return next(candidate for candidate in chain([name], numbered) if candidate not in taken_names)
 
 
-def read_failures(history: "History", settings: Settings, since: float) -> tuple[SkipFacts, ...]:
-    """The commits that did not build for this builder, variant and host after ``since``, and did not build later.
+def read_failed_builds(history: "History", settings: Settings, since: float) -> tuple[SkipFacts, ...]:
+    """The commits whose build failed after ``since`` for the builder, variant and host, and never succeeded afterwards.
 
     Failures with another version of the recipe do not count.
     """
-    rows = history.select(FAILURES, parameters(settings) | {"since": since})
+    rows = history.select(FAILURES, comparable_hunt_parameters(settings) | {"since": since})
     return tuple(SkipFacts(*row) for row in rows)
 
 
-def read_costs(history: "History", settings: Settings) -> TypicalCosts:
-    """The expected seconds of a build and of a run of a hunt of these settings."""
-    builds = latest_builds(history, settings, "seconds", "NOT reused", RECENT)
+def read_typical_costs(history: "History", settings: Settings) -> TypicalCosts:
+    """The median seconds of a build and of a run in comparable hunts."""
+    builds = latest_build_values(history, settings, "seconds", "NOT reused", RECENT)
     # without exact counts beside timed runs, which take longer
     timed = "true" if settings.prior.exact else "qps IS NOT NULL"
-    return TypicalCosts(middle(builds), middle(latest_runs(history, settings, "cost", timed)))
+    return TypicalCosts(median_of_column(builds), median_of_column(latest_run_values(history, settings, "cost", timed)))
 
 
-def latest_builds(history: "History", settings: Settings, column: str, where: str, most: int) -> list[tuple[Any, ...]]:
-    """A column of the latest builds of comparable hunts for the host, newest first."""
-    of_builds = f"SELECT {column} FROM builds JOIN hunts ON hunts.id = session_id"
-    like = f"{where} AND {ALIKE.format('hunts')} AND {built_for('builds')}"
-    return history.select(f"{of_builds} WHERE {like} ORDER BY at DESC LIMIT {most}", parameters(settings))
-
-
-def latest_runs(
-    history: "History", settings: Settings, columns: str, where: str = "true", most: int = RECENT
+def latest_build_values(
+    history: "History", settings: Settings, column: str, sql_condition: str, limit: int
 ) -> list[tuple[Any, ...]]:
-    """Columns of the latest runs of comparable hunts on the host, newest first."""
+    """A column of the latest ``limit`` builds of comparable hunts for the host, newest first."""
+    of_builds = f"SELECT {column} FROM builds JOIN hunts ON hunts.id = session_id"
+    like = f"{sql_condition} AND {ALIKE.format('hunts')} AND {built_for_host_sql('builds')}"
+    return history.select(
+        f"{of_builds} WHERE {like} ORDER BY at DESC LIMIT {limit}", comparable_hunt_parameters(settings)
+    )
+
+
+def latest_run_values(
+    history: "History", settings: Settings, columns: str, sql_condition: str = "true", limit: int = RECENT
+) -> list[tuple[Any, ...]]:
+    """Columns of the latest ``limit`` runs of comparable hunts on the host, newest first."""
     of_runs = f"SELECT {columns} FROM runs JOIN hunts ON hunts.id = session_id"
-    like = f"{where} AND {SAME_WORK} AND {LATEST}"
-    return history.select(f"{of_runs} WHERE {like} ORDER BY runs.started DESC LIMIT {most}", parameters(settings))
+    like = f"{sql_condition} AND {SAME_WORK} AND {LATEST}"
+    return history.select(
+        f"{of_runs} WHERE {like} ORDER BY runs.started DESC LIMIT {limit}", comparable_hunt_parameters(settings)
+    )
 
 
-def middle(rows: list[tuple[Any, ...]]) -> float | None:
-    """The median of a column; None without rows."""
+def median_of_column(rows: list[tuple[Any, ...]]) -> float | None:
+    """The median of rows with a single column; None without rows."""
     return median(number for (number,) in rows) if rows else None
 
 
-def read_kept(history: "History", settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
-    """Keys of the latest builds and datasets of comparable hunts on the host."""
-    builds = latest_builds(history, settings, "build_key", "true", RECENT_BUILDS)
-    datasets = latest_runs(history, settings, "dataset_key", "dataset_key IS NOT NULL", 1)
+def latest_build_and_dataset_keys(history: "History", settings: Settings) -> tuple[frozenset[str], frozenset[str]]:
+    """The keys of the latest builds, and the keys of the latest datasets, of comparable hunts on the host."""
+    builds = latest_build_values(history, settings, "build_key", "true", RECENT_BUILDS)
+    datasets = latest_run_values(history, settings, "dataset_key", "dataset_key IS NOT NULL", 1)
     return frozenset(key for (key,) in builds), frozenset(key for (key,) in datasets)
 
 
-def read_pinned(history: "History", since: float) -> frozenset[str]:
-    """Keys of builds and datasets that are still needed on any host.
+def read_needed_keys(history: "History", since: float) -> frozenset[str]:
+    """The keys of builds and datasets, of all hosts, that unfinished sessions need.
 
-    They are of sessions without an end that began after ``since``, or have an event after it. Hosts with several names
-    may share a folder.
+    A session counts if the session has no end, and began or has an event after ``since``. Keys of all hosts count, because
+    hosts with several names may share a folder.
     """
     unfinished = """
 SELECT id FROM sessions WHERE ended IS NULL AND origin IS NULL
@@ -178,18 +184,17 @@ SELECT id FROM sessions WHERE ended IS NULL AND origin IS NULL
     return frozenset(key for (key,) in rows if key)
 
 
-def read_noise(history: "History", settings: Settings) -> float | None:
-    """The s.d. of one run, as a fraction, from the newest A/A; if there is none, from comparable hunts; None if there are
-    too few runs.
+def read_run_noise(history: "History", settings: Settings) -> float | None:
+    """The s.d. of one run, as a fraction, from the newest A/A or else from comparable hunts; None for too few runs.
 
-    In hunts it is estimated from differences between successive runs of one build, which cancel slow drift. Their median
-    is robust against outliers. Only runs of different visits are compared, because hunts compare builds of different
-    visits, too.
+    In hunts, the s.d. is estimated from differences between successive runs of one build, because the differences cancel
+    slow drift. The median of the differences is robust against outliers. Only runs of different visits are compared,
+    because hunts compare builds of different visits, too.
     """
-    if trial := trial_noise(history, settings):
+    if trial := newest_aa_noise(history, settings):
         return believed_noise(trial.run, settings.metric)
     body = "(SELECT CAST(body AS BLOB) FROM events WHERE id = event_id)"
-    rows = latest_runs(history, settings, f"session_id, build_key, event_id, {body}")
+    rows = latest_run_values(history, settings, f"session_id, build_key, event_id, {body}")
     builds: dict[tuple[int, str], list[tuple[str, float]]] = defaultdict(list)
     for hunt, build_key, row, body in rows:
         try:
@@ -215,21 +220,21 @@ def read_noise(history: "History", settings: Settings) -> float | None:
     )
 
 
-def trial_noise(history: "History", settings: Settings) -> Noise | None:
-    """The noise of the metric in the newest A/A that did not fail and has enough runs of the workload of ``settings``."""
+def newest_aa_noise(history: "History", settings: Settings) -> Noise | None:
+    """The metric's noise in the newest A/A of the workload that did not fail and has enough runs; None without an A/A."""
     overrides = "iif(json_valid(request), json_extract(request, '$.overrides'), NULL) = :overrides"
     where = f"kind = 'noise' AND {ALIKE.format('sessions')} AND host = :host AND workload = :workload AND {overrides}"
-    for trial in history.intact_trials(f"{where} AND run_count >= {ENOUGH}", parameters(settings)):
+    for trial in history.intact_trials(f"{where} AND run_count >= {ENOUGH}", comparable_hunt_parameters(settings)):
         alike = [run for run in counting(trial) if exact(run.facts, settings.metric) == settings.prior.exact]
         if not trial.failure and (noise := noise_of_metric([(run.round, run.facts) for run in alike], settings.metric)):
             return noise
     return None
 
 
-def read_checks(history: "History", machine: str = "") -> dict[str, list[Check]]:
-    """The fitness checks of each machine, or of one, oldest first; damaged and empty checks are left out.
+def read_fitness_checks(history: "History", machine: str = "") -> dict[str, list[Check]]:
+    """The fitness checks of each machine, or of ``machine`` only, oldest first, without damaged and empty checks.
 
-    The key of a machine is its host's name or, if it was leased, its address.
+    The key of a machine is the name of the host or, for a leased machine, the address.
     """
     names = {"check": FITNESS_CHECK, "accepted": ACCEPTED_CHECK, "machine": machine}
     checks: dict[str, list[Check]] = {}
@@ -242,7 +247,7 @@ def read_checks(history: "History", machine: str = "") -> dict[str, list[Check]]
     return checks
 
 
-def hunts_about(history: "History", nights: Collection[int]) -> list[int]:
-    """The hunts that began after these nights, oldest first."""
+def hunts_after_nights(history: "History", nights: Collection[int]) -> list[int]:
+    """The hunts that began because of these nights (trials of a watched branch), oldest first."""
     about = "SELECT id FROM sessions WHERE kind = 'hunt' AND about IN (SELECT value FROM json_each(?)) ORDER BY id"
     return [hunt for (hunt,) in history.select(about, [json.dumps([*nights])])]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from perfbisect.errors import UsageError
 from perfbisect.masking import masked, masked_fields
 from perfbisect.process import worker
-from perfbisect.store.central import DOCUMENTS, OF_LOG, is_name, key_of, sentence
+from perfbisect.store.central import DOCUMENTS, OF_LOG, central_primary_key, first_line_of_error, has_session_names
 from perfbisect.store.history import History
 from perfbisect.store.listing import unfinished_state
 from perfbisect.store.schema import TABLES
@@ -47,8 +47,8 @@ Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
-    """The result of a push."""
+class PushResult:
+    """How many sessions and log entries a push added, and which sessions it could not push."""
 
     sessions: int  # sessions to which entries were added
     entries: int  # entries of their logs
@@ -56,47 +56,51 @@ class Pushed:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """A session with something to push."""
+class SessionToPush:
+    """A session whose log or state differs from the central history's copy."""
 
     session: int
     uid: str
     name: str  # ORIGIN:NUMBER
-    entries: int  # id of the last entry of its log
+    last_entry: int  # id of the last entry of its log
     digest: str
-    runs: bool
+    is_running: bool
 
 
 def push(
     history: History,
     central: "Connection",
     origin: str,
-    only: int | None = None,
-    running: bool | None = None,
-    said: Callable[[int, int], None] = lambda *_: None,
-) -> Pushed:
-    """Push all own sessions of a history, or ``only`` one, under the name ``origin``.
+    only_session: int | None = None,
+    is_running: bool | None = None,
+    report_progress: Callable[[int, int], None] = lambda *_: None,
+) -> PushResult:
+    """Push all own sessions of a history, or only ``only_session``, under the name ``origin``.
 
-    ``running`` says whether a process works on it; None: whether another process does, by the history. ``said`` is called
-    with the number of sessions that are done, and of all. Sessions that the central history has from another history are
-    left out. Raises the errors of ``central.explained``, and UsageError if the name belongs to another history, or this
-    history has another name.
+    ``is_running`` says whether a process works on the sessions; None: by the history, whether another process does.
+    ``report_progress`` is called with the number of finished sessions and the number of all sessions. Sessions that the
+    central history has from another history are left out. Raises the errors of ``central.postgres_errors_explained``;
+    raises UsageError if the name belongs to another history, or if this history was pushed under another name.
     """
     from psycopg.errors import DataError, IntegrityError
 
-    session_name = None if only is None else f"{origin}:{only}"
+    session_name = None if only_session is None else f"{origin}:{only_session}"
     pushed = {name: state for name, *state in central.execute(PUSHED, [origin, session_name])}
-    due, refused = list[Due](), list[str]()
-    for session, uid, ended, last, process, failure, *row in history.select(OWN_SESSIONS, {"only": only}):
+    due, refused = list[SessionToPush](), list[str]()
+    for session, uid, ended, last, process, failure, *row in history.select(OWN_SESSIONS, {"only": only_session}):
         name = f"{origin}:{session}"
-        works = process != worker() and unfinished_state(process, failure) == "running" if running is None else running
+        works = (
+            process != worker() and unfinished_state(process, failure) == "running"
+            if is_running is None
+            else is_running
+        )
         runs = ended is None and works
         digest = hashlib.sha256(repr((process, failure, row)).encode(errors="replace")).hexdigest()
         entry, former, was_running = pushed.get(name, (0, "", False))
         if (entry, former) != (last or 0, digest) or runs or was_running:
-            due.append(Due(session, uid, name, last or 0, digest, runs))
+            due.append(SessionToPush(session, uid, name, last or 0, digest, runs))
     if any(item.name not in pushed for item in due):
-        elsewhere = under_other_names(history, central, origin)
+        elsewhere = uids_under_other_names(history, central, origin)
         due = [item for item in due if item.uid not in elsewhere]
     added = sessions = 0
     for number, item in enumerate(due, 1):
@@ -104,13 +108,13 @@ def push(
             new = push_session(history, central, origin, item)
             added, sessions = added + new, sessions + (new > 0 or item.name not in pushed)
         except (DataError, IntegrityError, ValueError) as trouble:
-            refused.append(f"{item.name} is damaged: {sentence(trouble)}")
-        said(number, len(due))
-    return Pushed(sessions, added, tuple(refused))
+            refused.append(f"{item.name} is damaged: {first_line_of_error(trouble)}")
+        report_progress(number, len(due))
+    return PushResult(sessions, added, tuple(refused))
 
 
-def under_other_names(history: History, central: "Connection", origin: str) -> set[str]:
-    """The uids of sessions that the central history has from other histories. Raises UsageError like ``push``."""
+def uids_under_other_names(history: History, central: "Connection", origin: str) -> set[str]:
+    """The uids of own sessions that the central history has under other names. Raises UsageError like ``push``."""
     own_sessions = history.select("SELECT id, uid FROM sessions WHERE origin IS NULL")
     central_uids: dict[str, str] = dict(
         central.execute(OF_HISTORIES, [origin, [uid for _, uid in own_sessions]]).fetchall()
@@ -129,30 +133,43 @@ def under_other_names(history: History, central: "Connection", origin: str) -> s
     return {uid for central_name, uid in central_uids.items() if not central_name.startswith(f"{origin}:")}
 
 
-def push_session(history: History, central: "Connection", origin: str, due: Due) -> int:
-    """Push one session and return the number of added log entries. Raises UsageError if another session has its name."""
+def push_session(history: History, central: "Connection", origin: str, session_to_push: SessionToPush) -> int:
+    """Push a session, and return the number of added log entries. Raises UsageError if another session has the name."""
     added, last = 0, -1
     new_entries = "SELECT id FROM events WHERE session_id = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?"
-    while last < due.entries:
+    while last < session_to_push.last_entry:
         with central.transaction():
-            central.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [due.name])
-            central_uid, entry = central.execute(CENTRAL_STATE, [due.name]).fetchone() or (due.uid, 0)
-            if central_uid != due.uid:
-                raise UsageError(f"the central history has another session with the id {due.name}", OTHER_NAME)
-            new = history.select(new_entries, [due.session, entry, due.entries, ENTRIES])
+            central.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [session_to_push.name])
+            central_uid, entry = central.execute(CENTRAL_STATE, [session_to_push.name]).fetchone() or (
+                session_to_push.uid,
+                0,
+            )
+            if central_uid != session_to_push.uid:
+                raise UsageError(
+                    f"the central history has another session with the id {session_to_push.name}", OTHER_NAME
+                )
+            new = history.select(new_entries, [session_to_push.session, entry, session_to_push.last_entry, ENTRIES])
             last = new[-1][0] if new else entry
-            write(history, central, origin, due, entry, last)
+            write_rows_and_entries(history, central, origin, session_to_push, entry, last)
             keep = "INSERT INTO pushes VALUES (%s, %s, %s, CASE WHEN %s THEN extract(epoch FROM now()) END)"
             change = "entry = excluded.entry, digest = excluded.digest, seen = excluded.seen"
             central.execute(
-                f"{keep} ON CONFLICT (session_id) DO UPDATE SET {change}", [due.name, last, due.digest, due.runs]
+                f"{keep} ON CONFLICT (session_id) DO UPDATE SET {change}",
+                [session_to_push.name, last, session_to_push.digest, session_to_push.is_running],
             )
         added += len(new)
     return added
 
 
-def write(history: History, central: "Connection", origin: str, due: Due, entry: int, last: int) -> None:
-    """Write the present rows of a session, and the entries of its log after ``entry`` up to ``last``."""
+def write_rows_and_entries(
+    history: History,
+    central: "Connection",
+    origin: str,
+    session_to_push: SessionToPush,
+    after_entry: int,
+    last_entry: int,
+) -> None:
+    """Write the present rows of a session, and the entries of its log after ``after_entry`` up to ``last_entry``."""
 
     def rows_of(table: str, where: str, *values: object) -> list[Row]:
         rows = history.select(f"SELECT {', '.join(TABLES[table].split())} FROM {table} WHERE {where}", values)
@@ -160,7 +177,7 @@ def write(history: History, central: "Connection", origin: str, due: Due, entry:
 
     def put(table: str, where: str, *values: object, changes: bool = False) -> None:
         """Insert rows; with ``changes``, they replace existing rows."""
-        columns, key = TABLES[table].split(), key_of(table)
+        columns, key = TABLES[table].split(), central_primary_key(table)
         changed = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key) if changes else ""
         then = f"({', '.join(key)}) DO {f'UPDATE SET {changed}' if changed else 'NOTHING'}"
         insert = (
@@ -169,45 +186,45 @@ def write(history: History, central: "Connection", origin: str, due: Due, entry:
         if rows := rows_of(table, where, *values):
             central.cursor().executemany(insert, rows)
 
-    put("sessions", "id = ?", due.session, changes=True)
-    put("attempts", "session_id = ?", due.session, changes=True)
+    put("sessions", "id = ?", session_to_push.session, changes=True)
+    put("attempts", "session_id = ?", session_to_push.session, changes=True)
     its_batches = "(SELECT batch_id FROM batch_hunts WHERE hunt_id = ?)"
-    put("batches", f"id IN {its_batches}", due.session, changes=True)
-    put("batch_hunts", f"batch_id IN {its_batches}", due.session, changes=True)
-    if not entry:
-        put("ranges", "session_id = ?", due.session)
-    if last == entry:
+    put("batches", f"id IN {its_batches}", session_to_push.session, changes=True)
+    put("batch_hunts", f"batch_id IN {its_batches}", session_to_push.session, changes=True)
+    if not after_entry:
+        put("ranges", "session_id = ?", session_to_push.session)
+    if last_entry == after_entry:
         return
     put("hosts", "true")
     built = "commit_hash IN (SELECT commit_hash FROM events WHERE session_id = ? AND id > ? AND id <= ?)"
-    put("commits", built, due.session, entry, last)
+    put("commits", built, session_to_push.session, after_entry, last_entry)
     for table in OF_LOG:
-        key = key_of(table)[1]
+        key = central_primary_key(table)[1]
         new = f"session_id = ? AND {key} > ? AND {key} <= ? ORDER BY {key}"
         with central.cursor().copy(f"COPY {table} ({', '.join(TABLES[table].split())}) FROM STDIN") as copy:
-            for row in rows_of(table, new, due.session, entry, last):
+            for row in rows_of(table, new, session_to_push.session, after_entry, last_entry):
                 copy.write_row(row)
     for table in ("suspects", "verdicts"):  # a later verdict replaces an earlier one
-        central.execute(f"DELETE FROM {table} WHERE session_id = %s", [due.name])
-        put(table, "session_id = ?", due.session)
+        central.execute(f"DELETE FROM {table} WHERE session_id = %s", [session_to_push.name])
+        put(table, "session_id = ?", session_to_push.session)
 
 
 def central_row(origin: str, table: str, row: Row) -> Row:
-    """A row of a local history as a row of the central history: with names of sessions, and without passwords."""
+    """The central history's form of a local row: ORIGIN:NUMBER in place of numbers of sessions, and no passwords."""
     return tuple(
         origin if column == "origin"
         else value if value is None
-        else f"{origin}:{value}" if is_name(table, column)
+        else f"{origin}:{value}" if has_session_names(table, column)
         else value.partition(" ")[2] if column == "process"  # without the secret of its maker
-        else without_passwords(value, document=(table, column) in DOCUMENTS) if isinstance(value, str)
+        else without_passwords(value, is_json=(table, column) in DOCUMENTS) if isinstance(value, str)
         else value
         for column, value in zip(TABLES[table].split(), row, strict=True)
     )  # fmt: skip
 
 
-def without_passwords(text: str, *, document: bool) -> str:
-    """A text, or a JSON document, with masked passwords; without any, it is returned unchanged."""
-    if not document or ("://" not in text and ":\\/\\/" not in text):
+def without_passwords(text: str, *, is_json: bool) -> str:
+    """A text, or a JSON document, with masked passwords. A text without passwords is returned unchanged."""
+    if not is_json or ("://" not in text and ":\\/\\/" not in text):
         return masked(text)
     value = json.loads(text)
     hidden = masked_fields(value)

@@ -1,4 +1,4 @@
-"""Read-only SQL queries of the history: by users, and prepared queries for `bisect query --examples` and `bisect serve`."""
+"""Read-only SQL queries of the history: of users, and prepared queries of `bisect query --examples` and `bisect serve`."""
 
 import sqlite3
 from collections.abc import Generator, Iterator
@@ -114,16 +114,14 @@ WHERE repeated > 1 GROUP BY host, builder, workload ORDER BY host, builder, work
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """The rows of a query, read lazily."""
+    """The columns and the rows of a query; the rows are read lazily."""
 
     columns: tuple[str, ...]
     rows: Generator[tuple[Any, ...]]
 
 
 def run_read_only_query(connection: sqlite3.Connection, sql: str, history_path: Path) -> QueryResult:
-    """The result of one statement that only reads. Raises UsageError for a mistake in it, and for a statement that would
-    write.
-    """
+    """The result of one SQL statement. Raises UsageError for a mistake in the SQL, and for a statement that writes."""
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
     connection.set_authorizer(authorize_reads)
     try:
@@ -137,7 +135,7 @@ def run_read_only_query(connection: sqlite3.Connection, sql: str, history_path: 
 
 
 def read_rows(cursor: sqlite3.Cursor, history_path: Path) -> Generator[tuple[Any, ...]]:
-    """The rows of a cursor; the statement can also fail while they are read."""
+    """The rows of a cursor, read lazily. Raises UsageError or EnvironmentFailure if reading a row fails."""
     with query_errors_explained(cursor.connection, history_path):
         yield from cursor
 
@@ -145,7 +143,7 @@ def read_rows(cursor: sqlite3.Cursor, history_path: Path) -> Generator[tuple[Any
 def authorize_reads(
     action: int, argument: str | None, second: str | None, _database: str | None, _by: str | None
 ) -> int:
-    """The authorizer of SQLite, which allows reading actions."""
+    """The authorizer callback of SQLite: SQLITE_OK for an action that reads, otherwise SQLITE_DENY."""
     allowed = (
         action in READS
         or (action == sqlite3.SQLITE_PRAGMA and argument in PRAGMAS)
@@ -157,7 +155,7 @@ def authorize_reads(
 
 @contextmanager
 def query_errors_explained(connection: sqlite3.Connection, history_path: Path) -> Iterator[None]:
-    """Translate mistakes in a statement into sentences for the user."""
+    """Translate SQLite's errors for a user's query into UsageError, or EnvironmentFailure for a damaged history."""
     try:
         yield
     except (
@@ -188,10 +186,7 @@ def query_errors_explained(connection: sqlite3.Connection, history_path: Path) -
 
 
 def datasette_arguments(database: str, datasette_major: int) -> dict[str, Any]:
-    """The arguments of Datasette for a history that it calls ``database``.
-
-    ``datasette_major`` is the major version of Datasette.
-    """
+    """The arguments of Datasette for a history that Datasette calls ``database``, by Datasette's major version."""
     about = {"description": "All hunts and trials. The table events is the log. The other tables are derived from it."}
     queries = {"queries": {name: {"title": title, "sql": sql.strip()} for name, (title, sql) in QUERIES.items()}}
     title = {"title": "perfbisect"}

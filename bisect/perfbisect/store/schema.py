@@ -235,7 +235,7 @@ def primary_key(table: str) -> tuple[str, ...]:
 
 
 def create_table_sql(table: str, key_columns: Sequence[str], column_sql: Callable[[str, str], str]) -> str:
-    """The SQL that makes a table; ``column_sql`` gives the type of a column, with its other properties."""
+    """The CREATE TABLE statement of a table. ``column_sql`` returns a column's type, default and references."""
     lines = [
         f"  {column} {column_sql(table, column)}{'' if column in OPTIONAL else ' NOT NULL'}"
         for column in TABLES[table].split()
@@ -244,7 +244,7 @@ def create_table_sql(table: str, key_columns: Sequence[str], column_sql: Callabl
 
 
 def sqlite_column_sql(table: str, column: str) -> str:
-    """The type of a column in SQLite, its default, and the table that it references."""
+    """SQLite's type of a column, the column's default, and the table that the column references."""
     default = " DEFAULT 0" if column.endswith("_count") else ""
     refers = f" REFERENCES {REFERENCES[column]} (id)" if column in REFERENCES else ""
     return f"{TYPES[column_type(table, column)]}{default}{refers}"
@@ -259,9 +259,9 @@ def schema_statements() -> Iterator[str]:
 
 
 def foreign_object(connection: "sqlite3.Connection") -> str:
-    """The first table or trigger of a file whose SQL is not from here; "" without one.
+    """The name of a table or trigger of a file whose SQL differs from this schema; "" if all agree.
 
-    A view instead of a table, a computed column or a trigger would execute SQL of whoever made the file.
+    A view in place of a table, a computed column or a trigger would execute SQL of the file's author.
     """
     sql_of = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
     odd = [name for name in TABLES if sql_of.get(name) != create_table_sql(name, primary_key(name), sqlite_column_sql)]
@@ -270,7 +270,7 @@ def foreign_object(connection: "sqlite3.Connection") -> str:
 
 
 def replace_outdated_views(connection: "sqlite3.Connection", *, read_only: bool = False) -> None:
-    """Replace the views that differ from this version's; ``read_only``: for this connection alone."""
+    """Replace the views that differ from this version's views. With ``read_only``, only this connection sees new views."""
     sql_of = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'"))
     if outdated := [name for name, sql in VIEWS.items() if sql_of.get(name) != f"CREATE VIEW {name} AS {sql}".rstrip()]:
         statement = "CREATE TEMP VIEW {0}" if read_only else "DROP VIEW IF EXISTS {0}; CREATE VIEW {0}"
@@ -279,7 +279,7 @@ def replace_outdated_views(connection: "sqlite3.Connection", *, read_only: bool 
 
 
 def create_schema(connection: "sqlite3.Connection") -> None:
-    """Create the tables of an empty file. A second process that does the same waits, and finds them."""
+    """Create the tables of an empty file. A second process that calls this at the same time waits for the first."""
     connection.execute("BEGIN IMMEDIATE")
     with connection:
         if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:

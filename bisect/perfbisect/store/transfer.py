@@ -1,11 +1,11 @@
 """Copies sessions from one history into another, for `bisect history export` and `import`.
 
-Only the log is copied: each event is decoded, checked and written as by its session, so that all tables agree with it and
-nothing else of a foreign file gets into a history. Copies are made in many short transactions, so that running sessions
-need not wait for long. An interrupted copy is the beginning of the log; the next copy continues it.
+Only the log is copied. Each event is decoded, checked and written like an event of a running session, so that all tables
+agree with the log, and nothing else of a foreign file gets into a history. A copy is made in many short transactions, so
+that running sessions need not wait for long. An interrupted copy has the beginning of the log; the next copy continues.
 
-Sessions in several histories are the same if they have the same uid. If their logs differ, one must be the beginning of
-the other. Otherwise both were continued, and the target's log stays.
+Two sessions are the same session if they have the same uid. If the logs of a session differ, one log must be the
+beginning of the other. Otherwise both histories continued the session, and the target's log stays.
 """
 
 import json
@@ -47,21 +47,21 @@ LONGEST = 256 << 20  # bytes of a value
 TURN = 1.0  # seconds of a transaction: a small part of the time that other writers wait for a lock
 PAUSE = 0.2  # seconds: twice the longest time between two attempts of SQLite to get a lock
 
-Timed = tuple[float, Event]
+TimedEvent = tuple[float, Event]
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
-    """The result for one session."""
+class CopyResult:
+    """The result of copying one session: its names, and whether events were added."""
 
-    name: str  # name in the source: hunt 12, c3
-    here: str  # name in the target
-    how: str  # new, grown, known, or conflict
+    source_name: str  # name in the source: hunt 12, c3
+    target_name: str  # name in the target
+    outcome: str  # new, grown, known, or conflict
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """The data of a session beside its log."""
+class SessionHead:
+    """The data of a session, except the log."""
 
     kind: str
     uid: str
@@ -69,42 +69,42 @@ class Head:
     started: float
     settings: Settings
     attempts: tuple[tuple[float, str], ...]  # start of each attempt, and why it failed
-    plan: SessionStarted  # with the range of a hunt, or the request of a trial
+    start_event: SessionStarted  # with the range of a hunt, or the request of a trial
     about: int | None = None  # number in the source of the session that it is about
-    drop: tuple[int, int, int] | None = None  # the drop of that session that it hunts
+    drop_workload_and_builds: tuple[int, int, int] | None = None  # the drop of that session that it hunts
 
 
-class Turns:
-    """The transactions on a history, with a pause after each TURN seconds; without pauses within an outer transaction."""
+class WriteTurns:
+    """Transactions on a history, with a pause after each TURN seconds. An outer transaction disables the pauses."""
 
     def __init__(self, history: History, process: str) -> None:
         self.history, self.process = history, process
-        self.whole = history.connection.in_transaction
-        self.began = time.monotonic()
+        self.is_within_transaction = history.connection.in_transaction
+        self.turn_start = time.monotonic()
 
     @contextmanager
-    def turn(self) -> "Iterator[sqlite_utils.Database]":
-        """A transaction, after a pause if it is time for one."""
-        if self.over():
+    def transaction(self) -> "Iterator[sqlite_utils.Database]":
+        """A transaction; a pause comes before, if the last TURN seconds had none."""
+        if self.is_turn_over():
             time.sleep(PAUSE)
-            self.began = time.monotonic()
+            self.turn_start = time.monotonic()
         with self.history.transaction() as db:
             yield db
 
-    def over(self) -> bool:
-        """Whether the transaction should end."""
-        return not self.whole and time.monotonic() - self.began >= TURN
+    def is_turn_over(self) -> bool:
+        """Whether the transaction should end, because TURN seconds have passed."""
+        return not self.is_within_transaction and time.monotonic() - self.turn_start >= TURN
 
 
-def all_sessions(source: History) -> list[int]:
+def all_session_numbers(source: History) -> list[int]:
     """The numbers of all sessions of a history."""
     return [session for (session,) in source.select("SELECT id FROM sessions ORDER BY id")]
 
 
-def with_related(source: History, names: Sequence[int | str]) -> list[int]:
-    """The numbers of sessions, with proofs of hunts, hunts of proofs, and hunts for drops of comparisons.
+def numbers_with_related(source: History, names: Sequence[int | str]) -> list[int]:
+    """The numbers of sessions, and of related sessions: proofs of hunts, hunts of proofs, hunts for drops of comparisons.
 
-    The name of a batch (b2) stands for its hunts. Raises UsageError if none of these has begun.
+    The name of a batch (b2) stands for the batch's hunts. Raises UsageError if no hunt of a batch has begun.
     """
     numbers = set[int]()
     for name in names:
@@ -124,42 +124,46 @@ def with_related(source: History, names: Sequence[int | str]) -> list[int]:
     return sorted(numbers.union(*({proof.id for proof in source.proofs(session)} for session in numbers)))
 
 
-def check(source: History, numbers: Sequence[int]) -> None:
-    """Raise EnvironmentFailure if a session cannot be read or copied; all are copied into a temporary history."""
+def check_copyable(source: History, numbers: Sequence[int]) -> None:
+    """Raise EnvironmentFailure if a session cannot be read or copied. The check copies all into a temporary history."""
     with (
         TemporaryDirectory() as folder,
         closing(History.open(Path(folder) / "h.db")) as trial_history,
         trial_history.transaction(),
     ):
-        copy(source, trial_history, numbers, "")
+        copy_sessions(source, trial_history, numbers, "")
 
 
-def copy(source: History, target: History, numbers: Sequence[int], origin: str, verb: str = "imported") -> list[Copied]:
-    """Copy sessions in turns with other writers; ``origin`` is the owner of sessions that have none yet ("": this
-    history's owner).
+def copy_sessions(
+    source: History, target: History, numbers: Sequence[int], origin: str, verb: str = "imported"
+) -> list[CopyResult]:
+    """Copy sessions, in turns with other writers.
 
-    ``numbers`` are in order, so that a session is about an earlier one. ``verb`` is "imported" or "exported".
+    ``origin`` becomes the owner of sessions that have no owner yet; with "", the owner is the target's owner. ``numbers``
+    are in order, so that a session comes after the session that it is about. ``verb`` is "imported" or "exported".
     """
     process = copied(verb)
-    done, copied_numbers, requests, turns = [], dict[int, int](), dict[int, TrialRequest](), Turns(target, process)
+    done, copied_numbers, requests, turns = [], dict[int, int](), dict[int, TrialRequest](), WriteTurns(target, process)
     for session in numbers:
         [kind] = source.columns(session, "kind")
-        log = [*log_of(source, session)]
+        log = [*log_without_passwords(source, session)]
         with damage_explained(source.label, session_name(kind, session)):
-            head = check_head(head_of(source, session), log, requests)
+            head = checked_head(read_head(source, session), log, requests)
             if kind != "hunt":
-                requests[session] = head.plan.request
+                requests[session] = head.start_event.request
             else:
                 fold(log, source.attempts(session))
-            copied_numbers[session], how = copy_session(with_target_numbers(head, copied_numbers), log, turns, origin)
-        done.append(Copied(session_name(kind, session), session_name(kind, copied_numbers[session]), how))
+            copied_numbers[session], how = copy_session(
+                head_with_target_numbers(head, copied_numbers), log, turns, origin
+            )
+        done.append(CopyResult(session_name(kind, session), session_name(kind, copied_numbers[session]), how))
     copy_batches(source, target, copied_numbers, origin, process)
     return done
 
 
 @contextmanager
-def snapshot(history: History) -> Iterator[None]:
-    """Within it, reads of the history see its present state, whatever other processes write."""
+def reading_snapshot(history: History) -> Iterator[None]:
+    """A context in which all reads of the history see one state, although other processes write."""
     history.connection.execute("BEGIN")
     try:
         yield
@@ -167,76 +171,79 @@ def snapshot(history: History) -> Iterator[None]:
         history.connection.rollback()
 
 
-def copy_session(head: Head, log: list[Timed], turns: Turns, origin: str) -> tuple[int, str]:
-    """Copy one session, or the new entries of its log. Returns its number in the target, and the result.
+def copy_session(head: SessionHead, log: list[TimedEvent], write_turns: WriteTurns, origin: str) -> tuple[int, str]:
+    """Copy one session, or the new entries of its log. Returns the number in the target, and the outcome.
 
-    If a turn ends early, the log in the target is the beginning of the source's.
+    Outcomes are those of CopyResult. After each turn, the log in the target is a beginning of the source's log.
     """
     present = (
         "SELECT id, origin IS NULL, (SELECT count(*) FROM events WHERE session_id = s.id) FROM sessions s WHERE uid = ?"
     )
-    target, how = turns.history, ""
+    target, how = write_turns.history, ""
     while True:
         existing = target.connection.execute(present, [head.uid]).fetchone()
         number, is_own, _ = existing or (0, False, 0)
-        tail = new_events(log_of(target, number), iter(log)) if existing else log
+        tail = new_events(log_without_passwords(target, number), iter(log)) if existing else log
         # a file of other persons that adds to an own session could change the commands that `bisect resume` executes
         foreign = bool(is_own and origin)
         if tail is None or (existing and tail and (foreign or target.session_summary(number).state == "running")):
             return number, "conflict"
         if existing and not tail and (foreign or head.about is None or target.columns(number, "about") != (None,)):
             return number, how or "known"
-        with turns.turn() as db:
+        with write_turns.transaction() as db:
             if db.execute(present, [head.uid]).fetchone() != existing:
                 continue  # another import has written it meanwhile
             if tail:
                 how = how or ("grown" if existing else "new")
             whose = {"uid": head.uid, "origin": head.origin or origin or None}
-            number = number or target.insert_session(head.settings, head.plan, head.started, **whose)
+            number = number or target.insert_session(head.settings, head.start_event, head.started, **whose)
             row: dict[str, Any] = {"settings": compact_json(head.settings)}
             if head.about:
-                row |= {"about": head.about, "drop_between": json.dumps(head.drop) if head.drop else None}
+                row |= {
+                    "about": head.about,
+                    "drop_between": json.dumps(head.drop_workload_and_builds)
+                    if head.drop_workload_and_builds
+                    else None,
+                }
             db.table("sessions").update(number, row)
-            complete = write(db, number, head, tail, turns)
+            complete = write_until_turn_ends(db, number, head, tail, write_turns)
         if complete:
             return number, how or "known"
 
 
-def new_events(here: Iterator[Timed], there: Iterator[Timed]) -> list[Timed] | None:
-    """The events of ``there`` after the end of ``here``; empty if ``here`` has them all, None if the logs contradict each
-    other.
-    """
-    tail: list[Timed] = []
-    for mine, theirs in zip_longest(here, there):
+def new_events(target_log: Iterator[TimedEvent], source_log: Iterator[TimedEvent]) -> list[TimedEvent] | None:
+    """The events of ``source_log`` after the end of ``target_log``; None if the logs contradict each other."""
+    tail: list[TimedEvent] = []
+    for mine, theirs in zip_longest(target_log, source_log):
         if mine is None and theirs is not None:
             tail.append(theirs)
-        elif mine and theirs and without_numbers(mine) != without_numbers(theirs):
+        elif mine and theirs and entry_without_numbers(mine) != entry_without_numbers(theirs):
             return None
     return tail
 
 
-def without_numbers(entry: Timed) -> tuple[float, str, str]:
-    """An entry of a log without numbers of sessions."""
+def entry_without_numbers(entry: TimedEvent) -> tuple[float, str, str]:
+    """The time, kind and JSON of a log entry, with 0 for numbers of sessions, so that two histories can be compared."""
     at, event = entry
-    return at, codec.kind_of(event), encode(renumbered(event, 0, 0), ())
+    return at, codec.kind_of(event), encode(renumbered_event(event, 0, 0), ())
 
 
-def renumbered(event: Event, session: int, about: int | None) -> Event:
-    """The event as an event of ``session``, which is about the session ``about``."""
+def renumbered_event(event: Event, session: int, about: int | None) -> Event:
+    """The event for a session with the number ``session`` that is about the session ``about``."""
     match event:
         case SessionStarted():
-            return replace(event, session=session, request=about_hunt(event.request, about))
+            return replace(event, session=session, request=request_about_hunt(event.request, about))
         case _:
             return event
 
 
-def about_hunt(request: TrialRequest, hunt: int | None) -> TrialRequest:
-    """The request of a proof with the number of its hunt in the target."""
+def request_about_hunt(request: TrialRequest, hunt: int | None) -> TrialRequest:
+    """The request of a proof, with the number ``hunt`` for the proof's hunt; other requests are unchanged."""
     return replace(request, reverts=replace(request.reverts, hunt=hunt)) if request.reverts and hunt else request
 
 
-def log_of(history: History, session: int) -> Iterator[Timed]:
-    """The log of a session without passwords, as it is copied. Raises EnvironmentFailure if it cannot be read."""
+def log_without_passwords(history: History, session: int) -> Iterator[TimedEvent]:
+    """The log of a session with masked passwords. Raises EnvironmentFailure if an entry cannot be read."""
     name = session_name(history.columns(session, "kind")[0], session)
     for entry in history.events(session):
         with damage_explained(history.label, f"{name}, table events, row {entry.id},"):
@@ -246,20 +253,20 @@ def log_of(history: History, session: int) -> Iterator[Timed]:
         yield entry.at, event
 
 
-def head_of(history: History, session: int) -> Head:
-    """The data of a session beside its log."""
+def read_head(history: History, session: int) -> SessionHead:
+    """The data of a session, except the log."""
     kind, uid, origin, started, host_id, request, about, drop = history.columns(
         session, "kind", "uid", "coalesce(origin, '')", "started", "host_id", "CAST(request AS BLOB)", "about", "drop_between"
     )  # fmt: skip
     check_field_values(host := builtins(read_host(history.connection, host_id)))
     facts, settings = msgspec.convert(host, HostFacts), masked_fields(history.settings(session))
     if kind == "hunt":
-        plan = range_of(history, session, settings, facts)
+        plan = range_start_event(history, session, settings, facts)
     else:
         trial_request = masked_fields(msgspec.convert(json.loads(request), TrialRequest))
         plan, drop = SessionStarted(session, facts, False, request=trial_request), None
     select = "SELECT started, coalesce(failure, '') FROM attempts WHERE session_id = ? ORDER BY id"
-    return Head(
+    return SessionHead(
         *msgspec.convert((kind, uid, origin), tuple[str, str, str]),
         checked_value("started", started, float),
         settings,
@@ -273,8 +280,8 @@ def head_of(history: History, session: int) -> Head:
     )
 
 
-def range_of(history: History, hunt: int, settings: Settings, host: HostFacts) -> SessionStarted:
-    """The range of a hunt, as the event that begins it."""
+def range_start_event(history: History, hunt: int, settings: Settings, host: HostFacts) -> SessionStarted:
+    """The event that begins a hunt, with the hunt's range, from the tables. Raises ValueError for an invalid range."""
     commits, choices, merges, base = history.columns(hunt, "commits", "candidates - 1", "merges", "base_commit")
     span = history.candidates(hunt)
     check_field_values({"commits": commits, "choices": choices, "merges": merges})
@@ -285,15 +292,15 @@ def range_of(history: History, hunt: int, settings: Settings, host: HostFacts) -
     return SessionStarted(hunt, host, False, *names, commits, span, merges, branch_points=len(span) - 1 - choices)
 
 
-def check_head(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialRequest]) -> Head:
-    """``head`` itself. Raises ValueError if reports could not read it; ``requests`` are of earlier trials."""
+def checked_head(head: SessionHead, log: Sequence[TimedEvent], requests: Mapping[int, TrialRequest]) -> SessionHead:
+    """The ``head`` itself. Raises ValueError if reports could not read the session. ``requests`` has earlier trials."""
     if not UID.fullmatch(head.uid):
         raise ValueError("it has no name")
     if len(head.origin) > LONGEST_NAME:
         raise ValueError("its origin is too long")
     check_field_values(builtins(head.settings))
     check_field_values(head.attempts, "attempts")
-    plan = head.plan.request
+    plan = head.start_event.request
     if head.kind != "hunt":
         check_field_values(builtins(plan))
         if head.kind != plan.kind or not plan.works:
@@ -302,53 +309,66 @@ def check_head(head: Head, log: Sequence[Timed], requests: Mapping[int, TrialReq
         for request in (plan, *started):
             if (request.reverts.hunt if request.reverts else None) != head.about:
                 raise ValueError("it belongs to another hunt")
-            if sizes(request) != sizes(plan) or request.kind != head.kind:
+            if build_and_workload_counts(request) != build_and_workload_counts(plan) or request.kind != head.kind:
                 raise ValueError("its attempts measure other builds or workloads")
-        builds, works = sizes(plan)
+        builds, works = build_and_workload_counts(plan)
         for _, event in log:
             if isinstance(event, BuildFinished | RunFinished | CandidateSkipped) and event.candidate >= builds:
                 raise ValueError("a run or a failed build has the number of a build that does not exist")
             if isinstance(event, RunFinished | CandidateSkipped) and event.workload >= works:
                 raise ValueError("a run or a failed build has the number of a workload that does not exist")
-    if head.drop and head.about is not None and head.about in requests:
-        (work, first, last), (builds, works) = head.drop, sizes(requests[head.about])
+    if head.drop_workload_and_builds and head.about is not None and head.about in requests:
+        (work, first, last), (builds, works) = (
+            head.drop_workload_and_builds,
+            build_and_workload_counts(requests[head.about]),
+        )
         if not (0 <= first < last < builds and 0 <= work < works):
             raise ValueError("its drop names a build or a workload that does not exist")
     return head
 
 
-def sizes(request: TrialRequest) -> tuple[int, int]:
-    """The numbers of builds and workloads."""
+def build_and_workload_counts(request: TrialRequest) -> tuple[int, int]:
+    """The number of builds, and the number of workloads, of a trial."""
     return len(request.subjects), len(request.works)
 
 
-def with_target_numbers(head: Head, here: Mapping[int, int]) -> Head:
-    """``head`` with the numbers of the target; if the comparison is not copied, the hunt for its drop becomes a usual
-    hunt.
+def head_with_target_numbers(head: SessionHead, target_numbers: Mapping[int, int]) -> SessionHead:
+    """The ``head`` with numbers of the target; ``target_numbers`` maps numbers of the source to numbers of the target.
+
+    A hunt for a drop of a comparison that is not copied becomes a usual hunt.
     """
-    about = here.get(head.about or 0)
-    if head.plan.request.reverts and about is None:
+    about = target_numbers.get(head.about or 0)
+    if head.start_event.request.reverts and about is None:
         raise ValueError("its hunt is missing")
-    plan = replace(head.plan, request=about_hunt(head.plan.request, about))
-    return replace(head, about=about, drop=head.drop if about else None, plan=plan)
+    plan = replace(head.start_event, request=request_about_hunt(head.start_event.request, about))
+    return replace(
+        head, about=about, drop_workload_and_builds=head.drop_workload_and_builds if about else None, start_event=plan
+    )
 
 
-def write(db: "sqlite_utils.Database", session: int, head: Head, log: Sequence[Timed], turns: Turns) -> bool:
-    """Write the missing attempts of a session, and events until the turn is over. Returns whether all were written."""
+def write_until_turn_ends(
+    db: "sqlite_utils.Database", session: int, head: SessionHead, log: Sequence[TimedEvent], write_turns: WriteTurns
+) -> bool:
+    """Write the missing attempts of a session, and events until the turn is over. Returns whether all events fitted."""
     [have] = db.execute("SELECT count(*) FROM attempts WHERE session_id = ?", [session]).fetchone()
     for began, failure in head.attempts[have:]:
-        row = {"session_id": session, "started": began, "process": turns.process, "failure": masked(failure) or None}
+        row = {
+            "session_id": session,
+            "started": began,
+            "process": write_turns.process,
+            "failure": masked(failure) or None,
+        }
         db.table("attempts").insert(row)
-    into = replace(turns.history.session_log(session), is_foreign=True)
+    into = replace(write_turns.history.session_log(session), is_foreign=True)
     for index, (at, event) in enumerate(log):
-        if index and turns.over():
+        if index and write_turns.is_turn_over():
             return False
-        into.append(renumbered(event, session, head.about), at)
+        into.append(renumbered_event(event, session, head.about), at)
     return True
 
 
-def check_pages(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise EnvironmentFailure if the file is damaged."""
+def check_file_integrity(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise EnvironmentFailure if SQLite's ``quick_check`` finds damage in the file."""
     with sqlite_errors_explained(path):
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA cell_size_check = ON")

@@ -128,7 +128,7 @@ def batch(given: Given) -> int:
                 see = f"See it: {command_on('watch' if latest.running else 'batch', latest.name, history)}"
                 if latest.running:
                     raise UsageError(f"Another process carries out this file, as batch {latest.name}.", see)
-                if latest.submitted and not (submit or given.anew or latest.ended):
+                if latest.is_submitted and not (submit or given.anew or latest.ended):
                     raise UsageError(
                         f"This file was submitted to Slurm, as batch {latest.name}. To begin all hunts anew, add --anew.",
                         see,
@@ -169,7 +169,7 @@ def show_jobs(name: str, path: Path | None, *, cancel: bool) -> None:
 
     with closing(History.open(path)) as opened:
         read, states = read_batch_and_jobs(opened, int(name[1:]))
-        if not read.submitted:
+        if not read.is_submitted:
             raise UsageError(
                 f"Batch {name} has no Slurm jobs: it was not submitted.", f"See it: {command_on('show', name, path)}"
             )

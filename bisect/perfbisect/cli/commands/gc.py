@@ -157,7 +157,7 @@ def pins(path: Path | None, *, read_only: bool) -> frozenset[str]:
     from perfbisect.errors import UsageError
     from perfbisect.store.connection import default_history_path
     from perfbisect.store.history import History
-    from perfbisect.store.prior_data import read_pinned
+    from perfbisect.store.prior_data import read_needed_keys
 
     if path in (None, default_history_path()) and not default_history_path().exists():
         return frozenset()
@@ -167,7 +167,7 @@ def pins(path: Path | None, *, read_only: bool) -> frozenset[str]:
             "Give the file that `bisect run` got with --history, or omit --history.",
         )
     with closing(History.open(path, read_only=read_only)) as opened:
-        return read_pinned(opened, time.time() - ACTIVE)
+        return read_needed_keys(opened, time.time() - ACTIVE)
 
 
 def table_of(removed: "Sequence[Item]") -> Iterator[str]:

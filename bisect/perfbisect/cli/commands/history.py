@@ -40,7 +40,7 @@ from perfbisect.wording.text import printable, shell_words
 
 if TYPE_CHECKING:
     from perfbisect.store.batches import Batch
-    from perfbisect.store.transfer import Copied
+    from perfbisect.store.transfer import CopyResult
 
 # columns that are dropped in a narrow terminal, in this order
 DISPENSABLE = ("runs", "builds", "host", "prob.", "builder", "range", "when")
@@ -159,8 +159,8 @@ def export(given: Given) -> None:
         raise UsageError(f"FILE is missing: {file} is the id of a session.", f"Write: {shell_words(again)}")
     if file.exists():
         raise UsageError(f"{file} exists already.", "Give another FILE, or remove the file.")
-    with closing(History.open(history)) as source, transfer.snapshot(source):
-        selection = transfer.with_related(source, hunts) if hunts else transfer.all_sessions(source)
+    with closing(History.open(history)) as source, transfer.reading_snapshot(source):
+        selection = transfer.numbers_with_related(source, hunts) if hunts else transfer.all_session_numbers(source)
         with sqlite_errors_explained(file):
             file.parent.mkdir(parents=True, exist_ok=True)
             beside = TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent)
@@ -168,10 +168,10 @@ def export(given: Given) -> None:
             unfinished = Path(folder) / file.name
             with closing(History.open(unfinished)) as target:
                 with target.transaction():
-                    done = transfer.copy(source, target, selection, "", "exported")
+                    done = transfer.copy_sessions(source, target, selection, "", "exported")
                 target.connection.execute("PRAGMA journal_mode = DELETE")  # one file, also beside no other
             unfinished.rename(file)
-    hunts_written = sum(copied.name.startswith("hunt") for copied in done)
+    hunts_written = sum(copied.source_name.startswith("hunt") for copied in done)
     trials = len(done) - hunts_written
     also = f"; comparisons, proofs and A/As: {trials}" if trials else ""
     say(f"{file}: {count(hunts_written, 'hunt')}{also}")
@@ -218,10 +218,10 @@ def import_(given: Given) -> int:
     conflicts = 0
     with closing(History.open(path)) as target:
         for file in given.files:
-            with foreign(file) as source, transfer.snapshot(source):
-                selection = transfer.all_sessions(source)
-                transfer.check(source, selection)  # nothing of a file with mistakes is imported
-                done = transfer.copy(source, target, selection, "" if given.own else given.origin or file.stem)
+            with foreign(file) as source, transfer.reading_snapshot(source):
+                selection = transfer.all_session_numbers(source)
+                transfer.check_copyable(source, selection)  # nothing of a file with mistakes is imported
+                done = transfer.copy_sessions(source, target, selection, "" if given.own else given.origin or file.stem)
             conflicts += tell(file, done)
     return CONFLICTS if conflicts else 0
 
@@ -230,7 +230,7 @@ def import_(given: Given) -> int:
 def foreign(file: Path) -> Iterator[History]:
     """The history of someone else, open for reading."""
     from perfbisect.store.connection import NoHistory
-    from perfbisect.store.transfer import check_pages
+    from perfbisect.store.transfer import check_file_integrity
 
     try:
         opened = History.open(file, read_only=True)
@@ -238,20 +238,20 @@ def foreign(file: Path) -> Iterator[History]:
         advice = "Give the file of a history, or a file that `bisect history export` has written."
         raise UsageError(str(wrong), advice) from wrong
     with closing(opened):
-        check_pages(opened.connection, file)
+        check_file_integrity(opened.connection, file)
         yield opened
 
 
-def tell(file: Path, done: "Sequence[Copied]") -> int:
+def tell(file: Path, done: "Sequence[CopyResult]") -> int:
     """Say what was done with the hunts of a file; returns the number of conflicts."""
     name = printable(str(file))
     for copied in done:
-        numbers = f"{copied.name} is {copied.here} in your history"
-        if copied.how in ("new", "grown"):
-            say(f"{numbers}; new events were added" if copied.how == "grown" else numbers)
-        elif copied.how == "conflict":
+        numbers = f"{copied.source_name} is {copied.target_name} in your history"
+        if copied.outcome in ("new", "grown"):
+            say(f"{numbers}; new events were added" if copied.outcome == "grown" else numbers)
+        elif copied.outcome == "conflict":
             note(f"{name}: {numbers}, but the two logs differ. The log of your history is unchanged.")
-    counts = Counter(copied.how for copied in done)
+    counts = Counter(copied.outcome for copied in done)
     say(f"{name}: {count(counts['new'], 'session')} added, {counts['grown']} updated, {counts['known']} unchanged")
     return counts["conflict"]
 
@@ -291,16 +291,19 @@ def push(given: Given) -> int:
     """
     from perfbisect.hunt.notification import origin_of
     from perfbisect.recipes.configuration import configured_address
-    from perfbisect.store.central import connected, definition
+    from perfbisect.store.central import central_connection, central_schema_sql
     from perfbisect.store.push import push as push_all
 
     if given.sql:
-        say("\n".join(definition()))
+        say("\n".join(central_schema_sql()))
         return 0
     address = given.address or configured_address()
     origin = origin_of(given.origin)
-    with closing(History.open(given.history, read_only=True)) as opened, connected(address, pushes=True) as central:
-        done = push_all(opened, central, origin, said=partial(clone_progress, "Sessions"))
+    with (
+        closing(History.open(given.history, read_only=True)) as opened,
+        central_connection(address, is_push=True) as central,
+    ):
+        done = push_all(opened, central, origin, report_progress=partial(clone_progress, "Sessions"))
     for sentence in done.refused:
         note(f"A session was not pushed: {printable(sentence)}")
     amount = f"{count(done.entries, 'event')} of {count(done.sessions, 'session')}"

@@ -225,7 +225,7 @@ def show(given: Given) -> None:
         if name.startswith("b"):
             batch = read_batch(opened, int(name[1:]))
             table = batch_table(batch, opened, output_width(), called=str(called))
-            if batch.submitted and not given.central:
+            if batch.is_submitted and not given.central:
                 table.append(f"To see its Slurm jobs: {command_on('batch', name, history)}")
             say("\n".join(fenced(table) if form == "markdown" else table))
         elif name:

@@ -23,7 +23,7 @@ from perfbisect.cli.sessions import carried_out, conclude, follow, hunt_results,
 from perfbisect.core.domain.settings import Settings
 from perfbisect.errors import UsageError
 from perfbisect.report.command_line import command_on, command_to_compare
-from perfbisect.store.batches import batch_together, is_of_batch, read_batch
+from perfbisect.store.batches import batch_of_one_process, is_in_batch, read_batch
 from perfbisect.store.history import History
 from perfbisect.ui.stream import note
 
@@ -94,7 +94,7 @@ def resume_session(given: Given, name: int | str, further: Mapping[str, float] |
             except SeveralResults as several:
                 with closing(History.open(history)) as opened:
                     settings = opened.settings(int(name))
-                    if is_of_batch(opened, int(name)):
+                    if is_in_batch(opened, int(name)):
                         raise
                 with leasing_for(settings, history):
                     return hunt_results(given, settings, several, caller)
@@ -183,12 +183,12 @@ def unfinished_together(hunt: int | str, path: Path | None) -> "Batch | None":
     with closing(History.open(path)) as opened:
         if isinstance(hunt, int):
             refuse_if_job_is_open(opened, hunt)
-            found = batch_together(opened, hunt)
+            found = batch_of_one_process(opened, hunt)
             return found if found and not found.ended else None
         batch = read_batch(opened, int(hunt[1:]))
     if batch.ended:
         raise UsageError(f"All hunts of batch {hunt} have a verdict.", f"To see them: {command_on('show', hunt, path)}")
-    if not batch.together:
+    if not batch.is_one_process:
         raise UsageError(
             f"Batch {hunt} was begun from a file, so `bisect batch` continues it.",
             f"To continue: {command_on('batch', batch.file, path)}",
@@ -211,7 +211,7 @@ def resume_all(path: Path | None, view: str | None) -> int:
             if not (unfinished_batch.ended or unfinished_batch.running)
         ):
             hunts_of_batches |= {hunt_of_batch.hunt for hunt_of_batch in batch.hunts}
-            if batch.submitted:
+            if batch.is_submitted:
                 note(
                     f"Batch {batch.name} was submitted to Slurm. To see its jobs: {command_on('batch', batch.name, path)}"
                 )
@@ -224,7 +224,7 @@ def resume_all(path: Path | None, view: str | None) -> int:
             open_tasks = [
                 task for task in tasks_of(batch, opened) if task.status not in VERDICTS and task.number in places
             ]
-            if batch.together:  # resuming its first hunt resumes all
+            if batch.is_one_process:  # resuming its first hunt resumes all
                 open_tasks = open_tasks[:1]
                 for task in open_tasks:
                     task.batch = None

@@ -198,11 +198,11 @@ def claim_in(batch: tuple[int, int, str], history: Path | None) -> int | None:
     """Claim a hunt of a batch for this process, long before the hunt has a number; see ``store.batches.claim``."""
     from contextlib import closing
 
-    from perfbisect.store.batches import claim
+    from perfbisect.store.batches import claim_batch_hunt
     from perfbisect.store.history import History
 
     with closing(History.open(history)) as opened:
-        number = claim(opened, *batch)
+        number = claim_batch_hunt(opened, *batch)
         if number is None:
             note(
                 f"The history {opened.path} does not contain the batch of this job. The hunt is stored there as a new hunt."

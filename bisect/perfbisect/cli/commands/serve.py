@@ -57,7 +57,7 @@ def serve(given: Given) -> None:
     Passwords need a proxy with TLS in front of this server: see docs/serve.md.
     """
     from perfbisect.cli.guard import Guard
-    from perfbisect.store.central import connected
+    from perfbisect.store.central import central_connection
     from perfbisect.store.connection import default_history_path, open_reader
 
     if given.add_user is not None:
@@ -72,7 +72,7 @@ def serve(given: Given) -> None:
             "--sql and --from exclude each other. For SQL on a central history: bisect query SQL --from URL"
         )
     else:
-        with connected(central):
+        with central_connection(central):
             pass
     guard = Guard(given.password_file, given.token_file, address)
     login = guard.asks()

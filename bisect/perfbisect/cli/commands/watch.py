@@ -42,7 +42,7 @@ def watch(given: Given) -> None:
     The history is only read. Ctrl-C ends `bisect watch`; the sessions continue.
     """
     from perfbisect.hunt import watching
-    from perfbisect.store.batches import batch_together
+    from perfbisect.store.batches import batch_of_one_process
     from perfbisect.store.history import History
 
     with closing(History.open(given.history, read_only=True)) as opened:
@@ -55,7 +55,7 @@ def watch(given: Given) -> None:
                 "No session is running.",
                 "`bisect history` lists all sessions; `bisect show` prints the report of a session.",
             )
-        batch = batch_together(opened, chosen[0])
+        batch = batch_of_one_process(opened, chosen[0])
         together = batch is not None and {*chosen} <= {hunt.hunt for hunt in batch.hunts}
         lines = given.plain or lines_wanted()
 

@@ -194,12 +194,12 @@ def named_in_history(quick: Quick) -> Quick:
     """The command with a name that no other command in the history of the options has."""
     from perfbisect.recipes.requested import command_name
     from perfbisect.store.history import History
-    from perfbisect.store.prior_data import free_name
+    from perfbisect.store.prior_data import unused_command_name
 
     name, context = command_name(quick.run), click.get_current_context(silent=True)
     path = context.params.get("history") if context else None
     with suppress(PerfBisectError), closing(History.open(path, read_only=True)) as opened:
-        name = free_name(opened, quick, name)
+        name = unused_command_name(opened, quick, name)
     return replace(quick, name=name)  # unchanged if there is no history yet
 
 

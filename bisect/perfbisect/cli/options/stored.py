@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perfbisect.core.domain.session_state import SessionState
     from perfbisect.report.document import Document
     from perfbisect.repository.git import Repository
-    from perfbisect.store.central import Central
+    from perfbisect.store.central import CentralReader
 
 T = TypeVar("T")
 
@@ -57,16 +57,16 @@ def id_of_other(hunt: int | str | None) -> str:
 
 
 @contextmanager
-def opened_history(history: Path | None, central: str | None) -> "Iterator[History | Central]":
+def opened_history(history: Path | None, central: str | None) -> "Iterator[History | CentralReader]":
     """The local history, or a central one, to be read."""
     if central is None:
         with closing(History.open(history, read_only=True)) as opened:
             yield opened
     else:
-        from perfbisect.store.central import Central, connected
+        from perfbisect.store.central import CentralReader, central_connection
 
-        with connected(central) as connection:
-            yield Central(central, connection)
+        with central_connection(central) as connection:
+            yield CentralReader(central, connection)
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def opened_for(
             number = opened.latest_hunt() if hunt is None else hunt
             yield opened, number, number
         else:
-            with opened.session(None if hunt is None else str(hunt)) as session:
+            with opened.session_copy(None if hunt is None else str(hunt)) as session:
                 yield session
 
 

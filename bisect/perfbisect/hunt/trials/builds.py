@@ -32,7 +32,7 @@ from perfbisect.repository.discovery import Progress, cached_clone, open_reposit
 from perfbisect.repository.git import Repository
 from perfbisect.store.connection import NoHistory
 from perfbisect.store.history import History
-from perfbisect.store.prior_data import read_costs
+from perfbisect.store.prior_data import read_typical_costs
 from perfbisect.wording.quantities import count, duration
 
 # An entry of a reflog with a suffix that no revision can have: git may take the whole word for a date.
@@ -277,6 +277,6 @@ def build_seconds(settings: Settings, history: Path | None) -> float | None:
     """The seconds of a build in earlier hunts; None if there are none."""
     try:
         with closing(History.open(history, read_only=True)) as opened:
-            return read_costs(opened, settings).build
+            return read_typical_costs(opened, settings).build_seconds
     except (NoHistory, UsageError):
         return None

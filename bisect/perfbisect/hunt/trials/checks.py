@@ -19,7 +19,7 @@ from perfbisect.process import CLOCK
 from perfbisect.recipes.requested import requested_builder, requested_workloads, with_overrides
 from perfbisect.store.history import History
 from perfbisect.store.listing import FITNESS_CHECK
-from perfbisect.store.prior_data import read_checks
+from perfbisect.store.prior_data import read_fitness_checks
 
 DUE = 20 * 3600.0  # seconds after a check until the next: below a day, because a daily job is not on time to the minute
 ROUNDS = 6  # of one run each; eight pairs follow
@@ -63,7 +63,7 @@ def due(name: str, path: Path | None, like: Settings | None) -> Settings | None:
     """The settings of a host's check; None if the check is not due. Raises UsageError if no settings are known."""
     machine = leases.machine(name).address if leases.is_held(name) else name
     with closing(History.open(path)) as history:
-        by_host = read_checks(history)
+        by_host = read_fitness_checks(history)
         if machine in by_host and not like and CLOCK.now() - by_host[machine][-1].at < DUE:
             return None
         earlier = by_host.get(machine) or [check for checks in by_host.values() for check in checks]

@@ -31,7 +31,7 @@ from perfbisect.repository.discovery import open_repository
 from perfbisect.repository.git import Repository
 from perfbisect.repository.objects import listing
 from perfbisect.repository.range import diff_in_parts
-from perfbisect.store.batches import batch_together, read_batch
+from perfbisect.store.batches import batch_of_one_process, read_batch
 from perfbisect.store.history import History
 from perfbisect.wording.quantities import count
 
@@ -60,7 +60,7 @@ def claim_of(history: History, hunt: int | None) -> Claim:
     nodes = sorted((step.candidate for step in named_steps(verdict)), reverse=True)
     if not nodes:
         raise unnamed(history, hunt, verdict)
-    batch = batch_together(history, hunt)
+    batch = batch_of_one_process(history, hunt)
     together = [member.hunt for member in batch.hunts if member.hunt is not None] if batch else []
     reverts = Reverts(hunt, tuple(candidates[node] for node in nodes))
     return Claim(history.settings(hunt), reverts, tuple(history.settings(number) for number in together))
@@ -156,7 +156,7 @@ def culprits_of(history: History, hunt: int | str | None, minutes: float, say: C
     else:
         searches = _searches_of(history, claim_of(history, hunt), minutes)
         searched = searches[0].narrows
-        batch = batch_together(history, searched)
+        batch = batch_of_one_process(history, searched)
         further = [member.hunt for member in batch.hunts if member.hunt and member.hunt != searched] if batch else []
         if batch and any(named_steps(verdict_of(history, number)) for number in further):
             command = command_on("narrow", batch.name, history.path)
