@@ -109,7 +109,16 @@ def worlds() -> Iterator[Cell]:
     yield cell("two speeds of runs", host={"second_speed": (0.3, -0.04)})
     yield cell("two speeds of builds", host={"second_build": (0.1, -0.02)})
     yield cell("slow side noisier", host={"slow_noise": 3.0})
-    for change in ("smaller", "large", "cancelling", "before-and-after", "adjacent", "reverted", "sloping", "slope"):
+    for change in (
+        "smaller",
+        "large",
+        "cancelling",
+        "before-and-after",
+        "adjacent",
+        "reverted",
+        "culprit-on-slope",
+        "slope",
+    ):
         yield cell(f"changes: {change}", changes=change)
     yield cell("no change", changes="nothing")
     yield cell("no change, noise 3 %, drift", changes="nothing", host={"noise": 0.03, "drift": 0.02})
@@ -176,7 +185,7 @@ def counts() -> Iterator[Cell]:
     for noise in (1e-7, 1e-4):
         yield cell(f"1 %, noise {noise:g}", 0.01, noise=noise)
     yield cell("0.1 %, others smaller", 0.0011, neutral=(0.1, 3e-5))
-    for change in ("smaller", "large", "cancelling", "before-and-after", "sloping", "slope"):
+    for change in ("smaller", "large", "cancelling", "before-and-after", "culprit-on-slope", "slope"):
         yield cell(f"1 %, changes: {change}", 0.01, changes=change)
     yield cell("no change", 0.01, changes="nothing", neutral=(0.05, 3e-5))
 

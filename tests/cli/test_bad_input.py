@@ -148,10 +148,9 @@ def test_what_only_a_shell_understands_is_said() -> None:
     _, table = (HERE / "shells.txt").read_text().split("\n\n")
     for command, of_shells, works in re.findall(needs_one, table, re.MULTILINE):
         said = hint_of(lambda: UNSPLIT.parse(command))  # noqa: B023
-        assert (
-            f"contains {of_shells}, which only a shell understands, but the command runs without a shell. Write {works};"
-            in said
-        )
+        word = "pipe" if of_shells == "|" else "shell command"
+        assert f"contains {of_shells}, which only a shell understands, but the command runs without a shell." in said
+        assert f"For a {word}: {works}. If {of_shells} is part of an argument of " in said
         [again] = pasted(works)
         assert shlex.split(again) == ["sh", "-c", command]
         assert UNSPLIT.parse(again) == again

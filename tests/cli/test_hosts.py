@@ -186,7 +186,7 @@ def test_what_cannot_be_asked(fleet: Fleet) -> None:
     run("noise", "a", *fleet.aa, "--metric", "cpu/o")
     for words, status, said in (
         (["--check"], 3, "No host was checked before"),
-        (["--like", "n1"], 3, "--like needs --check"),
+        (["--like", "n1"], 3, "--like works only with --check"),
         (["--accept"], 3, "--accept NAME"),
         (["--accept", "a"], 3, "a is not unfit, so there is no new level to accept."),
         (["--check", "a", "--like", "n9"], 3, "There is no n9"),

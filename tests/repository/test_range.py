@@ -175,7 +175,7 @@ def test_a_range_without_sense_is_refused(history: History) -> None:
     repo, hashes = history(commits_of("c0=0 c1=1 c2=1/d other:=o"))
     for ends, sentence in {
         "c0 c0": "are the same commit",
-        "c2 c0": "the two ends seem to be swapped",
+        "c2 c0": "the two revisions seem to be swapped",
         "c0 other": "have no common history",
         "c1 c2": r"No commit of the range can change the speed: its commits \(1\)",
     }.items():

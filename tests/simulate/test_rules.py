@@ -133,7 +133,8 @@ def test_hunts_add_up() -> None:
     assert shares == pytest.approx((1 / 3, 2 / 3, 0.5, 0.98))
     spent = (tally.builds.mean, tally.runs.most, tally.cost.mean, tally.hours.mean)
     assert spent == pytest.approx((14, 80, 180, 10 / 3))
-    assert any("right in 50 % of the hunts; the mean stated probability is 98 %" in line for line in summary(tally))
+    lines = [*summary(tally)]
+    assert "The mean probability that the hunts stated for the named commit is 98 %." in lines
     assert "No hunt named a commit." in list(summary(Tally.of(trials[2:])))
     with pytest.raises(ValueError, match="no hunt"):
         Tally.of([])

@@ -80,7 +80,7 @@ def test_the_range_of_a_repository(bisect: Bisect, git: Repo) -> None:
     (("v1", "v2", "--commits", "9"), "a random range"),
     (("--build-cost", "-1"), "10 or 15m"),
     (("--effect", "0"), "not between 0.0001% and 99.9999%"),
-    (("--steps", "many"), "sloping"),
+    (("--steps", "many"), "culprit-on-slope"),
     (("--failing", "100%"), "not between 0.0001% and 99.9999%"),
     (("--first-parent",), "GOOD BAD"),
     (("--builds-between",), "--build-hosts"),

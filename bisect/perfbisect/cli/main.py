@@ -28,27 +28,27 @@ from perfbisect.wording.text import printable
 VERBS: Mapping[str, str] = {
     "run": "Find the commit between two revisions that changed the speed.",
     "batch": "Carry out the hunts of a file, in parallel on several hosts.",
-    "resume": "Continue an interrupted session, or all interrupted hunts.",
+    "resume": "Continue an interrupted hunt or comparison, or all of them.",
     "why": "Measure why the culprit of a hunt is slower.",
-    "watch": "Show sessions that run in other terminals.",
+    "watch": "Show hunts and comparisons that run in other terminals.",
     "replay": "Repeat the decisions of a stored hunt, with other settings.",
     "compare": "Measure several builds relative to the first.",
-    "nightly": "Measure the tip of a branch each night, and hunt new drops.",
-    "steps": "Find steps in time series of other tools, and print commands that hunt them.",
-    "prove": "Measure how much of the loss a revert of the culprit regains.",
+    "nightly": "Measure the tip of a branch each night, and find the commits of new drops.",
+    "steps": "Find steps in time series of other tools, and print commands that find their commits.",
+    "prove": "Measure how much speed a revert of the culprit regains.",
     "narrow": "Find the part of the culprit's diff that changed the speed.",
-    "history": "List the sessions of the history; export and import them.",
+    "history": "List hunts, comparisons, proofs and A/As; export and import them.",
     "show": "Print the report of a hunt, a comparison, a proof or an A/A.",
-    "report": "Write the report of a session, or of all sessions, as HTML pages.",
+    "report": "Write the report of a hunt or comparison, or all reports, as HTML pages.",
     "push": "Send the history to the central history of a team.",
     "query": "Run an SQL query on the history.",
     "serve": "Browse the history in a web browser.",
     "init": "Write the recipes of a clone: a builder and a workload.",
-    "builders": "List the builders: recipes that build and start systems.",
+    "builders": "List the builders: recipes that build and start a system.",
     "workloads": "List the workloads: recipes of microbenchmarks.",
     "hosts": "List the hosts, their fitness to measure, and leased machines.",
     "doctor": "Check whether a host is fit to measure, and print fixes.",
-    "noise": "Measure a build against itself (A/A): the noise of a host.",
+    "noise": "Measure the noise of a host: a build against itself (A/A).",
     "gc": "Remove old builds and datasets from a host.",
     "simulate": "Simulate hunts: their cost, and how often their verdict is right.",
     "demo": "Find a planted slowdown in the history of a small storage engine.",
@@ -61,7 +61,7 @@ IN = {  # verb → its module, if their names differ
 
 HABITS = {  # commands of git bisect → the verb here
     "start": "run GOOD BAD", "good": "run GOOD BAD", "bad": "run GOOD BAD", "skip": "run GOOD BAD --skip REV", "next": "resume",
-    "log": "show", "status": "history", "visualize": "report", "view": "report", "reset": "history (there is nothing to reset: perfbisect does not change your clone)",
+    "log": "show", "status": "history", "visualize": "report", "view": "report", "reset": "history (nothing must be reset: perfbisect does not change your clone)",
 }  # fmt: skip
 
 
@@ -115,7 +115,7 @@ Examples:
 \b
 Exit status: 0 a commit is named, 1 there is nothing to find, 2 inconclusive,
 3 usage or configuration error, 4 failure of the environment, 70 bug of
-perfbisect, 130 interrupted; `bisect resume` continues.
+perfbisect, 130 interrupted (`bisect resume` continues the hunt).
 
 \b
 Tab completion: eval "$(_BISECT_COMPLETE=bash_source bisect)"   (or zsh_source, or fish_source)
@@ -138,9 +138,9 @@ def refuse_empty(command: click.Command, words: Sequence[str]) -> None:
 def bisect() -> None:
     """Find the commit that made a database slower.
 
-    You give a fast revision and a slow revision. bisect builds commits between them, measures the builds with a
-    microbenchmark, and names the commit that changed the speed, with its probability. A comparison of the commit with
-    its parent is the proof.
+    You give a fast revision (good) and a slow revision (bad). A hunt builds commits between them, measures the builds
+    with a microbenchmark, and names the commit that changed the speed (the culprit), with its probability. A comparison
+    of the culprit with its parent is the proof. Builders, workloads and hosts are described by recipes in TOML files.
     """
 
 
@@ -232,7 +232,7 @@ def main() -> None:
     except MemoryError:
         note(f"Error: the system refuses this process more memory. perfbisect needs at least {MEMORY >> 20} MiB.")
         note(
-            "Raise the memory limit (ulimit -v), or end other programs. To continue a hunt that has begun: bisect resume"
+            "Raise the memory limit (ulimit -v), or end other programs. If a hunt has begun, `bisect resume` continues it."
         )
         status = ENVIRONMENT
     except Exception:  # noqa: BLE001  # the only place that catches everything

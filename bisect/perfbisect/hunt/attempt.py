@@ -363,10 +363,13 @@ def refuse_imported(history: History, session: int, consequence: str, name: str 
         if not history.columns(session, "origin")[0]:
             relation = "made by"
             command = shell_words(["bisect", "history", "import", str(history.path), "--own"])
-            if_own = f" If it is your own session: {command}"
+            again = shell_words(["bisect", "resume", "ID"])
+            if_own = (
+                f" If you made it yourself, on another machine: `{command}` adds it to your own history; then: {again}"
+            )
         raise UsageError(
             f"{name or f'Hunt {session}'} was {relation} {printable(owner)}: {consequence}, because its commands, its"
             " repository and its hosts are not yours.",
-            f"`{command_on('show', name or session, history.path)}` shows its command. Check the command, and begin a"
-            f" session of your own.{if_own}",
+            f"To repeat it here: `{command_on('show', name or session, history.path)}` prints its command; check the command"
+            f" before you run it.{if_own}",
         )

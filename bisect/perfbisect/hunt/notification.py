@@ -16,9 +16,9 @@ from pathlib import Path
 from perfbisect.errors import Interrupted, PerfBisectError, UsageError, in_words
 from perfbisect.process import own_name
 from perfbisect.recipes.configuration import load_configuration
-from perfbisect.report.command_line import history_option
 from perfbisect.report.published import notice
 from perfbisect.store.central import ORIGIN
+from perfbisect.store.connection import history_option
 from perfbisect.store.history import History
 from perfbisect.wording.text import shell_words
 

@@ -367,9 +367,9 @@ def left_out(settings: Settings, span: CommitRange) -> tuple[SkipFacts, ...]:
     """
     ends = {
         span.candidates[0]: "the merge base",  # unless it is good itself
-        settings.good_commit: "the good end",
-        span.candidates[-1]: "the bad end",
-        settings.bad_commit: "the bad end",
+        settings.good_commit: "good",
+        span.candidates[-1]: "bad",
+        settings.bad_commit: "bad",
     }
     skip_of: dict[str, str] = {}  # commit → the text of --skip that leaves it out
     repository = open_repository(Path(settings.repository)) if settings.skips else None
@@ -379,22 +379,21 @@ def left_out(settings: Settings, span: CommitRange) -> tuple[SkipFacts, ...]:
         for commit, name in ends.items():
             if commit in commits:
                 raise UsageError(
-                    f"--skip {text} leaves out {name}, {commit[:10]}, without which nothing can be compared.",
-                    "Give another end, or leave out less.",
+                    f"--skip {text} excludes {name} ({commit[:10]}), but a hunt must measure good and bad.",
+                    f"Omit --skip {text}, or choose another {'good' if name == 'the merge base' else name} revision.",
                 )
         skipped = [commit for commit in span.candidates if commit in commits]
         if not skipped:
             raise UsageError(
-                f"--skip {text} leaves out nothing: none of its commits is a candidate of"
-                f" {settings.good}..{settings.bad}.",
-                "Candidates are the commits of that range that change a path which the recipe does not ignore.",
+                f"--skip {text} has no effect: none of its commits is a candidate of {settings.good}..{settings.bad}.",
+                "A candidate is a commit of the range that changes at least one path that the recipe does not ignore.",
             )
         skip_of = dict.fromkeys(skipped, text) | skip_of
     inner = set(span.candidates[1 + span.graph.branch_points : -1])
     if inner and inner <= skip_of.keys():
         raise UsageError(
-            f"--skip leaves out every candidate between {settings.good} and {settings.bad}, so there is nothing to search.",
-            "Leave out less.",
+            f"--skip excludes all candidates between {settings.good} and {settings.bad}, so there is nothing to search.",
+            "Omit --skip, or give --skip fewer commits.",
         )
     skipped = [commit for commit in span.candidates if commit in skip_of]
     return tuple(SkipFacts(commit, LEFT_OUT, f"by --skip {skip_of[commit]}", "", 0.0) for commit in skipped)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from perfbisect.core.domain.metrics import find_metric
 from perfbisect.core.domain.settings import TIMING, USUAL_HOST, Direction, Pairing, Patch, Policy, Settings
-from perfbisect.store.connection import default_history_path
+from perfbisect.store.connection import history_option
 from perfbisect.wording.text import shell_words
 
 
@@ -115,8 +115,3 @@ def of_recipes(settings: Settings) -> list[str]:
 def command_on(verb: str, name: str | int, history: Path | None) -> str:
     """The command that shows, resumes, proves or reports a hunt or a trial."""
     return shell_words(["bisect", verb, str(name), *history_option(history)])
-
-
-def history_option(history: Path | None) -> list[str]:
-    """The option --history with its value; none for the default history (also None)."""
-    return [] if history in (None, default_history_path()) else ["--history", str(history)]

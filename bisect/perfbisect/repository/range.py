@@ -94,8 +94,9 @@ def _base(repo: Repository, good: str, bad: str) -> str:
         raise UsageError(f"Good {good[:10]} and bad {bad[:10]} have no common history.")
     if base == bad:
         raise UsageError(
-            f"Bad {bad[:10]} is an ancestor of good {good[:10]}: the two ends seem to be swapped.",
-            "Write the older revision first. To hunt an improvement, keep that order and add --direction.",
+            f"Bad {bad[:10]} is an ancestor of good {good[:10]}: the two revisions seem to be swapped.",
+            f"Write the older revision first: bisect run {bad[:10]} {good[:10]}. To find an improvement, also write the older"
+            " revision first, and add --direction rise (or --direction drop, for a metric that is better if lower).",
         )
     return base
 

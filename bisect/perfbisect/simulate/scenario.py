@@ -77,8 +77,8 @@ EXTRA_STEPS: Mapping[str, tuple[float, ...]] = {
     "adjacent": (-0.5,),  # at the next commit
     # instead of the culprit: a change, its revert, and the change again; either drop may be named
     "reverted": (-1.0, 1.0, -1.0),
-    "sloping": (-0.5,),  # in many tiny steps
-    "slope": (-1.0,),  # like sloping, but without a culprit: no name is right
+    "culprit-on-slope": (-0.5,),  # in many tiny steps
+    "slope": (-1.0,),  # the same steps without a culprit: no name is right
 }
 ALONE = ("nothing", "reverted", "slope")  # values without a culprit
 
@@ -101,7 +101,7 @@ def steps_of(changes: str, graph: Graph, culprit: int, drop: float, rng: np.rand
         case "adjacent":
             places = [min(culprit + 1, end - 1)]
         case _:
-            sizes = [size / TINY for size in sizes] * TINY if changes in ("sloping", "slope") else sizes
+            sizes = [size / TINY for size in sizes] * TINY if changes in ("culprit-on-slope", "slope") else sizes
             places = rng.integers(start, end, len(sizes)).tolist()
     # In an improvement the bad end is faster.
     total: Steps = {} if changes in ALONE else {culprit: drop if changes == "improvement" else -drop}

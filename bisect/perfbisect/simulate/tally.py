@@ -285,10 +285,12 @@ class Tally:
 def summary(tally: Tally, *, ahead: bool = False) -> Iterator[str]:
     """The lines of a table of costs and verdicts; ``ahead``: with the useless builds of build hosts."""
     in_vain = {"  not measured": tally.unused, "builds stopped early": tally.cancelled} if ahead else {}
-    yield f"{'':<22}{'mean':>10}{'9 of 10 hunts':>16}"
+    yield f"{'cost of a hunt':<22}{'mean':>10}{'9 of 10 hunts':>16}"
     for name, spent in {"builds": tally.builds, **in_vain, "runs": tally.runs, "hours": tally.hours}.items():
-        yield f"{name:<22}{_number(spent.mean):>10}{'up to ' + _number(spent.most):>16}"
+        most = f"{spent.most:.1f}" if name == "hours" else f"{spent.most:.0f}"
+        yield f"{name:<22}{_number(spent.mean):>10}{'up to ' + most:>16}"
     yield ""
+    yield f"{'verdict':<22}{'hunts':>10}{'95 % interval':>16}"
     for name, chance in {"right": tally.right, "inconclusive": tally.honest, "wrong": tally.wrong}.items():
         yield f"{name:<22}{_percent(chance.middle):>10}{f'{_percent(chance.low)} to {_percent(chance.high)}':>16}"
     yield ""
@@ -298,8 +300,10 @@ def summary(tally: Tally, *, ahead: bool = False) -> Iterator[str]:
     elif tally.named.middle == 0:
         yield "No hunt named a commit."
     else:
-        stated = f"; the mean stated probability is {_percent(tally.stated)}" if tally.stated == tally.stated else ""
-        yield f"If a hunt names a commit, the commit is right in {_percent(named.middle)} of the hunts{stated}."
+        naming = round(tally.named.middle * tally.hunts)
+        yield f"{naming:,} of {tally.hunts:,} hunts named a commit. In {round(named.middle * naming):,} of these, it was the right commit."
+        if tally.stated == tally.stated:
+            yield f"The mean probability that the hunts stated for the named commit is {_percent(tally.stated)}."
 
 
 def _of_all(steps: Account) -> Iterator[str]:
@@ -309,8 +313,8 @@ def _of_all(steps: Account) -> Iterator[str]:
         counts = (steps.right, steps.unsettled, steps.unseen, steps.missed)
         named, unsettled, unseen, missed = (_percent(count / total) for count in counts)
         yield (
-            f"Of all changes of at least --min-effect, {named} are named, {unsettled} are in subranges without a verdict,"
-            f" {unseen} are below the smallest change that the verdict states as detectable, and {missed} are missed."
+            f"Of all changes of at least --min-effect, {named} are named, {unsettled} are in parts of the range without a"
+            f" verdict, {unseen} are smaller than the change that the verdict calls detectable, and {missed} are missed."
         )
     if named_in_all := steps.right + steps.wrong:
         yield f"Of {named_in_all} named commit{'s' * (named_in_all > 1)}, {steps.wrong} changed the speed too little, or not at all."

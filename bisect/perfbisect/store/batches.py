@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from perfbisect.errors import EnvironmentFailure, UsageError
 from perfbisect.masking import masked
 from perfbisect.process import is_running, worker
-from perfbisect.store.connection import LARGEST_ID, damage_explained
+from perfbisect.store.connection import LARGEST_ID, damage_explained, not_found, with_history
 from perfbisect.store.listing import checked_value
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def continue_batch(history: "History", batch: int) -> None:
     if whose := history.owner("", process):
         raise UsageError(
             f"Batch b{batch} was made by {whose}. For safety, perfbisect does not run commands of others.",
-            f"To see its hunts: bisect history --history {history.path}",
+            f"To see its hunts: {with_history('bisect history', history.path)}",
         )
     with history.transaction() as db:
         db.table("batches").update(batch, {"process": worker(), "ended": None})
@@ -172,9 +172,7 @@ def read_batch(history: "History", batch: int) -> Batch:
     """The batch with a number. Raises UsageError if the history has no batch with this number."""
     rows = history.select("SELECT started, ended, process, file FROM batches WHERE id = ?", [min(batch, LARGEST_ID)])
     if not rows:
-        raise UsageError(
-            f"There is no batch b{batch} in the history {history.label}.", "To begin a batch: bisect batch FILE"
-        )
+        raise not_found(f"batch b{batch}", history.label, history.path)
     became = "hunt_id, status, coalesce(failure, ''), coalesce(process, ''), coalesce(job, '')"
     select = f"SELECT number, arguments, folder, hosts, {became} FROM batch_hunts WHERE batch_id = ? ORDER BY number"
     members = history.select(select, [batch])

@@ -6,6 +6,7 @@ Reading needs only Python's sqlite3 module, so that `bisect history` starts fast
 import fcntl
 import os
 import re
+import shlex
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -41,6 +42,23 @@ SHARED_SYSTEMS = re.compile(r"(nfs4?|cifs|smb3?|9p|virtiofs|ceph|lustre|gpfs|bee
 def default_history_path() -> Path:
     """The path of the user's history, in the state folder."""
     return state_folder() / "history.db"
+
+
+def history_option(history: Path | None) -> list[str]:
+    """The option --history with its value, as words of a command; empty for the default history (also None)."""
+    return [] if history in (None, default_history_path()) else ["--history", str(history)]
+
+
+def with_history(command: str, history: Path | None) -> str:
+    """A command to print, with the option --history if the history is not in its default place."""
+    return " ".join([command, *map(shlex.quote, history_option(history))])
+
+
+def not_found(name: str, label: str, history: Path) -> UsageError:
+    """The error that a history, which messages call ``label``, has no session or batch with the id ``name``."""
+    return UsageError(
+        f"There is no {name} in the history {label}.", f"To list all ids: {with_history('bisect history', history)}"
+    )
 
 
 @lru_cache

@@ -30,6 +30,7 @@ from perfbisect.store.connection import (
     default_history_path,
     device_and_inode,
     is_default_history,
+    not_found,
     open_reader,
     open_writer,
     sqlite_errors_explained,
@@ -300,7 +301,7 @@ class History:
         select = f"SELECT {', '.join(names)} FROM {'hunts' if hunts_only else 'sessions'} WHERE id = ?"
         rows = self.select(select, [min(session, LARGEST_ID)])
         if not rows:
-            raise UsageError(f"There is no hunt {session} in the history {self.label}.", "List hunts: bisect history")
+            raise not_found(f"hunt {session}", self.label, self.path)
         return rows[0]
 
     def origin(self, session: int) -> str:
@@ -322,7 +323,7 @@ class History:
         with suppress(UsageError):
             if session_name(self.columns(number, "kind")[0], number) == name:
                 return number
-        raise UsageError(f"There is no {name} in the history {self.label}.", "List sessions: bisect history")
+        raise not_found(name, self.label, self.path)
 
     def read_trial(self, number: int) -> "SessionState":
         """A trial with all runs, folded from the log. Raises EnvironmentFailure if the trial is damaged."""
@@ -391,7 +392,7 @@ class History:
         """The newest own hunt; if there is none, the newest hunt. Raises UsageError if there are no hunts."""
         [(newest,)] = self.select(f"SELECT coalesce(max(iif({OWN.format('hunts')}, id, NULL)), max(id)) FROM hunts")
         if newest is None:
-            raise UsageError(f"There are no hunts yet in {self.path}.", "`bisect run` begins a hunt.")
+            raise UsageError(f"The history {self.path} has no hunts yet.", "`bisect run` begins a hunt.")
         return int(newest)
 
     def query(self, sql: str) -> QueryResult:

@@ -86,7 +86,7 @@ class SessionSummary:
         if self.kind == "hunt":
             return f"{self.name}: {self.good}..{self.bad}" if self.name else f"{self.good}..{self.bad}"
         night = (self.branch, "at", *self.compared[-1:])
-        return " ".join(night) if self.branch else self.series or " ".join(self.compared)
+        return " ".join(night) if self.branch else self.series or ", ".join(self.compared)
 
     def as_json_object(self) -> dict[str, Any]:
         """The fields for JSON, by kind: a hunt has one workload, and ``builds`` of a trial are names."""

@@ -1,8 +1,9 @@
 """Read-only SQL queries of the history: of users, and prepared queries of `bisect query --examples` and `bisect serve`."""
 
+import re
 import sqlite3
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,7 @@ def run_read_only_query(connection: sqlite3.Connection, sql: str, history_path: 
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
     connection.set_authorizer(authorize_reads)
     try:
-        with query_errors_explained(connection, history_path):
+        with query_errors_explained(connection, history_path, sql):
             cursor = connection.execute(sql)
     finally:
         connection.set_authorizer(None)
@@ -154,8 +155,8 @@ def authorize_reads(
 
 
 @contextmanager
-def query_errors_explained(connection: sqlite3.Connection, history_path: Path) -> Iterator[None]:
-    """Translate SQLite's errors for a user's query into UsageError, or EnvironmentFailure for a damaged history."""
+def query_errors_explained(connection: sqlite3.Connection, history_path: Path, sql: str = "") -> Iterator[None]:
+    """Translate SQLite's errors for a user's query ``sql`` into UsageError, or EnvironmentFailure for a damaged history."""
     try:
         yield
     except (
@@ -177,12 +178,22 @@ def query_errors_explained(connection: sqlite3.Connection, history_path: Path) -
                     "Exclude this row with WHERE json_valid(…).",
                 ) from failure
             case None | sqlite3.SQLITE_ERROR | sqlite3.SQLITE_MISMATCH | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_RANGE:
-                raise UsageError(
-                    f"The query is wrong: {failure}.",
-                    "To list tables and views: bisect query 'select type, name from sqlite_master'",
-                ) from failure
+                raise UsageError(f"The query is wrong: {failure}.", existing_names(connection, sql)) from failure
             case _:
                 raise error_for_user(failure, history_path) from failure
+
+
+def existing_names(connection: sqlite3.Connection, sql: str) -> str:
+    """The columns of the tables and views that a statement names; if it names none, the names of all tables and views."""
+    select = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
+    names = sorted(name for (name,) in connection.execute(select))
+    words = {*re.findall(r"\w+", sql.lower())}
+    columns = "SELECT group_concat(name, ', ') FROM pragma_table_info(?)"
+    lines = []
+    for name in filter(words.__contains__, names):
+        with suppress(sqlite3.Error):  # of a damaged view
+            lines.append(f"Columns of {name}: {connection.execute(columns, [name]).fetchone()[0]}.")
+    return "\n".join(lines) or f"Tables and views: {', '.join(names)}."
 
 
 def datasette_arguments(database: str, datasette_major: int) -> dict[str, Any]:

@@ -34,20 +34,20 @@ from perfbisect.wording.text import printable
 @verb_command()
 @click.argument("file", metavar="FILE|BATCH", type=FileOrBatch("b"), shell_complete=any_id)
 @click.option("--dry-run", is_flag=True, help="Check FILE and print its hunts. Begin no hunt.")
-@click.option("--anew", is_flag=True, help="Begin all hunts anew; do not continue an unfinished batch.")
+@click.option("--anew", is_flag=True, help="Begin all hunts again. Continue no unfinished batch.")
 @click.option("--submit", type=click.Choice(["slurm"]), metavar="slurm", help="Submit each hunt as a job to Slurm.")
 @click.option("--cancel", is_flag=True, help="Cancel the Slurm jobs of BATCH.")
 @plain_option
 @click.option(
     "--page", metavar="FOLDER", type=FOLDER,
-    help="At the end, write an index and a page for each hunt to FOLDER.",
+    help="At the end, write HTML pages of all hunts to FOLDER.",
 )  # fmt: skip
 @history_option
 def batch(given: Given) -> int:
     """Carry out the hunts of FILE, in parallel on several hosts. If a hunt fails, the other hunts continue.
 
-    To continue an interrupted batch, repeat the command, or run `bisect resume --all`. With the id of a batch (b3), its
-    Slurm jobs are shown.
+    To continue an interrupted batch, repeat the command, or run `bisect resume --all`. `bisect batch b3` shows the Slurm
+    jobs of batch b3.
 
     \b
     Examples:
@@ -62,7 +62,7 @@ def batch(given: Given) -> int:
     FILE has the options of `bisect run` as keys, without --:
       [defaults]
       builder = "sqlite"
-      any-host = ["c8-1", "c8-2"]     # on one of these hosts; host = [...]: on all
+      any-host = ["c8-1", "c8-2"]     # each hunt on one of these hosts; host = [...]: on all of them
       max-time = "2h"
       slurm = ["--constraint=quiet"]  # options of sbatch
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # columns that are dropped in a narrow terminal, in this order
 DISPENSABLE = ("runs", "builds", "host", "prob.", "builder", "range", "when")
 HEAD = ("id", "when", "builder", "workload", "host", "range", "builds", "runs", "culprit", "prob.", "state", "subject")
-DONE = {"compare": "compared", "prove": "proof", "noise": "A/A"}  # kind of a complete trial → its state in the table
+DONE = {"compare": "compared", "prove": "proved", "noise": "A/A"}  # kind of a complete trial → its state in the table
 CONFLICTS = 1  # exit status
 ORIGIN = HEAD.index("range")  # the index of the column with the origin of imported hunts
 
@@ -92,13 +92,20 @@ def listing(done: Sequence[SessionSummary], *, central: bool = False) -> str:
     if central:
         rows = [(f"{session.origin}:{cells[0]}", *cells[1:]) for cells, session in zip(rows, done, strict=True)]
     elif any(session.origin for session in done):  # a host of theirs is another machine than one of ours
-        head = (*HEAD[:ORIGIN], "from", *HEAD[ORIGIN:])
+        head = (*HEAD[:ORIGIN], "origin", *HEAD[ORIGIN:])
         rows = [(*cells[:ORIGIN], session.origin, *cells[ORIGIN:]) for cells, session in zip(rows, done, strict=True)]
     printed = [tuple(map(printable, cells)) for cells in rows]
     lines = table(head, printed, right=("id", "builds", "runs", "prob."), width=output_width(), drop=DISPENSABLE)
     pairs = zip(printed, done, strict=True)
+    names = {"c": "a comparison", "p": "a proof", "n": "an A/A (a build against itself)"}
+    shown = {str(session.id)[0]: str(session.id) for session in reversed(done)}
+    examples = [f"{shown[letter]} is {name}" for letter, name in names.items() if letter in shown and not central]
     return "\n".join(
-        [*lines, *(f"{id_} failed: {printable(session.failure)}" for (id_, *_), session in pairs if session.failure)]
+        [
+            *lines,
+            *(f"{id_} failed: {printable(session.failure)}" for (id_, *_), session in pairs if session.failure),
+            *([f"Ids: {', '.join(examples)}. `bisect show ID` prints the report."] if examples else []),
+        ]
     )
 
 
@@ -150,8 +157,8 @@ def export(given: Given) -> None:
     \b
     FILE is a complete history: bisect show 12 --history FILE. Passwords in it are masked.
     """
-    from perfbisect.report.command_line import history_option as same_history
     from perfbisect.store import transfer
+    from perfbisect.store.connection import history_option as same_history
 
     file, hunts, history = given.file, given.hunts, given.history
     if re.fullmatch(rf"[{ANY}]?\d{{1,15}}", str(file)):  # FILE was forgotten
@@ -185,7 +192,7 @@ def export(given: Given) -> None:
 @click.option(
     "--own",
     is_flag=True,
-    help="The sessions are your own: hosts of equal names are the same machines, and `bisect resume` works.",
+    help="The sessions are your own: hosts with equal names are the same machines, and `bisect resume` continues the sessions.",
 )
 @history_option
 def import_(given: Given) -> int:
@@ -207,7 +214,7 @@ def import_(given: Given) -> int:
     from perfbisect.store import transfer
 
     if given.own and given.origin:
-        raise click.UsageError("--own and --from exclude each other. Give one of the two options.")
+        raise click.UsageError("--own and --from exclude each other. Omit one of them.")
     path = given.history or default_history_path()
     for file in given.files:
         if path.exists() and file.samefile(path):

@@ -37,13 +37,17 @@ LEASED = ":"  # in the name of a leased host
     "--show", metavar="NAME", shell_complete=host_name, help="Print all settings of a host or a lease as TOML."
 )
 @click.option(
-    "--check", is_flag=True, help="Measure the fitness of the hosts: one build, paired with itself, in one workload."
+    "--check", is_flag=True, help="Check the speed and the noise of the hosts, with one build in one workload."
 )
 @click.option(
     "--like", metavar="ID", type=Id("n"),
-    help="With --check, from now on use the build and workload of this A/A, or of this hunt and its good end. Default: as in the last check.",
+    help="With --check: build and workload of this and later checks: those of the A/A n4, or of hunt 12 and its good revision. Default: as in the last check.",
 )  # fmt: skip
-@click.option("--accept", is_flag=True, help="Declare unfit hosts fit, with their present speed as the new baseline.")
+@click.option(
+    "--accept",
+    is_flag=True,
+    help="Declare unfit hosts fit: their present speed becomes the speed that later checks expect.",
+)
 @inventory_option
 @history_option
 def hosts(given: Given) -> int:
@@ -58,8 +62,8 @@ def hosts(given: Given) -> int:
       bisect hosts --accept c8-1                declare an unfit host fit
 
     \b
-    A host becomes unfit if two successive checks show a level that is 5 % lower, or twice the noise.
-    A batch does not choose an unfit host for any-host, and an unfit machine is not leased.
+    A host becomes unfit if two successive checks find it 5 % slower than in its earlier checks (their
+    median), or twice as noisy. Then any-host of a batch does not choose it, and its machine is not leased.
     Exit status of --check: 4 if a host is unfit, or if a named host could not be checked.
     """
     from perfbisect.errors import ENVIRONMENT
@@ -72,10 +76,10 @@ def hosts(given: Given) -> int:
 
     show, check, names, history, hosts = given.show, given.check, given.names, given.history, given.hosts or ""
     actions = bool(show) + check + given.accept
-    if actions > 1 or (given.like and not check) or bool(names) > check + given.accept or given.accept > bool(names):
-        raise click.UsageError(
-            "Give only one of --show NAME, --check [NAME]... and --accept NAME.... --like needs --check."
-        )
+    if given.like and not check:
+        raise click.UsageError(f"--like works only with --check: bisect hosts --check [NAME] --like {given.like}")
+    if actions > 1 or bool(names) > check + given.accept or given.accept > bool(names):
+        raise click.UsageError("Give only one of: --show NAME, --check [NAME]..., --accept NAME....")
     leases = {lease.name: lease for lease in load_leases(hosts)}
     if show:
         entry = leases.get(show) or load_host(show, hosts)
@@ -155,7 +159,8 @@ def make_checks(listed: Collection[str], given: Given) -> bool:
     checked_before = dict.fromkeys(course[-1].check.host for course in listed_courses(history, listed).values())
     if not (names or checked_before):
         raise click.UsageError(
-            "No host was checked before. Give the names of hosts, and with --like the A/A or hunt whose build is measured."
+            "No host was checked before. Give the names of the hosts, and the A/A or hunt with the build to measure:"
+            " bisect hosts --check NAME --like ID"
         )
     settings: Settings | None = None
     if like:

@@ -48,7 +48,7 @@ COMMON = (
 @click.option(
     "--host", default="local", show_default=True, metavar="NAME", shell_complete=host_name, help="Host to measure on.",
 )  # fmt: skip
-@effect_option("Smallest drop to hunt  [default: 2%; 0.2% of exact counts]")
+@effect_option("Smallest drop to search for  [default: 2%; 0.2% for counts of instructions]")
 @limit_options
 @explain_option
 @how_options
@@ -56,10 +56,10 @@ COMMON = (
     "--page",
     metavar="FOLDER",
     type=FOLDER,
-    help="Write a page of the branch, and a page of each hunt that names a commit.",
+    help="Write HTML pages to FOLDER: of the branch, and of each hunt that names a commit.",
 )
 @pairing_option
-@round_options(5, 2, "Number of rounds: visits of each build.")
+@round_options(5, 2, "Number of rounds. In each round, each build is started once (a visit).")
 def nightly(given: Given) -> int:
     """Measure the tip of BRANCH together with earlier tips, and hunt each new drop.
 

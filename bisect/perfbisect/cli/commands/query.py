@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from itertools import chain
 from typing import Any
@@ -21,6 +22,7 @@ from perfbisect.cli.options.common import (
 from perfbisect.cli.options.stored import from_option, opened_history
 from perfbisect.errors import UsageError
 from perfbisect.store.query import QueryResult
+from perfbisect.store.schema import LAST_MOMENT
 from perfbisect.wording.table import Layout, separated
 from perfbisect.wording.text import printable
 
@@ -36,6 +38,7 @@ bisect query 'select started, host, commit_hash, metric_value from runs where se
 
 FIRST_ROWS = 1000  # that decide the widths of a table; or the rows that arrive within FIRST_SECONDS
 FIRST_SECONDS = 0.3
+TIMES = ("at", "started", "ended", "first_seen", "first_used", "last_used")  # columns of seconds since the epoch
 
 
 @verb_command()
@@ -57,13 +60,14 @@ def query(given: Given) -> None:
       bisect query "select name, sql from sqlite_master where type = 'table'" --json
 
     \b
-    Useful views: culprits, candidates, rqps, build_costs. metric_value in candidates and runs is the hunted metric, in its
-    unit. rqps is always a ratio of QPS. It is empty if good was not run in the same way, interleaved or paired.
-    Tables and views: sessions, attempts, hunts, trials, events, hosts, commits, builds, skips, datasets, visits, runs,
-    trial_readings, counters, samples, verdicts, suspects.
+    Useful views: culprits, candidates, rqps, build_costs. The column metric_value of candidates and runs is the metric of
+    the hunt. The column rqps is QPS relative to good, whatever the metric. rqps is empty if good has no runs of the same
+    kind (interleaved or paired). A table prints times as local dates; --json and --csv print seconds since 1970.
+    Tables and views: sessions, attempts (processes that worked on a session), hunts, trials, events, hosts, commits,
+    builds, skips, datasets, visits, runs, trial_readings, counters, samples, verdicts, suspects.
     """
     if given.as_json and given.as_csv:
-        raise click.UsageError("--json and --csv exclude each other. Give one of the two options.")
+        raise click.UsageError("--json and --csv exclude each other. Omit one of them.")
     with opened_history(given.history, given.central) as opened:
         answer = opened.query(given.sql)
         with closing(answer.rows):
@@ -110,14 +114,21 @@ def write_table(answer: QueryResult) -> None:
     numbers = [
         name
         for name, types_of_column in zip(head, types, strict=False)
-        if types_of_column & {int, float} and not types_of_column & {str, bytes}
+        if types_of_column & {int, float} and not types_of_column & {str, bytes} and name not in TIMES
     ]
-    layout = Layout.fit(head, [*map(cells, first)], right=numbers, width=output_width())
+    layout = Layout.fit(head, [cells(row, answer.columns) for row in first], right=numbers, width=output_width())
     say(layout.line(head))
     for index, row in enumerate(chain(first, answer.rows)):
-        say(layout.line(cells(row), whole=index >= len(first)))
+        say(layout.line(cells(row, answer.columns), whole=index >= len(first)))
 
 
-def cells(row: tuple[Any, ...]) -> list[str]:
-    """The cells of a row."""
-    return ["" if value is None else printable(str(plain(value))) for value in row]
+def cells(row: tuple[Any, ...], names: Sequence[str]) -> list[str]:
+    """The cells of a row of a table. In the columns TIMES, seconds since the epoch become local dates and times."""
+    from perfbisect.wording.quantities import moment, time_of_day
+
+    def cell(name: str, value: Any) -> str:
+        if name in TIMES and isinstance(value, float) and 0 < value < LAST_MOMENT:
+            return f"{moment(value)[:10]} {time_of_day(value)}"
+        return "" if value is None else printable(str(plain(value)))
+
+    return [cell(name, value) for name, value in zip(names, row, strict=True)]

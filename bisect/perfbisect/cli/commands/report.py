@@ -90,7 +90,7 @@ def report(given: Given) -> None:
     if everything and (hunt is not None or output or markdown or profiles):
         raise click.UsageError("--all writes the pages of all sessions. Omit HUNT and the other options.")
     if markdown and output:
-        raise click.UsageError("--markdown and --output exclude each other. Give one of the two options.")
+        raise click.UsageError("--markdown and --output exclude each other. Omit one of them.")
     if name.startswith("b") and (markdown or profiles):
         raise click.UsageError(f"{name} is a batch. A batch has an index and pages, but no Markdown and no profiles.")
     if name and profiles:

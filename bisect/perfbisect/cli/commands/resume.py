@@ -36,15 +36,15 @@ UNFINISHED = ("interrupted", "failed")
 @verb_command()
 @id_argument(ANY)
 @click.option("--all", "everything", is_flag=True, help="Continue all interrupted hunts and all unfinished batches.")
-@click.option("--max-time", type=MINUTES, help="Time limit, counted from now: 90s, 45m, 2h.")
-@click.option("--max-builds", type=COUNT, help="Allow this number of further builds.")
-@click.option("--max-runs", type=COUNT, help="Allow this number of further timed runs.")
+@click.option("--max-time", type=MINUTES, help="Continue for this time at most, counted from now: 90s, 45m, 2h.")
+@click.option("--max-builds", type=COUNT, help="Allow this number of additional builds.")
+@click.option("--max-runs", type=COUNT, help="Allow this number of additional timed runs.")
 @session_options
 def resume(given: Given) -> int:
-    """Continue HUNT (default: the latest unfinished session) after an interruption or a failure. Finished work is not repeated.
+    """Continue a hunt or another session after an interruption or a failure. Finished work is not repeated.
 
-    Hunts that share builds are continued together. To continue a hunt that has reached its --max-time, --max-builds or
-    --max-runs, give a further amount.
+    HUNT: default is the latest unfinished session. Hunts that share builds are continued together. If a hunt has reached
+    its --max-time, --max-builds or --max-runs, `bisect resume 12 --max-time 1h` continues hunt 12 for one more hour.
 
     \b
     Examples:
@@ -53,7 +53,7 @@ def resume(given: Given) -> int:
       bisect resume c3     a comparison; p5 is a proof, n4 an A/A
       bisect resume b3     hunts of several workloads that share their builds
       bisect resume --all  all interrupted hunts and batches, in parallel on several hosts
-      bisect resume 12 --max-time 30m  a hunt that has reached its limit, for 30 further minutes
+      bisect resume 12 --max-time 30m  a hunt that has reached its limit, for 30 more minutes
     """
     if given.everything:
         if given.hunt is not None or given.view == "json" or given.notify or further_of(given):
@@ -116,7 +116,7 @@ def announced(stored: Settings, **changed: Any) -> Settings:
     "--max-time",
     type=MINUTES,
     default=0.0,
-    help="Time limit. Default: a tenth of the time of the hunt, but at least 90 s.",
+    help="Time limit. Default: a tenth of the time of the hunt, at least 90 s.",
 )
 @waiting_option
 @view_options

@@ -50,43 +50,52 @@ COMMON = (
 @click.argument("good", shell_complete=revision)
 @click.argument("bad", required=False, shell_complete=revision)
 @command_options
-@several_workloads_option("Workloads or groups of workloads of the recipe. They share all builds.")
+@several_workloads_option("Workloads or groups of workloads (`bisect workloads`). They share all builds.")
 @what_options
 @hosts_option
 @click.option(
     "--direction", type=click.Choice([d.value for d in Direction]),
     callback=lambda _ctx, _param, value: value and Direction(value),
-    help="Direction in which the metric changed from good to bad. Default: for the worse.",
+    help="Direction of the change to find, from good to bad. Default: the direction that is worse.",
 )  # fmt: skip
 @click.option(
-    "--name", type=NAME, default="", help="Name of the hunt, which other commands take in place of its number."
+    "--name", type=NAME, default="", help="Name of the hunt, which other commands accept in place of its number."
 )
-@click.option("--suspect", type=SUSPECT, multiple=True, help="Prior weight of commits that change PATH. Repeatable.")
+@click.option(
+    "--suspect",
+    type=SUSPECT,
+    multiple=True,
+    help="Commits that change PATH are WEIGHT times as likely to be the culprit. Repeatable.",
+)
 @policy_options
 @click.option(
     "--slow-after", type=FACTOR,
-    help="Stop a run after FACTOR times the duration of a run of GOOD, and count the run as slower.",
+    help="Stop a run that takes longer than FACTOR times a run of GOOD, and count the run as slower.",
 )  # fmt: skip
 @click.option(
     "--layouts/--no-layouts", default=True, show_default=True,
-    help="Also compare the culprit and its parents in randomized layouts: with other orders of their functions.",
+    help="Also compare the culprit and its parents in randomized layouts, in which their functions are linked in other orders.",
 )  # fmt: skip
 @click.option(
     "--incremental/--clean-builds", default=True, show_default=True,
-    help="Build candidates in the tree of the last build. The ends, the culprit and its parents get clean builds.",
+    help="--incremental: build each commit in the tree of the previous build (faster); good, bad, the culprit and its parents are still built in empty folders. --clean-builds: build every commit in an empty folder.",
 )  # fmt: skip
 @click.option(
     "--counts/--no-counts", default=True, show_default=True,
-    help="Also count instructions if that costs less than a build. Counts show which commits to measure first.",
+    help="Also count instructions, if counting costs less than a build. The counts show which commits to measure first.",
 )  # fmt: skip
 @pairing_option
 @explain_option
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Print the expected cost of the hunt and the commands for both ends. Run no command.",
+    help="Print the expected cost, and the commands for good and bad. Run no command.",
 )
-@click.option("--first-parent", is_flag=True, help="Search only the first parents of merges.")
+@click.option(
+    "--first-parent",
+    is_flag=True,
+    help="Search only the first parents of merges: the merges of the main branch, not the commits of merged branches.",
+)
 @click.option(
     "--skip",
     metavar="REV|A..B",
@@ -96,7 +105,7 @@ COMMON = (
 )
 @click.option(
     "--remedies/--no-remedies", default=True, show_default=True,
-    help="If a new compiler refuses an old commit, build the commit again with -Wno-error or a missing header.",
+    help="If a new compiler refuses an old commit, build the commit again with -Wno-error, or with the #include that the commit lacks.",
 )  # fmt: skip
 @click.option("--retry-failed", is_flag=True, help="Try to build commits whose build failed in earlier hunts.")
 @how_options
@@ -122,15 +131,15 @@ def run(given: Given) -> int:
       bisect run 8.0.28 8.0.29 --builder mysql --workload scan --notify ~/bin/mail-verdict
 
     \b
-    GOOD and BAD are releases as the builder's tags spell them (8.0.28), or git revisions. GOOD..BAD is the same.
-    --build and --run work without recipes, in any repository. The metric is the number that the
-    pattern of --rate or --cost finds in the output: a regular expression with one group, or a path
-    into JSON ($.result.ops). Without a pattern, results of known benchmarks are recognised; otherwise
-    the metric is the duration. If a benchmark prints several results, both ends are compared in each
-    result (or in the results of --only). Each result that differs gets a hunt; the hunts share builds
-    and runs.
-    Several workloads share all builds. Each workload has its own verdict and number in the history.
-    The exit status is then the highest exit status of the hunts.
+    GOOD and BAD are release numbers (8.0.28) or git revisions. GOOD..BAD means the same as GOOD BAD.
+    --build and --run work without recipes, in any repository. The metric is the number that --rate
+    or --cost finds in the output: with a regular expression that has one group, or with a path into
+    JSON ($.result.ops). Without --rate and --cost, results of known benchmarks are recognised;
+    otherwise the metric is the duration. If a benchmark prints several results, good and bad are
+    compared in each result (or in the results of --only). Each result that differs is searched by a
+    hunt of its own; these hunts share builds and runs.
+    A hunt is one search for one workload. If you give several workloads, each workload is a hunt with
+    its own verdict and its own id in `bisect history`; the exit status is the highest of all hunts.
     `bisect resume` continues an interrupted hunt.
     """
     from perfbisect.cli.sessions import hunt_results, leasing_for, open_view, say_failures, session
@@ -175,9 +184,7 @@ def ends_of(good: str, bad: str | None) -> tuple[str, str]:
         return good, bad
     good, _, bad = good.partition("...") if "..." in good else good.partition("..")
     if not (good and bad):
-        raise click.UsageError(
-            "One end of the range is missing. Give both ends: bisect run GOOD BAD, or bisect run GOOD..BAD."
-        )
+        raise click.UsageError("BAD is missing. Give both revisions: bisect run GOOD BAD, or bisect run GOOD..BAD.")
     return good, bad
 
 
@@ -205,7 +212,7 @@ def claim_in(batch: tuple[int, int, str], history: Path | None) -> int | None:
         number = claim_batch_hunt(opened, *batch)
         if number is None:
             note(
-                f"The history {opened.path} does not contain the batch of this job. The hunt is stored there as a new hunt."
+                f"The history {opened.path} does not contain the batch of this job. The hunt is stored in it as a new hunt."
             )
         return number
 
@@ -215,7 +222,7 @@ def requested_settings(given: Given) -> Settings:
     if given.slow_after and given.all_steps:
         raise click.UsageError(
             "--slow-after and --all exclude each other. If the runs of a build are stopped, its speed is unknown,"
-            " so --all would miss further changes after that build. Omit one of the two options."
+            " so --all would miss other changes after that build. Omit --slow-after or --all."
         )
     return settings_of(
         given, metric=given.metric or AUTO, policy=policy_of(given), skips=dict.fromkeys(given.skip, ""),
@@ -227,11 +234,14 @@ def requested_settings(given: Given) -> Settings:
 @click.argument("file", type=EXISTING)
 @click.argument("how", nargs=-1, type=click.UNPROCESSED, metavar="[-- OPTIONS OF bisect run]")
 @click.option(
-    "--only", metavar="NAME", default="", help="Only the series with this name, or the series that match this pattern."
+    "--only",
+    metavar="NAME",
+    default="",
+    help="Use only the series with this name, or the series whose names match this pattern.",
 )
 @click.option(
     "--higher-is-better/--lower-is-better", "higher", default=None,
-    help="Which values are better. Default: guessed from the unit or the name.",
+    help="Which values are better. Default: a guess from the unit or the name.",
 )  # fmt: skip
 @click.option("--hunt", is_flag=True, help="After the table, hunt each step at which the metric got worse.")
 @json_option()
@@ -249,8 +259,8 @@ def steps(given: Given) -> int:
       bisect steps results.csv --json | jq '.series[].steps[]'
 
     \b
-    Commits are sorted by time. Of several values of a commit, the median is used. A series needs 20 commits. The options
-    behind -- are added to each command; {series} in them is replaced by the name of the series.
+    Commits are sorted by time. If a commit has several values, their median is used. A series needs 20 commits. The
+    options after -- are added to each command; {series} in these options is replaced by the name of the series.
     Exit status: 0; with --hunt, the highest exit status of the hunts.
     """
     from perfbisect.core.stats.release_series import RATE, makes_worse

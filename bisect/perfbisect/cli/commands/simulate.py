@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 STEPS = (
     "one", "nothing", "improvement", "smaller", "large", "cancelling", "before-and-after", "adjacent", "reverted",
-    "sloping", "slope",
+    "culprit-on-slope", "slope",
 )  # fmt: skip
 
 NO_OPTIONS = ("good", "bad", "as_json")  # arguments on which simulated hunts do not depend
@@ -133,9 +133,18 @@ def simulate(given: Given) -> None:
       bisect simulate --build-cost 100 --build-hosts 4
 
     \b
-    Values of --steps: one (only the culprit changes the speed), nothing (no commit does), improvement (the culprit is
-    faster), smaller (three smaller changes beside the culprit), large (a second drop of 70 %), cancelling,
-    before-and-after, adjacent, reverted, sloping, slope (many small changes and no culprit).
+    Values of --steps, the commits that change the speed:
+      one               the culprit alone, by --effect
+      nothing           no commit
+      improvement       one commit, which is faster by --effect
+      smaller           the culprit, and three changes of at most a third of its size
+      large             the culprit, and another drop of 70 % of its size
+      cancelling        the culprit, another drop of the same size, and a later rise that hides one of the drops
+      before-and-after  the culprit, and a drop of half its size on either side
+      adjacent          the culprit, and a drop of half its size in the next commit
+      reverted          a drop, its revert, and the same drop again; either drop is a right answer
+      culprit-on-slope  the culprit, and 50 tiny drops, together half its size
+      slope             50 tiny drops and no culprit: no commit is a right answer
     """
     from dataclasses import asdict, replace
 

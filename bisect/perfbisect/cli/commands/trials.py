@@ -28,6 +28,7 @@ from perfbisect.cli.options.completion import (
     workload_option,
 )
 from perfbisect.cli.options.measurement import (
+    TIME_LIMIT,
     announced_recipes,
     command_options,
     effect_option,
@@ -64,24 +65,24 @@ OF_NOISE = "--rev --build --run --rate --cost --builder --workload --repo --metr
 )  # fmt: skip
 @click.option(
     "--each-release", default="", metavar="A..B", shell_complete=revision,
-    help="Instead of BUILDs, measure every release from A to B, and print commands that hunt the steps between them.",
+    help="Instead of BUILDs, measure every release from A to B. For each step between them, print the command that finds its commit.",
 )  # fmt: skip
-@click.option("--hunt", is_flag=True, help="After the table, hunt each real drop, and name its commit.")
-@effect_option("With --hunt, the smallest drop to hunt. Default: 2%.")
+@click.option("--hunt", is_flag=True, help="After the table, find the commit that caused each real drop.")
+@effect_option("With --hunt, the smallest drop to search for. Default: 2%.")
 @explain_option
 @click.option("--dry-run", is_flag=True, help="Print the measurements and their expected cost. Measure nothing.")
 @how_options
 @form_options
 @pairing_option
-@round_options(5, 2, "Number of rounds: visits of each build.")
+@round_options(5, 2, "Number of rounds. In each round, each build is started once (a visit).")
 def compare(given: Given) -> int:
     """Measure each BUILD relative to the first BUILD.
 
-    The runs of all builds are interleaved, so that drift of the machine cancels. Ratios and their 95 % intervals use the
-    rounds in which both builds were measured. Red and green mark real differences of 5 % or more. At most 5 % of the
-    differences that a table calls real are expected to be false. With --builder host nothing is built, and each --host is
-    measured relative to the first --host. --each-release measures all releases of a range, finds the steps between them,
-    and prints commands that hunt the steps.
+    The runs of all builds are interleaved, so that drift of the machine cancels. A difference is real if it is
+    significant; at most 5 % of the differences that a table calls real are expected to be false. Red and green mark real
+    differences of 5 % or more. To compare machines instead of builds, use the builder named `host`: nothing is built, and
+    each --host is measured relative to the first --host. --each-release measures all releases of a range, finds the steps
+    between them, and prints a command for each step that finds its commit.
 
     \b
     Examples:
@@ -99,20 +100,20 @@ def compare(given: Given) -> int:
       bisect compare --each-release 8.0.20..8.0.40 -b mysql -w point,write --visits 6 --runs 1
 
     \b
-    A BUILD is a release as the builder's tags spell it (8.0.28), a git revision, or NAME=PATH for a
-    prebuilt system: a folder on the host, or a tarball on this machine. REV@VARIANT is built with the
-    compiler settings of a variant. BUILD+CONFIG changes settings of the server: CONFIG is a name in
-    the builder's configs, or a file. `bisect builders --show NAME` lists variants and configs.
+    A BUILD is a release number (8.0.28), a git revision, or NAME=PATH for a prebuilt system: a folder
+    on the host, or a tarball on this machine. REV@VARIANT is built with the compiler settings of a
+    variant. BUILD+CONFIG changes settings of the server: CONFIG is a name in the builder's configs, or
+    a file. `bisect builders --show NAME` lists variants and configs.
     Ctrl-C keeps all finished runs; `bisect resume c3` continues comparison c3. `bisect show c3` prints
     it again, also as --csv, --tsv, --markdown or --json, with counters per operation. `bisect report c3`
     writes a page.
 
     \b
-    --hunt finds the commits that caused drops. A build has a drop if it is slower than the previous
-    BUILD by --min-effect or more; or slower than the first BUILD, if no earlier drop was seen. A drop
-    is real at a false discovery rate of 5 % over all workloads. The commits between the two builds are
-    searched. Hunts of drops between the same two builds share builds. The exit status is then 2 if a
-    hunt names no commit.
+    --hunt finds the commits that caused drops. A build has a drop if it is at least --min-effect slower
+    than the previous BUILD, or, if no earlier BUILD has a drop, at least --min-effect slower than the
+    first BUILD. A drop is real at a false discovery rate of 5 % over all workloads. The hunt searches
+    the commits between the build with the drop and the build that it was compared with. Hunts between
+    the same two builds share their builds. With --hunt, the exit status is 2 if a hunt names no commit.
 
     \b
     Exit status: 0 complete, 2 some builds could not be measured, 3 usage or configuration error,
@@ -240,8 +241,8 @@ def hunt_and_print(name: str, given: Given) -> int:
 def noise(given: Given) -> int:
     """Build one revision on HOST (default: local), and measure the build against itself (an A/A).
 
-    The report has the noise between visits and within visits, the smallest drop that a hunt can detect with a number of
-    runs, and the best duration of a run.
+    A visit is one start of the server with several runs. The report has the noise between visits and within visits, the
+    smallest drop that a hunt can detect with a number of runs, and the best duration of a run.
 
     \b
     Examples:
@@ -283,7 +284,7 @@ def noise(given: Given) -> int:
 
 @verb_command()
 @id_argument()
-@round_options(6, 2, "Number of rounds: visits of each build.", least=2)
+@round_options(6, 2, "Number of rounds. In each round, each build is started once (a visit).", least=2)
 @json_form_option
 def prove(given: Given) -> int:
     """Revert the culprit of HUNT (default: the latest hunt with a culprit) on top of bad, and measure how much speed that regains.
@@ -300,7 +301,7 @@ def prove(given: Given) -> int:
 
     \b
     Ctrl-C keeps all finished runs; `bisect resume p5` continues proof p5. `bisect show p5` prints its
-    report again. The report of hunt 12 has the proofs of hunt 12.
+    report again. The report of a hunt contains its proofs.
 
     \b
     Exit status: 0 the revert regains speed, 1 no gain is shown or no speed was lost, 2 undecided: the
@@ -326,16 +327,14 @@ def prove(given: Given) -> int:
 
 @verb_command()
 @id_argument("b")
-@click.option(
-    "--max-time", type=MINUTES, default=0.0, help="Stop after this time, with the best answer so far: 90s, 45m, 2h."
-)
+@click.option("--max-time", type=MINUTES, default=0.0, help=TIME_LIMIT)
 @session_options
 def narrow(given: Given) -> int:
     """Find the part of the culprit's diff that changed the speed. HUNT: default is the latest hunt with a culprit.
 
-    The parts of the diff are added to the culprit's parent one after the other: files, then hunks, then functions of new
-    files. These states are searched like commits. Two comparisons prove the named part: the parent with only this part, and
-    the culprit without this part.
+    `bisect narrow` adds the parts of the diff to the culprit's parent, one after the other, and searches these states like
+    commits. First it finds the file; then the hunk of that file or, in a new file, the function. Two comparisons prove the
+    named part: the parent with only this part, and the culprit without this part.
 
     \b
     Examples:
@@ -346,12 +345,12 @@ def narrow(given: Given) -> int:
       bisect report 13         write the page of the result, with the part marked in the diff
 
     \b
-    States that do not build are skipped, and parts are then added in another order: build files and headers first, then
-    definitions before uses. The search is a session with its own number, for `bisect resume`, `show`, `watch` and `report`.
-    If a hunt or a batch has several culprits, each gets a session of --max-time, one after the other. Your clone is only read.
+    If a state does not build, parts are added in another order: build files and headers first, then definitions before
+    uses. The search has its own number in `bisect history`, which `bisect resume`, `show`, `watch` and `report` accept.
+    If a hunt or a batch has several culprits, each has a search of up to --max-time. Your clone is only read.
 
     \b
-    Exit status: 0 a part is named, 1 there is nothing to find, 2 a set of parts is named, or undecided; others as `bisect run`.
+    Exit status: 0 a part is named, 1 there is nothing to find, 2 several parts remain possible; others as `bisect run`.
     """
     from perfbisect.cli.sessions import open_view, say_failures, session
     from perfbisect.hunt.attempt import Caller

@@ -29,7 +29,9 @@ UNDECIDED = 2
 @plain_option
 @history_option
 def watch(given: Given) -> None:
-    """Show HUNTs, which may be any sessions (default: all running sessions), as in their own terminals, until they end.
+    """Show hunts and comparisons that run in other terminals, as those terminals show them, until they end.
+
+    HUNT is the id of a hunt, a comparison (c3), a proof (p5), an A/A (n4) or a batch (b3). Default: all that run now.
 
     \b
     Examples:

@@ -176,7 +176,7 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 history_option = click.option(  # None: the default path; of a group of commands, it may precede the command's name
     "--history", metavar="FILE", type=FILE, is_eager=True,  # before the names of hunts
     callback=lambda ctx, _param, value: value or (ctx.parent.params.get("history") if ctx.parent else None),
-    help="File of the history. Default: perfbisect/history.db in your state folder.",
+    help="File that stores hunts and comparisons. Default: ~/.local/state/perfbisect/history.db.",
 )  # fmt: skip
 host_argument = click.argument("host", default="local", shell_complete=host_name)
 explain_option = click.option(
@@ -185,13 +185,13 @@ explain_option = click.option(
 )  # fmt: skip
 waiting_option = click.option(  # a WaitingLine; None without the option
     "--wait", "waiting", is_flag=True, callback=lambda _ctx, _param, wait: WaitingLine() if wait else None,
-    help="If another session measures on the host, wait for its end instead of failing.",
+    help="If another hunt or comparison runs on the host, wait for its end instead of failing.",
 )  # fmt: skip
 notify_option = click.option(  # the arguments of a command; () for no command
     "--notify", type=COMMAND, callback=or_configured,
-    help="Command to run at the end, with the verdict as JSON on its standard input.",
+    help="Command to run at the end; its standard input is the verdict as JSON.",
 )  # fmt: skip
-PLAIN = "Print plain lines, as without a terminal."
+PLAIN = "Print plain lines instead of the live display."
 plain_option = click.option("--plain", is_flag=True, help=PLAIN)
 view_options = added(  # of every verb that hunts: ``view: str | None``; the last of several options counts
     click.option("--plain", "view", flag_value="plain", default=None, help=PLAIN),

@@ -32,7 +32,7 @@ def recipes_option(name: str, summary: str) -> Decorator:
             return value.absolute()
         path, reason = working_directory(name)
         if reason and not ctx.resilient_parsing:  # completion of a shell
-            note(f"{path} is ignored: {reason}. To use this path, give {param.opts[0]} {name}.")
+            note(f"{path} is ignored: {reason}. To use it: {param.opts[0]} {name}")
         return None if reason else path
 
     text = f"{summary}. Default: ./{name}, except in a git repository or a folder of another user."
@@ -58,19 +58,19 @@ command_options = added(
     builder_option("Recipe of the system, in place of --build.", default=""),
     click.option("--build", type=UNSPLIT, multiple=True, help="Build command, run in the checkout. Repeatable."),
     click.option("--then", type=UNSPLIT, multiple=True, help="Command to run after the build by the tree's own build system. Repeatable."),
-    click.option("--run", "command", type=UNSPLIT, help="Command to measure, run in the same folder."),
-    click.option("--rate", default="", metavar="PATTERN", help="Pattern of the number to read; higher is better."),
-    click.option("--cost", default="", metavar="PATTERN", help="Pattern of the number to read; lower is better."),
+    click.option("--run", "command", type=UNSPLIT, help="Command to measure, run in the checkout."),
+    click.option("--rate", default="", metavar="PATTERN", help="Pattern that finds the result; higher is better."),
+    click.option("--cost", default="", metavar="PATTERN", help="Pattern that finds the result; lower is better."),
     click.option(
-        "--only", default="", metavar="NAME", help="Result to measure of a benchmark that prints several, or a pattern of results: '*/64'."
+        "--only", default="", metavar="NAME", help="Result to measure, if the benchmark prints several results; or a pattern of their names: '*/64'."
     ),
-    click.option("--unit", default="", metavar="UNIT", help="Unit of the number. Default: read from PATTERN."),
+    click.option("--unit", default="", metavar="UNIT", help="Unit of the number. Default: the unit in PATTERN."),
     click.option(
-        "--operations", default="", metavar="PATTERN", help="Pattern of the number of operations in the output. Default: a run is one operation."
+        "--operations", default="", metavar="PATTERN", help="Pattern that finds the number of operations in the output. Default: a run is one operation."
     ),
     click.option(
         "--program", "programs", type=BELOW, multiple=True,
-        help="Program of the build to run, if several files have the name that --run uses. Repeatable.",
+        help="File of the build to run, if several files have the name that --run uses. Repeatable.",
     ),
 )  # fmt: skip
 what_options = added(
@@ -92,30 +92,41 @@ what_options = added(
     ),
     click.option(
         "--metric", default="", metavar="NAME", shell_complete=metric_name,
-        help="qps, p95, cpu/o, instructions/o, … Default: the metric of the workload; in `bisect run`, instructions/o"
-        " if that metric shows no difference.",
+        help="qps, p95, cpu/o, instructions/o, … (/o: per operation). Default: the metric of the workload. If good and"
+        " bad do not differ in it, `bisect run` uses instructions/o.",
     ),
 )  # fmt: skip
 how_options = added(
     click.option("--time", type=COUNT, help="Duration of each timed run in seconds."),
     click.option("--warmup", type=SECONDS, help="Duration of the warm-up before each run, in seconds."),
     click.option("--threads", type=click.IntRange(1, 1_000_000), help="Number of client threads."),
-    click.option("--set", "changes", type=ARG, multiple=True, help="Set an argument of the workload. Repeatable."),
+    click.option(
+        "--set",
+        "changes",
+        type=ARG,
+        multiple=True,
+        help="Set an argument of the workload, such as table-size=1000000. Repeatable.",
+    ),
     builders_option,
     workloads_option,
     inventory_option,
 )
+TIME_LIMIT = "Stop after this time (90s, 45m, 2h), and print the best answer so far."
 limit_options = added(
-    click.option("--max-time", type=MINUTES, help="Stop after this time, with the best answer so far: 90s, 45m, 2h."),
-    click.option("--max-builds", type=COUNT, help="Stop after this many builds, with the best answer so far."),
-    click.option("--max-runs", type=COUNT, help="Stop after this many timed runs, with the best answer so far."),
+    click.option("--max-time", type=MINUTES, help=TIME_LIMIT),
+    click.option(
+        "--max-builds", type=COUNT, help="Stop after this number of builds, and print the best answer so far."
+    ),
+    click.option(
+        "--max-runs", type=COUNT, help="Stop after this number of timed runs, and print the best answer so far."
+    ),
 )
 
 
 def confidence_option(**how: Any) -> Decorator:
     """``--confidence``; ``how`` are further arguments of click."""
     return click.option(
-        "--confidence", type=Percent(CAP), help="Probability from which on a commit is named as the culprit.", **how
+        "--confidence", type=Percent(CAP), help="Probability that a commit needs to be named as the culprit.", **how
     )
 
 
@@ -127,15 +138,16 @@ def effect_option(text: str, *, auto: bool = False) -> Decorator:
 policy_options = added(
     confidence_option(default="95%", show_default=True),
     effect_option(
-        "Smallest change to search for: 25% is from 4 to 3, or from 4 to 5"
-        "  [default: auto: what an hour of runs or the limits can show, at most 2%; 0.2% of exact counts]",
+        "Smallest change to search for. 25%: from 400 to 300, or from 400 to 500."
+        "  [default: auto: the smallest change that one hour of runs (or --max-time, --max-runs) can detect, at most 2%;"
+        " 0.2% for counts of instructions]",
         auto=True,
     ),
     click.option(
         "--all",
         "all_steps",
         is_flag=True,
-        help="Find all changes of at least --min-effect.",
+        help="Find every change of at least --min-effect.",
     ),
     limit_options,
 )
@@ -148,7 +160,7 @@ json_form_option = click.option(
 pairing_option = click.option(
     "--pairing", type=click.Choice([p.value for p in Pairing]), default=Pairing.AUTO.value, show_default=True,
     callback=lambda _ctx, _param, value: Pairing(value),
-    help="paired: run two builds at the same time. interleaved: run builds one after the other. auto: the way with less noise.",
+    help="paired: run two builds at the same time. interleaved: run the builds alternately. auto: try both ways, and use the way with less noise.",
 )  # fmt: skip
 
 

@@ -118,13 +118,15 @@ def _without_shell(text: str) -> str:
         raise ValueError("is empty. Give a program and its arguments.")
     quoted = _FOR_A_SHELL if [*script_positions(words)] else _QUOTED
     if syntax := _OF_SHELLS.search(quoted.sub("_", text)):
+        sign = syntax[0].strip()
+        word = "pipe" if sign == "|" else "shell command"
         inner = 'sh -c "{}"'.format(re.sub(r'(["\\])', r"\\\1", text))  # one word for the user's shell
         again = shlex.quote(inner)
         if "'" in inner and "!" not in inner:  # the history of an interactive shell
             again = '"{}"'.format(re.sub(r'(["\\$`])', r"\\\1", inner))
         raise ValueError(
-            f"contains {syntax[0].strip()}, which only a shell understands, but the command runs without a shell. Write {again};"
-            f" or put quotes around {syntax[0].strip()}."
+            f"contains {sign}, which only a shell understands, but the command runs without a shell. For a {word}: {again}."
+            f" If {sign} is part of an argument of {words[0]}, quote this argument inside the command."
         )
     return text
 

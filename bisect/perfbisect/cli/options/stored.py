@@ -46,7 +46,7 @@ def address_of(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 from_option = click.option(
     "--from", "central", metavar="URL", is_eager=True,  # before the names of hunts
     callback=address_of,
-    help="Read the central history postgresql://HOST/DATABASE, or `central` for the address in config.toml. Its hunts have ids ORIGIN:NUMBER.",
+    help="Read the central history of a team: postgresql://HOST/DATABASE, or `central` for the address in config.toml. Its hunts have ids ORIGIN:NUMBER.",
 )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def form_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def choose(ctx: click.Context, param: click.Parameter, is_used: bool) -> None:
         form, name = ctx.params.setdefault("form", ""), param.opts[0].removeprefix("--")
         if form and is_used:
-            raise click.UsageError(f"--{form} and --{name} exclude each other. Give one of the two options.")
+            raise click.UsageError(f"--{form} and --{name} exclude each other. Omit one of them.")
         ctx.params["form"] = name if is_used else form
 
     flags = (

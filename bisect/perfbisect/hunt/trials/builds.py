@@ -26,11 +26,11 @@ from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.recipes.inventory import load_host
 from perfbisect.recipes.requested import has_config, load_config, unknown_config
-from perfbisect.report.command_line import history_option, of_settings
+from perfbisect.report.command_line import of_settings
 from perfbisect.repository.commits import ReleaseRange, UnknownRevision, release_ends, release_range, resolve
 from perfbisect.repository.discovery import Progress, cached_clone, open_repository
 from perfbisect.repository.git import Repository
-from perfbisect.store.connection import NoHistory
+from perfbisect.store.connection import NoHistory, history_option
 from perfbisect.store.history import History
 from perfbisect.store.prior_data import read_typical_costs
 from perfbisect.wording.quantities import count, duration
