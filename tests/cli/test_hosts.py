@@ -190,7 +190,7 @@ def test_what_cannot_be_asked(fleet: Fleet) -> None:
         (["--accept"], 3, "--accept NAME"),
         (["--accept", "a"], 3, "a is not unfit, so there is no new level to accept."),
         (["--check", "a", "--like", "n9"], 3, "There is no n9"),
-        (["--check", "--accept", "a"], 3, "Give one of"),
+        (["--check", "--accept", "a"], 3, "Give only one of"),
         (["--check", "c", "--like", "n1"], 4, "Host c is not checked: There is no host 'c'"),
         (["--check", "a"], 4, "No host was checked before"),
         (["--check", "a", "--like", "n2"], 4, "cpu/o does not show how fast a host is"),
