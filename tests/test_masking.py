@@ -11,7 +11,7 @@ from perfbisect.core.domain.facts import SkipFacts
 from perfbisect.errors import EnvironmentFailure
 from perfbisect.lab.building.log_parser import BuildLog
 from perfbisect.lab.workload import command
-from perfbisect.masking import masked, masked_fields
+from perfbisect.masking import mask_credentials, mask_credentials_in_fields
 from perfbisect.recipes.output_pattern import find_number
 from perfbisect.repository.commits import _cut
 
@@ -25,14 +25,14 @@ def test_passwords_in_urls_are_masked_and_nothing_else() -> None:
     rows.append([f"https://aws:{'A' * 3000}s3cret@h/x", "https://***@h/x"])
     assert len(rows) > 40
     for url, shown in rows:
-        assert masked(url) == masked(masked(url)) == shown
-        assert masked(f"{url} and {url}") == f"{shown} and {shown}"
+        assert mask_credentials(url) == mask_credentials(mask_credentials(url)) == shown
+        assert mask_credentials(f"{url} and {url}") == f"{shown} and {shown}"
 
 
 def test_hostile_text_is_masked_in_linear_time() -> None:
     """One that takes the square of its length would not end."""
     for text in ("://" * 30_000 + "@", "a://b@" * 20_000, "a" * 100_000 + "://@", "a://" + "@" * 90_000):
-        masked(text)
+        mask_credentials(text)
 
 
 def test_what_is_cut_has_no_part_of_a_password() -> None:
@@ -45,16 +45,19 @@ def test_what_is_cut_has_no_part_of_a_password() -> None:
         with pytest.raises(ValueError, match="not a number") as failure:
             find_number("$.n", json.dumps({"n": line.removeprefix("error: ")}))
         for text in (*quoted, str(failure.value), Commit("a" * 40, "", "", _cut(line)).title):
-            assert "s3c" not in masked(text), before
+            assert "s3c" not in mask_credentials(text), before
 
 
 def test_values_are_masked_inside() -> None:
     url = "https://u:s3cret@h"
     event = CandidateSkipped(1, SkipFacts("a" * 40, "compile", f"error: {url}", "log", 1.0), "local")
-    assert masked_fields(event).facts.reason == "error: https://***@h"
+    assert mask_credentials_in_fields(event).facts.reason == "error: https://***@h"
     plain = Warned("text", "advice")
-    assert masked_fields(plain) is plain
-    assert masked_fields({"a": [url, ("b", url)], "c": 1}) == {"a": ["https://***@h", ("b", "https://***@h")], "c": 1}
+    assert mask_credentials_in_fields(plain) is plain
+    assert mask_credentials_in_fields({"a": [url, ("b", url)], "c": 1}) == {
+        "a": ["https://***@h", ("b", "https://***@h")],
+        "c": 1,
+    }
 
 
 def test_errors_are_born_without_passwords() -> None:

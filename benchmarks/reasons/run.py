@@ -21,7 +21,7 @@ from typing import Any
 
 from plants import PLANTS, Plant, Tree, drawn
 
-from perfbisect.demo.history import first_tree
+from perfbisect.demo.history import first_release_tree
 
 HEADER = """\
 | plant | class | function | its share of the loss | s |
@@ -64,7 +64,7 @@ def hunted(plant: Plant, folder: Path, device: str) -> Result:
     repository = folder / "repository"
     repository.mkdir(parents=True)
     git(repository, "init", "-q")
-    parent = plant.before(dict(first_tree()))
+    parent = plant.before(dict(first_release_tree()))
     good = commit(repository, parent, "Parent")
     planted = commit(repository, plant.change(parent), "Plant")
     bad = commit(

@@ -7,7 +7,7 @@ OSError ends with 4, too; any other exception is a bug of perfbisect and ends wi
 
 from collections.abc import Callable
 
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 
 INCONCLUSIVE = 2
 USAGE = 3
@@ -19,15 +19,15 @@ INTERRUPTED = 130
 class PerfBisectError(Exception):
     """A failure with a sentence for the user (``str(error)``), ``advice`` on what to do, and an exit status.
 
-    Both are without the passwords of URLs: sentences are also kept in the history. ``option`` is the option of `bisect run`
-    that alone is wrong, without its --.
+    The passwords of URLs are masked in the sentence and in the advice, because the history stores them. ``option`` is the
+    only wrong option of `bisect run`, without its --.
     """
 
     exit_status = ENVIRONMENT
 
     def __init__(self, sentence: str, advice: str = "", option: str = "") -> None:
-        super().__init__(masked(sentence))
-        self.advice, self.option = masked(advice), option
+        super().__init__(mask_credentials(sentence))
+        self.advice, self.option = mask_credentials(advice), option
 
 
 class UsageError(PerfBisectError):
@@ -37,42 +37,42 @@ class UsageError(PerfBisectError):
 
 
 class RecipeError(UsageError):
-    """A mistake in a recipe or in hosts.toml: the sentence names file, key, what was found, what is allowed."""
+    """A mistake in a recipe or in hosts.toml. The sentence names the file, the key, the wrong value and the allowed values."""
 
 
-class CannotGoOn(UsageError):
-    """What a hunt measures has changed: new runs could not be compared with its earlier ones."""
+class RunsNotComparable(UsageError):
+    """The measured program or setting of a hunt has changed: new runs are not comparable with the earlier runs."""
 
 
 class EnvironmentFailure(PerfBisectError):
     """The machine cannot do the work: a tool is missing, the disk is full, perf is not permitted."""
 
 
-class EndFailed(EnvironmentFailure):
+class RangeEndFailed(EnvironmentFailure):
     """An end of the range cannot be built or measured: nothing can be compared."""
 
 
-class WrongPattern(EndFailed):
-    """The pattern of the metric finds nothing in what an end of the range prints: it never will."""
+class MetricPatternUnmatched(RangeEndFailed):
+    """The pattern of the metric matches nothing in the output of an end of the range. Repetition would not help."""
 
     exit_status = USAGE
 
 
-class NothingToCompare(EnvironmentFailure):
+class NoMetricValues(EnvironmentFailure):
     """The runs of a workload have no value for the metric."""
 
 
-def in_words(trouble: "PerfBisectError | OSError") -> PerfBisectError:
-    """An OSError as an error with a sentence; other errors are returned as they are."""
-    if isinstance(trouble, PerfBisectError):
-        return trouble
-    reason = trouble.strerror or str(trouble)
-    if isinstance(trouble, FileNotFoundError) and trouble.filename is None:  # as of getcwd alone
+def as_perfbisect_error(error: "PerfBisectError | OSError") -> PerfBisectError:
+    """The PerfBisectError for an OSError; a PerfBisectError is returned itself."""
+    if isinstance(error, PerfBisectError):
+        return error
+    reason = error.strerror or str(error)
+    if isinstance(error, FileNotFoundError) and error.filename is None:  # as of getcwd alone
         return EnvironmentFailure("The current folder does not exist any more.", "Change to another folder: cd")
-    return EnvironmentFailure(reason if trouble.filename is None else f"{trouble.filename}: {reason}")
+    return EnvironmentFailure(reason if error.filename is None else f"{error.filename}: {reason}")
 
 
-class ReaderGone(PerfBisectError):
+class StdoutClosed(PerfBisectError):
     """The reader of standard output has ended, as with `| head`: for a verb that prints, nothing is wrong."""
 
     exit_status = 0
@@ -81,12 +81,12 @@ class ReaderGone(PerfBisectError):
         super().__init__("The reader of standard output has ended.")
 
 
-class NotCounted(EnvironmentFailure):
+class InstructionsNotCounted(EnvironmentFailure):
     """A run has ended without the count of its instructions."""
 
 
 class CommandFailed(EnvironmentFailure):
-    """A command on a host ended with a status other than 0; ``output`` is what it printed."""
+    """A command on a host ended with a status other than 0; ``output`` is the text that the command printed."""
 
     def __init__(self, sentence: str, advice: str = "", *, status: int, output: str = "") -> None:
         super().__init__(sentence, advice)
@@ -95,52 +95,52 @@ class CommandFailed(EnvironmentFailure):
 
 
 class TooMuchOutput(EnvironmentFailure):
-    """A command printed so much that it was ended: what it printed is incomplete."""
+    """A command was ended because its output was too long. The output is incomplete."""
 
 
 class Interrupted(PerfBisectError):
-    """The user, or the end of the terminal, has interrupted the work; it can go on later."""
+    """The user, or the end of the terminal, has interrupted the work, which can be resumed later."""
 
     exit_status = INTERRUPTED
 
 
 class Cancelled(BaseException):
-    """What a thread does is no longer wanted. Like KeyboardInterrupt it passes every handler of failures."""
+    """The work of a thread was cancelled. Handlers of failures do not catch this exception, as they do not catch KeyboardInterrupt."""
 
 
 class ConnectionLost(EnvironmentFailure):
     """The connection to a host was lost; the state of the command is unknown."""
 
 
-class HostAway(EnvironmentFailure):
-    """A host cannot be reached, and others do its work until ``is_back`` says that it can be again."""
+class HostUnreachable(EnvironmentFailure):
+    """A host cannot be reached. Other hosts do its work until ``is_back()`` returns true."""
 
-    def __init__(self, lost: ConnectionLost, is_back: Callable[[], bool]) -> None:
-        super().__init__(str(lost), lost.advice)
+    def __init__(self, connection_lost: ConnectionLost, is_back: Callable[[], bool]) -> None:
+        super().__init__(str(connection_lost), connection_lost.advice)
         self.is_back = is_back
 
 
 class JobLost(EnvironmentFailure):
-    """A job ended without an exit status, as after a restart of its host: it must be run again."""
+    """A job ended without an exit status, for instance because its host was restarted. The job must be run again."""
 
 
 class RunLost(JobLost):
-    """A run whose result is unknown for a reason that is the host's, never the candidate's: it must be run again."""
+    """The result of a run is unknown because of the host, not of the candidate. The run must be repeated."""
 
 
-class ClockSet(RunLost):
+class HostClockChanged(RunLost):
     """The host's clock was set during a run, whose duration is therefore unknown."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__(sentence, "Set no clock during a hunt. `timedatectl` shows which service sets the clock.")
 
 
-class DataDamaged(EnvironmentFailure):
-    """Loaded data, or a copy of it, has changed since it was loaded: it must be loaded again."""
+class DatasetDamaged(EnvironmentFailure):
+    """Loaded data, or a copy of the data, has changed since loading. The data must be loaded again."""
 
 
-class BuildChanged(EnvironmentFailure):
-    """Files of a finished build are not as they were when it was made: it must be made again."""
+class BuildFilesChanged(EnvironmentFailure):
+    """Files of a finished build have changed since the build ended. The commit must be built again."""
 
     def __init__(self, host: str, key: str, paths: str) -> None:
         named = ", ".join(paths.split("\n")[:-1])
@@ -152,11 +152,11 @@ class BuildChanged(EnvironmentFailure):
 class BuildFailed(PerfBisectError):
     """A candidate cannot be checked out, or does not configure, compile or install.
 
-    Never the user's fault: the hunt skips it.
+    The hunt skips the candidate. This error is never the user's fault.
     """
 
     def __init__(self, sentence: str, *, stage: str, log: str, hint: str = "", errors: tuple[str, ...] = ()) -> None:
-        """``errors`` are the lines that report one, where there are several."""
+        """``errors`` are the lines of the build that report errors, if there are several."""
         super().__init__(sentence, f"{hint} See {log}.".lstrip())
         self.stage = stage
         self.log = log
@@ -164,7 +164,7 @@ class BuildFailed(PerfBisectError):
 
 
 class RunFailed(PerfBisectError):
-    """A built candidate does not start, crashes, or its workload fails: the hunt skips it or tries again."""
+    """A built candidate does not start, crashes, or its workload fails. The hunt skips the candidate or repeats the run."""
 
     def __init__(self, sentence: str, *, stage: str, log: str) -> None:
         super().__init__(sentence, f"See {log}.")
@@ -172,13 +172,13 @@ class RunFailed(PerfBisectError):
         self.log = log
 
 
-class NoMetric(RunFailed):
-    """A run ended well, and ``printed`` nothing that the pattern of the metric finds: its last lines."""
+class MetricNotPrinted(RunFailed):
+    """A run succeeded, but the pattern of the metric matches nothing in its output, which ends with ``last_lines``."""
 
-    def __init__(self, sentence: str, *, stage: str, log: str, printed: str) -> None:
+    def __init__(self, sentence: str, *, stage: str, log: str, last_lines: str) -> None:
         super().__init__(sentence, stage=stage, log=log)
-        self.printed = printed
+        self.last_lines = last_lines
 
 
-class NoSamples(RunFailed):
-    """A run ended well, and perf has taken no samples of it."""
+class NoPerfSamples(RunFailed):
+    """A run succeeded, but perf took no samples of the run."""

@@ -6,17 +6,17 @@ from perfbisect.errors import EnvironmentFailure
 
 
 def config_folder() -> Path:
-    """Recipes and hosts.toml of the user. Raises EnvironmentFailure when the home folder is unknown."""
+    """The folder with the user's recipes and hosts.toml. Raises EnvironmentFailure when the home folder is unknown."""
     return _folder("config")
 
 
 def state_folder() -> Path:
-    """The history, and reports of internal errors. Raises EnvironmentFailure when the home folder is unknown."""
+    """The folder with the history, and with reports of internal errors. Raises EnvironmentFailure when the home folder is unknown."""
     return _folder("state")
 
 
 def cache_folder() -> Path:
-    """What can be written again, such as clones. Raises EnvironmentFailure when the home folder is unknown."""
+    """The folder with files that perfbisect can make again, such as clones. Raises EnvironmentFailure when the home folder is unknown."""
     return _folder("cache")
 
 

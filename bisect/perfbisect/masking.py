@@ -1,6 +1,6 @@
-"""Passwords and tokens in URLs, masked in all that is printed or kept. Imports little, so that every module may use it.
+"""Masks passwords and tokens of URLs in all printed or stored text. This module imports little, so that every module may use it.
 
-An address stays as it is where it is used: in recipes, in hosts.toml, and in the commands that `bisect resume` repeats.
+Addresses that perfbisect uses are not masked: in recipes, in hosts.toml, and in the commands that `bisect resume` repeats.
 """
 
 import re
@@ -21,52 +21,52 @@ ATTRIBUTE = re.compile(  # of ccache's remote storage, and of the query of a URL
 )
 
 
-def masked(text: str) -> str:
-    """``text`` without the passwords and tokens of its URLs.
+def mask_credentials(text: str) -> str:
+    """The text with *** in place of the passwords and tokens of its URLs.
 
     >>> masked("redis://user:secret@cache:6379|password=other")
     'redis://***@cache:6379|password=***'
     """
     if "://" not in text and ":\\/\\/" not in text:
         return text
-    return ATTRIBUTE.sub(rf"\1{MASK}", WORD.sub(_without_users, text))
+    return ATTRIBUTE.sub(rf"\1{MASK}", WORD.sub(_mask_users, text))
 
 
-def masked_fields(value: Any) -> Any:
-    """A dataclass, a mapping or a sequence with ``masked`` applied to every text in it; what has none is returned itself."""
+def mask_credentials_in_fields(value: Any) -> Any:
+    """A copy of a dataclass, a mapping or a sequence with every text masked; ``value`` itself if no text changes."""
     match value:
         case str():
-            return masked(value)
+            return mask_credentials(value)
         case tuple() | list():
-            parts = [masked_fields(part) for part in value]
+            parts = [mask_credentials_in_fields(part) for part in value]
             changed = any(new is not old for new, old in zip(parts, value, strict=True))
             return type(value)(parts) if changed else value
         case dict():
-            found = {key: masked_fields(part) for key, part in value.items()}
-            return found if any(found[key] is not part for key, part in value.items()) else value
+            parts_by_key = {key: mask_credentials_in_fields(part) for key, part in value.items()}
+            return parts_by_key if any(parts_by_key[key] is not part for key, part in value.items()) else value
         case _ if is_dataclass(value) and not isinstance(value, type):
-            known = {each.name: getattr(value, each.name) for each in fields(value)}
-            changes = {name: new for name, old in known.items() if (new := masked_fields(old)) is not old}
+            values = {field.name: getattr(value, field.name) for field in fields(value)}
+            changes = {name: new for name, old in values.items() if (new := mask_credentials_in_fields(old)) is not old}
             return replace(value, **changes) if changes else value
         case _:
             return value
 
 
-def _without_users(found: re.Match[str]) -> str:
-    """A word with the users and the passwords of its URLs masked: each reaches to the next, or to the end of the word."""
-    if "@" not in found[0]:
-        return found[0]
-    begin, *parts = SCHEME.split(found[0])
+def _mask_users(word: re.Match[str]) -> str:
+    """A word with the users and passwords of its URLs masked. A URL extends to the next URL, or to the end of the word."""
+    if "@" not in word[0]:
+        return word[0]
+    begin, *parts = SCHEME.split(word[0])
     urls = (
-        scheme + _without_user(scheme.partition(":")[0], rest) for scheme, rest in zip(*[iter(parts)] * 2, strict=True)
+        scheme + _mask_user(scheme.partition(":")[0], rest) for scheme, rest in zip(*[iter(parts)] * 2, strict=True)
     )
     return "".join([begin, *urls])
 
 
-def _without_user(scheme: str, rest: str) -> str:
-    """What follows the scheme of a URL, masked up to the last "@" that can end a user and a password.
+def _mask_user(scheme: str, rest: str) -> str:
+    """The rest of a URL after its scheme, masked up to the last "@" that can end a user and a password.
 
-    Passwords with a bare "@" or "/" occur.
+    Some passwords contain an unescaped "@" or "/".
     """
     authority = re.split(r"[/?#\\]", rest, maxsplit=1)[0]
     if "@" in authority:

@@ -1,11 +1,11 @@
-"""Processes that work on a session or a host: who they are, whose, and whether they are still running, as /proc says; and the
-time of this one: seconds since the epoch that never jump.
+"""The identity and the owner of a process that works on a session or a host, whether the process is still running according
+to /proc, and a clock that never jumps.
 
-A history says of each process whose it is, as USER@MACHINE:NUMBER. The number is a secret of the user's state folder, so that no
-file of others passes for an own one, and machines that share the folder are one.
+A history stores the owner of each process as USER@MACHINE:NUMBER. The number is a secret in the user's state folder, so that
+no file of another user is taken for a file of this user. Machines that share the folder have one number.
 
-The clock of the machine is read once. From then on passes what has passed, time in suspension included, also when that
-clock is set. So differences are durations.
+The clock of the machine is read once, at the start. Later times are that time plus the measured duration, suspension included,
+even if the clock is set meanwhile. So differences of times are durations.
 """
 
 import getpass
@@ -25,53 +25,53 @@ UNKNOWN = "unknown"
 SOMEONE = "someone unknown"
 
 
-def this_process() -> str:
-    """An identity of this process that no other process has, on this machine or another."""
-    return f"{machine()} {os.getpid()} {start_time(os.getpid())}"
+def this_process_identity() -> str:
+    """The identity of this process. No other process has the same identity, on any machine."""
+    return f"{machine_identity()} {os.getpid()} {start_ticks(os.getpid())}"
 
 
-def worker() -> str:
-    """This process, and whose it is."""
-    return f"{maker()} {this_process()}"
+def this_process_with_owner() -> str:
+    """The owner and the identity of this process, for the history."""
+    return f"{user_at_machine_and_secret()} {this_process_identity()}"
 
 
-def copied(how: str = "imported") -> str:
-    """In place of the process that worked on a session elsewhere: none of this machine, of an owner who is this user.
+def placeholder_process(origin: str = "imported") -> str:
+    """A text in place of the process that worked on a session on another machine. The owner in the text is this user.
 
-    In a file that is ``exported`` for others it is without the secret, which makes the file another's for everyone.
+    If ``origin`` is "exported", the text has no secret, so that every reader of the file sees another user's session.
     """
-    return f"{own_name() if how == 'exported' else maker()} {how} 0 0 0"
+    return f"{user_at_machine() if origin == 'exported' else user_at_machine_and_secret()} {origin} 0 0 0"
 
 
-def whose(process: object) -> str:
-    """Whose a session is that this process worked on; "" for this user's."""
+def owner_if_other_user(process: object) -> str:
+    """The owner of a session on which the process worked, if another user; "" if this user is the owner."""
     name, *rest = str(process).split(" ")
-    if name == maker() and len(rest) == 4:
+    if name == user_at_machine_and_secret() and len(rest) == 4:
         return ""
     return name.partition(":")[0][:64] if len(rest) == 4 else SOMEONE
 
 
-def own_name() -> str:
-    """This user and machine, as USER@MACHINE."""
-    return re.sub(r"[^\w.@-]", "-", f"{user()}@{socket.gethostname()}", flags=re.ASCII)[:64]
+def user_at_machine() -> str:
+    """The user and the machine, as USER@MACHINE."""
+    return re.sub(r"[^\w.@-]", "-", f"{user_name()}@{socket.gethostname()}", flags=re.ASCII)[:64]
 
 
-def maker() -> str:
-    """This user and machine, with the number; without it where the state folder cannot be written."""
+def user_at_machine_and_secret() -> str:
+    """The user and the machine, as USER@MACHINE:NUMBER; USER@MACHINE if the state folder cannot be written."""
     try:
-        return _made(state_folder() / "maker")
+        return _read_or_create_secret(state_folder() / "maker")
     except (OSError, PerfBisectError):
-        return own_name()
+        return user_at_machine()
 
 
 @lru_cache
-def _made(path: Path) -> str:
-    """The contents of the file, which is made if it is missing, whole: another process may read it at this moment."""
+def _read_or_create_secret(path: Path) -> str:
+    """The content of the file. A missing file is made at once with all its content, because another process may read it."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f"maker-{os.getpid()}")
         new.touch(0o600)
-        new.write_text(f"{own_name()}:{os.urandom(8).hex()}")
+        new.write_text(f"{user_at_machine()}:{os.urandom(8).hex()}")
         with suppress(FileExistsError):
             path.hardlink_to(new)
         new.unlink()
@@ -79,34 +79,34 @@ def _made(path: Path) -> str:
 
 
 def is_running(process: str) -> bool:
-    """True where the process with this identity is running; False for one of another machine or container."""
+    """Whether the process with this identity is running; false for a process of another machine or container."""
     _, pid, started = process.rsplit(" ", 2)
-    return is_local(process) and started == start_time(int(pid)) != ""
+    return is_local_process(process) and started == start_ticks(int(pid)) != ""
 
 
-def is_local(process: str) -> bool:
-    """True for a process of this boot of this machine and this container, whether it is running or not."""
-    return process.rsplit(" ", 2)[0].endswith(here := machine()) and here != UNKNOWN
+def is_local_process(process: str) -> bool:
+    """Whether a process, running or ended, belongs to this boot of this machine and to this container."""
+    return process.rsplit(" ", 2)[0].endswith(here := machine_identity()) and here != UNKNOWN
 
 
-def machine() -> str:
-    """This boot of this machine and this container (its process namespace)."""
+def machine_identity() -> str:
+    """The identity of this machine since its last boot, and of this container (its process namespace)."""
     try:
         return f"{(PROC / 'sys/kernel/random/boot_id').read_text().strip()} {(PROC / 'self/ns/pid').readlink()}"
     except OSError:
         return UNKNOWN
 
 
-def user() -> str:
-    """The user's name on this machine, as schedulers know it."""
+def user_name() -> str:
+    """The user's name on this machine, as schedulers use the name."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return "user"
 
 
-def start_time(pid: int) -> str:
-    """The start of a process, in clock ticks since boot; "" when it does not exist."""
+def start_ticks(pid: int) -> str:
+    """The start of a process, in clock ticks since boot; "" if the process does not exist."""
     try:
         # The name of the program, in parentheses, may contain spaces and parentheses.
         fields = (PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -115,24 +115,24 @@ def start_time(pid: int) -> str:
     return "" if fields[0] in "ZX" else fields[19]
 
 
-class Clock:
-    """Begins with the time of the machine."""
+class MonotonicClock:
+    """A clock that never jumps: the machine's time when this object was made, plus the time elapsed since."""
 
     def __init__(self) -> None:
-        self._begin = time.time() - elapsed()
+        self._begin = time.time() - uptime()
 
     def now(self) -> float:
         """Seconds since the epoch."""
-        return self._begin + elapsed()
+        return self._begin + uptime()
 
-    def go_on_from(self, at: float) -> None:
-        """Never return less than ``at``: an earlier process may have recorded it before the clock was set back."""
-        self._begin = max(self._begin, at - elapsed())
+    def advance_to(self, seconds: float) -> None:
+        """Make ``now`` return at least ``seconds``, which an earlier process recorded before the machine's clock was set back."""
+        self._begin = max(self._begin, seconds - uptime())
 
 
-def elapsed() -> float:
+def uptime() -> float:
     """Seconds since the machine was started."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-CLOCK = Clock()
+CLOCK = MonotonicClock()

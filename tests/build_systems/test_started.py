@@ -15,7 +15,7 @@ from perfbisect.core.domain.events import BuildFinished, Commit, LabEvent
 from perfbisect.core.domain.facts import BuildFacts
 from perfbisect.core.domain.orders import Share
 from perfbisect.core.domain.settings import Quick, Settings
-from perfbisect.errors import BuildFailed, EndFailed, UsageError
+from perfbisect.errors import BuildFailed, RangeEndFailed, UsageError
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.building.plan import InstalledBuild
 from perfbisect.lab.host_lab import HostLab
@@ -205,7 +205,7 @@ def test_an_end_whose_program_starts_another_says_how_to_have_both(yard: Yard) -
     rules = "all: bench part\n%: src/%.c\n\t$(CC) -o $@ $<\nbench: src/bench.c\n\t$(CC) -o $@ $<\n"
     sources = {"src/bench.c": main, "src/part.c": "int main(void) { return 0; }\n", "Makefile": rules}
     sha = commit(yard, sources)
-    with pytest.raises(EndFailed, match=r"fails in workload bench") as failure:
+    with pytest.raises(RangeEndFailed, match=r"fails in workload bench") as failure:
         measure(lab(yard, [sha, sha]), Share(0, 1))
     assert "bench starts other programs, which were not built: add --program PATH for each" in failure.value.advice
     assert runs(measure(lab(yard, [sha, sha], "part"), Share(0, 1)))
@@ -220,7 +220,7 @@ def test_an_end_whose_program_does_not_start_says_where_the_build_made_it(yard: 
     top = "cmake_minimum_required(VERSION 3.10)\nproject(tool C)\nadd_subdirectory(md2html)\n"
     files = {"CMakeLists.txt": top, "md2html/CMakeLists.txt": "add_executable(md2html a.c)\n", "md2html/a.c": main}
     sha, recipes = commit(yard, files), load_requested(quick(yard, run, system="cmake"))
-    with pytest.raises(EndFailed) as failure:
+    with pytest.raises(RangeEndFailed) as failure:
         measure(lab_of(yard.host, *recipes, yard.git.path, (sha, sha)), Share(0, 1))
     made = " The build has build/md2html/md2html: use --run 'build/md2html/md2html big.md'" * ("../big.md" not in run)
     assert failure.value.advice.partition("/stdout.")[2] == made, failure.value
@@ -229,7 +229,7 @@ def test_an_end_whose_program_does_not_start_says_where_the_build_made_it(yard: 
 def test_an_end_whose_program_is_not_built_names_the_command_that_builds_it(yard: Yard) -> None:
     rules = "vet:\n\ttrue\n.PHONY: bench\nbench:\n\tmkdir bin && cp src/part.c bin/bench\n"
     sha = commit(yard, SOURCES | {"Makefile": rules})
-    with pytest.raises(EndFailed) as failure:
+    with pytest.raises(RangeEndFailed) as failure:
         measure(lab(yard, [sha, sha]), Share(0, 1))
     assert failure.value.advice.endswith(" To build the program: --build 'make bench'")
 

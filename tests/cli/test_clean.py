@@ -18,7 +18,7 @@ from perfbisect.host import jobs
 from perfbisect.host.leases import LeaseRecord, note
 from perfbisect.host.lock import hold
 from perfbisect.host.registry import connect
-from perfbisect.process import machine as this_boot
+from perfbisect.process import machine_identity as this_boot
 from perfbisect.recipes.inventory import load_host
 from perfbisect.store.connection import default_history_path
 from perfbisect.store.history import History

@@ -10,7 +10,7 @@ import pytest
 
 from perfbisect.core.domain.events import SessionEnded
 from perfbisect.core.domain.settings import Reverts, Settings
-from perfbisect.errors import EnvironmentFailure, ReaderGone
+from perfbisect.errors import EnvironmentFailure, StdoutClosed
 from perfbisect.hunt.driver import Driver
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.setup import SessionSetup
@@ -106,7 +106,7 @@ def test_a_commit_is_built_once_and_each_workload_has_its_culprit(script: Script
 def unread(_view: PlainLines, _hunt: int, events: list[TimedEvent]) -> None:
     """The reader is gone when a verdict is shown."""
     if any(isinstance(event, SessionEnded) for _, event in events):
-        raise ReaderGone
+        raise StdoutClosed
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from perfbisect.hunt.driver import Driver
 from perfbisect.hunt.resolve import resolve_settings
 from perfbisect.hunt.session_hosts import lock_hosts
 from perfbisect.hunt.setup import SessionSetup
-from perfbisect.process import CLOCK, maker
+from perfbisect.process import CLOCK, user_at_machine_and_secret
 from perfbisect.report.profiles import folded, speedscope
 from perfbisect.store.batches import begin_batch, end_batch
 from perfbisect.store.history import History
@@ -50,7 +50,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sample.write(history)
         hunt = sample.begin(history, at=sample.BEGAN + 3600)
         assert history.writer is not None
-        ended = f"{maker()} elsewhere 0 1 1"
+        ended = f"{user_at_machine_and_secret()} elsewhere 0 1 1"
         history.writer.execute("update attempts set process = ? where session_id = ?", [ended, hunt])
     return path
 
@@ -278,7 +278,7 @@ def test_a_hunt_that_has_spent_its_budget_goes_on_with_more(
     assert tries in exits(2, "resume", "1", "--plain")
 
     def waits(*args: Any) -> AbstractContextManager[dict[str, HostLock]]:
-        CLOCK.go_on_from(CLOCK.now() + 3600)
+        CLOCK.advance_to(CLOCK.now() + 3600)
         return lock_hosts(*args)
 
     monkeypatch.setattr("perfbisect.hunt.session.lock_hosts", waits)

@@ -12,7 +12,17 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from perfbisect.demo.history import BAD, GOOD, Change, Effort, Tree, applied, first_tree, read_changes, write_history
+from perfbisect.demo.history import (
+    BAD,
+    GOOD,
+    Change,
+    FeatureCost,
+    Tree,
+    first_release_tree,
+    read_changes,
+    tree_after,
+    write_history,
+)
 from perfbisect.recipes.workload import read_suite
 from repos import git
 
@@ -32,14 +42,17 @@ def everything() -> Tree:
         ready = next(change for change in waiting if {each.name for each in order}.issuperset(change.needs))
         waiting.remove(ready)
         order.append(ready)
-    return applied([Effort(every=1, size=256).filled(change) for change in order], first_tree())
+    return tree_after(
+        [FeatureCost(check_interval=1, check_size=256).fill_placeholders(change) for change in order],
+        first_release_tree(),
+    )
 
 
 @pytest.fixture(scope="session", params=["first release", "every change"])
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the engine's sources: as first released, or with all changes."""
     folder = tmp_path_factory.mktemp("engine")
-    tree = first_tree() if request.param == "first release" else everything()
+    tree = first_release_tree() if request.param == "first release" else everything()
     for path, text in tree.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)

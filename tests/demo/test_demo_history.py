@@ -10,8 +10,8 @@ import pytest
 
 from perfbisect.demo.history import (
     BAD,
-    CLEAR,
-    COST,
+    CLEAR_GENERATIONS,
+    COST_BY_CHECK_SIZE,
     GOOD,
     LARGEST,
     LARGEST_DROP,
@@ -21,11 +21,11 @@ from perfbisect.demo.history import (
     DemoAnswer,
     Edit,
     HistoryPlan,
-    applied,
-    draw,
-    effort_for,
-    first_tree,
+    cost_for_drop,
+    draw_plan,
+    first_release_tree,
     read_changes,
+    tree_after,
     write_history,
 )
 from perfbisect.errors import UsageError
@@ -91,7 +91,7 @@ def test_what_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
     for commits, drop in ((5, None), (60, 0.9)):
         with pytest.raises(UsageError, match="No demo history can be written"):
-            write_history(tmp_path / "new", 1, commits=commits, drop=drop)
+            write_history(tmp_path / "new", 1, commit_count=commits, drop=drop)
         assert not (tmp_path / "new").exists()
 
 
@@ -110,8 +110,8 @@ def with_needs(*names: str) -> list[Change]:
 def test_a_change_fits_with_no_more_than_it_needs() -> None:
     assert len(ALL) == sum(len(read_changes(kind)) for kind in KINDS), "names are unique"
     for name, change in ALL.items():
-        before = applied(with_needs(name)[:-1], first_tree())
-        after = applied([change], before)
+        before = tree_after(with_needs(name)[:-1], first_release_tree())
+        after = tree_after([change], before)
         assert {path for path in after if before.get(path) != after[path]} == {edit.file for edit in change.edits}, name
 
 
@@ -119,7 +119,7 @@ def test_changes_fit_in_any_order() -> None:
     for seed in range(20):
         order = with_needs(*random.Random(seed).sample([*ALL], len(ALL)))
         assert len(order) == len(ALL)
-        assert set(first_tree()) < set(applied(order, first_tree()))
+        assert set(first_release_tree()) < set(tree_after(order, first_release_tree()))
 
 
 def test_what_changes_touch() -> None:
@@ -127,7 +127,7 @@ def test_what_changes_touch() -> None:
     edits = [edit for change in read_changes("documentation") for edit in change.edits]
     assert all(edit.file.endswith(".md") or edit.file.startswith((".", "doc/")) for edit in edits)
     for change in read_changes("index"):
-        texts = "".join(edit.text for edit in RARE.filled(change).edits)
+        texts = "".join(edit.text for edit in RARE.fill_placeholders(change).edits)
         assert "EFFORT" not in texts and "_EVERY 512" in texts
 
 
@@ -135,22 +135,22 @@ def test_a_passage_that_is_missing_or_ambiguous_is_an_error() -> None:
     for passage, times in (("no such passage", 0), ("return DEMO_OK;", "several")):
         change = Change("wrong", "Wrong", (Edit("src/table.c", "", replace=passage),))
         with pytest.raises(ValueError, match=r"change wrong: src/table.c has .* times, not once") as caught:
-            applied([change], first_tree())
+            tree_after([change], first_release_tree())
         assert (" 0 times" in str(caught.value)) == (times == 0)
 
 
 def test_the_work_costs_what_the_drop_asks_for() -> None:
-    for feature, numbers in COST.items():
+    for feature, numbers in COST_BY_CHECK_SIZE.items():
         sizes, costs = zip(*numbers, strict=True)
         for percent in range(2, 55):
-            effort = effort_for(feature, percent / 100)
-            assert effort.size % 8 == 0 or effort.size == sizes[0]
-            cost = np.interp(effort.size, sizes, costs) / effort.every
+            effort = cost_for_drop(feature, percent / 100)
+            assert effort.check_size % 8 == 0 or effort.check_size == sizes[0]
+            cost = np.interp(effort.check_size, sizes, costs) / effort.check_interval
             assert cost / (1 + cost) == pytest.approx(percent / 100, abs=0.02)
-            assert effort.every < RARE.every
+            assert effort.check_interval < RARE.check_interval
     for drop in (0.0, -0.1, LARGEST_DROP + 0.01):
         with pytest.raises(ValueError, match="is not possible"):
-            effort_for("order", drop)
+            cost_for_drop("order", drop)
 
 
 SEEDS = range(1, 16)
@@ -158,57 +158,59 @@ SEEDS = range(1, 16)
 
 @cache
 def plan_of(seed: int) -> HistoryPlan:
-    return draw(seed, 60, None)
+    return draw_plan(seed, 60, None)
 
 
 def first_parents(plan: HistoryPlan) -> set[int]:
-    here, line = len(plan.steps), set()
+    here, line = len(plan.commits), set()
     while here:
         line.add(here)
-        here = plan.steps[here - 1].parents[0]
+        here = plan.commits[here - 1].parents[0]
     return line
 
 
 def test_a_plan_has_what_was_promised() -> None:
     for plan in map(plan_of, SEEDS):
-        names = [step.change.name for step in plan.steps]
-        assert len(plan.steps) == len(set(names)) == len(plan.history(60)) == 60
-        assert sum(len(step.parents) == 2 for step in plan.steps) == len(plan.broken) == 2
-        assert {"children-without-division", *COST} < set(names) and names[-1] == "release"
-        assert names[plan.planted - 1] in COST and SMALLEST <= plan.drop <= LARGEST
-        for position, step in enumerate(plan.steps, 1):
-            there = {change.name for change in plan.history(position)}
+        names = [step.change.name for step in plan.commits]
+        assert len(plan.commits) == len(set(names)) == len(plan.changes_up_to(60)) == 60
+        assert sum(len(step.parents) == 2 for step in plan.commits) == len(plan.broken_positions) == 2
+        assert {"children-without-division", *COST_BY_CHECK_SIZE} < set(names) and names[-1] == "release"
+        assert names[plan.planted_position - 1] in COST_BY_CHECK_SIZE and SMALLEST <= plan.drop <= LARGEST
+        for position, step in enumerate(plan.commits, 1):
+            there = {change.name for change in plan.changes_up_to(position)}
             assert there.issuperset(step.change.needs), "needs come first on every branch"
-        near = {plan.planted}
-        edges = [(position, parent) for position, step in enumerate(plan.steps, 1) for parent in step.parents]
-        for _ in range(CLEAR):
+        near = {plan.planted_position}
+        edges = [(position, parent) for position, step in enumerate(plan.commits, 1) for parent in step.parents]
+        for _ in range(CLEAR_GENERATIONS):
             near |= {there for edge in edges for here, there in (edge, edge[::-1]) if here in near}
-        assert not near & set(plan.broken), "the planted commit can be named"
+        assert not near & set(plan.broken_positions), "the planted commit can be named"
 
 
 def test_seeds_move_the_planted_commit() -> None:
     """On and beside the line of first parents, to broken commits side by side, and apart."""
     plans = [plan_of(seed) for seed in SEEDS]
-    assert len({plan.planted for plan in plans}) > 10
-    assert {plan.steps[plan.planted - 1].change.name for plan in plans} == set(COST)
-    assert {plan.planted in first_parents(plan) for plan in plans} == {True, False}
-    assert {abs(plan.broken[0] - plan.broken[1]) == 1 for plan in plans} == {True, False}
+    assert len({plan.planted_position for plan in plans}) > 10
+    assert {plan.commits[plan.planted_position - 1].change.name for plan in plans} == set(COST_BY_CHECK_SIZE)
+    assert {plan.planted_position in first_parents(plan) for plan in plans} == {True, False}
+    assert {abs(plan.broken_positions[0] - plan.broken_positions[1]) == 1 for plan in plans} == {True, False}
 
 
 def test_a_given_drop_changes_only_the_work() -> None:
-    plan, other = draw(3, 60, None), draw(3, 60, 0.08)
-    assert (other.drop, other.planted) == (0.08, plan.planted)
-    pairs = [(one.change, two.change) for one, two in zip(plan.steps, other.steps, strict=True)]
+    plan, other = draw_plan(3, 60, None), draw_plan(3, 60, 0.08)
+    assert (other.drop, other.planted_position) == (0.08, plan.planted_position)
+    pairs = [(one.change, two.change) for one, two in zip(plan.commits, other.commits, strict=True)]
     assert all(one.name == two.name for one, two in pairs)
-    assert [place for place, (one, two) in enumerate(pairs, 1) if one != two] == [plan.planted]
+    assert [place for place, (one, two) in enumerate(pairs, 1) if one != two] == [plan.planted_position]
 
 
 def test_other_lengths_and_further_changes() -> None:
-    assert [len(draw(1, commits, None).steps) for commits in (30, 71)] == [30, 71]
+    assert [len(draw_plan(1, commits, None).commits) for commits in (30, 71)] == [30, 71]
     for commits in (0, 12, 200):
         with pytest.raises(ValueError, match="not possible"):
-            draw(1, commits, None)
-    for plan in (draw(seed, 60, None, 3) for seed in range(1, 6)):
-        names = [plan.steps[at - 1].change.name for at in (*plan.further, plan.planted)]
-        assert names[:-1] == ["update-nonindex", "scan"] and names[-1] in COST
-        assert len(plan.steps) == 60 and not {plan.planted, *plan.further} & set(plan.broken), "they can be named"
+            draw_plan(1, commits, None)
+    for plan in (draw_plan(seed, 60, None, 3) for seed in range(1, 6)):
+        names = [plan.commits[at - 1].change.name for at in (*plan.further_positions, plan.planted_position)]
+        assert names[:-1] == ["update-nonindex", "scan"] and names[-1] in COST_BY_CHECK_SIZE
+        assert len(plan.commits) == 60 and not {plan.planted_position, *plan.further_positions} & set(
+            plan.broken_positions
+        ), "they can be named"

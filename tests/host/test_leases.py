@@ -20,7 +20,7 @@ from perfbisect.host.leases import LeasedHost, LeaseEnded, LeaseRecord, LeaseReq
 from perfbisect.host.registry import connect
 from perfbisect.host.remote import Listener, Unsubscribe
 from perfbisect.hunt.session_hosts import leased_hosts
-from perfbisect.process import machine as this_boot
+from perfbisect.process import machine_identity as this_boot
 from perfbisect.recipes.inventory import LeaseEntry, load_host, load_lease
 from waiting import until
 

@@ -26,8 +26,8 @@ from perfbisect.host.lock import ABANDONED, Owner, hold, holder, wait
 from perfbisect.host.protocol import Host
 from perfbisect.host.through import Shell, ThroughHost
 from perfbisect.hunt.session_hosts import lock_hosts
-from perfbisect.process import Clock, this_process
-from perfbisect.process import machine as this_boot
+from perfbisect.process import MonotonicClock, this_process_identity
+from perfbisect.process import machine_identity as this_boot
 from perfbisect.recipes.inventory import HostEntry
 from program import executable
 from tickets import folder, uptime, write_ticket
@@ -110,7 +110,7 @@ def test_an_owner_out_of_sight_is_not_known_to_have_ended(host: LocalHost, monke
     """On another machine of the same name, or where /proc is mounted with hidepid: not even the first process is seen."""
     write_ticket()
     assert "10 minutes" in refused(host, "is busy: hunt 6 of eve")
-    write_ticket(process=f"{this_process().rpartition(' ')[0]} 1")
+    write_ticket(process=f"{this_process_identity().rpartition(' ')[0]} 1")
     assert holder(host) is None
     monkeypatch.setattr(lock, "start_time", lambda pid: "")
     assert holder(host) is not None
@@ -484,14 +484,14 @@ def test_an_owner_without_life_for_ten_minutes_is_gone_whatever_the_clock(host: 
 
 
 def test_the_clock_of_a_process_never_jumps(set_clock: Set) -> None:
-    clock = Clock()
+    clock = MonotonicClock()
     began = clock.now()
     assert abs(began - time.time()) < 60
     for jump in (3600, -3600, -1e9):
         set_clock(jump)
         now = clock.now()
         assert 0 <= now - began < 60
-    clock.go_on_from(began - 1000)
+    clock.advance_to(began - 1000)
     assert clock.now() - began < 60
-    clock.go_on_from(began + 1000)
+    clock.advance_to(began + 1000)
     assert 1000 <= clock.now() - began < 1060

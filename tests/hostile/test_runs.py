@@ -21,7 +21,7 @@ import sample_hunt as sample
 from labs import bench_lab, measure, runs, skipped, warnings
 from perfbisect.core.domain.events import RunFinished
 from perfbisect.core.domain.orders import Share
-from perfbisect.errors import ClockSet, EnvironmentFailure, JobLost, RunLost
+from perfbisect.errors import EnvironmentFailure, HostClockChanged, JobLost, RunLost
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import HEAD, LINE, TAIL
@@ -292,7 +292,7 @@ def test_a_run_during_which_the_clock_is_set_is_lost_and_repeated(clocked: HostL
 def test_a_clock_that_is_set_in_every_run_ends_the_hunt_and_skips_no_commit(clocked: HostLab, jumps: Path) -> None:
     (jumps / "next").write_text("".join(f"+{3600 * (n % 2 + 1)}\n" for n in range(20)))
     events = []
-    with pytest.raises(ClockSet, match="the clock of host here was set") as caught:
+    with pytest.raises(HostClockChanged, match="the clock of host here was set") as caught:
         events.extend(measure(clocked, Share(0, 1), Share(1, 1)))
     assert "timedatectl" in caught.value.advice
     assert len((jumps / "next").read_text().splitlines()) == 20 - LOSSES - 1
@@ -351,12 +351,12 @@ def test_a_busy_machine_is_no_clock_that_is_set(uptime: float, length: float, de
 @given(SECONDS, st.floats(0, 1e4), st.booleans(), st.floats(1, 1e8))
 def test_a_step_is_seen_where_clocks_are_read_at_once(uptime: float, length: float, back: bool, factor: float) -> None:
     step = factor * (3 * TICK + SHARE * length)
-    with pytest.raises(ClockSet, match="back" if back else "forward"):
+    with pytest.raises(HostClockChanged, match="back" if back else "forward"):
         perf.check_clock(stamps(uptime, length, (0, 0, 0, 0), -step if back else step), "here")
 
 
 def test_a_command_that_ends_before_it_began_is_no_failure_of_the_commit(clocked: HostLab) -> None:
     """A step that is too small to be seen in the uptime."""
     ended = ProcessResult("done: 50", "", 0, 60, "1002.000 0 1001.999")
-    with pytest.raises(ClockSet, match="set back"):
+    with pytest.raises(HostClockChanged, match="set back"):
         command.outcome(ended, clocked.workload)

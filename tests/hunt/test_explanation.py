@@ -95,7 +95,7 @@ class StudyLab:
         self.studied.append(node)
         if self.broken:
             raise EnvironmentFailure("The host is away.", "Bring it back.")
-        CLOCK.go_on_from(CLOCK.now() + self.seconds)
+        CLOCK.advance_to(CLOCK.now() + self.seconds)
         if node in self.fails:
             yield CandidateSkipped(node, SkipFacts(commit, "run", "it ended", "log", 1.0))
         elif self.part.name == "plans":
@@ -126,7 +126,7 @@ class Explained:
         self, *labs: StudyLab, slow: float = 0.8, place: int = CULPRIT, again: bool = False, worked: float = 0.0
     ) -> Generator[Event]:
         """``worked`` are the seconds that the hunt takes."""
-        CLOCK.go_on_from(CLOCK.now() + worked)
+        CLOCK.advance_to(CLOCK.now() + worked)
         self.patch.setattr(explanation, "PARTS", tuple(lab.part for lab in labs))
         log, left = SavedLog(self.log.history, self.log.hunt) if again else self.log, iter(labs)
 

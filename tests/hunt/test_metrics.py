@@ -33,7 +33,7 @@ from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import COUNTED, WITH_RUNS, Direction, Policy, Settings
 from perfbisect.core.inference.classification import step_ratio_in_metric
 from perfbisect.core.inference.instruction_counts import COUNTS
-from perfbisect.errors import EndFailed, NotCounted, PerfBisectError, RunFailed, UsageError
+from perfbisect.errors import InstructionsNotCounted, PerfBisectError, RangeEndFailed, RunFailed, UsageError
 from perfbisect.hunt.driver import Driver, HuntsPlanner, SessionMember, lab_of_several
 from perfbisect.hunt.further_runs import TIMED_RUNS, is_too_long_to_count
 from perfbisect.hunt.labs import SessionLabs, timed_or_counted
@@ -267,9 +267,9 @@ def test_a_method_that_fails_is_said_and_time_goes_on(log: SavedLog, setup: Sess
         ("run", None),
         ("compile", None),
         ("", UsageError("It does nothing.")),
-        ("", NotCounted("It printed nothing.")),
-        ("run", EndFailed("It ends.")),
-        ("compile", EndFailed("It ends.")),
+        ("", InstructionsNotCounted("It printed nothing.")),
+        ("run", RangeEndFailed("It ends.")),
+        ("compile", RangeEndFailed("It ends.")),
     ],
 )
 def test_a_build_that_cannot_be_counted_beside_time_is_timed(stage: str, trouble: PerfBisectError | None) -> None:
@@ -284,7 +284,7 @@ def test_a_build_that_cannot_be_counted_beside_time_is_timed(stage: str, trouble
     lab = timed_or_counted(hidden().measure, counted, cast(Candidates, Mock(commits=NAMES)))
     events = lab(Measure((Share(3, 1),), Purpose.SEARCH, counted=True))
     if stage == "compile" and trouble:
-        with pytest.raises(EndFailed):
+        with pytest.raises(RangeEndFailed):
             next(events)
     elif stage == "compile":
         assert isinstance(next(events), CandidateSkipped)

@@ -10,7 +10,7 @@ import pytest
 
 from perfbisect.core.domain.events import LabEvent, RunProgress, Warned
 from perfbisect.core.domain.orders import Building, BuildOrder, Fleet, Measure, Purpose, Share
-from perfbisect.errors import Cancelled, ConnectionLost, EnvironmentFailure, HostAway
+from perfbisect.errors import Cancelled, ConnectionLost, EnvironmentFailure, HostUnreachable
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import ABANDONED, hold
 from perfbisect.host.protocol import StoppableHost
@@ -361,7 +361,7 @@ def test_an_order_whose_build_cannot_be_made_is_a_failure(before: tuple[NextActi
 
 
 def test_hosts_build_until_a_build_host_that_is_out_of_reach_is_back() -> None:
-    away = HostAway(ConnectionLost("no answer"), lambda: len(planner.fleets) == 2 and 0 not in workers.work)
+    away = HostUnreachable(ConnectionLost("no answer"), lambda: len(planner.fleets) == 2 and 0 not in workers.work)
     workers = Scripted("m", "a", failing=LOST, failure=away)
     planner = Steps(built_first(5), NextAction(order(5)), built_first(7), NextAction(order(7)), NextAction(None))
     assert carried_out(planner, workers) == [

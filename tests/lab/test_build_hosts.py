@@ -23,7 +23,7 @@ from perfbisect.core.domain.events import (
     LabEvent,
 )
 from perfbisect.core.domain.orders import BuildOrder, Share
-from perfbisect.errors import ConnectionLost, EndFailed, EnvironmentFailure, HostAway, PerfBisectError
+from perfbisect.errors import ConnectionLost, EnvironmentFailure, HostUnreachable, PerfBisectError, RangeEndFailed
 from perfbisect.host import jobs
 from perfbisect.host.local import LocalHost
 from perfbisect.host.lock import HostLock, hold
@@ -35,7 +35,7 @@ from perfbisect.lab.building import build_store
 from perfbisect.lab.building.candidates import BuildsMade, Candidates
 from perfbisect.lab.builds import BuildSite
 from perfbisect.lab.host_lab import HostLab
-from perfbisect.process import elapsed
+from perfbisect.process import uptime
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.repository.discovery import open_repository
@@ -160,7 +160,7 @@ def test_an_end_that_does_not_build_ends_the_hunt_and_not_the_host(farm: Farm) -
         list(farm.labs["b1"].build_ahead(BuildOrder(0, 0)))
     assert not isinstance(caught.value, EnvironmentFailure), "which would leave the end to the next host"
     assert "b1" not in farm.made.lost
-    with pytest.raises(EndFailed):
+    with pytest.raises(RangeEndFailed):
         measure(farm.lab, Share(0, 0))
     assert not farm.stored("quiet")
 
@@ -189,14 +189,14 @@ def test_the_build_of_a_lost_host_is_built_again(farm: Farm) -> None:
 
 @pytest.mark.slow
 def test_a_build_host_that_others_stand_in_for_is_back_with_its_heartbeat(farm: Farm) -> None:
-    lock: Any = SimpleNamespace(confirm=lambda: None, seen=elapsed(), lost=False)
+    lock: Any = SimpleNamespace(confirm=lambda: None, seen=uptime(), lost=False)
     lab = farm.labs["b1"]
     lab.place, lab.stood_in = replace(lab.place, held=lock), True
     AWAY.add("b1")
-    with pytest.raises(HostAway, match="is lost") as caught:
+    with pytest.raises(HostUnreachable, match="is lost") as caught:
         list(lab.build_ahead(BuildOrder(FAST, 0)))
     assert not caught.value.is_back()
-    lock.seen = elapsed()
+    lock.seen = uptime()
     assert caught.value.is_back()
     lock.lost = True
     assert not caught.value.is_back(), "another session builds there"

@@ -24,7 +24,15 @@ from perfbisect.core.domain.events import (
     Warned,
 )
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.errors import BuildFailed, DataDamaged, EndFailed, EnvironmentFailure, JobLost, RunFailed, UsageError
+from perfbisect.errors import (
+    BuildFailed,
+    DatasetDamaged,
+    EnvironmentFailure,
+    JobLost,
+    RangeEndFailed,
+    RunFailed,
+    UsageError,
+)
 from perfbisect.host import facts, jobs
 from perfbisect.host.facts import BOOT, PROCESSOR, Fact, ask, ask_all, fingerprint_facts, read_fingerprint, read_line
 from perfbisect.host.local import LocalHost
@@ -254,7 +262,7 @@ def test_damaged_data_is_loaded_again_once_for_all_that_share_it(scripts: Script
     assert sorted(runs(events)) == [GOOD, GOOD, BAD]
     assert len(scripts.done("load")) == 1
     (data / "data" / "odd").write_text("")
-    with pytest.raises(DataDamaged, match="is damaged") as caught:
+    with pytest.raises(DatasetDamaged, match="is damaged") as caught:
         measure(lab, Share(GOOD, 1))
     assert "may be failing" in caught.value.advice
 
@@ -428,7 +436,7 @@ def test_a_failure_is_the_candidates_unless_nothing_can_be_compared_without_it(
         (RunFailed("status 7", stage="run", log="log"), "fails in workload bench: status 7"),
     ):
         for end, name in ((GOOD, "the good end"), (BAD, "an end of the range")):
-            with pytest.raises(EndFailed, match=f"because {name}, {COMMITS[end][:10]}, {text}"):
+            with pytest.raises(RangeEndFailed, match=f"because {name}, {COMMITS[end][:10]}, {text}"):
                 policy(host).failed(end, failure, 0.0)
             skipped = policy(host, is_range=False).failed(end, failure, 0.0)
             assert (skipped.facts.commit, skipped.facts.reason) == (COMMITS[end], str(failure))

@@ -23,7 +23,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.facts import BuildFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
-from perfbisect.errors import BuildChanged, ConnectionLost
+from perfbisect.errors import BuildFilesChanged, ConnectionLost
 from perfbisect.host.facts import ask, cpu_numbers
 from perfbisect.host.local import LocalHost
 from perfbisect.host.protocol import Command, Result
@@ -112,7 +112,7 @@ def test_the_second_place_leads_nowhere_else(host: LocalHost, git: Repo, monkeyp
     assert str(build_store.put_beside(host, second.parent.name, two.build_key)) == str(second)
     for name, damage in (("main", lambda file: file.write_text("other")), ("libvalue.so", Path.unlink)):
         damage(second / name)
-        with pytest.raises(BuildChanged, match=re.escape(name)):
+        with pytest.raises(BuildFilesChanged, match=re.escape(name)):
             build_store.put_beside(host, second.parent.name, two.build_key)
     assert not build_store.changes(host, build), "only the copy has changed"
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace as changed
 
 from labs import workload_of
 from perfbisect.core.domain.events import Warned
-from perfbisect.errors import BuildFailed, DataDamaged, EnvironmentFailure
+from perfbisect.errors import BuildFailed, DatasetDamaged, EnvironmentFailure
 from perfbisect.host.local import LocalHost
 from perfbisect.lab import training
 from perfbisect.lab.building.plan import BuildPhase, Instrumented, profiled, training_identity
@@ -131,7 +131,7 @@ def test_damaged_data_is_loaded_again_but_not_for_ever(trainer: Trainer, monkeyp
     assert "is damaged" in warned.text
     assert len(loaded) == 2
     times = 99
-    with pytest.raises(DataDamaged):
+    with pytest.raises(DatasetDamaged):
         train(trainer, "a")
 
 

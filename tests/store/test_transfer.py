@@ -243,7 +243,7 @@ def test_commands_of_others_are_not_executed(tmp_path: Path, exported: bool) -> 
     else:
         shutil.copy(hers, file)
         (state_folder() / "maker").write_text("me@desk4:1")
-        process._made.cache_clear()
+        process._read_or_create_secret.cache_clear()
         with closing(History.open(file)) as opened, pytest.raises(PerfBisectError, match="made by tester@here"):
             continue_batch(opened, batch)
     assert resume not in shown(file) and "prove" not in shown(file, "1")

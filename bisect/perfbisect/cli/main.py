@@ -20,8 +20,17 @@ from types import FrameType
 import click
 
 from perfbisect import __version__
-from perfbisect.errors import BUG, ENVIRONMENT, INTERRUPTED, USAGE, Interrupted, PerfBisectError, ReaderGone, in_words
-from perfbisect.masking import masked
+from perfbisect.errors import (
+    BUG,
+    ENVIRONMENT,
+    INTERRUPTED,
+    USAGE,
+    Interrupted,
+    PerfBisectError,
+    StdoutClosed,
+    as_perfbisect_error,
+)
+from perfbisect.masking import mask_credentials
 from perfbisect.ui.stream import guard, note
 from perfbisect.wording.text import printable
 
@@ -218,13 +227,13 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         note("Interrupted.")
         status = INTERRUPTED
-    except ReaderGone as gone:
+    except StdoutClosed as gone:
         status = gone.exit_status
     except Interrupted as interruption:
         note(str(interruption))
         status = interruption.exit_status
     except (PerfBisectError, OSError) as trouble:  # OSError: a folder that cannot be written, for example
-        failure = in_words(trouble)
+        failure = as_perfbisect_error(trouble)
         note(f"Error: {printable(str(failure))}")
         if failure.advice:
             note(failure.advice)
@@ -261,7 +270,7 @@ def keep_traceback() -> str:
     If no file can be written, returns the traceback itself.
     """
     text = f"perfbisect {__version__}\n{' '.join(sys.argv)}\n{traceback.format_exc()}"
-    text = masked(text).encode(errors="backslashreplace").decode()  # arguments need not be text
+    text = mask_credentials(text).encode(errors="backslashreplace").decode()  # arguments need not be text
     with suppress(OSError, PerfBisectError):  # the latter without a home folder
         from perfbisect.folders import state_folder
 

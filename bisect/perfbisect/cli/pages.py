@@ -20,7 +20,7 @@ from perfbisect.cli.guard import HEADERS, Answer, Guard
 from perfbisect.cli.options.common import say
 from perfbisect.cli.options.stored import opened_for, opened_history
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 from perfbisect.store.central import ORIGIN, CentralFailure
 from perfbisect.store.history import History
 from perfbisect.store.listing import SessionSummary
@@ -69,7 +69,7 @@ class Pages:
         except PerfBisectError as trouble:
             sentence = f"{trouble} {trouble.advice}\n"
             status = 404 if isinstance(trouble, UsageError) else 500
-            return status, {}, sentence.replace(f" {masked(self.central)}", "") if self.central else sentence
+            return status, {}, sentence.replace(f" {mask_credentials(self.central)}", "") if self.central else sentence
         return 404, {}, NOTHING
 
     def name(self, session: SessionSummary) -> str:

@@ -37,7 +37,7 @@ Tree = dict[str, str]  # path → text
 
 
 class Edit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Put ``text`` in place of a passage, after it or before it; without a passage, at the end of the file.
+    """Puts ``text`` in place of a passage, after or before the passage; without a passage, at the end of the file.
 
     At most one of ``replace``, ``after`` and ``before`` has the passage.
     """
@@ -74,14 +74,14 @@ def read_changes(kind: str) -> tuple[Change, ...]:
     return tables["change"]
 
 
-def first_tree() -> Tree:
+def first_release_tree() -> Tree:
     """The sources of the engine in the first release."""
     root = FOLDER / "engine"
     return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def applied(changes: Iterable[Change], tree: Tree) -> Tree:
-    """``tree`` after ``changes``, in that order. Raises ValueError for a change that cannot be applied."""
+def tree_after(changes: Iterable[Change], tree: Tree) -> Tree:
+    """The tree after the changes, applied in order. Raises ValueError for a change that cannot be applied."""
     tree = dict(tree)
     for name, edit in ((change.name, edit) for change in changes for edit in change.edits):
         try:
@@ -98,27 +98,27 @@ ALWAYS = {"children-without-division"}  # every history has this small improveme
 FIXED_TOGETHER = "both-fixed"
 
 
-def choose(random: Random, commits: int, features: Iterable[Change]) -> list[Unit]:
+def choose_units(random: Random, commit_count: int, features: Iterable[Change]) -> list[Unit]:
     """The units of a history with ``commits`` changes, ``features`` among them, in an order that can be applied.
 
     The release is not counted. Raises ValueError if the number of commits is not possible.
     """
-    units = [*_breaks(random), *((change,) for change in features)]
-    optional_count = commits - sum(map(len, units))
+    units = [*_broken_units(random), *((change,) for change in features)]
+    optional_count = commit_count - sum(map(len, units))
     optional = [change for kind in OPTIONAL for change in read_changes(kind)]
     if not len(ALWAYS) <= optional_count <= len(optional):
         available = f"there are {len(optional)} changes to choose from, and {optional_count} are needed"
-        raise ValueError(f"{commits} commits are not possible: {available}")
+        raise ValueError(f"{commit_count} commits are not possible: {available}")
     random.shuffle(optional)
     while len(optional) > optional_count:
         needed = ALWAYS.union(*(change.needs for change in optional))
         optional.remove(next(change for change in optional if change.name not in needed))
     units += ((change,) for change in optional)
     random.shuffle(units)
-    return _in_order(units)
+    return _ordered_by_needs(units)
 
 
-def _breaks(random: Random) -> list[Unit]:
+def _broken_units(random: Random) -> list[Unit]:
     """Units with two commits that do not compile: each fixed by the next commit, or successive and fixed together."""
     first, first_fix, second, second_fix = read_changes("broken")
     if random.random() < 0.5:
@@ -127,8 +127,8 @@ def _breaks(random: Random) -> list[Unit]:
     return [(first, second, fix)]
 
 
-def _in_order(units: Sequence[Unit]) -> list[Unit]:
-    """The units in their order, but each after the changes that its first change needs."""
+def _ordered_by_needs(units: Sequence[Unit]) -> list[Unit]:
+    """The units in their order, except that each unit follows the changes that its first change needs."""
     waiting, ordered = list(units), list[Unit]()
     while waiting:
         done = {change.name for change in chain(*ordered)}
@@ -139,7 +139,7 @@ def _in_order(units: Sequence[Unit]) -> list[Unit]:
 
 
 # feature → (size, extra time with a check at every change), both ascending; time in units of one update-index
-COST: Mapping[str, tuple[tuple[int, float], ...]] = {
+COST_BY_CHECK_SIZE: Mapping[str, tuple[tuple[int, float], ...]] = {
     "order": ((4, 0.42), (24, 0.60), (100, 1.00), (170, 1.30), (250, 1.50)),
     "repeats": ((32, 0.13), (108, 0.36), (150, 0.54), (256, 1.05), (384, 1.70)),
     "trail": ((64, 0.20), (360, 0.44), (560, 0.66), (1280, 1.55)),
@@ -149,39 +149,41 @@ LARGEST_DROP = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
-    """The two knobs of a feature: the number of changes of the index between checks, and the size that a check reads."""
+class FeatureCost:
+    """The two parameters of a feature's cost: the number of index changes between checks, and the bytes that a check reads."""
 
-    every: int
-    size: int
+    check_interval: int
+    check_size: int
 
-    def filled(self, change: Change) -> Change:
+    def fill_placeholders(self, change: Change) -> Change:
         """The change with the placeholders in its texts replaced by the two numbers."""
         edits = []
         for edit in change.edits:
-            text = edit.text.replace("EFFORT_EVERY", str(self.every)).replace("EFFORT_SIZE", str(self.size))
+            text = edit.text.replace("EFFORT_EVERY", str(self.check_interval)).replace(
+                "EFFORT_SIZE", str(self.check_size)
+            )
             edits.append(msgspec.structs.replace(edit, text=text))
         return msgspec.structs.replace(change, edits=tuple(edits))
 
 
-RARE = Effort(every=512, size=128)  # under a hundredth of an update
+RARE = FeatureCost(check_interval=512, check_size=128)  # under a hundredth of an update
 
 
-def effort_for(feature: str, drop: float) -> Effort:
-    """The effort that lowers update-index's throughput by the fraction ``drop``. Raises ValueError unless 0 < drop ≤ 0.6."""
+def cost_for_drop(feature: str, drop: float) -> FeatureCost:
+    """The cost that lowers the throughput of update-index by the fraction ``drop``. Raises ValueError unless 0 < drop ≤ 0.6."""
     if not 0 < drop <= LARGEST_DROP:
         raise ValueError(f"a planted drop of {drop} is not possible: it must be between 0 and {LARGEST_DROP}")
     extra = drop / (1 - drop)
-    sizes, costs = zip(*COST[feature], strict=True)
+    sizes, costs = zip(*COST_BY_CHECK_SIZE[feature], strict=True)
     every = ceil(costs[0] / extra)  # if the smallest size costs too much, checks are rarer
-    return Effort(every, max(sizes[0], round(np.interp(extra * every, costs, sizes) / GRAIN) * GRAIN))
+    return FeatureCost(every, max(sizes[0], round(np.interp(extra * every, costs, sizes) / GRAIN) * GRAIN))
 
 
 BRANCHES = ("interface", "checks", "smaller-steps", "tidy")
 LENGTHS = range(5, 10)  # commits between fork and merge, on both sides together
 SMALLEST, LARGEST = 0.32, 0.50  # drops that a seed chooses from, with a margin for other machines
 ON_SIDE = 0.3  # probability that the planted commit is on a side branch
-CLEAR = 2  # generations around the planted commit in which all commits compile
+CLEAR_GENERATIONS = 2  # generations around the planted commit in which all commits compile
 TRIES = 2000  # plans that are drawn at most
 SHORTEST = 30  # commits
 
@@ -198,42 +200,44 @@ class PlannedCommit:
 class HistoryPlan:
     """All commits after the first release, in the order of their creation; ``steps[0]`` has position 1."""
 
-    steps: tuple[PlannedCommit, ...]
-    planted: int  # position
+    commits: tuple[PlannedCommit, ...]
+    planted_position: int  # position
     drop: float  # planned, a fraction
-    further: tuple[int, ...] = ()  # positions of the other changes that slow a workload, each named like the workload
+    further_positions: tuple[
+        int, ...
+    ] = ()  # positions of the other changes that slow a workload, each named like the workload
 
-    def history(self, position: int) -> list[Change]:
+    def changes_up_to(self, position: int) -> list[Change]:
         """The changes that the commit at ``position`` contains, oldest first; the last is its own."""
         contained = {position}
         for at in range(position, 0, -1):  # parents come earlier
-            contained |= {*self.steps[at - 1].parents} if at in contained else set()
-        return [self.steps[at - 1].change for at in sorted(contained - {0})]
+            contained |= {*self.commits[at - 1].parents} if at in contained else set()
+        return [self.commits[at - 1].change for at in sorted(contained - {0})]
 
     @property
-    def broken(self) -> tuple[int, ...]:
+    def broken_positions(self) -> tuple[int, ...]:
         """The positions of the commits that do not compile."""
         first, first_fix, second, second_fix = (change.name for change in read_changes("broken"))
         mended = {first: {first_fix, FIXED_TOGETHER}, second: {second_fix, FIXED_TOGETHER}}
-        contents = [{change.name for change in self.history(at)} for at in range(len(self.steps) + 1)]
+        contents = [{change.name for change in self.changes_up_to(at)} for at in range(len(self.commits) + 1)]
         breaks = [[name for name in names & mended.keys() if not names & mended[name]] for names in contents]
         return tuple(position for position, names in enumerate(breaks) if names)
 
 
-def draw(seed: int, commits: int, drop: float | None, changes: int = 1) -> HistoryPlan:
+def draw_plan(seed: int, commit_count: int, drop: float | None, planted_count: int = 1) -> HistoryPlan:
     """The plan of a seed with ``changes`` planted changes. Raises ValueError for numbers or a drop that are not possible."""
-    if commits < SHORTEST:
-        raise ValueError(f"{commits} commits are too few: not possible below {SHORTEST}")
+    if commit_count < SHORTEST:
+        raise ValueError(f"{commit_count} commits are too few: not possible below {SHORTEST}")
     random = Random(seed)
     chosen = random.uniform(SMALLEST, LARGEST)  # always drawn, so that later random numbers do not depend on ``drop``
     drop = chosen if drop is None else drop
-    feature, on_side = random.choice(sorted(COST)), random.random() < ON_SIDE
-    effort = effort_for(feature, drop)
-    index = [(effort if change.name == feature else RARE).filled(change) for change in read_changes("index")]
-    further = read_changes("further")[: changes - 1]
+    feature, on_side = random.choice(sorted(COST_BY_CHECK_SIZE)), random.random() < ON_SIDE
+    effort = cost_for_drop(feature, drop)
+    index = [(effort if change.name == feature else RARE).fill_placeholders(change) for change in read_changes("index")]
+    further = read_changes("further")[: planted_count - 1]
     for _ in range(TRIES):
-        units = choose(random, commits - 3, [*index, *further])  # two merges and the release are added later
-        steps = _steps(units, random)
+        units = choose_units(random, commit_count - 3, [*index, *further])  # two merges and the release are added later
+        steps = _planned_commits(units, random)
         position_of = {step.change.name: at for at, step in enumerate(steps, 1)}
         planted = position_of.get(feature, 0)
         on_main = len(steps)  # follows first parents from the end back to the planted commit or beyond it
@@ -241,12 +245,12 @@ def draw(seed: int, commits: int, drop: float | None, changes: int = 1) -> Histo
             on_main = steps[on_main - 1].parents[0]
         if planted and on_side == (on_main != planted):
             plan = HistoryPlan(steps, planted, drop, tuple(position_of[change.name] for change in further))
-            if all(_stands_clear(plan, at) for at in (planted, *plan.further)):
+            if all(_is_clear_of_broken_commits(plan, at) for at in (planted, *plan.further_positions)):
                 return plan
-    raise ValueError(f"seed {seed} gives no history of {commits} commits")
+    raise ValueError(f"seed {seed} gives no history of {commit_count} commits")
 
 
-def _steps(units: Sequence[Unit], random: Random) -> tuple[PlannedCommit, ...]:
+def _planned_commits(units: Sequence[Unit], random: Random) -> tuple[PlannedCommit, ...]:
     """The commits of ``units`` with two side branches and the release; empty if a branch is not possible."""
     names = random.sample(BRANCHES, 2)
     lengths = random.choices(LENGTHS, k=2)
@@ -255,30 +259,30 @@ def _steps(units: Sequence[Unit], random: Random) -> tuple[PlannedCommit, ...]:
     steps: list[PlannedCommit] = []
     main = done = 0
     for name, start, length in zip(names, starts, lengths, strict=True):
-        main = _append(steps, units[done:start], main)
+        main = _append_units(steps, units[done:start], main)
         done = start + length
-        sides = _divide(units[start:done], random)
+        sides = _side_branch_members(units[start:done], random)
         if not sides:
             return ()
         tips = {False: main, True: main}  # of the main line and of the side branch
         for unit, side in zip(units[start:done], sides, strict=True):
-            tips[side] = _append(steps, [unit], tips[side])
+            tips[side] = _append_units(steps, [unit], tips[side])
         steps.append(PlannedCommit(Change(f"merge-{name}", f"Merge branch '{name}'", ()), (tips[False], tips[True])))
         main = len(steps)
-    main = _append(steps, units[done:], main)
-    _append(steps, [read_changes("release")], main)
+    main = _append_units(steps, units[done:], main)
+    _append_units(steps, [read_changes("release")], main)
     return tuple(steps)
 
 
-def _append(steps: list[PlannedCommit], units: Sequence[Unit], parent: int) -> int:
+def _append_units(commits: list[PlannedCommit], units: Sequence[Unit], parent: int) -> int:
     """Append the commits of ``units`` in succession, the first after ``parent``; return the position of the last."""
     for change in chain(*units):
-        steps.append(PlannedCommit(change, (parent,)))
-        parent = len(steps)
+        commits.append(PlannedCommit(change, (parent,)))
+        parent = len(commits)
     return parent
 
 
-def _divide(units: Sequence[Unit], random: Random) -> list[bool]:
+def _side_branch_members(units: Sequence[Unit], random: Random) -> list[bool]:
     """For each unit whether it is on the side branch; empty if one side needs the other, or the draw is not usable."""
     sides = [random.random() < 0.5 for _ in units]
     placed = [*zip(units, sides, strict=True)]
@@ -288,13 +292,13 @@ def _divide(units: Sequence[Unit], random: Random) -> list[bool]:
     return sides if fits else []
 
 
-def _stands_clear(plan: HistoryPlan, position: int) -> bool:
+def _is_clear_of_broken_commits(plan: HistoryPlan, position: int) -> bool:
     """Whether all commits within CLEAR generations of ``position`` compile."""
     near = {position}
-    for _ in range(CLEAR):
-        children = {at for at, step in enumerate(plan.steps, 1) if near & set(step.parents)}
-        near |= children.union(*(plan.steps[at - 1].parents for at in near if at))
-    return not near & set(plan.broken)
+    for _ in range(CLEAR_GENERATIONS):
+        children = {at for at, step in enumerate(plan.commits, 1) if near & set(step.parents)}
+        near |= children.union(*(plan.commits[at - 1].parents for at in near if at))
+    return not near & set(plan.broken_positions)
 
 
 GOOD, BAD = "v1.0", "v1.1"
@@ -318,7 +322,7 @@ class DemoAnswer:
 
 
 def write_history(
-    folder: Path, seed: int, commits: int = 60, drop: float | None = None, changes: int = 1
+    folder: Path, seed: int, commit_count: int = 60, drop: float | None = None, planted_count: int = 1
 ) -> DemoAnswer:
     """Write the repository of ``seed`` to ``folder``, which must not exist or be empty.
 
@@ -328,45 +332,45 @@ def write_history(
     if folder.exists() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty.", "Give a new folder.")
     try:
-        plan = draw(seed, commits, drop, changes)
+        plan = draw_plan(seed, commit_count, drop, planted_count)
     except ValueError as error:
         raise UsageError(f"No demo history can be written: {error}.", "Give other numbers.") from None
     folder.mkdir(parents=True, exist_ok=True)
     _git(folder, "init", "-q", "--template=", "--initial-branch=main")
     with tempfile.TemporaryDirectory() as aside:
         marks = Path(aside) / "marks"
-        _git(folder, "fast-import", "--quiet", f"--export-marks={marks}", stdin="".join(_stream(plan)))
+        _git(folder, "fast-import", "--quiet", f"--export-marks={marks}", stdin="".join(_fast_import_input(plan)))
         pairs = dict(line[1:].split() for line in marks.read_text().splitlines())
-    hashes = [pairs[str(position + 1)] for position in range(len(plan.steps) + 1)]  # with the first release
+    hashes = [pairs[str(position + 1)] for position in range(len(plan.commits) + 1)]  # with the first release
     _git(folder, "reset", "-q", "--hard", "main")
-    step = plan.steps[plan.planted - 1]
-    broken = tuple(hashes[position] for position in plan.broken)
-    further = {plan.steps[position - 1].change.name: hashes[position] for position in plan.further}
+    step = plan.commits[plan.planted_position - 1]
+    broken = tuple(hashes[position] for position in plan.broken_positions)
+    further = {plan.commits[position - 1].change.name: hashes[position] for position in plan.further_positions}
     return DemoAnswer(
-        hashes[plan.planted], hashes[step.parents[0]], step.change.subject, plan.planted, len(plan.steps),
+        hashes[plan.planted_position], hashes[step.parents[0]], step.change.subject, plan.planted_position, len(plan.commits),
         round(plan.drop, 3), broken, further,
     )  # fmt: skip
 
 
-def _stream(plan: HistoryPlan) -> Iterator[str]:
+def _fast_import_input(plan: HistoryPlan) -> Iterator[str]:
     """The input of git fast-import. Position p has mark p + 1, because marks begin at 1."""
-    trees = [first_tree()]
-    yield _commit(0, "Release 1.0\n", (), {}, trees[0])
-    for position, step in enumerate(plan.steps, 1):
+    trees = [first_release_tree()]
+    yield _fast_import_commit(0, "Release 1.0\n", (), {}, trees[0])
+    for position, step in enumerate(plan.commits, 1):
         first, *merged = step.parents
-        tree = applied(plan.history(position), trees[0]) if merged else applied([step.change], trees[first])
+        tree = tree_after(plan.changes_up_to(position), trees[0]) if merged else tree_after([step.change], trees[first])
         trees.append(tree)
         body = step.change.body
         message = f"{step.change.subject}\n" + (f"\n{body}" if body else "")
-        yield _commit(position, message, step.parents, trees[first], tree)
-    for tag, position in ((GOOD, 0), (BAD, len(plan.steps))):
+        yield _fast_import_commit(position, message, step.parents, trees[first], tree)
+    for tag, position in ((GOOD, 0), (BAD, len(plan.commits))):
         yield f"tag {tag}\nfrom :{position + 1}\ntagger {_signature(position)}\n{_data(f'Release {tag[1:]}')}"
 
 
-def _commit(position: int, message: str, parents: tuple[int, ...], former: Tree, tree: Tree) -> str:
+def _fast_import_commit(position: int, message: str, parents: tuple[int, ...], former_tree: Tree, tree: Tree) -> str:
     """A commit with the files that differ from its first parent's ``former`` tree. No change removes a file."""
     links = [f"{'merge' if rank else 'from'} :{parent + 1}\n" for rank, parent in enumerate(parents)]
-    changed = sorted((path, text) for path, text in tree.items() if former.get(path) != text)
+    changed = sorted((path, text) for path, text in tree.items() if former_tree.get(path) != text)
     files = (f"M 100644 inline {path}\n{_data(text)}" for path, text in changed)
     head = f"commit refs/heads/main\nmark :{position + 1}\ncommitter {_signature(position)}\n{_data(message)}"
     return "".join((head, *links, *files))

@@ -33,7 +33,7 @@ from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.folders import state_folder
 from perfbisect.host.local import end
 from perfbisect.host.protocol import Command, DelegatingHost, Host, Result, last_line
-from perfbisect.process import user
+from perfbisect.process import user_name
 from perfbisect.recipes.inventory import LeaseEntry
 from perfbisect.recipes.placeholders import fill
 
@@ -149,7 +149,7 @@ class LeaseRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     kind: str  # "slurm:quiet"
     count: int  # machines
     since: str  # ISO 8601, UTC
-    process: str  # the session's process: see ``perfbisect.process.this_process``
+    process: str  # the session's process: see ``perfbisect.process.this_process_identity``
     machine: str  # name of the session's machine, for messages
     release: list[str]  # the command that releases the job
     purpose: str = ""
@@ -209,7 +209,7 @@ def _each_record() -> Iterator[tuple[LeaseRecord, Path]]:
 
 def _ended(record: LeaseRecord) -> bool:
     """Whether the session of a record has ended."""
-    if process.is_local(record.process):
+    if process.is_local_process(record.process):
         return not process.is_running(record.process)
     try:
         return datetime.now(UTC) - datetime.fromisoformat(record.since) > OLD
@@ -224,10 +224,10 @@ def leased(wanted: LeaseRequest, show: Show, say: Say) -> Iterator[Acquisition]:
     Raises EnvironmentFailure if the scheduler lends none.
     """
     lease = wanted.lease
-    values = {"job": f"perfbisect-{secrets.token_hex(6)}", "user": user()}
+    values = {"job": f"perfbisect-{secrets.token_hex(6)}", "user": user_name()}
     release = fill(lease.release, values)
     since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    session = (since, process.this_process(), platform.node())
+    session = (since, process.this_process_identity(), platform.node())
     record = LeaseRecord(values["job"], wanted.kind, len(wanted.names), *session, release, wanted.purpose)
     job = Acquisition(wanted, values)
     path = note(record)
@@ -244,7 +244,9 @@ def leased(wanted: LeaseRequest, show: Show, say: Say) -> Iterator[Acquisition]:
             if _held.get(leased_machine.name) is leased_machine:  # another machine may have been leased under this name
                 del _held[leased_machine.name]
         if why := "" if job.refused else _released(release):
-            note(msgspec.structs.replace(record, process=f"{process.machine()} 0 0"))  # no process has it any more
+            note(
+                msgspec.structs.replace(record, process=f"{process.machine_identity()} 0 0")
+            )  # no process has it any more
             say(f"{record} could not be released: {why}. The next session will try again; or run `bisect gc`.")
         else:
             path.unlink(missing_ok=True)

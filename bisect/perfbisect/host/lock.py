@@ -30,7 +30,7 @@ import msgspec
 
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.host.protocol import Host
-from perfbisect.process import elapsed, is_local, is_running, start_time, this_process, user
+from perfbisect.process import is_local_process, is_running, start_ticks, this_process_identity, uptime, user_name
 
 BEAT = 60.0  # seconds between two heartbeats
 ABANDONED = 10 * BEAT  # seconds without a heartbeat after which the owner has ended, or cannot reach the host
@@ -119,7 +119,7 @@ class HostLock:
         self.ticket = f"perfbisect-lock.{secrets.token_hex(8)}"
         self.place = ""
         self.lost = False
-        self.seen = elapsed()  # when the last heartbeat arrived
+        self.seen = uptime()  # when the last heartbeat arrived
         self._mode, self._since = _WAITS, ""
         self._shared = False  # the session has the machine by another host, and earlier sessions wait for it
         self._ended = threading.Event()
@@ -167,13 +167,13 @@ class HostLock:
             if mode != self._mode or not self._since:
                 self._since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             self._mode = mode
-            about = (self.purpose[:500], self._since, user(), self.session)  # a file of a few kB would be ignored
-            owner = Owner(this_process(), os.getpid(), platform.node(), *about)
+            about = (self.purpose[:500], self._since, user_name(), self.session)  # a file of a few kB would be ignored
+            owner = Owner(this_process_identity(), os.getpid(), platform.node(), *about)
             tickets = _counting(self.host, self.ticket, mode, self.place, msgspec.json.encode(owner).decode())
             self.place = next((str(ticket.place[0]) for ticket in tickets if ticket.name == self.ticket), "")
             if not self.place:
                 raise _no_ticket(self.host, "files that are written there disappear at once")
-            self.seen = elapsed()
+            self.seen = uptime()
             foreign = [ticket for ticket in tickets if ticket.owner.session != self.session]
             self._shared = any(
                 ticket.holds and ticket.name != self.ticket and ticket not in foreign for ticket in tickets
@@ -182,7 +182,7 @@ class HostLock:
 
     def confirm(self) -> None:
         """Raise EnvironmentFailure if the lock was abandoned for too long and another process has taken it."""
-        if elapsed() - self.seen > 2 * BEAT:  # the host was unreachable, or this process was suspended
+        if uptime() - self.seen > 2 * BEAT:  # the host was unreachable, or this process was suspended
             self._sign()
         if self.lost:
             raise EnvironmentFailure(
@@ -207,14 +207,14 @@ class HostLock:
 
     def _sign(self) -> None:
         with self._writing:
-            silent = elapsed() - self.seen > ABANDONED - BEAT
+            silent = uptime() - self.seen > ABANDONED - BEAT
             tickets = _tickets(self.host, self.ticket)
             if all(ticket.name != self.ticket for ticket in tickets) and not self._ended.is_set():
                 silent, tickets = True, self._write(self._mode)  # the ticket was removed, as temporary files may be
             self.lost = self.lost or (
                 silent and any(ticket.holds and ticket.owner.session != self.session for ticket in tickets)
             )
-            self.seen = elapsed()
+            self.seen = uptime()
 
     def leave(self) -> None:
         """Release the lock, or leave the queue; ``queue`` enters it again at the same place."""
@@ -282,7 +282,7 @@ def busy(host: Host, first: Ticket) -> EnvironmentFailure:
     """The error for a host whose lock another session holds, or will have next."""
     owner, state = first.owner, "measures there" if first.holds else "is next in the queue"
     later = f" If that session has ended, the host becomes free {ABANDONED / 60:.0f} minutes later."
-    advice = f"Add --wait to wait for its end, or stop that session.{'' if is_local(owner.process) else later}"
+    advice = f"Add --wait to wait for its end, or stop that session.{'' if is_local_process(owner.process) else later}"
     return EnvironmentFailure(f"host {host.name} is busy: {owner} {state}", advice)
 
 
@@ -290,8 +290,8 @@ def _counting(host: Host, *written: str) -> list[Ticket]:
     """The tickets that count. If the clock was set, or a heartbeat may be forged, wait for the next heartbeat."""
     tickets = _tickets(host, *written)
     doubted = {ticket.name: ticket.changed for ticket in tickets if ticket.silent > ABANDONED}
-    began = elapsed()
-    while doubted and elapsed() - began < 1.5 * BEAT:
+    began = uptime()
+    while doubted and uptime() - began < 1.5 * BEAT:
         time.sleep(POLL)
         tickets = _tickets(host, *written[:1])
         doubted = {ticket.name: ticket.changed for ticket in tickets if doubted.get(ticket.name) == ticket.changed}
@@ -312,7 +312,7 @@ def _tickets(host: Host, ticket: str = "", mode: str = "", queue_place: str = ""
             boot_of, queue_place, text = b64decode(encoded).decode().split(" ", 2)
             owner = msgspec.structs.replace(msgspec.json.decode(text, type=Owner), account=account)
             # If even the first process is hidden, other users' processes may be hidden as well.
-            ended = is_local(owner.process) and start_time(1) != "" and not is_running(owner.process)
+            ended = is_local_process(owner.process) and start_ticks(1) != "" and not is_running(owner.process)
             if boot_of == boot and not ended:
                 at, silent = float(changed), float(now) - float(changed)
                 tickets.append(Ticket(name, mode == _HOLDS, (float(queue_place), name), at, silent, owner))

@@ -25,7 +25,7 @@ from perfbisect.errors import ConnectionLost, EnvironmentFailure
 from perfbisect.host.local import LocalHost, end, kill_group
 from perfbisect.host.protocol import PRINTED, Command, Streamed
 from perfbisect.host.remote import Connection, RemoteHost, TooMuch, broken_off, check_started, surrounded
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 from perfbisect.recipes.inventory import HostEntry
 
 OPENING = 120.0  # seconds until the shell answers, at most
@@ -205,7 +205,7 @@ class ShellProcess:
             return ""
         written = self._errors.fileno()  # its offset is the writer's position
         lines = os.pread(written, 4096, max(0, os.fstat(written).st_size - 4096)).decode(errors="replace").split("\n")
-        return masked(next((line.strip() for line in reversed(lines) if line.strip()), ""))
+        return mask_credentials(next((line.strip() for line in reversed(lines) if line.strip()), ""))
 
     def send(self, script: bytes, stdin: bytes) -> tuple[int, Future[Answer]]:
         """Start a script; return its number, and the future of its answer."""

@@ -23,7 +23,7 @@ from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
 
-from perfbisect.errors import ENVIRONMENT, INTERRUPTED, EnvironmentFailure, PerfBisectError, in_words
+from perfbisect.errors import ENVIRONMENT, INTERRUPTED, EnvironmentFailure, PerfBisectError, as_perfbisect_error
 from perfbisect.hunt.watching import POLL_SECONDS, RUNNING, FollowedHunt, View
 from perfbisect.recipes.configuration import HOSTS
 from perfbisect.recipes.inventory import load_host
@@ -239,7 +239,7 @@ def ending_on_error(task: Task, history: History) -> Iterator[None]:
     except (OSError, PerfBisectError) as error:
         if task.process and task.process.poll() is None:  # the view lacks some events, and the next update may succeed
             return
-        task.stage, task.status, task.failure = Stage.ENDED, ENVIRONMENT, str(in_words(error))
+        task.stage, task.status, task.failure = Stage.ENDED, ENVIRONMENT, str(as_perfbisect_error(error))
         if task.batch is not None:
             with suppress(PerfBisectError):  # of the history itself
                 enter_batch_hunt_status(history, task.batch, task.number, task.status, task.failure)

@@ -42,7 +42,7 @@ from perfbisect.core.domain.settings import CAP, Output
 from perfbisect.core.inference.instruction_counts import ratio_of_indistinct_ends
 from perfbisect.core.search.decide import decide_together, fleet_for_member, orders_layouts
 from perfbisect.core.search.situation import undecided
-from perfbisect.errors import EndFailed, NothingToCompare, PerfBisectError, RunFailed, UsageError
+from perfbisect.errors import NoMetricValues, PerfBisectError, RangeEndFailed, RunFailed, UsageError
 from perfbisect.hunt.loop import NextAction, Planner, Workers, run
 from perfbisect.hunt.search_problem import (
     SavedLog,
@@ -377,6 +377,6 @@ def run_of_result(event: RunFinished, output: Output, *, is_ordered: bool) -> Ru
 
 def concerns_one_workload(trouble: PerfBisectError) -> bool:
     """Whether a failure concerns only its workload: its runs fail at an end of the range, or have no value."""
-    if isinstance(trouble, EndFailed):
+    if isinstance(trouble, RangeEndFailed):
         return isinstance(trouble.__cause__, RunFailed) and trouble.__cause__.stage not in BUILDING
-    return isinstance(trouble, UsageError | NothingToCompare)
+    return isinstance(trouble, UsageError | NoMetricValues)

@@ -37,7 +37,7 @@ from perfbisect.core.explain.evidence import Explanation, Sureness, part_error, 
 from perfbisect.core.explain.explanation import FUNCTIONS, explained_part, step_explanation
 from perfbisect.core.explain.functions import SURE_ERRORS
 from perfbisect.core.explain.profiles import functions_in
-from perfbisect.errors import PerfBisectError, in_words
+from perfbisect.errors import PerfBisectError, as_perfbisect_error
 from perfbisect.hunt.loop import FixedPlan, Workers, run
 from perfbisect.hunt.search_problem import SavedLog, TimedEvent
 from perfbisect.lab.measure.counting import counting_time, has_length, obstacle
@@ -256,7 +256,7 @@ def measure_reason(
         try:
             yield from measure_part(part, study, allowed)
         except (PerfBisectError, OSError) as error:
-            failure = in_words(error)
+            failure = as_perfbisect_error(error)
             yield log.append(Unexplained(part.name, advised(str(failure), failure.advice)))
         budget -= 0.0 if part.hunt_share and not seconds else CLOCK.now() - began
 
@@ -384,7 +384,7 @@ def store_changed_functions(verdict: Verdict, log: SavedLog, repository: Path) -
         change = ChangedFunctions(step.candidate, facts)
     except (PerfBisectError, OSError) as error:
         if not any((event.facts.parent, event.facts.commit) == (parent, culprit) for event in stored):
-            yield log.append(Unexplained(FUNCTIONS, str(in_words(error))))
+            yield log.append(Unexplained(FUNCTIONS, str(as_perfbisect_error(error))))
         return
     if change not in stored[-1:]:
         yield log.append(change)

@@ -21,7 +21,7 @@ from perfbisect.core.domain.events import (
 from perfbisect.core.domain.facts import BUILDING, SkipFacts, busiest
 from perfbisect.core.domain.metrics import INSTRUCTIONS
 from perfbisect.core.domain.orders import Measure
-from perfbisect.errors import Cancelled, EndFailed, NotCounted, NothingToCompare, RunFailed, UsageError
+from perfbisect.errors import Cancelled, InstructionsNotCounted, NoMetricValues, RangeEndFailed, RunFailed, UsageError
 from perfbisect.host.jobs import kill_all
 from perfbisect.host.lock import HostLock
 from perfbisect.host.protocol import Host, StoppableHost
@@ -250,9 +250,9 @@ def timed_or_counted(timed: Lab, counted: Lab, candidates: Candidates) -> Lab:
                 else:
                     yield event
                 missing.discard(event.candidate if isinstance(event, RunFinished | CandidateSkipped) else -1)
-        except (EndFailed, NotCounted, NothingToCompare, UsageError) as error:
+        except (RangeEndFailed, InstructionsNotCounted, NoMetricValues, UsageError) as error:
             cause = error.__cause__
-            if isinstance(error, EndFailed) and not (isinstance(cause, RunFailed) and cause.stage not in BUILDING):
+            if isinstance(error, RangeEndFailed) and not (isinstance(cause, RunFailed) and cause.stage not in BUILDING):
                 raise
             for candidate in sorted(missing):
                 facts = SkipFacts(candidates.commits[candidate], "count", str(cause or error), "", 0.0)

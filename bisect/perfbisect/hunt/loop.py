@@ -16,7 +16,7 @@ from perfbisect.core.domain.events import Decided, PairingChosen, Warned
 from perfbisect.core.domain.orders import Building, BuildOrder, Decision, Fleet, Found, Measure
 from perfbisect.core.search.decide import decide
 from perfbisect.core.search.situation import Situation
-from perfbisect.errors import EnvironmentFailure, HostAway
+from perfbisect.errors import EnvironmentFailure, HostUnreachable
 
 E = TypeVar("E")  # an event of a host, or an observation of a simulation
 E_co = TypeVar("E_co", covariant=True)
@@ -231,7 +231,9 @@ class _WorkerStates:
     def restore_build_hosts(self) -> Iterator[Warned]:
         """Use build hosts again that were out of reach and can be reached again; yields a warning for each."""
         failures = self._build_host_failures
-        for host in [host for host, failure in failures.items() if isinstance(failure, HostAway) and failure.is_back()]:
+        for host in [
+            host for host, failure in failures.items() if isinstance(failure, HostUnreachable) and failure.is_back()
+        ]:
             del failures[host]
             yield Warned(f"build host {self._workers.build_hosts[host]} is back", "It builds again.")
 
@@ -248,7 +250,7 @@ class _WorkerStates:
             del self.builds[worker - len(hosts)]
         if not (failure := end.failure):
             return None
-        is_away = isinstance(failure, HostAway)
+        is_away = isinstance(failure, HostUnreachable)
         if worker < len(hosts):
             self.failures[worker] = failure
             name, is_replaced, can_go_on = f"host {hosts[worker]}", True, len(self.failures) < len(hosts)

@@ -13,8 +13,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfbisect.errors import Interrupted, PerfBisectError, UsageError, in_words
-from perfbisect.process import own_name
+from perfbisect.errors import Interrupted, PerfBisectError, UsageError, as_perfbisect_error
+from perfbisect.process import user_at_machine
 from perfbisect.recipes.configuration import load_configuration
 from perfbisect.report.published import notice
 from perfbisect.store.central import ORIGIN
@@ -153,7 +153,7 @@ def origin_of(name_option: str | None) -> str:
 
     Raises UsageError for a text that cannot be a name.
     """
-    name = name_option or load_configuration().central.origin or own_name()
+    name = name_option or load_configuration().central.origin or user_at_machine()
     if not ORIGIN.fullmatch(name):
         advice = "A name has at most 64 letters, digits, and signs of . _ @ -"
         raise UsageError(f"{name!r} cannot be the name of a history.", advice)
@@ -176,5 +176,5 @@ def attempt(path: Path, sessions: Sequence[int], address: str, *, running: bool)
                 push(history, central, origin)
             return [sentence for result in pushes for sentence in result.refused]
     except (OSError, PerfBisectError) as error:
-        failure = in_words(error)
+        failure = as_perfbisect_error(error)
         return [f"{failure} {failure.advice}".strip()]

@@ -99,7 +99,7 @@ class SavedLog:
         self.state = fold(events, history.attempts(hunt), SessionState(hunt, began=self.began))
         history.session_log(hunt, self.state)
         self.entries = self.state.log
-        CLOCK.go_on_from(max(self.began, self.state.last or 0.0))
+        CLOCK.advance_to(max(self.began, self.state.last or 0.0))
         self.state.begin_session(CLOCK.now())
 
     def append(self, event: Event, workload: int | None = None) -> TimedEvent:

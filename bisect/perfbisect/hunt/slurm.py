@@ -20,7 +20,7 @@ from pathlib import Path
 from perfbisect.errors import INTERRUPTED, EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.host.leases import MARGIN, run_briefly
 from perfbisect.hunt.batch import PROGRAM, VERDICTS, last_error, log_of, read_batch_at_end, title_of
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 from perfbisect.recipes.inventory import parse_lease_name
 from perfbisect.report.command_line import command_on
 from perfbisect.store.batches import (
@@ -150,7 +150,7 @@ class SlurmJob:
 
     def sbatch_options(self) -> list[str]:
         """The options of sbatch. The options of the file are the last, and override the others."""
-        name = masked(printable(title_of(self.planned)))[:100]  # without passwords, because all users see it
+        name = mask_credentials(printable(title_of(self.planned)))[:100]  # without passwords, because all users see it
         limit = [f"--time={math.ceil(self.minutes) + MARGIN}"] if self.minutes else []
         defaults = [f"--job-name={name}", "--exclusive", "--output=/dev/null", f"--signal=B:TERM@{NOTICE}"]
         return [*defaults, *limit, *constraint(self.planned), *self.options]

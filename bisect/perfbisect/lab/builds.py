@@ -11,14 +11,14 @@ from typing import TypeVar
 from perfbisect.core.domain.events import BuildFinished, BuildProgress, BuildStarted, CandidateSkipped, LabEvent, Warned
 from perfbisect.core.domain.orders import BuildOrder
 from perfbisect.errors import (
-    BuildChanged,
     BuildFailed,
+    BuildFilesChanged,
     ConnectionLost,
-    EndFailed,
     EnvironmentFailure,
-    HostAway,
+    HostUnreachable,
     JobLost,
     PerfBisectError,
+    RangeEndFailed,
 )
 from perfbisect.host.facts import free_bytes
 from perfbisect.host.protocol import Host
@@ -30,7 +30,7 @@ from perfbisect.lab.building.plan import BuildContext, InstalledBuild
 from perfbisect.lab.host_watch import RetryPolicy, enough_space, watched
 from perfbisect.lab.training import Trainer
 from perfbisect.lab.upkeep import tidy
-from perfbisect.process import elapsed
+from perfbisect.process import uptime
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.workload import Workload
 
@@ -76,7 +76,7 @@ class BuildSite:
     def build_ahead(self, order: BuildOrder) -> Generator[LabEvent]:
         """Build a candidate, as ordered, unless it is built; it stays there until another host needs it. If it fails, it is skipped.
 
-        Raises EnvironmentFailure if the host cannot do it, or its lock is lost: then the host builds no further; with HostAway,
+        Raises EnvironmentFailure if the host cannot do it, or its lock is lost: then the host builds no further; with HostUnreachable,
         for a while. An error that is not the host's fault ends the hunt: an end of the range that does not build there would
         not build on another host either, perhaps after hours.
         """
@@ -86,13 +86,13 @@ class BuildSite:
             held.confirm()
             yield from enough_space(self.place.host, free_bytes(self.place.host), self._warned)
             yield from self.build(order.candidate, clean=not order.incremental)
-        except EndFailed as failure:
+        except RangeEndFailed as failure:
             raise PerfBisectError(str(failure), failure.advice) from failure.__cause__
         except EnvironmentFailure as failure:
             self.made.lost.add(self.name)
-            since = elapsed()
+            since = uptime()
             if self.stood_in and isinstance(failure, ConnectionLost):
-                raise HostAway(failure, lambda: held.seen > since and not held.lost) from failure
+                raise HostUnreachable(failure, lambda: held.seen > since and not held.lost) from failure
             raise
 
     def find(self, candidate: int) -> Generator[LabEvent, None, bool]:
@@ -281,7 +281,7 @@ class CandidateBuilds:
             site = min(sites, key=lambda site: (site.name != self.host.name, len(site.place.lock.waiting)))
             try:
                 return (yield from site.build(candidate, clean=clean))
-            except EndFailed:
+            except RangeEndFailed:
                 raise
             except EnvironmentFailure as failure:
                 if not self._left(without=site):
@@ -306,7 +306,7 @@ class CandidateBuilds:
             try:
                 with site.place.beside:
                     build_store.ship(site.place.host, site.builder.work_name, facts.key, self.host)
-            except BuildChanged as changed:
+            except BuildFilesChanged as changed:
                 self.renew(changed)
                 yield Warned(f"{self.candidates.name(candidate)} is built again: {changed}")
                 return
@@ -335,7 +335,7 @@ class CandidateBuilds:
     def link(self, candidate: int, layout: int) -> str:
         """Link a built candidate again in the layout of that seed; returns the key of the layout.
 
-        Raises BuildFailed if that fails, and BuildChanged if files of the build have changed since it was made.
+        Raises BuildFailed if that fails, and BuildFilesChanged if files of the build have changed since it was made.
         """
         facts = self.made.built[candidate].facts
         site = self._site(candidate) if facts.linker else None
@@ -356,7 +356,7 @@ class CandidateBuilds:
         for host in {host.name: host for host in (linked, self.host)}.values():
             build_store.remove(host, layout_key, key)
 
-    def renew(self, changed: BuildChanged) -> None:
+    def renew(self, changed: BuildFilesChanged) -> None:
         """Remove a build that has changed: ``obtain`` makes or brings it again. A tarball is unpacked again."""
         hosts = {host.name: host for host in (self.host, *(site.place.host for site in self.sites))}
         build_store.remove(hosts[changed.host], changed.key)

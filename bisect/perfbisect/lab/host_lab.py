@@ -10,10 +10,10 @@ from perfbisect.core.domain.events import BuildFinished, BuildProgress, LabEvent
 from perfbisect.core.domain.facts import busiest
 from perfbisect.core.domain.orders import Measure, Purpose, interleave
 from perfbisect.errors import (
-    BuildChanged,
     BuildFailed,
+    BuildFilesChanged,
     ConnectionLost,
-    DataDamaged,
+    DatasetDamaged,
     EnvironmentFailure,
     JobLost,
     RunFailed,
@@ -121,7 +121,7 @@ class HostLab:
                     with self.place.lock:
                         yield from self._time(turns, layout_keys, together=order.together)
                 return
-            except BuildChanged as changed:
+            except BuildFilesChanged as changed:
                 if not (yield from self._renew(turns, layout_keys, changed)):
                     return
             finally:
@@ -172,7 +172,7 @@ class HostLab:
         return Rounds(replace(context, entry=entry), self.retry.succeeded)
 
     def _renew(
-        self, turns: Sequence[Turn], layout_keys: Mapping[tuple[int, int], str], changed: BuildChanged
+        self, turns: Sequence[Turn], layout_keys: Mapping[tuple[int, int], str], changed: BuildFilesChanged
     ) -> Generator[LabEvent, None, bool]:
         """Have a changed build or layout made again; returns false if that did not help: then the change is its own failure."""
         built = self.builds.made.built
@@ -334,7 +334,7 @@ class HostLab:
                     yield (event := self.retry.lost(turns[runner.at].candidate, lost, "run", began))
                     if not isinstance(event, Warned):
                         return False
-            except DataDamaged as damaged:
+            except DatasetDamaged as damaged:
                 yield self.data.damaged(sides[runner.at][1], damaged)
             except RunFailed as failure:
                 at = runner.at
@@ -358,7 +358,7 @@ class HostLab:
             beside = turn is not turns[0]
             try:
                 yield replace(self._system(turn.candidate, key, beside=beside), layout=turn.layout)
-            except (BuildChanged, ConnectionLost):
+            except (BuildFilesChanged, ConnectionLost):
                 raise
             except EnvironmentFailure as trouble:
                 if not beside:
@@ -369,7 +369,7 @@ class HostLab:
         """A built candidate, or its layout with that key, at the path where every build is measured; or ``beside`` it.
 
         A server that may not run as root stays where it is installed, outside the root folder: it may lack the right to read
-        the folders above ours. Raises BuildChanged if files of the build have changed since it was made.
+        the folders above ours. Raises BuildFilesChanged if files of the build have changed since it was made.
         """
         built = self.builds.made.built[candidate]
         host = self.place.host

@@ -13,14 +13,14 @@ from perfbisect.core.domain.metrics import BUSY, background, busiest, readable
 from perfbisect.errors import (
     BuildFailed,
     ConnectionLost,
-    EndFailed,
     EnvironmentFailure,
     JobLost,
-    NoMetric,
-    NothingToCompare,
+    MetricNotPrinted,
+    MetricPatternUnmatched,
+    NoMetricValues,
+    RangeEndFailed,
     RunFailed,
     RunLost,
-    WrongPattern,
 )
 from perfbisect.host.facts import BOOT, CORES, KERNEL, SETTINGS, THROTTLED, Fact, ask, ask_all, free, is_full
 from perfbisect.host.lock import HostLock
@@ -147,7 +147,7 @@ def enough_space(host: Host, free: int | None, warned: set[str]) -> Iterator[War
 def with_values(metric: str, work: Generator[LabEvent]) -> Generator[LabEvent]:
     """Yield the events of a measurement whose runs must have a value for the metric.
 
-    Raises NothingToCompare at its end if no run of a build had a value: the search would only give the same order again.
+    Raises NoMetricValues at its end if no run of a build had a value: the search would only give the same order again.
     """
     valued: dict[tuple[int, str], bool] = {}  # (candidate, commit) → whether a run had a value
     with closing(work):
@@ -158,7 +158,7 @@ def with_values(metric: str, work: Generator[LabEvent]) -> Generator[LabEvent]:
                 valued[key] = valued.get(key, False) or readable(event.facts, metric) is not None
     for _, commit in sorted(key for key, has_value in valued.items() if not has_value):
         why = f"The last runs of {commit[:10]} have no value of {metric}, or a value that is 0 or infinite"
-        raise NothingToCompare(f"{why}, so there is nothing to compare.", "Choose another metric with --metric.")
+        raise NoMetricValues(f"{why}, so there is nothing to compare.", "Choose another metric with --metric.")
 
 
 LOSSES = 3  # in a row, after which lost work is not repeated again
@@ -209,7 +209,7 @@ class RetryPolicy:
     def failed(self, candidate: int, failure: BuildFailed | RunFailed, began: float) -> CandidateSkipped:
         """The event that skips the candidate.
 
-        Raises EnvironmentFailure if the disk is full, which is not the candidate's fault, and EndFailed for an end of the range:
+        Raises EnvironmentFailure if the disk is full, which is not the candidate's fault, and RangeEndFailed for an end of the range:
         without it nothing can be found. Most often the machine or the recipe has to be fixed then; after that the hunt can go
         on.
         """
@@ -220,15 +220,15 @@ class RetryPolicy:
             built = self.workload and not isinstance(failure, BuildFailed)
             outcome = f"fails in workload {self.workload}" if built else "cannot be built"
             why = "nothing can be compared, because"
-            if isinstance(failure, NoMetric):
+            if isinstance(failure, MetricNotPrinted):
                 printed = (
-                    f"The last lines of the output are:\n{failure.printed}"
-                    if failure.printed
+                    f"The last lines of the output are:\n{failure.last_lines}"
+                    if failure.last_lines
                     else "The output is empty."
                 )
                 advice = f"{printed}\nRun the command again with a pattern that matches."
-                raise WrongPattern(f"{why} {end}, {name}, has no result: {failure}", advice) from failure
-            raise EndFailed(f"{why} {end}, {name}, {outcome}: {failure}", failure.advice) from failure
+                raise MetricPatternUnmatched(f"{why} {end}, {name}, has no result: {failure}", advice) from failure
+            raise RangeEndFailed(f"{why} {end}, {name}, {outcome}: {failure}", failure.advice) from failure
         seconds, commit = time.monotonic() - began, self.candidates.commits[candidate]
         errors = failure.errors if isinstance(failure, BuildFailed) else ()
         known_error = failure.known if isinstance(failure, KnownFailure) else None

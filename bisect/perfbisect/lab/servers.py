@@ -21,7 +21,7 @@ from perfbisect.host.facts import CORES, MEMORY_MIB, ask, cpu_numbers
 from perfbisect.host.jobs import Job
 from perfbisect.host.protocol import Host, Result, no_space
 from perfbisect.lab import upload
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder, Server
 from perfbisect.recipes.builder_reader import config_template
 from perfbisect.recipes.inventory import HostEntry
@@ -273,7 +273,7 @@ def log_excerpt(log: str) -> str:
     last, errors = lines[-LOG_LINES:], [line for line in lines if _ERROR.search(line[:LONGEST_LINE])]
     if errors and not any(line in errors for line in last):
         last = [*errors[1 - LOG_LINES :], *last[-1:]]
-    return " | ".join(masked(line)[:LONGEST_LINE] for line in last)
+    return " | ".join(mask_credentials(line)[:LONGEST_LINE] for line in last)
 
 
 def stop(service: Service, job: Job) -> None:

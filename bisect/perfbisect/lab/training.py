@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from perfbisect.core.domain.events import Warned
-from perfbisect.errors import BuildFailed, DataDamaged, EnvironmentFailure, RunFailed
+from perfbisect.errors import BuildFailed, DatasetDamaged, EnvironmentFailure, RunFailed
 from perfbisect.host.facts import DRIVERS, ask_all
 from perfbisect.host.packages import require
 from perfbisect.host.protocol import Host
@@ -76,7 +76,7 @@ class Trainer:
     def train(self, build: Instrumented) -> Generator[Warned, None, bool]:
         """Load all data, remove the counts of loading, and run each workload once; again if data has to be loaded anew.
 
-        Returns false if that gave no profile. Raises BuildFailed if the build fails in a workload, DataDamaged for data that
+        Returns false if that gave no profile. Raises BuildFailed if the build fails in a workload, DatasetDamaged for data that
         is damaged again and again, EnvironmentFailure if counts cannot be merged.
         """
         system = self._system(build)
@@ -104,7 +104,7 @@ class Trainer:
             try:
                 with visit.begin(context, system, 0, data) as opened:
                     deque(visit.run(opened), maxlen=0)
-            except DataDamaged as damaged:
+            except DatasetDamaged as damaged:
                 yield keeper.damaged(data, damaged)
                 return False
             except RunFailed as failure:

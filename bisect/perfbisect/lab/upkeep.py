@@ -21,7 +21,7 @@ from perfbisect.lab.building.commit_build import JOB_PREFIX
 from perfbisect.lab.building.shared_store import Store, StoredObject
 from perfbisect.lab.checks.machine import GIB, LITTLE
 from perfbisect.lab.measure import visit
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 from perfbisect.wording.text import listed
 
 HEX = "[0-9a-f]"
@@ -229,7 +229,7 @@ def clean_shared_folder(address: str, limit: int, now: float, *, dry_run: bool) 
     try:
         store = Store(address)
         if not store.folder:
-            text = f"`bisect gc` cannot remove shared builds in {masked(address)}."
+            text = f"`bisect gc` cannot remove shared builds in {mask_credentials(address)}."
             raise UsageError(text, "Set a lifecycle rule of the bucket, such as: expire objects after 90 days.")
         entries = store.entries()
     except OSError as trouble:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from perfbisect.errors import EnvironmentFailure
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 
 _STEP = re.compile(r"""\.([^.\[\]"'\s]+)|\[(-?[0-9]{1,18})\]|\[(["'])((?:(?!\3)[^\]])*)\3\]""")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
@@ -157,7 +157,7 @@ def _kind(value: object) -> str:
 
 
 def _short(text: str) -> str:
-    text = masked(text)
+    text = mask_credentials(text)
     return text if len(text) <= SHORT else f"{text[: SHORT - 1].rstrip()}…"
 
 

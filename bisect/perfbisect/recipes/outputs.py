@@ -19,7 +19,7 @@ import msgspec
 
 from perfbisect.core.domain.settings import Output
 from perfbisect.errors import UsageError
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 from perfbisect.recipes.output_pattern import NoNumber, number_in
 
 M = TypeVar("M", bound=UsageError)
@@ -176,7 +176,7 @@ def _chosen(row: Format, found: Mapping[str, Result], every: Mapping[str, Result
 
 def _mistake(kind: type[M], row: Format, problem: str, names: Sequence[str]) -> M:
     shown, further = names[:MOST_NAMED], len(names) - MOST_NAMED
-    listed = ", ".join(masked(name) for name in shown) + (f" and {further} more" if further > 0 else "")
+    listed = ", ".join(mask_credentials(name) for name in shown) + (f" and {further} more" if further > 0 else "")
     return kind(
         f"The output of {row.name} has {problem}.",
         f"Choose a result with --only NAME, or with a pattern such as '*/64'. Results: {listed}.",

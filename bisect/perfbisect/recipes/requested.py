@@ -22,7 +22,7 @@ import msgspec
 
 from perfbisect.core.domain.settings import TIMING, Quick, Settings
 from perfbisect.errors import UsageError
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 from perfbisect.recipes.build_systems import AUTO, has_commands, with_needs
 from perfbisect.recipes.builder import BUILD_PLACEHOLDERS, COMMAND_PLACEHOLDERS, Build, Builder, Setting
 from perfbisect.recipes.builder_reader import FILE as BUILDER
@@ -215,7 +215,7 @@ def command_name(run: str) -> str:
     begin = next((index for index, word in enumerate(arguments) if word != "env" and not re.match(r"-|\w+=", word)), 0)
     first, *further = arguments[begin:]
     program = PurePath(first).name if first.startswith("/") else re.sub(r"^(\{prefix}|\.)/", "", first)
-    shown = masked(" ".join([program, *further]))
+    shown = mask_credentials(" ".join([program, *further]))
     name = " ".join(re.sub(r"[^\w.+=:@%/{}-]+", " ", shown).split()) or RECIPE  # a list of names has commas
     return name if len(name) <= LONGEST_NAME else f"{name[:24]}…{name[-15:]}"
 

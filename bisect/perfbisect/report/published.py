@@ -22,7 +22,7 @@ from perfbisect.core.stats.paired_comparison import (
     regained_by_revert,
     revert_outcome,
 )
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 from perfbisect.report import series, trial
 from perfbisect.report.command_line import command_on, command_to_run
 from perfbisect.report.hunt import issue, skipped, stopped
@@ -230,4 +230,4 @@ def notice(history: History, name: str, failure: str = "", page: str = "") -> st
         "show": command_on("show", name, history.path),
         "report": contents,
     } | ({"page": page} if page else {})
-    return masked(msgspec.json.encode(message).decode())
+    return mask_credentials(msgspec.json.encode(message).decode())

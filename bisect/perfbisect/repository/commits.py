@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from perfbisect.core.domain.events import Commit
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 from perfbisect.repository.git import Repository, git
 from perfbisect.repository.objects import fitting, headers
 
@@ -124,7 +124,7 @@ def web_address(repo: Repository, commit: str) -> str:
 
 
 def _cut(text: str) -> str:
-    text = masked(text)
+    text = mask_credentials(text)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 

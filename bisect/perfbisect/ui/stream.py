@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, cast
 
-from perfbisect.errors import EnvironmentFailure, ReaderGone
+from perfbisect.errors import EnvironmentFailure, StdoutClosed
 from perfbisect.wording.glyphs import writable
 from perfbisect.wording.text import safe
 
@@ -43,7 +43,7 @@ class Bytes(io.RawIOBase):
 class Output(io.TextIOBase):
     """A stream that makes text safe (`wording.text.safe`), and replaces characters that its encoding lacks by similar ones.
 
-    If the stream cannot be written, raises ReaderGone or EnvironmentFailure; unless ``reported``, ignores the error, as on
+    If the stream cannot be written, raises StdoutClosed or EnvironmentFailure; unless ``reported``, ignores the error, as on
     standard error, where no error could be printed.
     """
 
@@ -97,7 +97,7 @@ class Output(io.TextIOBase):
         if not self.reported:
             return
         if isinstance(failure, BrokenPipeError):
-            raise ReaderGone from None
+            raise StdoutClosed from None
         raise EnvironmentFailure(
             f"Standard output cannot be written: {failure.strerror}", "Redirect the output to a disk with free space."
         ) from failure
@@ -131,7 +131,7 @@ def guard() -> None:
 def put(text: str, stream: TextIO, end: str = "\n") -> None:
     """Write ``text`` and flush; append ``end`` unless the text ends with it.
 
-    Raises ReaderGone or EnvironmentFailure if standard output cannot be written.
+    Raises StdoutClosed or EnvironmentFailure if standard output cannot be written.
     """
     output = guarded(stream)
     output.write(text if text.endswith(end) else f"{text}{end}")

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 
 if TYPE_CHECKING:
     from perfbisect.core.domain.events import Commit, ExecutionStarted
@@ -28,14 +28,14 @@ def safe(text: str) -> str:
     """
     if not _is_plain(text):
         text = UNSAFE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
-    return masked(text)
+    return mask_credentials(text)
 
 
 def safe_json(text: str) -> str:
     """JSON that is as safe to print, and read back as the same values, but for masked passwords."""
     if not _is_plain(text):
         text = UNSAFE.sub(lambda found: json.dumps(found[0])[1:-1] if found[0] != "\x7f" else "\\u007f", text)
-    return masked(text)
+    return mask_credentials(text)
 
 
 def _is_plain(text: str) -> bool:

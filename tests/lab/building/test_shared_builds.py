@@ -28,7 +28,7 @@ from moto.server import ThreadedMotoServer
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.facts import BuildFacts
-from perfbisect.errors import BuildChanged
+from perfbisect.errors import BuildFilesChanged
 from perfbisect.lab.building import build_store, links
 from perfbisect.lab.building.shared_builds import PAUSE, SharedBuilds
 from perfbisect.lab.building.shared_store import Manifest, Opened, Refused, Store, header, read_header
@@ -333,7 +333,7 @@ def test_names_that_are_no_text_travel_as_they_are(team: Team, sha: str) -> None
     for host in hosts:
         build_store.check(host, facts.key)
     (tops[2] / os.fsdecode(b"bin/caf\xe9\nx")).write_text("")
-    with pytest.raises(BuildChanged, match=r"\(\./bin/caf\N{REPLACEMENT CHARACTER} x\)"):
+    with pytest.raises(BuildFilesChanged, match=r"\(\./bin/caf\N{REPLACEMENT CHARACTER} x\)"):
         build_store.check(hosts[2], facts.key)
 
 
@@ -357,7 +357,7 @@ def test_a_build_of_before_is_given_to_the_others_unless_its_files_have_changed(
     team.get("two", sha)
     build_store.check(team.yard.on("two"), key)
     (team.prefix("two", key) / "bin" / "tiny").write_text("")
-    with pytest.raises(BuildChanged, match="on host two"):
+    with pytest.raises(BuildFilesChanged, match="on host two"):
         build_store.check(team.yard.on("two"), key)
 
 

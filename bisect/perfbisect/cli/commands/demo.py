@@ -63,7 +63,7 @@ def demo(given: Given) -> int:
     if given.folder is None or ours(answer_file):
         shutil.rmtree(repository, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    answer = write_history(repository, given.seed, drop=given.drop, changes=given.changes)
+    answer = write_history(repository, given.seed, drop=given.drop, planted_count=given.changes)
     answer_file.write_bytes(msgspec.json.encode(answer))
     planted, begun = {"update-index": answer.commit, **answer.further}, time.time()
     how = {name: getattr(given, name) for name in ("host", "hosts", "pairing", "explain", "history")}

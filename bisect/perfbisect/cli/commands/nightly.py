@@ -24,7 +24,7 @@ from perfbisect.cli.options.measurement import (
     settings_of,
     what_options,
 )
-from perfbisect.errors import ENVIRONMENT, INTERRUPTED, CannotGoOn, Interrupted, UsageError
+from perfbisect.errors import ENVIRONMENT, INTERRUPTED, Interrupted, RunsNotComparable, UsageError
 from perfbisect.ui.stream import note
 from perfbisect.wording.text import printable
 
@@ -159,7 +159,7 @@ def measure(watch: "Watch", nights: "list[SessionState]", given: Given) -> "tupl
 
     def follow(caller: "Caller") -> object:
         if tonight:
-            with suppress(CannotGoOn):  # its workload or its builds have changed
+            with suppress(RunsNotComparable):  # its workload or its builds have changed
                 return session.resume(tonight.name, None, caller, session.Resumption(lambda stored: stored))
         return session.begin([watch.plan(nights, given.visits, given.runs, given.waiting)], caller)
 

@@ -217,7 +217,7 @@ def output_width() -> int | None:
 
 
 def say(text: str) -> None:
-    """Write lines to standard output. Raises ReaderGone or EnvironmentFailure if that is impossible."""
+    """Write lines to standard output. Raises StdoutClosed or EnvironmentFailure if that is impossible."""
     put(text, sys.stdout)
 
 

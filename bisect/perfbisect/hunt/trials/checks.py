@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perfbisect.core.domain.metrics import is_speed
 from perfbisect.core.domain.settings import NOTHING_KNOWN, Pairing, Policy, Settings, TrialBuild, TrialType
-from perfbisect.errors import Interrupted, PerfBisectError, UsageError, in_words
+from perfbisect.errors import Interrupted, PerfBisectError, UsageError, as_perfbisect_error
 from perfbisect.host import leases
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import Caller
@@ -53,7 +53,7 @@ def check_hosts(
         except Interrupted:
             raise
         except (PerfBisectError, OSError) as trouble:
-            failure = in_words(trouble)
+            failure = as_perfbisect_error(trouble)
             caller.say(f"Host {name} is not checked: {failure} {failure.advice}".rstrip())
             all_checked = False
     return all_checked

@@ -28,7 +28,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from perfbisect.core.domain.facts import BuildFacts
-from perfbisect.errors import BuildChanged, ConnectionLost, EnvironmentFailure
+from perfbisect.errors import BuildFilesChanged, ConnectionLost, EnvironmentFailure
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
 
@@ -213,14 +213,14 @@ def has(host: Host, key: str) -> bool:
 
 
 def check(host: Host, key: str) -> None:
-    """Raise BuildChanged if files of the build with that key have changed since it was made."""
+    """Raise BuildFilesChanged if files of the build with that key have changed since it was made."""
     _unchanged(host, key, _CHANGED, folder(host, key))
 
 
 def _unchanged(host: Host, key: str, script: str, *arguments: object) -> None:
-    """Run a script that prints the changed files of the build with that key. Raises BuildChanged if it prints any."""
+    """Run a script that prints the changed files of the build with that key. Raises BuildFilesChanged if it prints any."""
     if paths := host.script(script, *arguments, timeout=LONG).stdout:
-        raise BuildChanged(host.name, key, paths)
+        raise BuildFilesChanged(host.name, key, paths)
 
 
 def remove(host: Host, key: str, of: str = "") -> None:
@@ -241,7 +241,7 @@ def put_in_place(host: Host, builder: str, key: str, elsewhere: PurePosixPath | 
     """Make ``root/work/BUILDER/prefix`` lead to a finished build, or to the installation ``elsewhere``; return that path.
 
     Builds are installed at this path, so paths that a build contains are valid; and all builds are measured at this path.
-    Raises BuildChanged if files of the build have changed since it was made.
+    Raises BuildFilesChanged if files of the build have changed since it was made.
     """
     fixed = host.root / "work" / builder / "prefix"
     installed, touched = (elsewhere, "") if elsewhere else (prefix(host, key), str(folder(host, key)))
@@ -296,7 +296,7 @@ def ship(build_host: Host, builder: str, key: str, host: Host) -> None:
     links of the build are not sent.
 
     Raises EnvironmentFailure if the build contains the path of its installation and that path differs on ``host``, and
-    BuildChanged if files of the build have changed since it was made.
+    BuildFilesChanged if files of the build have changed since it was made.
     """
     source, target = folder(build_host, key), folder(host, key)
     if has(host, key) and _incremental(host, key) == _incremental(build_host, key):

@@ -27,7 +27,7 @@ from perfbisect.errors import BuildFailed, CommandFailed, ConnectionLost, Enviro
 from perfbisect.host.facts import is_full
 from perfbisect.host.protocol import Host, Result, check_result, no_space
 from perfbisect.lab.building.log_parser import CHECKOUT, FETCH, SEND, BuildStep, staged
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 from perfbisect.recipes.builder_reader import satisfies
 from perfbisect.repository.derived import APPLY, encoded, outcome
 from perfbisect.repository.discovery import is_partial
@@ -376,7 +376,7 @@ def bring_submodules(
             source = yield from staged(FETCH, find(parent, tree, submodule, address))
         except Unavailable as failed:
             log = "".join(f"{line}\n" for line in (str(failed), failed.advice, *failed.tried))
-            raise cannot(host, sha, str(failed), masked(log), failed.advice) from failed
+            raise cannot(host, sha, str(failed), mask_credentials(log), failed.advice) from failed
         path_hash = hashlib.sha256(path.encode()).hexdigest()[:16]
         bare = yield from staged(
             SEND, mirror(host, source.repository, f"{name}.git/modules/{path_hash}", [source.tree])
@@ -394,4 +394,4 @@ def listed_submodules(repository: Repository, sha: str, ignore: Sequence[str], u
         source, _ = find_locally(origin, repository, module)
         else_from = f"cannot be fetched: {origin.refused}" if origin.refused else f"fetched from {origin.address}"
         whence = f"from {source.repository.folder}" if source else else_from
-        yield masked(f"{module.path} at {module.commit[:10]}: {whence}")
+        yield mask_credentials(f"{module.path} at {module.commit[:10]}: {whence}")

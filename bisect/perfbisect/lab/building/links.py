@@ -325,7 +325,7 @@ def _keep(host: Host, work: PurePosixPath, paths: Sequence[str], recorder: Recor
 def link(host: Host, key: str, seed: int, linker: Linker) -> str:
     """Link the build with that key again, in the layout of a seed, unless that exists; returns the key of the layout.
 
-    Raises BuildFailed if the linker fails, and BuildChanged if files of the build have changed since it was made.
+    Raises BuildFailed if the linker fails, and BuildFilesChanged if files of the build have changed since it was made.
     """
     build_store.check(host, key)
     layout_key = hashlib.sha256(f"{key} {seed} {linker.name} {linker.version}".encode()).hexdigest()[:32]

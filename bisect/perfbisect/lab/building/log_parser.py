@@ -27,7 +27,7 @@ from perfbisect.errors import BuildFailed
 from perfbisect.host import jobs
 from perfbisect.host.protocol import Host
 from perfbisect.lab import Work
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 from perfbisect.recipes.programs import AGAIN, PARTIAL, PROGRAM, SAID
 
 PATCH, RELINK, RECORD, OTHER = "patch", "relink", "record", "other"  # phases that are no stages of the progress
@@ -178,12 +178,12 @@ class BuildLog:
             elif word == AGAIN:
                 self._forget()
             elif word == PROGRAM:
-                program, *paths = masked(text).split("\t")
+                program, *paths = mask_credentials(text).split("\t")
                 self.programs[program] = tuple(path.removeprefix("./") for path in paths)
             elif word == TOOK:
                 self.phases = lasted(text)
             return False
-        self.tail.append(masked(line)[:LONGEST])
+        self.tail.append(mask_credentials(line)[:LONGEST])
         self._find_error(line)
         progress = self.done, self.total
         self._count(line)
@@ -245,7 +245,7 @@ class BuildLog:
 
 
 def _short(line: str) -> str:
-    line = masked(line).strip()  # masked first: half a password would not be recognized
+    line = mask_credentials(line).strip()  # masked first: half a password would not be recognized
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 

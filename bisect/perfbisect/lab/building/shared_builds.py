@@ -24,7 +24,7 @@ from perfbisect.lab.building.log_parser import FETCH, SHARE, BuildStep
 from perfbisect.lab.building.plan import BuildContext, for_processor
 from perfbisect.lab.building.shared_store import Manifest, Refused, Store, header, name_of, read_header
 from perfbisect.lab.building.toolchain import MENTIONS
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 
 PAUSE = 600.0  # seconds for which a store that has failed is not asked
 MB = 10**6
@@ -97,7 +97,7 @@ class SharedBuilds:
     """The store at ``address``. ``secret`` signs builds, and only builds signed with it are taken; empty: every build is taken."""
 
     def __init__(self, address: str, secret: bytes = b"", clock: Callable[[], float] = time.monotonic) -> None:
-        self.address = masked(address)
+        self.address = mask_credentials(address)
         self.signed = bool(secret)  # whether only builds by holders of the key are taken
         self._address, self._secret, self._clock = address, secret, clock
         self._quiet: dict[str, float] = {}  # "read" or "written", as the store cannot be → until when that is not tried
@@ -214,7 +214,7 @@ class SharedBuilds:
     def _trouble(self, operation: str, trouble: OSError) -> Iterable[Warned]:
         """Note that the store cannot be read, or written: it is not asked for a while."""
         self._quiet[operation] = self._clock() + PAUSE
-        reason = masked(trouble.strerror or str(trouble))
+        reason = mask_credentials(trouble.strerror or str(trouble))
         sentence = f"the shared builds in {self.address} cannot be {operation}"
         advice = f"The hunt builds for itself, and tries the shared builds again every {PAUSE / 60:.0f} minutes."
         yield from self._once(f"{sentence}: {reason}", advice, sentence)

@@ -37,7 +37,7 @@ from perfbisect.lab.checks.machine import (
     swap,
 )
 from perfbisect.lab.workload import lua, sysbench
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import variant_of
 from perfbisect.wording.text import listed
@@ -125,10 +125,10 @@ def compiler_cache(request: CheckRequest) -> Iterator[Finding]:
     if missing(host, ["ccache", "cc"]):  # reported by the check of programs
         return
     if reason := try_remote(host, remote):
-        sentence = f"the remote store {masked(remote)} of ccache on host {request.name}: {reason}"
+        sentence = f"the remote store {mask_credentials(remote)} of ccache on host {request.name}: {reason}"
         yield warning("ccache", sentence, REMOTE_ADVICE)
     else:
-        yield ok("ccache", f"ccache reads and writes its remote store {masked(remote)}")
+        yield ok("ccache", f"ccache reads and writes its remote store {mask_credentials(remote)}")
 
 
 def layouts(request: CheckRequest) -> Iterator[Finding]:
@@ -159,7 +159,7 @@ def shared_findings(shared: SharedBuilds | None) -> Iterator[Finding]:
     try:
         shared.try_out()
     except OSError as trouble:
-        reason = masked(trouble.strerror or str(trouble))
+        reason = mask_credentials(trouble.strerror or str(trouble))
         sentence = f"the shared builds in {shared.address} cannot be used from this machine: {reason}"
         yield warning("shared", sentence, "Hunts continue, and build for themselves.")
     else:

@@ -18,8 +18,8 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
-from perfbisect.core.explain.profiles import COUNTED, counts_beyond
-from perfbisect.errors import NotCounted, UsageError
+from perfbisect.core.explain.profiles import COUNTED, counts_of
+from perfbisect.errors import InstructionsNotCounted, UsageError
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
@@ -153,7 +153,7 @@ def functions_on(host: Host, folder: PurePosixPath) -> str:
 def by_function(facts: RunFacts, *printed: str) -> ProfileFacts:
     """The functions of a counted run, from the outputs of ``functions_on`` for its executions."""
     *short, long = map(lines_of, printed)
-    stacks, calls = counts_beyond(short[0] if short else (), long)
+    stacks, calls = counts_of(short[0] if short else (), long)
     return ProfileFacts(
         facts.commit, facts.build_key, facts.host, facts.operations, facts.seconds, COUNTED, stacks,
         samples=0, event=facts.counted, calls=calls,
@@ -235,13 +235,13 @@ def chosen_length(lengths: Mapping[int, float], enough: float = ENOUGH) -> int:
 
 
 def instructions(facts: RunFacts) -> float:
-    """The instructions of one execution. Raises NotCounted if they are unknown."""
+    """The instructions of one execution. Raises InstructionsNotCounted if they are unknown."""
     if (counted := facts.counters.get("instructions")) is None:
         advice = (
             "The command may end without calling exit, or overwrite the file of the counts. Choose another --metric."
         )
         text = f"{facts.counted} did not count the instructions of a run of {facts.commit[:10]}"
-        raise NotCounted(text, advice)
+        raise InstructionsNotCounted(text, advice)
     return counted
 
 

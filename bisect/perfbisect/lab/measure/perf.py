@@ -18,7 +18,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from perfbisect.core.domain.metrics import METRICS
-from perfbisect.errors import ClockSet, EnvironmentFailure
+from perfbisect.errors import EnvironmentFailure, HostClockChanged
 from perfbisect.host.packages import how_to_install, missing
 from perfbisect.host.protocol import Host
 from perfbisect.lab.workload import SECONDS
@@ -177,7 +177,7 @@ def read_stamps(text: str) -> tuple[Stamp, ...]:
 
 
 def check_clock(stamps: tuple[Stamp, ...], host: str) -> None:
-    """Raise ClockSet if the clock of that host was set between the begin and the end of a run."""
+    """Raise HostClockChanged if the clock of that host was set between the begin and the end of a run."""
     if len(stamps) < 2:
         return
     began, ended = stamps
@@ -187,7 +187,7 @@ def check_clock(stamps: tuple[Stamp, ...], host: str) -> None:
     if not least - slack <= passed <= longest + slack:
         step = passed - (least + longest) / 2
         to = "forward" if step > 0 else "back"
-        raise ClockSet(f"the clock of host {host} was set {to} by {abs(step):,.1f} s during a run")
+        raise HostClockChanged(f"the clock of host {host} was set {to} by {abs(step):,.1f} s during a run")
 
 
 # $1 is the folder for the reports; $2 "yes" for vmstat and iostat, if they are installed; $3 the device ("" for no iostat); $4 the

@@ -14,7 +14,7 @@ import msgspec
 
 from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, Warned
 from perfbisect.core.domain.facts import RunFacts
-from perfbisect.errors import ConnectionLost, DataDamaged, EnvironmentFailure, HostAway, JobLost
+from perfbisect.errors import ConnectionLost, DatasetDamaged, EnvironmentFailure, HostUnreachable, JobLost
 from perfbisect.host import jobs
 from perfbisect.host.facts import Fact, ask, cpu_numbers
 from perfbisect.host.protocol import Host
@@ -104,7 +104,7 @@ class Rounds:
                     opened = begin(self.context, system, turns[self.at].candidate, key, side=SIDES[self.at])
                     visits.append(stack.enter_context(opened))
                     stack.push(self._stopping(self.at))
-                except (JobLost, DataDamaged, ConnectionLost, HostAway):
+                except (JobLost, DatasetDamaged, ConnectionLost, HostUnreachable):
                     raise
                 except EnvironmentFailure as trouble:  # if interleaved runs fail, too, that ends the hunt
                     raise TurnsAdvised(f"two servers cannot run at the same time: {trouble}") from trouble

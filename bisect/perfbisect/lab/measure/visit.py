@@ -18,7 +18,7 @@ from typing import ClassVar
 from perfbisect.core.domain.events import LabEvent, RunFinished, RunProgress, RunStarted, Warned
 from perfbisect.core.domain.facts import RunFacts
 from perfbisect.core.domain.orders import Purpose
-from perfbisect.errors import EnvironmentFailure, NoMetric, PerfBisectError, RunFailed, UsageError
+from perfbisect.errors import EnvironmentFailure, MetricNotPrinted, PerfBisectError, RunFailed, UsageError
 from perfbisect.host import jobs
 from perfbisect.host.facts import cpu_numbers
 from perfbisect.host.jobs import Job
@@ -39,7 +39,7 @@ from perfbisect.lab.workload import (
     not_recorded,
     sysbench,
 )
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 from perfbisect.process import CLOCK
 from perfbisect.recipes.inventory import HostEntry
 from perfbisect.recipes.output_pattern import NoNumber
@@ -149,7 +149,7 @@ def begin(
 ) -> Iterator[Visit]:
     """A visit, with its server started and at the end stopped; ``side`` is that of a paired visit.
 
-    Raises RunFailed if the server ends too early, DataDamaged if the copied data differs from the loaded data.
+    Raises RunFailed if the server ends too early, DatasetDamaged if the copied data differs from the loaded data.
     """
     folder = dataset.copy(bench.host, dataset_key, system.builder.server, side)
     served = servers.service_in(bench.host, system, folder, bench.entry.server_cpus)
@@ -230,8 +230,8 @@ class StartedRun:
             failed = failure(visit, job, ended.lines(), f"{error}{note}")
             if isinstance(error, NoNumber) and isinstance(failed, RunFailed):
                 last = [*filter(str.strip, ended.lines())][-QUOTED:]
-                printed = "\n".join(printable(masked(line.rstrip())[: command.LONGEST_LINE]) for line in last)
-                failed = NoMetric(str(failed), stage="run", log=failed.log, printed=printed)
+                printed = "\n".join(printable(mask_credentials(line.rstrip())[: command.LONGEST_LINE]) for line in last)
+                failed = MetricNotPrinted(str(failed), stage="run", log=failed.log, last_lines=printed)
             raise failed from error
         if bench.recognition:
             outcome = bench.recognition.take(ended, outcome)
@@ -376,7 +376,7 @@ class Runner(Study):
     def visit(self, system: Installation, dataset: str, turn: Turn) -> Generator[LabEvent]:
         """One visit on the data of that key: for a server all runs that are left, for an embedded library one.
 
-        A run that is stopped as too slow ends the visit. Raises RunFailed, DataDamaged, and JobLost if the host has lost the work.
+        A run that is stopped as too slow ends the visit. Raises RunFailed, DatasetDamaged, and JobLost if the host has lost the work.
         """
         asks = self.context.recognition
         with suppress(_Stopped), begin(self.context, system, turn.candidate, dataset, self.slow) as opened:

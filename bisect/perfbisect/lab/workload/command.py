@@ -14,12 +14,12 @@ import msgspec
 
 from perfbisect.core.domain.events import Warned
 from perfbisect.core.domain.settings import Output
-from perfbisect.errors import ClockSet, UsageError
+from perfbisect.errors import HostClockChanged, UsageError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import upload
 from perfbisect.lab.servers import Installation, Service
 from perfbisect.lab.workload import SECONDS, TIMED_OUT, ProcessResult, RunResult, killed, lua, not_recorded
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 from perfbisect.recipes.build_systems import making
 from perfbisect.recipes.builder import SIZE_PLACEHOLDERS, Builder
 from perfbisect.recipes.output_pattern import NoNumber, find_number
@@ -246,7 +246,7 @@ def outcome(ended: ProcessResult, workload: Workload) -> RunResult:
         )
     began, seconds = float(clock[1]), float(clock[3]) - float(clock[1])
     if seconds <= 0:
-        raise ClockSet("the host's clock was set back during a run")
+        raise HostClockChanged("the host's clock was set back during a run")
     if workload.format:
         return read_fio(ended.stdout, began, seconds)
     errors = ended.stderr if ended.is_whole else ""  # else the number may be in the missing part of stdout
@@ -325,6 +325,6 @@ def last(*streams: str) -> str:
     """
     for text in reversed(streams):
         if stripped := text.rstrip():
-            line = masked(stripped[stripped.rfind("\n") + 1 :]).strip()[:LONGEST_LINE]
+            line = mask_credentials(stripped[stripped.rfind("\n") + 1 :]).strip()[:LONGEST_LINE]
             return re.sub(r"^timed: (line )?\d+: ", "", line)
     return "the command printed nothing"

@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from perfbisect.core.domain.events import Warned
-from perfbisect.errors import DataDamaged, RunFailed, UsageError
+from perfbisect.errors import DatasetDamaged, RunFailed, UsageError
 from perfbisect.host.protocol import Host
 from perfbisect.lab import servers
 from perfbisect.lab.servers import (
@@ -117,7 +117,7 @@ def remove_visit(host: Host) -> None:
 def copy(host: Host, name: str, server: Server | None, side: str = "") -> PurePosixPath:
     """Make a new folder of a visit: its FIFOs, and as ``data`` a copy of the data with key ``name`` (nothing for "").
 
-    The data belongs to the user that runs the ``server``. Paired visits have a folder for each ``side``. Raises DataDamaged if
+    The data belongs to the user that runs the ``server``. Paired visits have a folder for each ``side``. Raises DatasetDamaged if
     the size of the copy differs from the loaded data.
     """
     folder, source = visit_folder(host) / side, str(pristine(host, name)) if name else ""
@@ -133,9 +133,9 @@ def copy(host: Host, name: str, server: Server | None, side: str = "") -> PurePo
     return folder
 
 
-def damage(host: Host, name: str, why: str) -> DataDamaged:
+def damage(host: Host, name: str, why: str) -> DatasetDamaged:
     """The error for loaded data that has changed."""
-    return DataDamaged(f"the dataset {name} on host {host.name} is damaged: {why}")
+    return DatasetDamaged(f"the dataset {name} on host {host.name} is damaged: {why}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class DatasetKeeper:
         """Load the data for a build, unless it is loaded and undamaged; then ``keys`` has its key.
 
         Raises RunFailed if it cannot be loaded, JobLost if the host has lost the work, UsageError if it would differ from the
-        data of earlier sessions, DataDamaged if it is damaged for a second time.
+        data of earlier sessions, DatasetDamaged if it is damaged for a second time.
         """
         commit, data_key = system.commit, ""
         while commit not in self.keys:
@@ -233,7 +233,7 @@ class DatasetKeeper:
                     self._verify(system, data_key)
                 self._verified.add(data_key)
                 self.keys[commit] = data_key
-            except DataDamaged as damaged:
+            except DatasetDamaged as damaged:
                 yield self.damaged(data_key, damaged)
             except RunFailed as failure:
                 if not self.refuse(system, data_key, failure):
@@ -301,7 +301,7 @@ class DatasetKeeper:
     def _verify(self, system: Installation, name: str) -> None:
         """Run the workload's check with the build's server, on a copy of the data.
 
-        Raises DataDamaged if the answers are not those after loading, although the build has loaded the data itself, or
+        Raises DatasetDamaged if the answers are not those after loading, although the build has loaded the data itself, or
         answers as expected on data that it loads now. Raises RunFailed if the server does not start, or gives other answers on
         any data.
         """
@@ -323,7 +323,7 @@ class DatasetKeeper:
                 if answers != recorded.answers:
                     at_first = f"gave {_shown(recorded.answers)} after loading"
                     raise damage(self.host, name, f"the check of the workload gives {_shown(answers)}, but {at_first}")
-        except DataDamaged:
+        except DatasetDamaged:
             if recorded.build == system.key or (reloaded := self._load_anew(system)) == recorded.answers:
                 raise
             answer = f"the check of the workload gives {_shown(reloaded)} on a dataset that the build has loaded itself"
@@ -333,7 +333,7 @@ class DatasetKeeper:
             )
             raise RunFailed(why, stage="prepare", log=str(pristine(self.host, name) / log)) from None
 
-    def damaged(self, key: str, damaged: DataDamaged) -> Warned:
+    def damaged(self, key: str, damaged: DatasetDamaged) -> Warned:
         """Remove damaged data, so that it is loaded again; returns the warning. Raises the error if it was removed before."""
         if key in self._reloaded:
             again = "The dataset was already loaded again in this session"
