@@ -16,7 +16,7 @@ from perfbisect.core.domain.settings import TrialBuild
 from perfbisect.core.stats.drops import Drop, DropRange
 from perfbisect.core.stats.paired_comparison import Ratio
 from perfbisect.core.stats.watched_branch import BranchLine
-from perfbisect.errors import CannotGoOn, EnvironmentFailure, UsageError
+from perfbisect.errors import EnvironmentFailure, RunsNotComparable, UsageError
 from perfbisect.hunt import batch, drop_hunts, session, slurm
 from perfbisect.hunt.attempt import Caller
 from perfbisect.hunt.batch import Hosts, Task
@@ -216,7 +216,7 @@ def test_in_place_of_a_hunt_that_cannot_go_on_another_begins(history: History, m
     def resume(hunt: int, *_: object) -> tuple[()]:
         resumed.append(hunt)
         if hunt == 2:
-            raise CannotGoOn("Hunt 2 cannot go on")
+            raise RunsNotComparable("Hunt 2 cannot go on")
         return ()
 
     monkeypatch.setattr(session, "resume", resume)

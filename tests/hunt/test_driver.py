@@ -62,13 +62,13 @@ from perfbisect.errors import (
     BuildFailed,
     Cancelled,
     ConnectionLost,
-    EndFailed,
     EnvironmentFailure,
-    NothingToCompare,
+    MetricPatternUnmatched,
+    NoMetricValues,
     PerfBisectError,
+    RangeEndFailed,
     RunFailed,
     UsageError,
-    WrongPattern,
 )
 from perfbisect.hunt.attempt import SessionAttempt
 from perfbisect.hunt.driver import Driver, HuntsPlanner, SessionMember, WorkloadFailed, lab_of_several
@@ -97,7 +97,7 @@ class FailingLab(ComputedLab):
         """Build, then fail."""
         for event in ComputedLab.measure(self, order):
             if isinstance(event, RunFinished):
-                raise EndFailed("the bad end fails") from self.failure
+                raise RangeEndFailed("the bad end fails") from self.failure
             yield event
 
 
@@ -326,7 +326,7 @@ def test_a_hunt_that_ends_before_its_search_is_not_searched(logs: list[SavedLog]
 
 def test_an_end_that_does_not_build_stops_all(logs: list[SavedLog]) -> None:
     failing = {0: BuildFailed("no", stage="compile", log="")}
-    with pytest.raises(EndFailed, match="the bad end fails"):
+    with pytest.raises(RangeEndFailed, match="the bad end fails"):
         list(Session(logs, labs_of([], failing=failing)).events())
 
 
@@ -520,21 +520,21 @@ HEADER = KnownFailure("it does not compile", Known("a header", Flags("-include x
         (OWN, ConnectionLost("lost"), None, r"All measurements are kept; to continue: bisect resume 1"),
         (
             OWN,
-            EndFailed("bad fails"),
+            RangeEndFailed("bad fails"),
             RAN,
             r"Correct --run, or install .*, and begin a new hunt: builds are used again\.",
         ),
         (
             OWN,
-            EndFailed("bad fails"),
+            RangeEndFailed("bad fails"),
             NOT_BUILT,
             r"Correct --build and begin a new hunt; or install .*: bisect resume 1",
         ),
-        (BUILT, EndFailed("bad fails"), NOT_BUILT, r"Correct the recipe; or install .*: bisect resume 1"),
-        (RECIPE, EndFailed("bad fails"), RAN, r"Correct the recipe; or install .*: bisect resume 1"),
-        (OWN, EndFailed("bad fails"), HEADER, r"Begin a new hunt: bisect run .* --cflags '-include x.h'.*"),
-        (OWN, WrongPattern("finds nothing"), RAN, ""),
-        (RECIPE, NothingToCompare("no value"), None, ""),
+        (BUILT, RangeEndFailed("bad fails"), NOT_BUILT, r"Correct the recipe; or install .*: bisect resume 1"),
+        (RECIPE, RangeEndFailed("bad fails"), RAN, r"Correct the recipe; or install .*: bisect resume 1"),
+        (OWN, RangeEndFailed("bad fails"), HEADER, r"Begin a new hunt: bisect run .* --cflags '-include x.h'.*"),
+        (OWN, MetricPatternUnmatched("finds nothing"), RAN, ""),
+        (RECIPE, NoMetricValues("no value"), None, ""),
         (RECIPE, UsageError("The merge base does not have the speed of good."), None, ""),
     ],
 )
