@@ -12,14 +12,14 @@ from perfbisect.core.domain.settings import Direction, Output, Settings, TrialRe
 from perfbisect.errors import (
     ENVIRONMENT,
     USAGE,
-    EndFailed,
     Interrupted,
-    NothingToCompare,
+    NoMetricValues,
     PerfBisectError,
-    ReaderGone,
+    RangeEndFailed,
     RunFailed,
+    StdoutClosed,
     UsageError,
-    in_words,
+    as_perfbisect_error,
 )
 from perfbisect.host.lock import HostLock, WaitCallback
 from perfbisect.hunt.driver import Driver, HuntsPlanner, SessionMember
@@ -240,7 +240,7 @@ class SessionAttempt:
                 with closing(driver.events()) as events:
                     for index, timed_event in events:
                         show(index, timed_event)
-            except (KeyboardInterrupt, ReaderGone):  # Ctrl-C, or the reader of the output has ended
+            except (KeyboardInterrupt, StdoutClosed):  # Ctrl-C, or the reader of the output has ended
                 view.close()
                 verdicts = [verdict for number in numbers if (verdict := verdict_of(history, number))]
                 if len(verdicts) == len(numbers):
@@ -281,7 +281,7 @@ class SessionAttempt:
                         show(index, timed_event)
                 raise
             except (PerfBisectError, OSError) as error:
-                raise self._with_advice(in_words(error), setup.settings) from error.__cause__
+                raise self._with_advice(as_perfbisect_error(error), setup.settings) from error.__cause__
         return None
 
     def _with_advice(self, failure: PerfBisectError, settings: Settings) -> PerfBisectError:
@@ -295,12 +295,12 @@ class SessionAttempt:
     def advice_after(self, failure: PerfBisectError, settings: Settings) -> str:
         """How to continue after a failure, or what to change first; "" if the failure itself says that."""
         cause = failure.__cause__
-        if isinstance(failure, NothingToCompare) or failure.exit_status == USAGE:
+        if isinstance(failure, NoMetricValues) or failure.exit_status == USAGE:
             return ""
         if isinstance(cause, KnownFailure) and cause.known.flags.options:
             flags = settings.flags.plus(cause.known.flags)
             return f"Begin a new hunt: {command_to_run(replace(settings, flags=flags), self.history.path)}"
-        if not isinstance(failure, EndFailed):
+        if not isinstance(failure, RangeEndFailed):
             return f"All measurements are kept; to continue: {self._resume_command}"
         if settings.quick and isinstance(cause, RunFailed):
             return "Correct --run, or install the programs that it needs, and begin a new hunt: builds are used again."

@@ -20,7 +20,7 @@ from perfbisect.core.domain.settings import NOTHING_KNOWN, Output, Policy, Setti
 from perfbisect.core.domain.trials import rounds_to_do
 from perfbisect.core.stats.drops import Drop, DropRange, find_drops_to_hunt, huntable_builds, ranges_of_drops
 from perfbisect.core.stats.paired_comparison import compare_builds
-from perfbisect.errors import CannotGoOn, Interrupted, PerfBisectError, UsageError
+from perfbisect.errors import Interrupted, PerfBisectError, RunsNotComparable, UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt import session
 from perfbisect.hunt.attempt import Caller
@@ -256,10 +256,10 @@ def hunt_range(history: History, comparison: HuntedComparison, span: DropRange, 
             outcomes = session.resume(
                 hunt.hunt, batch, replace(caller, path=history.path, begun=None), Resumption(lambda stored: stored)
             )
-        except CannotGoOn:  # no hunt of the session can go on
+        except RunsNotComparable:  # no hunt of the session can go on
             replaced |= in_session & {member.hunt for member in begun}
         else:
-            replaced |= {outcome.hunt for outcome in outcomes if isinstance(outcome.failure, CannotGoOn)}
+            replaced |= {outcome.hunt for outcome in outcomes if isinstance(outcome.failure, RunsNotComparable)}
     hunts = [(drop, comparison.hunt_of(drop)) for drop in span.drops]
     new_drops = [drop for drop, drop_hunt in hunts if drop_hunt is None or drop_hunt.hunt in replaced]
     if new_drops:

@@ -26,7 +26,7 @@ from perfbisect.core.search.parts import (
     part_search,
     split_lines,
 )
-from perfbisect.errors import CannotGoOn, UsageError
+from perfbisect.errors import RunsNotComparable, UsageError
 from perfbisect.recipes.builder import Builder
 from perfbisect.recipes.builder_reader import check_names, recipe_patches
 from perfbisect.repository.derived import apply, paths_of
@@ -279,7 +279,7 @@ class PartSearch:
                 if verdict:
                     self.advance(verdict, errors)
                 if self.span.candidates != logged_states:
-                    raise CannotGoOn(
+                    raise RunsNotComparable(
                         "The search in the diff cannot go on: this version of bisect divides the diff in another way.",
                         "Begin a new search with: bisect narrow",
                     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfbisect.errors import UsageError
-from perfbisect.masking import masked
+from perfbisect.masking import mask_credentials
 from perfbisect.recipes import benchmarks
 from perfbisect.recipes.build_systems import AUTO, SYSTEMS, for_range, nothing_found, system_for_commit, systems_in
 from perfbisect.recipes.builder import Builder
@@ -96,7 +96,7 @@ def propose(path: Path, name: str = "", program: str = "", *, is_named: bool) ->
             f" {shell_words(words)}{'' if default else ' --build COMMAND'} --run 'PROGRAM ARGUMENTS'",
         )
     # Only a URL from which other machines can clone, and without a password.
-    public = url if _URL.fullmatch(url) and masked(url) == url else ""
+    public = url if _URL.fullmatch(url) and mask_credentials(url) == url else ""
     proposal = RecipeProposal(
         title, range_.bad, system, public, range_.patterns, _version(repo, ends), ignored_patterns(good, bad), found[0]
     )

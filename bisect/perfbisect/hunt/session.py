@@ -19,7 +19,7 @@ from perfbisect.core.domain.events import SessionStarted, Warned
 from perfbisect.core.domain.orders import Verdict
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import Settings, TrialBuild
-from perfbisect.errors import CannotGoOn, PerfBisectError, UsageError
+from perfbisect.errors import PerfBisectError, RunsNotComparable, UsageError
 from perfbisect.host.lock import WaitCallback
 from perfbisect.hunt.attempt import Caller, HuntOutcome, SessionAttempt, refuse_imported, verdict_of
 from perfbisect.hunt.fitness import unfit_hosts
@@ -250,12 +250,12 @@ def resumed_hunts(
 def check_unchanged(history: History, hunt_id: int, setup: SessionSetup) -> None:
     """Raise CannotGoOn if the range or the workload of a hunt has changed. The hash of a changed recipe is stored."""
     if setup.span.candidates != history.candidates(hunt_id):
-        raise CannotGoOn(
+        raise RunsNotComparable(
             f"Hunt {hunt_id} cannot go on, because its range in {setup.settings.repository} has changed.",
             "The recipe's ignore list or the repository has changed. Begin a new hunt with: bisect run",
         )
     if setup.settings.run_hash not in ("", setup.run_hash(setup.workload)):
-        raise CannotGoOn(
+        raise RunsNotComparable(
             f"Hunt {hunt_id} cannot go on, because its runs would now be made in another way and could not be compared"
             " with the earlier runs.",
             f"Workload {setup.workload.suite}/{setup.workload.name} or its files, the settings of sysbench and"
@@ -302,7 +302,7 @@ def check_trial_unchanged(trial: SessionState, setup: SessionSetup) -> None:
         for old, new in zip(stored.subjects, present.subjects, strict=True)
     ]
     if stored.works != present.works or not all(unchanged):
-        raise CannotGoOn(
+        raise RunsNotComparable(
             f"{trial.name} cannot go on, because its runs would now be made in another way and could not be compared with"
             " the earlier runs.",
             "Its workloads, their files, the binaries or a configuration have changed. Undo the change, or begin a new"

@@ -17,7 +17,7 @@ from typing import Any
 
 from perfbisect.errors import EnvironmentFailure, PerfBisectError, UsageError
 from perfbisect.folders import state_folder
-from perfbisect.process import whose
+from perfbisect.process import owner_if_other_user
 from perfbisect.store.schema import APPLICATION, VERSION, create_schema, foreign_object, replace_outdated_views
 
 LARGEST_ID = 2**63 - 1  # a number above the ids of all rows in SQLite
@@ -225,7 +225,9 @@ def prepare_and_check_schema(connection: sqlite3.Connection, path: Path) -> bool
     connection.set_progress_handler(lambda: 0, PROGRESS_STEPS)
     connection.text_factory = decoded_text
     mine = is_default_history(path)  # no matter who wrote it
-    connection.create_function("whose", 1, lambda process: "" if mine else whose(decoded_text(process or b"")))
+    connection.create_function(
+        "whose", 1, lambda process: "" if mine else owner_if_other_user(decoded_text(process or b""))
+    )
     # Tables first: another process may be making them, and then the form, at this moment.
     [tables] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     [application] = connection.execute("PRAGMA application_id").fetchone()

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.masking import masked, masked_fields
-from perfbisect.process import is_running, whose, worker
+from perfbisect.masking import mask_credentials, mask_credentials_in_fields
+from perfbisect.process import is_running, owner_if_other_user, this_process_with_owner
 from perfbisect.store.connection import (
     LARGEST_ID,
     OWN,
@@ -117,7 +117,7 @@ class History:
 
         from perfbisect.store.log import compact_json, insert_host, insert_row, session_row
 
-        if masked_fields(settings) is not settings:
+        if mask_credentials_in_fields(settings) is not settings:
             with sqlite_errors_explained(self.path):
                 for file in (self.path, *(self.path.with_name(f"{self.path.name}-{end}") for end in ("wal", "shm"))):
                     if file.exists():
@@ -141,7 +141,7 @@ class History:
         log = self.session_log(session)
         with self.transaction():
             self.begin_attempt(session, at)
-            log.append(masked_fields(event), at)
+            log.append(mask_credentials_in_fields(event), at)
 
     def session_log(self, session: int, state: "SessionState | None" = None) -> "SessionLog":
         """The writer of a session's log. The writer also adds each event to ``state``, the fold of the log."""
@@ -208,7 +208,7 @@ class History:
 
         if session not in self.sessions_of_process:
             with self.transaction() as db:
-                insert_row(db, "attempts", {"session_id": session, "started": at, "process": worker()})
+                insert_row(db, "attempts", {"session_id": session, "started": at, "process": this_process_with_owner()})
             self.sessions_of_process.add(session)
 
     def enter_failure(self, session: int, failure: str, at: float) -> None:
@@ -216,7 +216,7 @@ class History:
         with self.transaction() as db:
             self.begin_attempt(session, at)
             [attempt] = db.execute("SELECT max(id) FROM attempts WHERE session_id = ?", [session]).fetchone()
-            db.table("attempts").update(attempt, {"failure": masked(failure)})
+            db.table("attempts").update(attempt, {"failure": mask_credentials(failure)})
 
     def store_range_of_round(self, session: int, start_event: "SessionStarted") -> None:
         """Store the range of a further round of a hunt. Later events number candidates by this range."""
@@ -311,7 +311,7 @@ class History:
 
     def owner(self, origin: str, process: str | None) -> str:
         """The owner by two columns of a session, "" for the user. The user owns all sessions of the default history."""
-        return str(origin or ("" if is_default_history(self.path) else whose(process)))
+        return str(origin or ("" if is_default_history(self.path) else owner_if_other_user(process)))
 
     def trial(self, name: str) -> "SessionState":
         """The trial of that name, such as c3. Raises UsageError if there is none."""

@@ -43,7 +43,7 @@ from perfbisect.core.domain.orders import (
 )
 from perfbisect.core.domain.session_state import SessionState
 from perfbisect.core.domain.settings import Settings, TrialType
-from perfbisect.masking import masked_fields
+from perfbisect.masking import mask_credentials_in_fields
 from perfbisect.store.schema import LAST_MOMENT, TABLES
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def session_row(settings: Settings, start_event: SessionStarted) -> Row:
     columns = {column: getattr(request, column) for column in ("kind", "builder", "variant", "host", "metric")}
     about = request.reverts.hunt if request.reverts else None
     named = {"workload": ", ".join(work.name for work in request.works), "about": about}
-    return columns | named | {"request": compact_json(masked_fields(request))}
+    return columns | named | {"request": compact_json(mask_credentials_in_fields(request))}
 
 
 def read_host(connection: "sqlite3.Connection", host_id: str) -> HostFacts:

@@ -18,7 +18,7 @@ from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
 from perfbisect.core.domain.orders import Measure, Purpose, Share
 from perfbisect.core.explain.profiles import RARE, UNKNOWN, FoldedStacks, fold, read_frame, stack_frames
-from perfbisect.errors import EnvironmentFailure, NoSamples, RunFailed
+from perfbisect.errors import EnvironmentFailure, NoPerfSamples, RunFailed
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.host_lab import HostLab
 from perfbisect.lab.measure import profiles
@@ -353,7 +353,7 @@ def test_no_waits_and_no_sight_of_the_kernel_end_a_turn_without_a_word(monkeypat
     tried = []
 
     def begin(*_: object) -> None:
-        raise NoSamples("perf took no samples", stage="run", log="/log")
+        raise NoPerfSamples("perf took no samples", stage="run", log="/log")
 
     monkeypatch.setattr(profiles, "begin", begin)
     monkeypatch.setattr(profiles, "partial", lambda _, sampled, rate, seconds: tried.append((sampled.waits, rate)))
@@ -436,7 +436,7 @@ def test_too_many_stacks_are_a_failure(host: LocalHost, tmp_path: Path, monkeypa
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(RunFailed, match="perf script printed too much; of what it printed") as raised:
         folded_on(host, PurePosixPath(tmp_path), Sampling("cycles", "dwarf"), 499)
-    assert not isinstance(raised.value, NoSamples)
+    assert not isinstance(raised.value, NoPerfSamples)
 
 
 @pytest.mark.slow

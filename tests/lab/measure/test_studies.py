@@ -19,7 +19,7 @@ from perfbisect.core.domain.events import (
 )
 from perfbisect.core.domain.orders import Purpose
 from perfbisect.core.explain.evidence import BACK, EXACT_GROUP, FRONT, RETIRING, WRONG, category_slots
-from perfbisect.errors import DataDamaged, RunFailed
+from perfbisect.errors import DatasetDamaged, RunFailed
 from perfbisect.host.local import LocalHost
 from perfbisect.lab.measure import counting, perf
 from perfbisect.lab.measure.studies import (
@@ -232,7 +232,7 @@ def test_the_plans_of_sqlite(name: str, found: tuple[str, str], host: LocalHost)
     assert (len(ended), turn.left) == (1, 0)
     assert not list(Path(host.root, "jobs").iterdir())
     Path(host.root, "datasets", key, "dataset.json").unlink()
-    with pytest.raises(DataDamaged, match="is damaged: the record of its size is missing"):
+    with pytest.raises(DatasetDamaged, match="is damaged: the record of its size is missing"):
         dataset.copy(host, key, None)
 
 

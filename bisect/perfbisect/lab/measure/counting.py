@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
-from perfbisect.core.explain.profiles import COUNTED, counts_of
+from perfbisect.core.explain.profiles import COUNTED, counts_beyond
 from perfbisect.errors import InstructionsNotCounted, UsageError
 from perfbisect.host.packages import how_to_install
 from perfbisect.host.protocol import Host
@@ -153,7 +153,7 @@ def functions_on(host: Host, folder: PurePosixPath) -> str:
 def by_function(facts: RunFacts, *printed: str) -> ProfileFacts:
     """The functions of a counted run, from the outputs of ``functions_on`` for its executions."""
     *short, long = map(lines_of, printed)
-    stacks, calls = counts_of(short[0] if short else (), long)
+    stacks, calls = counts_beyond(short[0] if short else (), long)
     return ProfileFacts(
         facts.commit, facts.build_key, facts.host, facts.operations, facts.seconds, COUNTED, stacks,
         samples=0, event=facts.counted, calls=calls,

@@ -27,8 +27,8 @@ from statistics import fmean, harmonic_mean
 
 from perfbisect.core.domain.events import LabEvent, Profiled, Unexplained
 from perfbisect.core.domain.facts import ProfileFacts, RunFacts
-from perfbisect.core.explain.calls import FEWEST
-from perfbisect.core.explain.profiles import COUNTED, FEW, RARE, Folded, fold
+from perfbisect.core.explain.calls import MIN_SAMPLES
+from perfbisect.core.explain.profiles import COUNTED, NEGLIGIBLE_SHARE, RARE, FoldedStacks, fold
 from perfbisect.errors import EnvironmentFailure, NoPerfSamples
 from perfbisect.host import jobs
 from perfbisect.host.facts import CORES, ask
@@ -225,7 +225,7 @@ def record(
     ]  # fmt: skip
 
 
-def folded_on(host: Host, folder: PurePosixPath, sampled: Sampling, rate: int) -> Folded:
+def folded_on(host: Host, folder: PurePosixPath, sampled: Sampling, rate: int) -> FoldedStacks:
     """The stacks of the sampled run in the folder of a visit; ``sampled`` and ``rate`` are as in ``record``. Removes its samples.
 
     Raises NoPerfSamples if there are none, and RunFailed if they cannot be read or are too many.
@@ -295,7 +295,7 @@ class ProfileStudy(Study):
                 return
             sampled = Sampling(WAITS, sampled.chains, stack=sampled.stack)
         best = yield from self.sample(context, system, dataset, turn, sampled)
-        if self.oftenest == OFTENEST and not sampled.waits and (best is None or best.samples < FEWEST):
+        if self.oftenest == OFTENEST and not sampled.waits and (best is None or best.samples < MIN_SAMPLES):
             self.oftenest = OF_SHORT
             best = yield from self.sample(context, system, dataset, turn, sampled)
         further = ways(context.host, sampled) if best and not self.tried else ()
@@ -382,13 +382,15 @@ def next_rate(rate: float, samples: int, wanted: int = SAMPLES, highest: int = O
     return min(highest, max(RAREST, rate * wanted / max(1, samples)))
 
 
-def profile(facts: RunFacts, folded: Folded, sampled: Sampling, times: int = 1) -> ProfileFacts:
+def profile(facts: RunFacts, folded: FoldedStacks, sampled: Sampling, times: int = 1) -> ProfileFacts:
     """The profile of a run with ``times`` repetitions. Lost samples are taken to be like the others."""
     all_samples = folded.samples + folded.lost
     notes = [
         *sampled.notes,
         WAITS_FOR_ALL if sampled.waits else "",
-        f"{100 * folded.lost / all_samples:.0f} % of the samples were lost." if folded.lost > FEW * all_samples else "",
+        f"{100 * folded.lost / all_samples:.0f} % of the samples were lost."
+        if folded.lost > NEGLIGIBLE_SHARE * all_samples
+        else "",
     ]
     stacks = {stack: cost * all_samples / folded.samples / times for stack, cost in folded.stacks.items()}
     return ProfileFacts(
