@@ -267,7 +267,7 @@ class PartSearch:
     def replay(self, events: Iterable[Event]) -> "PartSearch":
         """Bring the search to the round in which the log of a session ends; returns the search itself.
 
-        Raises CannotGoOn if the log has other rounds than this search would make.
+        Raises RunsNotComparable if the log has other rounds than this search would make.
         """
         verdict: Verdict | None = None
         logged_states: tuple[str, ...] = ()

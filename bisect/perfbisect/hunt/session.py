@@ -148,7 +148,7 @@ def resume(session: int | str, batch: Batch | None, caller: Caller, how: Resumpt
     """Continue a hunt (by number), a trial (by name), or the open hunts of a ``batch``, at the ends of their logs.
 
     A hunt that cannot go on fails, and the others go on. If no hunt can go on, the error of the first is raised:
-    CannotGoOn if new runs could not be compared with the earlier runs. Raises UsageError for a trial that is complete.
+    RunsNotComparable if new runs could not be compared with the earlier runs. Raises UsageError for a trial that is complete.
     """
     with ExitStack() as stack:
         history = stack.enter_context(closing(History.open(caller.path)))
@@ -248,7 +248,7 @@ def resumed_hunts(
 
 
 def check_unchanged(history: History, hunt_id: int, setup: SessionSetup) -> None:
-    """Raise CannotGoOn if the range or the workload of a hunt has changed. The hash of a changed recipe is stored."""
+    """Raise RunsNotComparable if the range or the workload of a hunt has changed. The hash of a changed recipe is stored."""
     if setup.span.candidates != history.candidates(hunt_id):
         raise RunsNotComparable(
             f"Hunt {hunt_id} cannot go on, because its range in {setup.settings.repository} has changed.",
@@ -295,7 +295,7 @@ def resumed_trial(
 
 
 def check_trial_unchanged(trial: SessionState, setup: SessionSetup) -> None:
-    """Raise CannotGoOn if the workloads, binaries or configurations of a trial have changed."""
+    """Raise RunsNotComparable if the workloads, binaries or configurations of a trial have changed."""
     stored, present = trial.request, setup.request
     unchanged = [
         (old.commit, old.config_hash) == (new.commit, new.config_hash) and new.key in ("", old.key)

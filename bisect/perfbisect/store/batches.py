@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.masking import masked
-from perfbisect.process import is_running, worker
+from perfbisect.masking import mask_credentials
+from perfbisect.process import is_running, this_process_with_owner
 from perfbisect.store.connection import LARGEST_ID, damage_explained, not_found, with_history
 from perfbisect.store.listing import checked_value
 
@@ -93,7 +93,7 @@ def begin_batch(history: "History", file: Path | str, planned: Sequence[PlannedH
     """Enter a new batch and return the batch's number. If ``file`` is "", one process carries out all hunts."""
     with history.transaction() as db:
         table = db.table("batches")
-        batch = int(table.insert({"started": at, "process": worker(), "file": str(file)}).last_pk or 0)
+        batch = int(table.insert({"started": at, "process": this_process_with_owner(), "file": str(file)}).last_pk or 0)
         for number, hunt in enumerate(planned):
             db.table("batch_hunts").insert({"batch_id": batch, "number": number, **planned_hunt_columns(hunt)})
     return batch
@@ -111,7 +111,7 @@ def continue_batch(history: "History", batch: int) -> None:
             f"To see its hunts: {with_history('bisect history', history.path)}",
         )
     with history.transaction() as db:
-        db.table("batches").update(batch, {"process": worker(), "ended": None})
+        db.table("batches").update(batch, {"process": this_process_with_owner(), "ended": None})
 
 
 def remove_batch(history: "History", batch: int) -> None:
@@ -137,12 +137,12 @@ def claim_batch_hunt(history: "History", batch: int, number: int, job: str = "")
     with history.transaction() as db:
         select = "SELECT process, coalesce(hunt_id, 0) FROM batch_hunts WHERE batch_id = ? AND number = ? AND coalesce(job, '') = ?"
         row = db.execute(select, [batch, number, job]).fetchone()
-        if row and row[0] and row[0] != worker() and is_running(row[0]):
+        if row and row[0] and row[0] != this_process_with_owner() and is_running(row[0]):
             raise UsageError(
                 f"Another process works on hunt {number + 1} of batch b{batch}.", "To see its progress: bisect watch"
             )
         if row:
-            db.table("batch_hunts").update((batch, number), {"process": worker()})
+            db.table("batch_hunts").update((batch, number), {"process": this_process_with_owner()})
         return int(row[1]) if row else None
 
 
@@ -232,7 +232,7 @@ def copy_batches(
             existing = db.execute(select_batch, [hunt for _, hunt, _ in hunts]).fetchone()
             if existing and origin and not all(target.origin(hunt) for _, hunt, _ in hunts):
                 continue
-            batch = existing[0] if existing else begin_batch(target, masked(file), [], started)
+            batch = existing[0] if existing else begin_batch(target, mask_credentials(file), [], started)
             if not existing:
                 db.table("batches").update(batch, {"process": process, "ended": started})
             for position, hunt, status in hunts:

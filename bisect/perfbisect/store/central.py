@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.process import this_process
+from perfbisect.process import this_process_identity
 from perfbisect.store import schema
 from perfbisect.store.connection import default_history_path
 from perfbisect.store.history import History
@@ -373,7 +373,7 @@ class CentralReader:
                 select = f"SELECT {', '.join(instead.get(column, column) for column in columns)} FROM {source}"
                 insert = f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(columns))})"
                 numbered = [has_session_names(table, column) for column in columns]
-                for row in self._select(select, {"here": this_process(), "names": session_names}):
+                for row in self._select(select, {"here": this_process_identity(), "names": session_names}):
                     cells = zip(row, numbered, strict=True)
                     memory.execute(
                         insert, [number_of_name(value) if name and value else value for value, name in cells]

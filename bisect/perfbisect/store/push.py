@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfbisect.errors import UsageError
-from perfbisect.masking import masked, masked_fields
-from perfbisect.process import worker
+from perfbisect.masking import mask_credentials, mask_credentials_in_fields
+from perfbisect.process import this_process_with_owner
 from perfbisect.store.central import DOCUMENTS, OF_LOG, central_primary_key, first_line_of_error, has_session_names
 from perfbisect.store.history import History
 from perfbisect.store.listing import unfinished_state
@@ -90,7 +90,7 @@ def push(
     for session, uid, ended, last, process, failure, *row in history.select(OWN_SESSIONS, {"only": only_session}):
         name = f"{origin}:{session}"
         works = (
-            process != worker() and unfinished_state(process, failure) == "running"
+            process != this_process_with_owner() and unfinished_state(process, failure) == "running"
             if is_running is None
             else is_running
         )
@@ -225,7 +225,7 @@ def central_row(origin: str, table: str, row: Row) -> Row:
 def without_passwords(text: str, *, is_json: bool) -> str:
     """A text, or a JSON document, with masked passwords. A text without passwords is returned unchanged."""
     if not is_json or ("://" not in text and ":\\/\\/" not in text):
-        return masked(text)
+        return mask_credentials(text)
     value = json.loads(text)
-    hidden = masked_fields(value)
+    hidden = mask_credentials_in_fields(value)
     return text if hidden is value else json.dumps(hidden, separators=(",", ":"))

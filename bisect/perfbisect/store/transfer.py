@@ -29,8 +29,8 @@ from perfbisect.core.domain.facts import HostFacts
 from perfbisect.core.domain.session_state import fold
 from perfbisect.core.domain.settings import Settings, TrialRequest
 from perfbisect.errors import EnvironmentFailure, UsageError
-from perfbisect.masking import masked, masked_fields
-from perfbisect.process import copied
+from perfbisect.masking import mask_credentials, mask_credentials_in_fields
+from perfbisect.process import placeholder_process
 from perfbisect.store.batches import copy_batches, read_batch
 from perfbisect.store.connection import damage_explained, sqlite_errors_explained
 from perfbisect.store.history import History
@@ -142,7 +142,7 @@ def copy_sessions(
     ``origin`` becomes the owner of sessions that have no owner yet; with "", the owner is the target's owner. ``numbers``
     are in order, so that a session comes after the session that it is about. ``verb`` is "imported" or "exported".
     """
-    process = copied(verb)
+    process = placeholder_process(verb)
     done, copied_numbers, requests, turns = [], dict[int, int](), dict[int, TrialRequest](), WriteTurns(target, process)
     for session in numbers:
         [kind] = source.columns(session, "kind")
@@ -247,7 +247,7 @@ def log_without_passwords(history: History, session: int) -> Iterator[TimedEvent
     name = session_name(history.columns(session, "kind")[0], session)
     for entry in history.events(session):
         with damage_explained(history.label, f"{name}, table events, row {entry.id},"):
-            event = masked_fields(entry.event)
+            event = mask_credentials_in_fields(entry.event)
             check_field_values(fields := codec.encode(event))
             codec.dumps(fields)
         yield entry.at, event
@@ -259,11 +259,11 @@ def read_head(history: History, session: int) -> SessionHead:
         session, "kind", "uid", "coalesce(origin, '')", "started", "host_id", "CAST(request AS BLOB)", "about", "drop_between"
     )  # fmt: skip
     check_field_values(host := builtins(read_host(history.connection, host_id)))
-    facts, settings = msgspec.convert(host, HostFacts), masked_fields(history.settings(session))
+    facts, settings = msgspec.convert(host, HostFacts), mask_credentials_in_fields(history.settings(session))
     if kind == "hunt":
         plan = range_start_event(history, session, settings, facts)
     else:
-        trial_request = masked_fields(msgspec.convert(json.loads(request), TrialRequest))
+        trial_request = mask_credentials_in_fields(msgspec.convert(json.loads(request), TrialRequest))
         plan, drop = SessionStarted(session, facts, False, request=trial_request), None
     select = "SELECT started, coalesce(failure, '') FROM attempts WHERE session_id = ? ORDER BY id"
     return SessionHead(
@@ -356,7 +356,7 @@ def write_until_turn_ends(
             "session_id": session,
             "started": began,
             "process": write_turns.process,
-            "failure": masked(failure) or None,
+            "failure": mask_credentials(failure) or None,
         }
         db.table("attempts").insert(row)
     into = replace(write_turns.history.session_log(session), is_foreign=True)
